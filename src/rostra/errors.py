@@ -1,0 +1,354 @@
+"""Every error Rostra raises, named for the fact, with the remedy and whether a retry helps.
+
+RostraError
+├── UsageError              the caller asked for something that cannot be
+│   ├── InvalidTopicName    ├── InvalidSetting     ├── RecordTooLarge
+│   └── CodecUnavailable    └── ClientClosed
+├── TopicError
+│   ├── UnknownTopic        ├── TopicExists        ├── TopicRecreated
+│   └── TopicDeleted
+├── PartitionError
+│   ├── UnknownPartition    ├── OffsetOutOfRange   ├── Moved
+│   ├── Unavailable         └── PartitionDamaged
+├── PublishError
+│   ├── BatchRejected       ├── UnknownProducer    ├── ProducerFenced
+│   ├── SequenceGap         └── NotAcknowledged
+├── StorageError
+│   ├── DiskFull            ├── SyncFailed         ├── CorruptLog
+│   └── StoreInUse
+├── LimitExceeded           a configured bound was reached
+├── LinkError               between a client and a node
+│   ├── Unreachable         ├── LinkLost           ├── TimedOut
+│   ├── IncompatibleVersion └── NodeStopping
+├── PeerViolation           the other side broke the protocol: its connection is closed
+└── RemoteError             a newer node reported an error this version does not know
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+Field = int | str
+"""What an error carries across the wire."""
+
+
+class RostraError(Exception):
+    """Base of all errors. `str(error)` is the fact and the remedy."""
+
+    fact: ClassVar[str] = "something went wrong"
+    remedy: ClassVar[str] = "see the log of the node"
+    retryable: ClassVar[bool] = False
+
+    kinds: ClassVar[dict[str, type[RostraError]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        RostraError.kinds[cls.__name__] = cls
+
+    def carried(self) -> dict[str, Field]:
+        """The facts of this error by name, as they cross the wire."""
+        return {name: getattr(self, name) for name in getattr(self, "__dataclass_fields__", ())}
+
+    def __str__(self) -> str:
+        carried = self.carried()
+        return f"{self.fact.format(**carried)}; {self.remedy.format(**carried)}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), tuple(self.carried().values())
+
+
+def from_wire(code: str, carried: dict[str, Field]) -> RostraError:
+    """The error a node reported; one this version does not know becomes `RemoteError`."""
+    kind = RostraError.kinds.get(code)
+    if kind is None or "__dataclass_fields__" not in kind.__dict__:
+        return RemoteError(code, ", ".join(f"{name}={value}" for name, value in carried.items()))
+    expected = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if expected - carried.keys():
+        return RemoteError(code, ", ".join(f"{name}={value}" for name, value in carried.items()))
+    return kind(**{name: carried[name] for name in carried if name in expected})
+
+
+# --- usage ---------------------------------------------------------------------------------------
+
+
+class UsageError(RostraError):
+    """The caller asked for something that cannot be."""
+
+
+@dataclass(eq=False)
+class InvalidTopicName(UsageError):
+    name: str
+    reason: str
+    fact = "{name!r} is not a topic name: {reason}"
+    remedy = "use 1-249 of the letters a-z A-Z, digits, '.', '_', '-', with '/' between levels"
+
+
+@dataclass(eq=False)
+class InvalidSetting(UsageError):
+    setting: str
+    reason: str
+    fact = "the setting {setting} is wrong: {reason}"
+    remedy = "correct it and try again"
+
+
+@dataclass(eq=False)
+class RecordTooLarge(UsageError):
+    bytes: int
+    bytes_max: int
+    fact = "a record of {bytes} bytes is over the limit of {bytes_max}"
+    remedy = "split it, or raise batch_bytes_max on the node"
+
+
+@dataclass(eq=False)
+class CodecUnavailable(UsageError):
+    codec: str
+    fact = "no library for {codec} compression is installed"
+    remedy = "pip install 'rostra[{codec}]'"
+
+
+@dataclass(eq=False)
+class ClientClosed(UsageError):
+    fact = "this client is closed"
+    remedy = "connect again"
+
+
+# --- topics and partitions -----------------------------------------------------------------------
+
+
+class TopicError(RostraError):
+    """About a topic."""
+
+
+@dataclass(eq=False)
+class UnknownTopic(TopicError):
+    topic: str
+    fact = "there is no topic {topic!r}"
+    remedy = "create it with `rostra topic create {topic}`"
+
+
+@dataclass(eq=False)
+class TopicExists(TopicError):
+    topic: str
+    fact = "topic {topic!r} exists already"
+    remedy = "choose another name, or pass --if-not-exists"
+
+
+@dataclass(eq=False)
+class TopicRecreated(TopicError):
+    topic: str
+    fact = "topic {topic!r} was deleted and created anew: it is another topic now"
+    remedy = "look it up again and decide where to start in it"
+
+
+@dataclass(eq=False)
+class TopicDeleted(TopicError):
+    topic: str
+    fact = "topic {topic!r} was deleted"
+    remedy = "subscribe again if it is created anew"
+
+
+class PartitionError(RostraError):
+    """About one partition of a topic."""
+
+
+@dataclass(eq=False)
+class UnknownPartition(PartitionError):
+    topic: str
+    partition: int
+    fact = "topic {topic!r} has no partition {partition}"
+    remedy = "`rostra topic describe {topic}` shows its partitions"
+
+
+@dataclass(eq=False)
+class OffsetOutOfRange(PartitionError):
+    topic: str
+    partition: int
+    offset: int
+    first: int
+    last: int
+    fact = "offset {offset} is outside {topic}/{partition}, which holds {first} to {last}"
+    remedy = "start at earliest, latest or an offset in that range"
+
+
+@dataclass(eq=False)
+class Moved(PartitionError):
+    address: str
+    epoch: int
+    retryable = True
+    fact = "the partition is served at {address} (owner epoch {epoch})"
+    remedy = "ask there"
+
+
+@dataclass(eq=False)
+class Unavailable(PartitionError):
+    topic: str
+    partition: int
+    reason: str
+    retryable = True
+    fact = "{topic}/{partition} is not available: {reason}"
+    remedy = "try again; `rostra topic describe {topic}` shows its state"
+
+
+@dataclass(eq=False)
+class PartitionDamaged(PartitionError):
+    topic: str
+    partition: int
+    offset: int
+    fact = "the log of {topic}/{partition} is damaged at offset {offset}: records from there on are not served"
+    remedy = "restore the segment from a copy, then restart the node"
+
+
+# --- publishing ----------------------------------------------------------------------------------
+
+
+class PublishError(RostraError):
+    """A publish was refused, or its outcome is not known."""
+
+
+@dataclass(eq=False)
+class BatchRejected(PublishError):
+    reason: str
+    detail: str
+    fact = "the batch was rejected ({reason}): {detail}"
+    remedy = "encode it with a Rostra client of a matching version"
+
+
+@dataclass(eq=False)
+class UnknownProducer(PublishError):
+    producer: int
+    fact = "producer {producer:016x} is not in the table of this partition"
+    remedy = "start a new producer epoch; what was not acknowledged may be stored twice"
+
+
+@dataclass(eq=False)
+class ProducerFenced(PublishError):
+    producer: int
+    epoch: int
+    fact = "producer {producer:016x} goes on under the newer epoch {epoch}"
+    remedy = "close this producer: another has taken its place"
+
+
+@dataclass(eq=False)
+class SequenceGap(PublishError):
+    producer: int
+    expected: int
+    got: int
+    fact = "producer {producer:016x} sent sequence {got}, expected {expected}: something in between is missing"
+    remedy = "start a new producer epoch and send again what was not acknowledged"
+
+
+@dataclass(eq=False)
+class NotAcknowledged(PublishError):
+    records: int
+    waited_ms: int
+    fact = "{records} records were not acknowledged within {waited_ms} ms; they may or may not be stored"
+    remedy = "send them again with the same producer, or raise the delivery timeout"
+
+
+# --- storage -------------------------------------------------------------------------------------
+
+
+class StorageError(RostraError):
+    """About a node's disk."""
+
+
+@dataclass(eq=False)
+class DiskFull(StorageError):
+    retryable = True
+    fact = "the disk of the node is full: publishes are refused, reads go on"
+    remedy = "free space or shorten retention; clients retry by themselves"
+
+
+@dataclass(eq=False)
+class SyncFailed(StorageError):
+    reason: str
+    retryable = True
+    fact = "fsync failed on the node ({reason}): it acknowledges nothing until restarted"
+    remedy = "check the disk, then restart the node; clients retry by themselves"
+
+
+@dataclass(eq=False)
+class CorruptLog(StorageError):
+    path: str
+    position: int
+    detail: str
+    fact = "{path} is damaged at byte {position}: {detail}"
+    remedy = "restore the file from a copy"
+
+
+@dataclass(eq=False)
+class StoreInUse(StorageError):
+    path: str
+    fact = "{path} is used by another node process"
+    remedy = "stop that process or choose another --data directory"
+
+
+# --- limits, links, peers --------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class LimitExceeded(RostraError):
+    limit: str
+    bound: int
+    fact = "the limit {limit} = {bound} is reached"
+    remedy = "use less of it, or raise {limit} on the node"
+
+
+class LinkError(RostraError):
+    """Between a client and a node."""
+
+    retryable = True
+
+
+@dataclass(eq=False)
+class Unreachable(LinkError):
+    addresses: str
+    reason: str
+    fact = "no node answers at {addresses} ({reason})"
+    remedy = "start one with `rostra serve`, or give the right address with --node"
+
+
+@dataclass(eq=False)
+class LinkLost(LinkError):
+    reason: str
+    fact = "the connection was lost ({reason})"
+    remedy = "the client reconnects by itself"
+
+
+@dataclass(eq=False)
+class TimedOut(LinkError):
+    what: str
+    waited_ms: int
+    fact = "no answer to {what} within {waited_ms} ms"
+    remedy = "try again, or raise the timeout"
+
+
+@dataclass(eq=False)
+class IncompatibleVersion(LinkError):
+    ours: str
+    theirs: str
+    retryable = False
+    fact = "this side speaks protocol versions {ours}, the other {theirs}"
+    remedy = "upgrade the older side"
+
+
+@dataclass(eq=False)
+class NodeStopping(LinkError):
+    fact = "the node is stopping"
+    remedy = "the client goes to another node or waits for this one"
+
+
+@dataclass(eq=False)
+class PeerViolation(RostraError):
+    reason: str
+    detail: str
+    fact = "the other side broke the protocol ({reason}): {detail}"
+    remedy = "its connection is closed; use a client of a matching version"
+
+
+@dataclass(eq=False)
+class RemoteError(RostraError):
+    code: str
+    detail: str
+    fact = "the node reported {code} ({detail}), unknown to this version"
+    remedy = "upgrade this client"

@@ -1,0 +1,364 @@
+"""What a fabric is to the broker above it: inputs and time in, effects out.
+
+A fabric orders batches into partitions, decides what is committed, and keeps the catalogue of topics. It holds no bytes
+of its own: it sees a batch when it is proposed or received, hands it on in an `Append`, and asks for it back with `Read`.
+`docs/decisions/0001-fabric-api.md` walks every fabric through these types.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from rostra.errors import RostraError
+from rostra.model.ids import NodeId, Partition, TopicId
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Now(NamedTuple):
+    """The time of a step: monotonic for timers, wall for timestamps."""
+
+    mono_us: int
+    wall_us: int
+
+
+class Value(msgspec.Struct, frozen=True):
+    """Base of all inputs and effects."""
+
+
+# --- guarantees as data ----------------------------------------------------------------------------
+
+
+class Order(StrEnum):
+    PARTITION = "total per partition"
+    TOPIC = "total per topic"
+    ORIGIN = "per origin broker"
+
+
+class AcksAll(StrEnum):
+    OWNER = "the owner fsynced"
+    MAJORITY = "a majority fsynced"
+    COMPLETE = "every complete copy fsynced, at least min_copies"
+    VIEW = "every broker of the view named in the reply fsynced"
+
+
+class Split(StrEnum):
+    """What a side of a network split does that cannot know it is the rightful one."""
+
+    ALONE = "there is nobody to split from"
+    REFUSES = "the side without a quorum refuses"
+    MERGES = "each side goes on and they merge"
+
+
+class Guarantees(Value, frozen=True):
+    """One row of the table of promises; the contract suite proves every cell."""
+
+    fabric: str
+    order: Order
+    acks_all: AcksAll
+    split: Split
+    crashes_survived: str
+    groups_span_nodes: bool
+    exactly_once_sink: bool
+
+
+# --- topics ----------------------------------------------------------------------------------------
+
+
+class TopicSpec(Value, frozen=True, array_like=True):
+    """A topic as the catalogue has it. `settings` is opaque here: the broker's own encoding of them."""
+
+    topic: TopicId
+    name: str
+    partitions: int
+    settings: bytes
+
+
+# --- inputs ----------------------------------------------------------------------------------------
+
+
+class EpochStart(Value, frozen=True, array_like=True):
+    """The first offset that an owner epoch wrote: one row of a partition's epoch table."""
+
+    epoch: int
+    offset: int
+
+
+class Recovered(Value, frozen=True):
+    """One partition as the disk had it. Everything below `end` is fsynced when this arrives."""
+
+    partition: Partition
+    first: int
+    end: int
+    epochs: tuple[EpochStart, ...]
+    damaged_at: int | None = None
+
+
+class Started(Value, frozen=True):
+    """The node is up: its hard state by key, and its partitions."""
+
+    hard: dict[str, bytes]
+    partitions: tuple[Recovered, ...]
+
+
+class Propose(Value, frozen=True):
+    """Order this batch in the partition. Answered by `Accepted` or `Refused` with the same token, in the same step or later."""
+
+    token: int
+    partition: Partition
+    batch: bytearray
+
+
+class ProposeTopic(Value, frozen=True):
+    token: int
+    spec: TopicSpec
+
+
+class ProposeDrop(Value, frozen=True):
+    token: int
+    topic: TopicId
+
+
+class ProposeStart(Value, frozen=True):
+    """Retention: advance the partition's log start to this segment boundary below commit."""
+
+    partition: Partition
+    first: int
+
+
+class PeerReceived(Value, frozen=True):
+    peer: NodeId
+    message: object
+    payload: bytearray | None
+
+
+class PeerLost(Value, frozen=True):
+    peer: NodeId
+
+
+class TimerFired(Value, frozen=True):
+    timer: str
+
+
+class Synced(Value, frozen=True):
+    """All of the partition below `offset` is on stable storage, if `generation` is still the partition's."""
+
+    partition: Partition
+    generation: int
+    offset: int
+
+
+class WriteFailed(Value, frozen=True):
+    """What was appended at `offset` and above is not in the log: the disk refused it. The log ends at `offset` now."""
+
+    partition: Partition
+    offset: int
+    generation: int
+    error: RostraError
+
+
+class ReadDone(Value, frozen=True):
+    """Whole, checked batches in order, beginning with the one that holds the offset asked for; empty at the end."""
+
+    token: int
+    partition: Partition
+    batches: bytes
+    next: int
+
+
+class ReadFailed(Value, frozen=True):
+    token: int
+    partition: Partition
+    error: RostraError
+
+
+FabricInput = (
+    Started
+    | Propose
+    | ProposeTopic
+    | ProposeDrop
+    | ProposeStart
+    | PeerReceived
+    | PeerLost
+    | TimerFired
+    | Synced
+    | WriteFailed
+    | ReadDone
+    | ReadFailed
+)
+
+# --- effects the driver executes -------------------------------------------------------------------
+
+
+class Open(Value, frozen=True):
+    """Make the partition's log, empty, beginning at `first`. Idempotent."""
+
+    partition: Partition
+    segment_bytes: int
+    first: int = 0
+
+
+class Drop(Value, frozen=True):
+    """Delete the partition's log."""
+
+    partition: Partition
+
+
+class Append(Value, frozen=True):
+    """Write a stamped batch at the partition's end. A checkpoint batch begins a new segment."""
+
+    partition: Partition
+    batch: bytearray
+
+
+class Truncate(Value, frozen=True):
+    """Cut the partition's end to `offset` (at or above commit); raises its generation to `generation`."""
+
+    partition: Partition
+    offset: int
+    generation: int
+
+
+class Trim(Value, frozen=True):
+    """Delete whole segments below `first`."""
+
+    partition: Partition
+    first: int
+
+
+class Sync(Value, frozen=True):
+    """Make what is written so far durable; answered by `Synced`. Several may be served by one fsync."""
+
+    partition: Partition
+
+
+class Read(Value, frozen=True):
+    """Read whole batches from `offset`, about `bytes_max` (at least one batch), none at or beyond `end`."""
+
+    token: int
+    partition: Partition
+    offset: int
+    end: int
+    bytes_max: int
+
+
+class Send(Value, frozen=True):
+    peer: NodeId
+    message: object
+    payload: tuple[Buffer, ...] = ()
+
+
+class SetTimer(Value, frozen=True):
+    """Fire at this monotonic time; setting a timer again moves it, `at_us` None cancels it."""
+
+    timer: str
+    at_us: int | None
+
+
+class Note(Value, frozen=True):
+    """A line for the structured log."""
+
+    level: str
+    event: str
+    about: dict[str, int | str]
+
+
+# --- effects the broker executes -------------------------------------------------------------------
+
+
+class Accepted(Value, frozen=True):
+    """The proposal has its place: it will commit there or be cut. `base` to `last` are its offsets."""
+
+    token: int
+    partition: Partition
+    base: int
+    last: int
+
+
+class Refused(Value, frozen=True):
+    token: int
+    error: RostraError
+
+
+class Committed(Value, frozen=True):
+    """Records below `offset` may be shown, and are never truncated."""
+
+    partition: Partition
+    offset: int
+
+
+class Serving(Value, frozen=True):
+    """This node orders the partition (`owner`), or holds a copy. Its log spans `first` to `end`."""
+
+    partition: Partition
+    epoch: int
+    owner: bool
+    first: int
+    end: int
+    commit: int
+    address: str = ""
+
+
+class Blocked(Value, frozen=True):
+    """The partition takes no proposals for now, for this reason; reads below commit go on."""
+
+    partition: Partition
+    error: RostraError
+
+
+class TopicOpened(Value, frozen=True):
+    """In the catalogue from now on; `token` answers the proposal, None when it came from elsewhere or from disk."""
+
+    token: int | None
+    spec: TopicSpec
+
+
+class TopicClosed(Value, frozen=True):
+    token: int | None
+    topic: TopicId
+
+
+class Ready(Value, frozen=True):
+    """The fabric has learned enough to serve: the node opens its listener."""
+
+
+class Persist(Value, frozen=True):
+    """Write hard state durably, and only then carry out `then`. For hard state only; records use Append and Sync."""
+
+    key: str
+    state: bytes
+    then: tuple[FabricEffect, ...] = ()
+
+
+FabricEffect = (
+    Open
+    | Drop
+    | Append
+    | Truncate
+    | Trim
+    | Sync
+    | Read
+    | Send
+    | SetTimer
+    | Note
+    | Accepted
+    | Refused
+    | Committed
+    | Serving
+    | Blocked
+    | TopicOpened
+    | TopicClosed
+    | Ready
+    | Persist
+)
+
+
+class Fabric(Protocol):
+    """A pure machine. The broker steps it; nobody else does."""
+
+    guarantees: Guarantees
+
+    def step(self, now: Now, given: FabricInput) -> list[FabricEffect]: ...

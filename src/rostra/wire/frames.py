@@ -1,0 +1,186 @@
+"""Frames: a fixed header, a typed part, and an optional raw payload. No IO.
+
+| at | bytes | field |
+|---|---|---|
+| 0 | 4 | length of what follows the header |
+| 4 | 4 | length of the typed part |
+| 8 | 2 | kind of message |
+| 10 | 2 | reserved, zero |
+| 12 | 4 | CRC-32C of bytes 0-12 and the typed part |
+
+The payload is not covered: the batches in it carry checksums of their own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Generic, TypeVar, get_args
+
+import msgspec
+from crc32c import crc32c
+
+from rostra.errors import PeerViolation
+from rostra.wire.messages import ClientMessage, Message, NodeMessage
+
+FRAME = struct.Struct("<IIHHI")
+FRAME_BYTES = FRAME.size
+PREFIX = struct.Struct("<IIHH")
+META_BYTES_MAX = 1 << 20
+BEFORE_HELLO_BYTES_MAX = 1 << 16
+BUFFER_BYTES_MIN = 1 << 14
+BUFFER_BYTES_MAX = 1 << 20
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Violation(StrEnum):
+    """Why a frame was rejected: the closed list that fuzzing must cover."""
+
+    FRAME_TOO_LARGE = "frame too large"
+    META_TOO_LARGE = "typed part too large"
+    META_LENGTH = "typed part longer than the frame"
+    RESERVED = "reserved bits set"
+    UNKNOWN_KIND = "unknown kind of message"
+    CHECKSUM = "checksum differs"
+    MALFORMED = "typed part malformed"
+    TEXT = "text is not UTF-8"
+    DEPTH = "nested too deeply"
+    PAYLOAD = "payload missing or not allowed"
+    TRUNCATED = "connection closed inside a frame"
+    NOT_GREETED = "first message was not Hello"
+    OUT_OF_ORDER = "message not expected now"
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: Message, payload_bytes: int = 0) -> bytes:
+    """Header and typed part; the caller sends the payload's buffers right behind."""
+    meta = _encoder.encode(message)
+    prefix = PREFIX.pack(len(meta) + payload_bytes, len(meta), message.kind, 0)
+    return b"%b%b%b" % (prefix, crc32c(meta, crc32c(prefix)).to_bytes(4, "little"), meta)
+
+
+M = TypeVar("M", bound=Message)
+
+
+class Dialect(Generic[M]):
+    """The messages one side may receive, by kind."""
+
+    def __init__(self, messages: Iterable[type[M]]) -> None:
+        self.kinds: dict[int, tuple[msgspec.msgpack.Decoder[M], bool]] = {
+            message.kind: (msgspec.msgpack.Decoder(message), message.payload) for message in messages
+        }
+
+    def decode(self, kind: int, meta: Buffer, payload_bytes: int) -> M:
+        found = self.kinds.get(kind)
+        if found is None:
+            raise PeerViolation(Violation.UNKNOWN_KIND, f"kind {kind}")
+        decoder, payload = found
+        if (payload_bytes > 0) is not payload:
+            raise PeerViolation(Violation.PAYLOAD, f"kind {kind} with {payload_bytes} bytes of payload")
+        try:
+            return decoder.decode(meta)
+        except UnicodeDecodeError as error:
+            # msgspec lets this one through although it is not a DecodeError.
+            raise PeerViolation(Violation.TEXT, str(error)[:200]) from None
+        except RecursionError:
+            raise PeerViolation(Violation.DEPTH, f"kind {kind}") from None
+        except msgspec.DecodeError as error:
+            raise PeerViolation(Violation.MALFORMED, str(error)[:200]) from None
+
+
+FROM_CLIENT: Dialect[ClientMessage] = Dialect(get_args(ClientMessage))
+FROM_NODE: Dialect[NodeMessage] = Dialect(get_args(NodeMessage))
+
+
+class FrameReader(Generic[M]):
+    """Cuts a byte stream into messages, over one buffer that is reused.
+
+    The driver receives into `room()`, tells `took(n)` and gets the messages that are complete, each with its payload.
+    A payload is one fresh bytearray per frame: the owner stamps batches in place and everyone shares the same bytes.
+    Lengths are checked before anything is allocated for them.
+    """
+
+    __slots__ = ("_buffer", "_dialect", "_end", "_start", "_view", "frame_bytes_max")
+
+    def __init__(self, dialect: Dialect[M], frame_bytes_max: int = BEFORE_HELLO_BYTES_MAX) -> None:
+        self._dialect = dialect
+        self.frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray(BUFFER_BYTES_MIN)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+
+    def room(self) -> memoryview:
+        """Where to receive next; never empty."""
+        return self._view[self._end :]
+
+    def feed(self, chunk: Buffer) -> list[tuple[M, bytearray | None]]:
+        """For drivers that have bytes already: copies them in piecewise."""
+        messages: list[tuple[M, bytearray | None]] = []
+        rest = memoryview(chunk)
+        while rest:
+            room = self.room()
+            n = min(len(room), len(rest))
+            room[:n] = rest[:n]
+            rest = rest[n:]
+            messages += self.took(n)
+        return messages
+
+    def took(self, n: int) -> list[tuple[M, bytearray | None]]:
+        end = self._end + n
+        start = self._start
+        view = self._view
+        filled = end == len(view)
+        messages: list[tuple[M, bytearray | None]] = []
+        needed = 0
+        while end - start >= FRAME_BYTES:
+            length, meta_bytes, kind, reserved, checksum = FRAME.unpack_from(view, start)
+            if length > self.frame_bytes_max:
+                raise PeerViolation(Violation.FRAME_TOO_LARGE, f"{length} bytes, at most {self.frame_bytes_max}")
+            if meta_bytes > META_BYTES_MAX:
+                raise PeerViolation(Violation.META_TOO_LARGE, f"{meta_bytes} bytes, at most {META_BYTES_MAX}")
+            if meta_bytes > length:
+                raise PeerViolation(Violation.META_LENGTH, f"{meta_bytes} of {length} bytes")
+            if reserved:
+                raise PeerViolation(Violation.RESERVED, f"{reserved:#06x}")
+            stop = start + FRAME_BYTES + length
+            if stop > end:
+                needed = FRAME_BYTES + length
+                break
+            middle = start + FRAME_BYTES + meta_bytes
+            meta = view[start + FRAME_BYTES : middle]
+            if crc32c(meta, crc32c(view[start : start + 12])) != checksum:
+                raise PeerViolation(Violation.CHECKSUM, f"kind {kind}")
+            message = self._dialect.decode(kind, meta, stop - middle)
+            messages.append((message, bytearray(view[middle:stop]) if stop > middle else None))
+            start = stop
+        self._start, self._end = start, end
+        self._tidy(needed, filled)
+        return messages
+
+    def closed(self) -> None:
+        """The stream ended: that is a violation inside a frame."""
+        if self._end > self._start:
+            raise PeerViolation(Violation.TRUNCATED, f"{self._end - self._start} bytes of an unfinished frame")
+
+    def _tidy(self, needed: int, filled: bool) -> None:
+        """Makes room: rewinds when all is parsed, otherwise moves the rest to the front or into a larger buffer."""
+        rest = self._end - self._start
+        size = len(self._buffer)
+        # A read that filled the buffer tells of a busy link: fewer, larger reads pay off there.
+        wanted = size * 2 if filled and size < BUFFER_BYTES_MAX else size
+        wanted = min(max(wanted, needed), max(BUFFER_BYTES_MAX, needed))
+        if wanted <= size and rest == 0:
+            self._start = self._end = 0
+        elif wanted > size:
+            larger = bytearray(wanted)
+            larger[:rest] = self._view[self._start : self._end]
+            self._buffer, self._view = larger, memoryview(larger)
+            self._start, self._end = 0, rest
+        elif size - self._end < max(needed - rest, size >> 1):
+            self._view[:rest] = bytes(self._view[self._start : self._end])
+            self._start, self._end = 0, rest

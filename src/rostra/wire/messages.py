@@ -1,0 +1,314 @@
+"""The closed set of messages between a client and a node.
+
+To add one: write its Struct here with the next free kind number, list it in `ClientMessage` or `NodeMessage`, and give it
+a `case` in `broker/session.py` (mypy names every place that forgot it).
+
+Structs are arrays on the wire: a newer side may append fields with defaults, an older one ignores them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+
+TEXT_MAX = 1024
+TOPICS_PER_PAGE_MAX = 1000
+
+Request = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""Chosen by the client, rising per connection; the answer carries it back."""
+Id = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Text = Annotated[str, Meta(max_length=TEXT_MAX)]
+Texts = Annotated[tuple[Text, ...], Meta(max_length=64)]
+Acks = Literal["none", "owner", "all"]
+StartAt = Literal["earliest", "latest", "offset", "last"]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One frame's typed part. `payload` says whether raw batches may follow it."""
+
+    kind: ClassVar[int] = 0
+    payload: ClassVar[bool] = False
+
+
+# --- values inside messages ----------------------------------------------------------------------
+
+
+class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
+    """What a topic is created with. Zero means: no bound."""
+
+    partitions: Annotated[int, Meta(ge=1, le=1024)] = 1
+    replicas: Annotated[int, Meta(ge=1, le=15)] = 1
+    retention_ms: Count = 0
+    retention_bytes: Count = 0
+    segment_bytes: Annotated[int, Meta(ge=1 << 12, le=1 << 31)] = 1 << 26
+
+
+class PartitionPlace(msgspec.Struct, frozen=True, array_like=True):
+    """Where a partition is served. An empty address means: at the node that answers."""
+
+    partition: Index
+    address: Text
+    epoch: Count
+
+
+class PartitionState(msgspec.Struct, frozen=True, array_like=True):
+    """`first` is the log start, `commit` the offset below which records are shown, `end` the next to be written."""
+
+    partition: Index
+    first: Count
+    commit: Count
+    end: Count
+    bytes: Count
+    epoch: Count
+    state: Text
+
+
+class Topic(msgspec.Struct, frozen=True, array_like=True):
+    topic: Id
+    name: Text
+    settings: TopicSettings
+
+
+# --- from clients --------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 1
+    request: Request
+    version_min: Index
+    version_max: Index
+    features: Texts = ()
+    client: Text = ""
+
+
+class Ping(Message, frozen=True, array_like=True):
+    """Either side may ask; the other answers `Pong`."""
+
+    kind: ClassVar[int] = 2
+    request: Request
+
+
+class Locate(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 3
+    request: Request
+    name: Text
+    create: bool = False
+
+
+class CreateTopic(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 4
+    request: Request
+    name: Text
+    settings: TopicSettings
+
+
+class DeleteTopic(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 5
+    request: Request
+    name: Text
+
+
+class ListTopics(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 6
+    request: Request
+    after: Text = ""
+    limit: Annotated[int, Meta(ge=1, le=TOPICS_PER_PAGE_MAX)] = TOPICS_PER_PAGE_MAX
+
+
+class DescribeTopic(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 7
+    request: Request
+    name: Text
+
+
+class Publish(Message, frozen=True, array_like=True):
+    """One batch for one partition. With acks `none` there is no answer unless it is refused."""
+
+    kind: ClassVar[int] = 8
+    payload: ClassVar[bool] = True
+    request: Request
+    topic: Id
+    partition: Index
+    acks: Acks
+
+
+class Subscribe(Message, frozen=True, array_like=True):
+    """`subscription` is chosen by the client, unique on its connection; `value` is the offset or the N of `last`."""
+
+    kind: ClassVar[int] = 9
+    request: Request
+    subscription: Index
+    topic: Id
+    partition: Index
+    start: StartAt
+    value: Count
+    credit: Count
+
+
+class Credit(Message, frozen=True, array_like=True):
+    """The subscriber has room for `credit` more bytes."""
+
+    kind: ClassVar[int] = 10
+    subscription: Index
+    credit: Count
+
+
+class Unsubscribe(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 11
+    request: Request
+    subscription: Index
+
+
+class Goodbye(Message, frozen=True, array_like=True):
+    """The sender closes this connection next, on purpose."""
+
+    kind: ClassVar[int] = 12
+    reason: Text
+
+
+class Pong(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 13
+    request: Request
+
+
+# --- from nodes ----------------------------------------------------------------------------------
+
+
+class Welcome(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 32
+    request: Request
+    version: Index
+    features: Texts
+    cluster: Id
+    node: Id
+    fabric: Text
+    frame_bytes_max: Count
+    batch_bytes_max: Count
+    heartbeat_ms: Count
+
+
+class Located(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 33
+    request: Request
+    topic: Topic
+    places: Annotated[tuple[PartitionPlace, ...], Meta(max_length=1024)]
+
+
+class TopicCreated(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 34
+    request: Request
+    topic: Topic
+
+
+class TopicDropped(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 35
+    request: Request
+    topic: Id
+
+
+class TopicPage(Message, frozen=True, array_like=True):
+    """Topics by name; `more` says that asking with `after` = the last name gives further ones."""
+
+    kind: ClassVar[int] = 36
+    request: Request
+    topics: Annotated[tuple[Topic, ...], Meta(max_length=TOPICS_PER_PAGE_MAX)]
+    more: bool
+
+
+class TopicDescribed(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 37
+    request: Request
+    topic: Topic
+    partitions: Annotated[tuple[PartitionState, ...], Meta(max_length=1024)]
+
+
+class Published(Message, frozen=True, array_like=True):
+    """`offset` is the first record's; −1 when a repeated batch is so old that only its being stored is known."""
+
+    kind: ClassVar[int] = 38
+    request: Request
+    offset: Annotated[int, Meta(ge=-1)]
+
+
+class Subscribed(Message, frozen=True, array_like=True):
+    """Delivery begins at `next`; `commit` is where the partition's visible end was."""
+
+    kind: ClassVar[int] = 39
+    request: Request
+    subscription: Index
+    next: Count
+    commit: Count
+
+
+class Push(Message, frozen=True, array_like=True):
+    """Whole batches in order; the first may begin before the offset asked for. `commit` lets the subscriber see its lag."""
+
+    kind: ClassVar[int] = 40
+    payload: ClassVar[bool] = True
+    subscription: Index
+    commit: Count
+
+
+class Unsubscribed(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 41
+    request: Request
+    subscription: Index
+
+
+class Ended(Message, frozen=True, array_like=True):
+    """The node ends a subscription, with the reason as an error."""
+
+    kind: ClassVar[int] = 42
+    subscription: Index
+    code: Text
+    carried: dict[Text, int | Text]
+
+
+class Failed(Message, frozen=True, array_like=True):
+    """The request was refused, with the reason as an error."""
+
+    kind: ClassVar[int] = 43
+    request: Request
+    code: Text
+    carried: dict[Text, int | Text]
+
+
+ClientMessage = (
+    Hello
+    | Ping
+    | Pong
+    | Locate
+    | CreateTopic
+    | DeleteTopic
+    | ListTopics
+    | DescribeTopic
+    | Publish
+    | Subscribe
+    | Credit
+    | Unsubscribe
+    | Goodbye
+)
+NodeMessage = (
+    Welcome
+    | Ping
+    | Pong
+    | Located
+    | TopicCreated
+    | TopicDropped
+    | TopicPage
+    | TopicDescribed
+    | Published
+    | Subscribed
+    | Push
+    | Unsubscribed
+    | Ended
+    | Failed
+    | Goodbye
+)
