@@ -1,0 +1,234 @@
+"""What goes into a broker and what comes out: the whole of a node, seen from its two drivers.
+
+A driver gives `Broker.step(now, input)` one input at a time and carries out the effects in order, without waiting between
+them. `runtime` does so with sockets and disks, `simulator` with virtual ones.
+"""
+
+from __future__ import annotations
+
+from rostra.errors import RostraError
+from rostra.fabric.api import (
+    Append,
+    Buffer,
+    Drop,
+    FabricEffect,
+    Note,
+    Open,
+    PeerLost,
+    PeerReceived,
+    Persist,
+    Read,
+    ReadDone,
+    ReadFailed,
+    Recovered,
+    Send,
+    SetTimer,
+    Sync,
+    Synced,
+    TimerFired,
+    Trim,
+    Truncate,
+    Value,
+    WriteFailed,
+)
+from rostra.model.ids import Partition
+from rostra.wire.messages import ClientMessage, NodeMessage
+
+Conn = int
+"""A connection, numbered by the driver; never used again after it was lost."""
+
+
+class ProducerStamp(Value, frozen=True, array_like=True):
+    """Who wrote the batch at `base` to `last`, and its place in that producer's sequence."""
+
+    base: int
+    last: int
+    producer: int
+    epoch: int
+    sequence: int
+    count: int
+
+
+class RecoveredLog(Value, frozen=True):
+    """A partition's log as found on disk, with what the broker needs to rebuild its state.
+
+    `checkpoint` is the record of the last segment's checkpoint batch; `stamps` are of the batches behind it.
+    `segment_bytes` is the size of the active segment; `oldest_us` the first batch's timestamp.
+    """
+
+    log: Recovered
+    checkpoint: bytes | None
+    stamps: tuple[ProducerStamp, ...]
+    segment_bytes: int
+    bytes: int
+
+
+# --- inputs ----------------------------------------------------------------------------------------
+
+
+class Boot(Value, frozen=True):
+    """The first input: what the disk had."""
+
+    hard: dict[str, bytes]
+    logs: tuple[RecoveredLog, ...]
+
+
+class Accept(Value, frozen=True):
+    conn: Conn
+
+
+class Receive(Value, frozen=True):
+    conn: Conn
+    message: ClientMessage
+    payload: bytearray | None = None
+
+
+class Lose(Value, frozen=True):
+    """The connection is gone."""
+
+    conn: Conn
+
+
+class Congest(Value, frozen=True):
+    """The connection's send buffer is full: push nothing more to it until `Drain`."""
+
+    conn: Conn
+
+
+class Drain(Value, frozen=True):
+    conn: Conn
+
+
+class Persisted(Value, frozen=True):
+    """A `Persist` is durable: now its `then`."""
+
+    then: tuple[FabricEffect, ...]
+
+
+class SyncBroke(Value, frozen=True):
+    """An fsync failed: nothing is acknowledged until the node is started anew."""
+
+    error: RostraError
+
+
+class Located(Value, frozen=True):
+    """The answer to `FindLast`: the offset from which `count` records are left."""
+
+    token: int
+    offset: int
+
+
+class Sealed(Value, frozen=True):
+    """The answer to `Survey`: closed segments, oldest first, for retention."""
+
+    partition: Partition
+    segments: tuple[SegmentFacts, ...]
+
+
+class SegmentFacts(Value, frozen=True):
+    """`next` is the first offset of the segment behind it."""
+
+    first: int
+    next: int
+    bytes: int
+    max_us: int
+
+
+class Stop(Value, frozen=True):
+    """Finish what is under way, then say `Stopped`."""
+
+
+BrokerInput = (
+    Boot
+    | Accept
+    | Receive
+    | Lose
+    | Congest
+    | Drain
+    | Persisted
+    | Synced
+    | SyncBroke
+    | WriteFailed
+    | ReadDone
+    | ReadFailed
+    | Located
+    | Sealed
+    | TimerFired
+    | PeerReceived
+    | PeerLost
+    | Stop
+)
+
+# --- effects ---------------------------------------------------------------------------------------
+
+
+class Reply(Value, frozen=True):
+    conn: Conn
+    message: NodeMessage
+
+
+class PushTo(Value, frozen=True):
+    """A `Push` with its batches, which are shared: nobody changes them any more."""
+
+    conn: Conn
+    message: NodeMessage
+    batches: tuple[Buffer, ...]
+
+
+class CloseConn(Value, frozen=True):
+    """Send what is queued, then close. The driver answers with `Lose`."""
+
+    conn: Conn
+    reason: str
+
+
+class Greeted(Value, frozen=True):
+    """The client said Hello: the driver may read larger frames from it."""
+
+    conn: Conn
+
+
+class FindLast(Value, frozen=True):
+    """Where do the last `count` records below `end` begin (control batches do not count)? Answered by `Located`."""
+
+    token: int
+    partition: Partition
+    count: int
+    end: int
+
+
+class Survey(Value, frozen=True):
+    """Which closed segments are there? Answered by `Sealed`."""
+
+    partition: Partition
+
+
+class Listen(Value, frozen=True):
+    """The node serves from now on."""
+
+
+class Stopped(Value, frozen=True):
+    """Nothing is under way any more: the driver may close the log and leave."""
+
+
+BrokerEffect = (
+    Open
+    | Drop
+    | Append
+    | Truncate
+    | Trim
+    | Sync
+    | Read
+    | FindLast
+    | Survey
+    | Persist
+    | Send
+    | SetTimer
+    | Note
+    | Reply
+    | PushTo
+    | CloseConn
+    | Greeted
+    | Listen
+    | Stopped
+)
