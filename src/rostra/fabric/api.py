@@ -105,16 +105,21 @@ class Started(Value, frozen=True):
 
 
 class Propose(Value, frozen=True):
-    """Order this batch in the partition. Answered by `Accepted` or `Refused` with the same token, in the same step or later."""
+    """Order this batch in the partition, stamped with these owner flags.
+
+    Answered in the same step, by `Append` and `Accepted` or by `Refused`: only an owner orders, and it needs nobody for that.
+    """
 
     token: int
     partition: Partition
     batch: bytearray
+    owner_flags: int = 0
 
 
 class ProposeTopic(Value, frozen=True):
     token: int
     spec: TopicSpec
+    segment_bytes: int
 
 
 class ProposeDrop(Value, frozen=True):
