@@ -1,4 +1,7 @@
-"""The requirement marker: checked when tests are collected, counted as they run, written down at the end."""
+"""The requirement marker: checked when tests are collected, counted as they run, written down at the end.
+
+Where CI is set nothing may be skipped, and hypothesis draws the same examples in every run.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tools.requirements import Evidence, order_of, read_statements
 
@@ -14,7 +18,13 @@ NUMBERS_PER_TEST_MAX = 2
 _evidence = pytest.StashKey[Evidence]()
 
 
+# A slow machine is not a bug, so no example has a deadline.
+settings.register_profile("rostra", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("ci", settings.get_profile("rostra"), derandomize=True)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("ci" if _automatic() else "rostra")
     config.stash[_evidence] = Evidence()
     config.pluginmanager.register(_Recorder(config.stash[_evidence]), "requirement-recorder")
 
@@ -70,7 +80,7 @@ def _outcome(report: pytest.TestReport) -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if report.skipped and _nothing_may_be_skipped():
+    if report.skipped and _automatic():
         report.outcome = "failed"
         report.longrepr = f"nothing may be skipped where CI is set: {_reason(report)}"
         if hasattr(report, "wasxfail"):
@@ -81,7 +91,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
-    if report.skipped and _nothing_may_be_skipped():
+    if report.skipped and _automatic():
         report.longrepr = f"nothing may be skipped where CI is set: {_reason(report)}"
         report.outcome = "failed"
     return report
@@ -93,5 +103,5 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     return str(getattr(report, "wasxfail", "") or report.longrepr)
 
 
-def _nothing_may_be_skipped() -> bool:
+def _automatic() -> bool:
     return os.environ.get("CI", "").lower() in {"true", "1"}
