@@ -1,7 +1,7 @@
 """What goes into a broker and what comes out: the whole of a node, seen from its two drivers.
 
-A driver gives `Broker.step(now, input)` one input at a time and carries out the effects in order, without waiting between
-them. `runtime` does so with sockets and disks, `simulator` with virtual ones.
+A driver gives `Broker.step(now, input)` one input at a time and carries out the effects in order, without waiting
+between them. `runtime` does so with sockets and disks, `simulator` with virtual ones.
 """
 
 from __future__ import annotations

@@ -118,7 +118,8 @@ class Broker:
 
     def step(self, now: Now, given: BrokerInput) -> list[BrokerEffect]:
         self.now = now
-        self.out = out = []
+        out: list[BrokerEffect] = []
+        self.out = out
         match given:
             case Receive():
                 self.requests.answer(given.conn, given.message, given.payload)

@@ -28,7 +28,9 @@ class Delivery:
     def has(self, conn: Conn, number: int) -> bool:
         return number in self._readers.get(conn, ())
 
-    def open(self, conn: Conn, served: ServedPartition, asked: Subscribe, out: list[BrokerEffect]) -> RostraError | None:
+    def open(
+        self, conn: Conn, served: ServedPartition, asked: Subscribe, out: list[BrokerEffect]
+    ) -> RostraError | None:
         """Begins a subscription; its answer comes when its start is known."""
         reader = Reader(conn, asked.subscription, served, min(asked.credit, self._settings.credit_bytes_max))
         match asked.start:

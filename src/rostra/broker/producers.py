@@ -45,7 +45,7 @@ class ProducerTable:
         return len(self._entries)
 
     def judge(self, producer: int, epoch: int, sequence: int, count: int) -> tuple[Verdict, int, int] | RostraError:
-        """(NEW, 0, 0); (STORED, base, last) for a repeated batch, base −1 if its offset is no longer known; or an error."""
+        """(NEW, 0, 0); (STORED, base, last) for a repeated batch, base -1 if its offset is forgotten; or an error."""
         entry = self._entries.get(producer)
         if entry is None or epoch > entry.epoch:
             if sequence and self._check_sequence:

@@ -74,9 +74,9 @@ class Requests:
         settings = broker.settings
         self._limits = BatchLimits(
             batch_bytes_max=settings.batch_bytes_max,
-            raw_bytes_max=settings.batch_inflated_bytes_max,
+            raw_body_bytes_max=settings.batch_inflated_bytes_max,
             records_max=settings.batch_records_max,
-            ahead_max_us=settings.timestamp_ahead_max_ms * 1000,
+            timestamp_ahead_us_max=settings.timestamp_ahead_max_ms * 1000,
         )
         self._token = 0
         self._making: dict[str, list[Asked]] = {}

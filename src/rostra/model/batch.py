@@ -163,13 +163,9 @@ def owner_epoch(buffer: Buffer, at: int = 0) -> Epoch:
     return Epoch(_UINT64.unpack_from(buffer, at + 16)[0])
 
 
-def producer_stamp(
-    buffer: Buffer, at: int = 0
-) -> tuple[ProducerId, ProducerEpoch, Sequence, int]:
+def producer_stamp(buffer: Buffer, at: int = 0) -> tuple[ProducerId, ProducerEpoch, Sequence, int]:
     """(producer id, producer epoch, base sequence, record count)."""
-    stamp_fields: tuple[ProducerId, ProducerEpoch, Sequence, int] = _PRODUCER.unpack_from(
-        buffer, at + 40
-    )
+    stamp_fields: tuple[ProducerId, ProducerEpoch, Sequence, int] = _PRODUCER.unpack_from(buffer, at + 40)
     return stamp_fields
 
 

@@ -99,15 +99,11 @@ def check_produced(batch: Buffer, *, limits: BatchLimits, now_us: int) -> Produc
     return Produced(producer, epoch, sequence, count, base_us, max_us)
 
 
-def check_body(
-    batch: Buffer, end: int, count: int, flags: int, codec: int, raw_bytes: int
-) -> None:
+def check_body(batch: Buffer, end: int, count: int, flags: int, codec: int, raw_bytes: int) -> None:
     """What can be said about the body of the batch at 0..end without visiting its records."""
     if codec == CODEC_NONE:
         if raw_bytes != end - HEADER_BYTES:
-            raise BatchRejected(
-                Reason.LENGTH, f"claims a body of {raw_bytes} bytes, has {end - HEADER_BYTES}"
-            )
+            raise BatchRejected(Reason.LENGTH, f"claims a body of {raw_bytes} bytes, has {end - HEADER_BYTES}")
         if flags:
             lay_out(batch, HEADER_BYTES, end, count, flags)
         else:
@@ -164,9 +160,7 @@ def _too_large(size: int, raw_bytes: int, limits: BatchLimits) -> BatchRejected:
 def _bad_count(count: int, limits: BatchLimits) -> BatchRejected:
     if count == 0:
         return BatchRejected(Reason.EMPTY, "a produced batch holds at least one record")
-    return BatchRejected(
-        Reason.TOO_MANY_RECORDS, f"{count} records; at most {limits.records_max} are accepted"
-    )
+    return BatchRejected(Reason.TOO_MANY_RECORDS, f"{count} records; at most {limits.records_max} are accepted")
 
 
 def _bad_timestamps(base_us: int, max_us: int, now_us: int, limits: BatchLimits) -> BatchRejected:

@@ -28,9 +28,7 @@ def inflate(codec: int, compressed: memoryview, raw_bytes: int) -> bytes:
         case _:
             raise BatchRejected(Reason.CODEC, f"codec {codec} is unknown")
     if len(raw) != raw_bytes:
-        raise BatchRejected(
-            Reason.COMPRESSION, f"inflated to {len(raw)} bytes, header claims {raw_bytes}"
-        )
+        raise BatchRejected(Reason.COMPRESSION, f"inflated to {len(raw)} bytes, header claims {raw_bytes}")
     return raw
 
 
@@ -50,9 +48,7 @@ def _inflate_zstd(compressed: memoryview, raw_bytes: int) -> bytes:
         # and a bound of zero means none: both would let the sender choose our allocation.
         declared = zstandard.frame_content_size(compressed)
         if declared not in (-1, raw_bytes) or raw_bytes <= 0:
-            raise BatchRejected(
-                Reason.COMPRESSION, f"zstd frame of {declared} bytes, header claims {raw_bytes}"
-            )
+            raise BatchRejected(Reason.COMPRESSION, f"zstd frame of {declared} bytes, header claims {raw_bytes}")
         raw: bytes = zstandard.ZstdDecompressor().decompress(
             compressed, max_output_size=raw_bytes, allow_extra_data=False
         )

@@ -58,9 +58,7 @@ class Batch:
 
     __slots__ = ("_layout", "_raw", "buffer", "header", "raw_body_bytes_max")
 
-    def __init__(
-        self, buffer: Buffer, at: int = 0, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX
-    ) -> None:
+    def __init__(self, buffer: Buffer, at: int = 0, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX) -> None:
         whole = memoryview(buffer)
         present = len(whole) - at
         if present < HEADER_BYTES:
@@ -220,14 +218,10 @@ def plain_strings(raw: memoryview, column: Column, count: int) -> list[Any]:
     bitmap = raw[column.validity_at : column.validity_at + (count + 7) // 8]
     # A one above the highest bit keeps leading zeros; reversed, bit i stands at place i.
     bits = bin(int.from_bytes(bitmap, "little") | 1 << 8 * len(bitmap))[:2:-1]
-    return [
-        string if bit == "1" else None for string, bit in zip(strings, bits, strict=False)
-    ]
+    return [string if bit == "1" else None for string, bit in zip(strings, bits, strict=False)]
 
 
-def iterate(
-    buffer: Buffer, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX
-) -> Iterator[Batch]:
+def iterate(buffer: Buffer, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX) -> Iterator[Batch]:
     """The batches that lie one after another in a payload."""
     whole = memoryview(buffer)
     at = 0

@@ -72,14 +72,10 @@ def check_topic_name(name: str) -> None:
     if not name:
         raise InvalidTopicName(name, "it is empty")
     if len(name) > TOPIC_NAME_CHARACTERS_MAX:
-        raise InvalidTopicName(
-            name, f"it has {len(name)} characters; at most {TOPIC_NAME_CHARACTERS_MAX} are allowed"
-        )
+        raise InvalidTopicName(name, f"it has {len(name)} characters; at most {TOPIC_NAME_CHARACTERS_MAX} are allowed")
     foreign = _NOT_IN_A_NAME.search(name)
     if foreign is not None:
-        raise InvalidTopicName(
-            name, f"{foreign[0]!r} is not one of the letters a-z A-Z, digits, '.', '_', '-', '/'"
-        )
+        raise InvalidTopicName(name, f"{foreign[0]!r} is not one of the letters a-z A-Z, digits, '.', '_', '-', '/'")
     for level in name.split("/"):
         if not level:
             raise InvalidTopicName(name, "it has an empty level; remove the surplus '/'")

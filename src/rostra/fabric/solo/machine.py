@@ -185,7 +185,8 @@ class Solo:
         for partition in sorted(self._found):
             # A crash may leave the log of a dropped topic behind. A damaged catalogue cannot tell which those are.
             if not damaged:
-                effects += [Note("warning", "log without topic dropped", {"partition": str(partition)}), Drop(partition)]
+                note = Note("warning", "log without topic dropped", {"partition": str(partition)})
+                effects += [note, Drop(partition)]
         self._found.clear()
         self._replayed = True
         return [*effects, Ready()]
