@@ -20,6 +20,7 @@ from rostra.broker.api import (
     FindLast,
     Greeted,
     Listen,
+    Persisted,
     PushTo,
     Reply,
     Stop,
@@ -307,7 +308,7 @@ class Node:
     def _persist(self, effect: Persist) -> None:
         persisted = self._loop.run_in_executor(self._sync_pool, self._disk.begin_persist(effect))
 
-        def done(future: asyncio.Future[BrokerInput]) -> None:
+        def done(future: asyncio.Future[Persisted]) -> None:
             error = future.exception()
             if isinstance(error, OSError):
                 self._settle_with(SyncBroke(sync_failed(error)))
