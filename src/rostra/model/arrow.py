@@ -5,9 +5,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rostra.errors import BatchRejected
-from rostra.model.batch import Buffer, Codec, Flag, Header, Reason
+from rostra.model.batch import Buffer, Codec, Header, Reason
 from rostra.model.encode import assemble, padding
-from rostra.model.layout import Column, Layout
+from rostra.model.layout import (
+    HEADERS,
+    KEY_NULLS,
+    KEYS,
+    TIMESTAMPS,
+    VALUE_NULLS,
+    Column,
+    Layout,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -15,8 +23,16 @@ if TYPE_CHECKING:
 COLUMNS = ("key", "value", "offset", "timestamp", "headers")
 
 
+def pyarrow_module() -> Any:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise ImportError("Arrow needs pyarrow; run: pip install rostra[spark]") from None
+    return pa
+
+
 def strings(raw: memoryview, column: Column, count: int) -> list[bytes | None]:
-    import pyarrow as pa
+    pa = pyarrow_module()
 
     decoded: list[bytes | None] = _binary(pa.py_buffer(raw), column, count, pa.binary()).to_pylist()
     return decoded
@@ -25,7 +41,7 @@ def strings(raw: memoryview, column: Column, count: int) -> list[bytes | None]:
 def record_batch(
     raw: memoryview, layout: Layout, header: Header, offsets: Callable[[], list[int]]
 ) -> "pyarrow.RecordBatch":
-    import pyarrow as pa
+    pa = pyarrow_module()
 
     count = header.count
     whole = pa.py_buffer(raw)
@@ -54,14 +70,14 @@ def record_batch(
 
 
 def _int64(numbers: "array[int]", kind: Any) -> Any:
-    import pyarrow as pa
+    pa = pyarrow_module()
 
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _valid(made: Any) -> Any:
     """Arrow trusts its buffers; bytes from outside must be checked before anything reads them."""
-    import pyarrow as pa
+    pa = pyarrow_module()
 
     try:
         made.validate(full=True)
@@ -71,7 +87,7 @@ def _valid(made: Any) -> Any:
 
 
 def _binary(whole: Any, column: Column, count: int, kind: Any) -> Any:
-    import pyarrow as pa
+    pa = pyarrow_module()
 
     validity = None
     if column.validity_at >= 0:
@@ -82,14 +98,19 @@ def _binary(whole: Any, column: Column, count: int, kind: Any) -> Any:
 
 
 def headers_type() -> Any:
-    import pyarrow as pa
+    pa = pyarrow_module()
 
-    pair = pa.struct([pa.field("name", pa.string(), False), pa.field("value", pa.binary(), False)])
+    pair = pa.struct(
+        [
+            pa.field("name", pa.string(), nullable=False),
+            pa.field("value", pa.binary(), nullable=False),
+        ]
+    )
     return pa.list_(pa.field("item", pair, nullable=False))
 
 
 def _headers(whole: Any, layout: Layout, count: int) -> Any:
-    import pyarrow as pa
+    pa = pyarrow_module()
 
     kind = headers_type()
     columns = layout.headers
@@ -119,7 +140,7 @@ def encode_arrow(
     The bytes are those of `encode` for the same records. A column `offset` is ignored, so that
     what was read can be written again; timestamp_us serves records without a timestamp column.
     """
-    import pyarrow as pa
+    pa = pyarrow_module()
 
     columns = _columns(source)
     count = len(columns["value"])
@@ -131,17 +152,17 @@ def encode_arrow(
     if "timestamp" in columns:
         base_us, max_us, moments = _moments(columns["timestamp"])
         if base_us != max_us:
-            flags |= Flag.TIMESTAMPS
+            flags |= TIMESTAMPS
             parts.append(moments)
     if "key" in columns and columns["key"].null_count != count:
-        flags |= Flag.KEYS | _column(columns["key"], pa.binary(), parts, Flag.KEY_NULLS)
-    flags |= _column(columns["value"], pa.binary(), parts, Flag.VALUE_NULLS)
+        flags |= KEYS | _column(columns["key"], pa.binary(), parts, KEY_NULLS)
+    flags |= _column(columns["value"], pa.binary(), parts, VALUE_NULLS)
     if "headers" in columns and _header_columns(columns["headers"], parts):
-        flags |= Flag.HEADERS
+        flags |= HEADERS
     return assemble(
         parts,
         count=count,
-        flags=int(flags),
+        flags=flags,
         base_us=base_us,
         max_us=max_us,
         producer=producer,
@@ -152,7 +173,7 @@ def encode_arrow(
 
 
 def _columns(source: Any) -> dict[str, Any]:
-    import pyarrow as pa
+    pa = pyarrow_module()
 
     if isinstance(source, pa.Array | pa.ChunkedArray):
         found = {"value": source}
@@ -160,7 +181,8 @@ def _columns(source: Any) -> dict[str, Any]:
         found = dict(zip(source.schema.names, source.columns, strict=True))
     unknown = sorted(found.keys() - set(COLUMNS))
     if unknown or "value" not in found:
-        raise ValueError(f"a batch has columns {', '.join(COLUMNS)}; unknown or missing: {unknown or 'value'}")
+        wrong = f"does not know {', '.join(unknown)}" if unknown else "needs a column value"
+        raise ValueError(f"a batch {wrong}; its columns are {', '.join(COLUMNS)}")
     return {
         name: column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         for name, column in found.items()
@@ -168,7 +190,7 @@ def _columns(source: Any) -> dict[str, Any]:
 
 
 def _moments(column: Any) -> tuple[int, int, memoryview]:
-    import pyarrow as pa
+    pa = pyarrow_module()
     import pyarrow.compute as pc
 
     if column.null_count:
@@ -180,13 +202,13 @@ def _moments(column: Any) -> tuple[int, int, memoryview]:
     return ends["min"].as_py(), ends["max"].as_py(), places
 
 
-def _column(column: Any, kind: Any, parts: list[Buffer], nulls: Flag) -> int:
+def _column(column: Any, kind: Any, parts: list[Buffer], nulls: int) -> int:
     """Append the buffers of a column of byte strings; the flag if some are null."""
     column = column.cast(kind)
     flag = 0
     if column.null_count:
         parts += _padded(_validity(column))
-        flag = int(nulls)
+        flag = nulls
     offsets, first, last = _rebased(column, column.buffers()[1])
     parts += _padded(offsets)
     content = column.buffers()[2]
@@ -197,13 +219,14 @@ def _column(column: Any, kind: Any, parts: list[Buffer], nulls: Flag) -> int:
 def _validity(column: Any) -> bytes:
     """The bitmap of the column alone; a slice may begin in the middle of a byte."""
     count = len(column)
-    bits = int.from_bytes(memoryview(column.buffers()[0]), "little") >> column.offset
+    start: int = column.offset
+    bits = int.from_bytes(memoryview(column.buffers()[0]), "little") >> start
     return (bits & ((1 << count) - 1)).to_bytes((count + 7) // 8, "little")
 
 
 def _rebased(column: Any, buffer: Any) -> tuple[Buffer, int, int]:
     """Offsets that begin at zero, and the range of content they stood for."""
-    import pyarrow as pa
+    pa = pyarrow_module()
     import pyarrow.compute as pc
 
     size = len(column) + 1
@@ -217,7 +240,7 @@ def _rebased(column: Any, buffer: Any) -> tuple[Buffer, int, int]:
 
 def _header_columns(column: Any, parts: list[Buffer]) -> bool:
     """Append the three columns of headers; False if no record has any."""
-    import pyarrow as pa
+    pa = pyarrow_module()
 
     kind = headers_type()
     if column.null_count:
@@ -228,7 +251,7 @@ def _header_columns(column: Any, parts: list[Buffer]) -> bool:
         return False
     parts += _padded(lists)
     for child in column.values.slice(first, last - first).flatten():
-        if _column(child, pa.binary(), parts, Flag.VALUE_NULLS):
+        if _column(child, pa.binary(), parts, VALUE_NULLS):
             raise ValueError("a header has a name and a value; neither may be null")
     return True
 
