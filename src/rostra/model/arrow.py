@@ -27,7 +27,7 @@ def pyarrow_module() -> Any:
     try:
         import pyarrow as pa
     except ImportError:
-        raise ImportError("Arrow needs pyarrow; run: pip install rostra[spark]") from None
+        raise ImportError("Arrow needs pyarrow; run: pip install rostra[arrow]") from None
     return pa
 
 
@@ -46,10 +46,7 @@ def record_batch(
     count = header.count
     whole = pa.py_buffer(raw)
     moment = pa.timestamp("us", "UTC")
-    if layout.keys is None:
-        keys = pa.nulls(count, pa.binary())
-    else:
-        keys = _binary(whole, layout.keys, count, pa.binary())
+    keys = pa.nulls(count, pa.binary()) if layout.keys is None else _binary(whole, layout.keys, count, pa.binary())
     if layout.timestamps_at < 0:
         timestamps = _int64(array("q", [header.base_timestamp_us]) * count, moment)
     else:

@@ -164,9 +164,7 @@ def owner_epoch(buffer: Buffer, at: int = 0) -> Epoch:
 
 def producer_stamp(buffer: Buffer, at: int = 0) -> tuple[ProducerId, ProducerEpoch, Sequence, int]:
     """(producer id, producer epoch, base sequence, record count)."""
-    stamp_fields: tuple[ProducerId, ProducerEpoch, Sequence, int] = _PRODUCER.unpack_from(
-        buffer, at + 40
-    )
+    stamp_fields: tuple[ProducerId, ProducerEpoch, Sequence, int] = _PRODUCER.unpack_from(buffer, at + 40)
     return stamp_fields
 
 

@@ -57,9 +57,7 @@ class Batch:
 
     __slots__ = ("_layout", "_raw", "buffer", "header", "raw_body_bytes_max")
 
-    def __init__(
-        self, buffer: Buffer, at: int = 0, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX
-    ) -> None:
+    def __init__(self, buffer: Buffer, at: int = 0, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX) -> None:
         whole = memoryview(buffer)
         present = len(whole) - at
         if present < HEADER_BYTES:
@@ -159,8 +157,10 @@ class Batch:
         if layout.deltas_at < 0:
             return list(range(base, base + count))
         at = layout.deltas_at
-        deltas = raw[at : at + 4 * count].cast("I").tolist()
-        if not all(map(lt, deltas, deltas[1:])) or deltas[-1:] > [self.header.last_offset_delta]:
+        deltas = raw[at : at + 4 * count].cast("i").tolist()
+        if count and not (
+            deltas[0] >= 0 and all(map(lt, deltas, deltas[1:])) and deltas[-1] <= self.header.last_offset_delta
+        ):
             raise BatchRejected(Reason.BODY_LAYOUT, "offset deltas do not rise within the batch")
         return [base + delta for delta in deltas]
 

@@ -66,7 +66,7 @@ def encode(
     if offset_deltas is not None:
         _same_length("offset deltas", len(offset_deltas), count)
         flags |= OFFSET_DELTAS
-        parts += _padded(pack(f"<{count}I", *offset_deltas))
+        parts += _padded(pack(f"<{count}i", *offset_deltas))
     elif count == 0:
         raise BatchRejected(Reason.EMPTY, "a batch holds at least one record")
     if timestamps_us is not None and count:

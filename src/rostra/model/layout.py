@@ -97,11 +97,7 @@ def lay_out(body: Buffer, start: int, end: int, count: int, flags: int) -> Layou
     if flags & HEADERS:
         lists_at, header_count = walk.offsets(count)
         names = walk.column(header_count, nullable=False)
-        headers = HeaderColumns(
-            lists_at, header_count, names, walk.column(header_count, nullable=False)
-        )
+        headers = HeaderColumns(lists_at, header_count, names, walk.column(header_count, nullable=False))
     if walk.at != end:
-        raise BatchRejected(
-            Reason.BODY_LAYOUT, f"{end - walk.at} bytes follow the last buffer of the body"
-        )
+        raise BatchRejected(Reason.BODY_LAYOUT, f"{end - walk.at} bytes follow the last buffer of the body")
     return Layout(deltas_at, timestamps_at, keys, values, headers)

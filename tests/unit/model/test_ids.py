@@ -48,6 +48,12 @@ def test_an_id_is_never_zero() -> None:
     assert random_id(ZeroFirst()) == 9
 
 
+@pytest.mark.parametrize("numbers", [[-1, 0], [1, -1], [1 << 63, 0], [1, 1 << 32]])
+def test_a_partition_from_outside_fits_the_placement_crc(numbers: list[int]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(numbers), type=Partition)
+
+
 def test_partitions_are_values_in_order() -> None:
     first = Partition(TopicId(1), PartitionIndex(2))
     assert first == Partition(TopicId(1), PartitionIndex(2))
@@ -57,9 +63,7 @@ def test_partitions_are_values_in_order() -> None:
 
 
 @pytest.mark.requirement("CM-2")
-@pytest.mark.parametrize(
-    "name", ["a", "a" * 249, "plant/line-1/temp_c", "v1.2", "...", "a/.b", "_g"]
-)
+@pytest.mark.parametrize("name", ["a", "a" * 249, "plant/line-1/temp_c", "v1.2", "...", "a/.b", "_g"])
 def test_a_proper_topic_name_is_accepted(name: str) -> None:
     check_topic_name(name)
 

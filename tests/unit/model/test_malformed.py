@@ -59,7 +59,6 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(batch)
 
 
-@pytest.mark.requirement("CM-20")
 @given(damaged())
 def test_damage_is_refused_or_decoded_alike_with_and_without_pyarrow(batch: bytes) -> None:
     with_pyarrow = outcome(batch)
@@ -99,7 +98,7 @@ def test_offsets_that_fall_are_refused(count: int, offset: int) -> None:
 
 
 @pytest.mark.usefixtures("pyarrow_or_not")
-@pytest.mark.parametrize("deltas", [[0, 0], [5, 3], [1, 11]])
+@pytest.mark.parametrize("deltas", [[0, 0], [5, 3], [1, 11], [-1, 3]])
 def test_offset_deltas_that_do_not_rise_are_refused(deltas: list[int]) -> None:
     batch = encode([b"a", b"b"], timestamp_us=1, offset_deltas=deltas)
     pack_into("<I", batch, 24, 10)
@@ -157,15 +156,15 @@ def zstd_frame(raw: bytes, *, declared: bool) -> bytes:
     return zstandard.ZstdCompressor(write_content_size=declared).compress(raw)
 
 
-@pytest.mark.requirement("CM-20")
 @pytest.mark.parametrize(
     ("codec", "body", "raw_bytes"),
     [
         (Codec.ZSTD, zstd_frame(BOMB, declared=True), len(RAW)),
         (Codec.ZSTD, zstd_frame(BOMB, declared=False), len(RAW)),
         (Codec.ZSTD, zstd_frame(RAW, declared=True), len(RAW) + 8),
-        (Codec.ZSTD, zstd_frame(RAW, declared=False), len(RAW) + 8),
-        (Codec.ZSTD, zstd_frame(RAW, declared=False), 0),
+        (Codec.ZSTD, zstd_frame(RAW[:-8], declared=False), len(RAW)),
+        (Codec.ZSTD, zstd_frame(RAW, declared=False), len(RAW)),
+        (Codec.ZSTD, zstd_frame(b"", declared=True), 0),
         (Codec.ZSTD, zstd_frame(RAW, declared=True) + b"more", len(RAW)),
         (Codec.ZSTD, zstd_frame(RAW, declared=True)[:-3], len(RAW)),
         (Codec.ZSTD, b"not a frame", len(RAW)),
@@ -177,15 +176,12 @@ def zstd_frame(raw: bytes, *, declared: bool) -> bytes:
         (Codec.LZ4, b"", len(RAW)),
     ],
 )
-def test_a_body_that_does_not_inflate_to_its_claimed_size_is_refused(
-    codec: Codec, body: bytes, raw_bytes: int
-) -> None:
+def test_a_body_that_does_not_inflate_to_its_claimed_size_is_refused(codec: Codec, body: bytes, raw_bytes: int) -> None:
     with pytest.raises(BatchRejected) as rejected:
         Batch(compressed_batch(codec, body, raw_bytes)).values()
     assert rejected.value.reason == Reason.COMPRESSION
 
 
-@pytest.mark.requirement("CM-19")
 def test_nothing_is_inflated_beyond_the_reader_s_limit() -> None:
     batch = encode([b"again " * 50] * 10, timestamp_us=1, codec=Codec.ZSTD)
     raw_bytes = read_header(batch).raw_body_bytes

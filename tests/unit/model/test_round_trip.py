@@ -89,30 +89,22 @@ def test_one_by_one_gives_the_bytes_of_the_bulk_encoder(sample: Sample) -> None:
 
 
 @given(samples(), st.data())
-def test_arrow_columns_give_the_bytes_of_the_bulk_encoder(
-    sample: Sample, choices: st.DataObject
-) -> None:
+def test_arrow_columns_give_the_bytes_of_the_bulk_encoder(sample: Sample, choices: st.DataObject) -> None:
     table = Batch(sample.stamped()).to_arrow()
     assert table.column("value").to_pylist() == sample.values
     assert table.column("offset").to_pylist() == list(range(1000, 1000 + len(sample.values)))
     assert table.column("timestamp").cast(pa.int64()).to_pylist() == expected_timestamps(sample)
     pairs = [
-        tuple((pair["name"], pair["value"]) for pair in headers)
-        for headers in table.column("headers").to_pylist()
+        tuple((pair["name"], pair["value"]) for pair in headers) for headers in table.column("headers").to_pylist()
     ]
     assert pairs == expected_headers(sample)
 
-    stamps = {
-        name: sample.columns[name] for name in ("producer", "producer_epoch", "sequence", "codec")
-    }
+    stamps = {name: sample.columns[name] for name in ("producer", "producer_epoch", "sequence", "codec")}
     assert encode_arrow(table, **stamps) == sample.encoded()
     start = choices.draw(st.integers(min_value=0, max_value=len(sample.values) - 1))
     part = Sample(
         sample.values[start:],
-        {
-            name: column[start:] if isinstance(column, list) else column
-            for name, column in sample.columns.items()
-        },
+        {name: column[start:] if isinstance(column, list) else column for name, column in sample.columns.items()},
     )
     assert encode_arrow(table.slice(start), **stamps) == part.encoded()
 
@@ -140,9 +132,7 @@ def test_an_unknown_arrow_column_is_named() -> None:
 
 
 def test_arrow_arrays_lie_over_the_received_bytes() -> None:
-    batch = Sample(
-        [b"value"] * 40, {"keys": [b"k"] * 40, "timestamps_us": list(range(40))}
-    ).stamped()
+    batch = Sample([b"value"] * 40, {"keys": [b"k"] * 40, "timestamps_us": list(range(40))}).stamped()
     received = pa.py_buffer(bytes(batch))
     table = Batch(memoryview(received)).to_arrow()
     inside = range(received.address, received.address + received.size)
