@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rostra.errors import BatchRejected
@@ -33,7 +34,6 @@ def pyarrow_module() -> Any:
 
 def strings(raw: memoryview, column: Column, count: int) -> list[bytes | None]:
     pa = pyarrow_module()
-
     decoded: list[bytes | None] = _binary(pa.py_buffer(raw), column, count, pa.binary()).to_pylist()
     return decoded
 
@@ -42,7 +42,6 @@ def record_batch(
     raw: memoryview, layout: Layout, header: Header, offsets: Callable[[], list[int]]
 ) -> "pyarrow.RecordBatch":
     pa = pyarrow_module()
-
     count = header.count
     whole = pa.py_buffer(raw)
     moment = pa.timestamp("us", "UTC")
@@ -52,30 +51,34 @@ def record_batch(
     else:
         places = whole.slice(layout.timestamps_at, 8 * count)
         timestamps = pa.Array.from_buffers(moment, count, [None, places])
-    if layout.deltas_at < 0:
-        rising = array("q", range(header.base_offset, header.base_offset + count))
-    else:
-        rising = array("q", offsets())
     columns = [
         keys,
         _binary(whole, layout.values, count, pa.binary()),
-        _int64(rising, pa.int64()),
+        _offsets(header, offsets if layout.deltas_at >= 0 else None),
         timestamps,
         _headers(whole, layout, count),
     ]
     return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
 
 
+def _offsets(header: Header, compacted: Callable[[], list[int]] | None) -> Any:
+    pa = pyarrow_module()
+    if compacted is not None:
+        return _int64(array("q", compacted()), pa.int64())
+    base, end = header.base_offset, header.base_offset + header.count
+    if hasattr(pa, "arange"):
+        return pa.arange(base, end)
+    return _int64(array("q", range(base, end)), pa.int64())
+
+
 def _int64(numbers: "array[int]", kind: Any) -> Any:
     pa = pyarrow_module()
-
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _valid(made: Any) -> Any:
     """Arrow trusts its buffers; bytes from outside must be checked before anything reads them."""
     pa = pyarrow_module()
-
     try:
         made.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -85,7 +88,6 @@ def _valid(made: Any) -> Any:
 
 def _binary(whole: Any, column: Column, count: int, kind: Any) -> Any:
     pa = pyarrow_module()
-
     validity = None
     if column.validity_at >= 0:
         validity = whole.slice(column.validity_at, (count + 7) // 8)
@@ -94,9 +96,9 @@ def _binary(whole: Any, column: Column, count: int, kind: Any) -> Any:
     return _valid(pa.Array.from_buffers(kind, count, [validity, offsets, content]))
 
 
+@cache
 def headers_type() -> Any:
     pa = pyarrow_module()
-
     pair = pa.struct(
         [
             pa.field("name", pa.string(), nullable=False),
@@ -108,7 +110,6 @@ def headers_type() -> Any:
 
 def _headers(whole: Any, layout: Layout, count: int) -> Any:
     pa = pyarrow_module()
-
     kind = headers_type()
     columns = layout.headers
     if columns is None:
@@ -138,7 +139,6 @@ def encode_arrow(
     what was read can be written again; timestamp_us serves records without a timestamp column.
     """
     pa = pyarrow_module()
-
     columns = _columns(source)
     count = len(columns["value"])
     if count == 0:
@@ -171,7 +171,6 @@ def encode_arrow(
 
 def _columns(source: Any) -> dict[str, Any]:
     pa = pyarrow_module()
-
     if isinstance(source, pa.Array | pa.ChunkedArray):
         found = {"value": source}
     else:
@@ -238,7 +237,6 @@ def _rebased(column: Any, buffer: Any) -> tuple[Buffer, int, int]:
 def _header_columns(column: Any, parts: list[Buffer]) -> bool:
     """Append the three columns of headers; False if no record has any."""
     pa = pyarrow_module()
-
     kind = headers_type()
     if column.null_count:
         column = pa.array([pairs or [] for pairs in column.to_pylist()], kind)

@@ -66,7 +66,7 @@ def encode(
     if offset_deltas is not None:
         _same_length("offset deltas", len(offset_deltas), count)
         flags |= OFFSET_DELTAS
-        parts += _padded(pack(f"<{count}i", *offset_deltas))
+        parts += _padded(_numbers("i", offset_deltas))
     elif count == 0:
         raise BatchRejected(Reason.EMPTY, "a batch holds at least one record")
     if timestamps_us is not None and count:
@@ -74,7 +74,7 @@ def encode(
         base_us, max_us = min(timestamps_us), max(timestamps_us)
         if base_us != max_us:
             flags |= TIMESTAMPS
-            parts.append(pack(f"<{count}q", *timestamps_us))
+            parts.append(_numbers("q", timestamps_us))
     if keys is not None:
         _same_length("keys", len(keys), count)
         if keys.count(None) != count:
@@ -122,12 +122,15 @@ def assemble(
         if len(compressed) < raw_bytes:
             batch[HEADER_BYTES:] = compressed
             kept = codec
-    HEADER.pack_into(
-        batch, 0,
-        MAGIC, len(batch), 0, 0, 0, 0, 0, 0, 0,
-        producer, producer_epoch, sequence, count, flags, kept, 0,
-        base_us, max_us, raw_bytes, 0,
-    )  # fmt: skip
+    try:
+        HEADER.pack_into(
+            batch, 0,
+            MAGIC, len(batch), 0, 0, 0, 0, 0, 0, 0,
+            producer, producer_epoch, sequence, count, flags, kept, 0,
+            base_us, max_us, raw_bytes, 0,
+        )  # fmt: skip
+    except struct.error as error:
+        raise _no_room("the header", error) from None
     _UINT32.pack_into(batch, BODY_CRC_AT, body_crc(batch, 0, len(batch)))
     return batch
 
@@ -135,6 +138,17 @@ def assemble(
 def _same_length(what: str, length: int, count: int) -> None:
     if length != count:
         raise ValueError(f"{length} {what} for {count} values")
+
+
+def _no_room(where: str, error: struct.error) -> ValueError:
+    return ValueError(f"a number does not fit into {where}: {error}")
+
+
+def _numbers(form: str, numbers: Sequence[int]) -> bytes:
+    try:
+        return pack(f"<{len(numbers)}{form}", *numbers)
+    except struct.error as error:
+        raise _no_room("its column", error) from None
 
 
 def _padded(buffer: bytes) -> tuple[bytes, bytes]:

@@ -160,6 +160,11 @@ def test_arrow_shows_the_offsets_of_a_compacted_batch() -> None:
     assert Batch(batch).to_arrow().column("offset").to_pylist() == [54, 59]
 
 
+def test_an_older_pyarrow_shows_the_same_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(pa, "arange", raising=False)
+    assert Batch(Sample([b"a", b"b"]).stamped()).to_arrow().column("offset").to_pylist() == [1000, 1001]
+
+
 def test_without_pyarrow_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match="pip install"):
@@ -201,6 +206,22 @@ def test_a_payload_comes_apart_into_its_batches(parts: list[Sample]) -> None:
 def test_columns_of_another_length_are_refused(column: str) -> None:
     with pytest.raises(ValueError, match="for 2 values"):
         Sample([b"a", b"b"]).encoded(**{column: [None]})
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"timestamp_us": 1 << 63},
+        {"timestamps_us": [0, 1 << 63]},
+        {"producer": -1},
+        {"producer_epoch": 1 << 32},
+        {"sequence": -1},
+        {"offset_deltas": [0, 1 << 31]},
+    ],
+)
+def test_a_number_too_large_for_its_field_is_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        Sample([b"a", b"b"]).encoded(**field)
 
 
 def test_a_header_without_a_value_is_refused() -> None:
