@@ -142,7 +142,11 @@ class Node:
         await self._loop.run_in_executor(None, self._sync_pool.shutdown)
         await self._loop.run_in_executor(None, self._read_pool.shutdown)
         self._disk.flush()
-        self._disk.store.close(clean=clean and self.broker.broken is None)
+        try:
+            self._disk.store.close(clean=clean and self.broker.broken is None)
+        except StorageError as error:
+            # The next start finds no clean mark and recovers.
+            self.log.error("closing failed", error=str(error))
         self._files.close()
 
     def abandon(self) -> None:
