@@ -42,6 +42,8 @@ class Flag(IntFlag):
 
 class OwnerFlag(IntFlag):
     SUPPRESSED = 1
+    CHECKPOINT = 2
+    """This control batch begins a segment, on every replica."""
 
 
 class Codec(IntEnum):
