@@ -1,0 +1,237 @@
+"""Batches from and to Arrow arrays. pyarrow is optional and imported when first needed."""
+
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rostra.errors import BatchRejected
+from rostra.model.batch import Buffer, Codec, Flag, Header, Reason
+from rostra.model.encode import assemble, padding
+from rostra.model.layout import Column, Layout
+
+if TYPE_CHECKING:
+    import pyarrow
+
+COLUMNS = ("key", "value", "offset", "timestamp", "headers")
+
+
+def strings(raw: memoryview, column: Column, count: int) -> list[bytes | None]:
+    import pyarrow as pa
+
+    decoded: list[bytes | None] = _binary(pa.py_buffer(raw), column, count, pa.binary()).to_pylist()
+    return decoded
+
+
+def record_batch(
+    raw: memoryview, layout: Layout, header: Header, offsets: Callable[[], list[int]]
+) -> "pyarrow.RecordBatch":
+    import pyarrow as pa
+
+    count = header.count
+    whole = pa.py_buffer(raw)
+    moment = pa.timestamp("us", "UTC")
+    if layout.keys is None:
+        keys = pa.nulls(count, pa.binary())
+    else:
+        keys = _binary(whole, layout.keys, count, pa.binary())
+    if layout.timestamps_at < 0:
+        timestamps = _int64(array("q", [header.base_timestamp_us]) * count, moment)
+    else:
+        places = whole.slice(layout.timestamps_at, 8 * count)
+        timestamps = pa.Array.from_buffers(moment, count, [None, places])
+    if layout.deltas_at < 0:
+        rising = array("q", range(header.base_offset, header.base_offset + count))
+    else:
+        rising = array("q", offsets())
+    columns = [
+        keys,
+        _binary(whole, layout.values, count, pa.binary()),
+        _int64(rising, pa.int64()),
+        timestamps,
+        _headers(whole, layout, count),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
+
+
+def _int64(numbers: "array[int]", kind: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _valid(made: Any) -> Any:
+    """Arrow trusts its buffers; bytes from outside must be checked before anything reads them."""
+    import pyarrow as pa
+
+    try:
+        made.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise BatchRejected(Reason.BODY_LAYOUT, str(error)) from None
+    return made
+
+
+def _binary(whole: Any, column: Column, count: int, kind: Any) -> Any:
+    import pyarrow as pa
+
+    validity = None
+    if column.validity_at >= 0:
+        validity = whole.slice(column.validity_at, (count + 7) // 8)
+    offsets = whole.slice(column.offsets_at, 4 * count + 4)
+    content = whole.slice(column.bytes_at, column.size)
+    return _valid(pa.Array.from_buffers(kind, count, [validity, offsets, content]))
+
+
+def headers_type() -> Any:
+    import pyarrow as pa
+
+    pair = pa.struct([pa.field("name", pa.string(), False), pa.field("value", pa.binary(), False)])
+    return pa.list_(pa.field("item", pair, nullable=False))
+
+
+def _headers(whole: Any, layout: Layout, count: int) -> Any:
+    import pyarrow as pa
+
+    kind = headers_type()
+    columns = layout.headers
+    if columns is None:
+        lists, pair_count = pa.py_buffer(bytes(4 * count + 4)), 0
+        names = pa.array([], pa.string())
+        values = pa.array([], pa.binary())
+    else:
+        lists, pair_count = whole.slice(columns.lists_at, 4 * count + 4), columns.count
+        names = _binary(whole, columns.names, pair_count, pa.string())
+        values = _binary(whole, columns.values, pair_count, pa.binary())
+    pairs = pa.Array.from_buffers(kind.value_type, pair_count, [None], children=[names, values])
+    return _valid(pa.Array.from_buffers(kind, count, [None, lists], children=[pairs]))
+
+
+def encode_arrow(
+    source: "pyarrow.RecordBatch | pyarrow.Table | pyarrow.Array",
+    *,
+    timestamp_us: int = 0,
+    producer: int = 0,
+    producer_epoch: int = 0,
+    sequence: int = 0,
+    codec: Codec = Codec.NONE,
+) -> bytearray:
+    """One batch from an array of values, or from the columns value, key, timestamp, headers.
+
+    The bytes are those of `encode` for the same records. A column `offset` is ignored, so that
+    what was read can be written again; timestamp_us serves records without a timestamp column.
+    """
+    import pyarrow as pa
+
+    columns = _columns(source)
+    count = len(columns["value"])
+    if count == 0:
+        raise BatchRejected(Reason.EMPTY, "a batch holds at least one record")
+    flags = 0
+    parts: list[Buffer] = []
+    base_us = max_us = timestamp_us
+    if "timestamp" in columns:
+        base_us, max_us, moments = _moments(columns["timestamp"])
+        if base_us != max_us:
+            flags |= Flag.TIMESTAMPS
+            parts.append(moments)
+    if "key" in columns and columns["key"].null_count != count:
+        flags |= Flag.KEYS | _column(columns["key"], pa.binary(), parts, Flag.KEY_NULLS)
+    flags |= _column(columns["value"], pa.binary(), parts, Flag.VALUE_NULLS)
+    if "headers" in columns and _header_columns(columns["headers"], parts):
+        flags |= Flag.HEADERS
+    return assemble(
+        parts,
+        count=count,
+        flags=int(flags),
+        base_us=base_us,
+        max_us=max_us,
+        producer=producer,
+        producer_epoch=producer_epoch,
+        sequence=sequence,
+        codec=codec,
+    )
+
+
+def _columns(source: Any) -> dict[str, Any]:
+    import pyarrow as pa
+
+    if isinstance(source, pa.Array | pa.ChunkedArray):
+        found = {"value": source}
+    else:
+        found = dict(zip(source.schema.names, source.columns, strict=True))
+    unknown = sorted(found.keys() - set(COLUMNS))
+    if unknown or "value" not in found:
+        raise ValueError(f"a batch has columns {', '.join(COLUMNS)}; unknown or missing: {unknown or 'value'}")
+    return {
+        name: column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        for name, column in found.items()
+    }
+
+
+def _moments(column: Any) -> tuple[int, int, memoryview]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.null_count:
+        raise ValueError("a record has a timestamp; leave the column out instead of giving nulls")
+    moments = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    ends = pc.min_max(moments)
+    at = 8 * moments.offset
+    places = memoryview(moments.buffers()[1])[at : at + 8 * len(moments)]
+    return ends["min"].as_py(), ends["max"].as_py(), places
+
+
+def _column(column: Any, kind: Any, parts: list[Buffer], nulls: Flag) -> int:
+    """Append the buffers of a column of byte strings; the flag if some are null."""
+    column = column.cast(kind)
+    flag = 0
+    if column.null_count:
+        parts += _padded(_validity(column))
+        flag = int(nulls)
+    offsets, first, last = _rebased(column, column.buffers()[1])
+    parts += _padded(offsets)
+    content = column.buffers()[2]
+    parts += _padded(memoryview(content)[first:last] if content is not None else b"")
+    return flag
+
+
+def _validity(column: Any) -> bytes:
+    """The bitmap of the column alone; a slice may begin in the middle of a byte."""
+    count = len(column)
+    bits = int.from_bytes(memoryview(column.buffers()[0]), "little") >> column.offset
+    return (bits & ((1 << count) - 1)).to_bytes((count + 7) // 8, "little")
+
+
+def _rebased(column: Any, buffer: Any) -> tuple[Buffer, int, int]:
+    """Offsets that begin at zero, and the range of content they stood for."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    size = len(column) + 1
+    offsets = pa.Array.from_buffers(pa.int32(), size, [None, buffer], offset=column.offset)
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    if first:
+        offsets = pc.subtract(offsets, pa.scalar(first, pa.int32()))
+    at = 4 * offsets.offset
+    return memoryview(offsets.buffers()[1])[at : at + 4 * size], first, last
+
+
+def _header_columns(column: Any, parts: list[Buffer]) -> bool:
+    """Append the three columns of headers; False if no record has any."""
+    import pyarrow as pa
+
+    kind = headers_type()
+    if column.null_count:
+        column = pa.array([pairs or [] for pairs in column.to_pylist()], kind)
+    column = column.cast(kind)
+    lists, first, last = _rebased(column, column.buffers()[1])
+    if first == last:
+        return False
+    parts += _padded(lists)
+    for child in column.values.slice(first, last - first).flatten():
+        if _column(child, pa.binary(), parts, Flag.VALUE_NULLS):
+            raise ValueError("a header has a name and a value; neither may be null")
+    return True
+
+
+def _padded(buffer: Buffer) -> tuple[Buffer, bytes]:
+    return buffer, padding(len(buffer))

@@ -1,0 +1,237 @@
+"""Decoding a batch: records, columns, or Arrow arrays that lie over the received bytes."""
+
+import sys
+from collections.abc import Iterator
+from itertools import repeat
+from operator import lt
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rostra.errors import BatchRejected
+from rostra.model import arrow
+from rostra.model.batch import (
+    HEADER_BYTES,
+    MAGIC,
+    Buffer,
+    Codec,
+    Flag,
+    Header,
+    Reason,
+    read_header,
+)
+from rostra.model.check import KEY_NULLS, KEYS, KNOWN_FLAGS, RAW_BODY_BYTES_MAX
+from rostra.model.codec import inflate
+from rostra.model.ids import OFFSET_MAX, Offset
+from rostra.model.layout import Column, Layout, lay_out
+
+if TYPE_CHECKING:
+    import pyarrow
+
+RecordHeaders = tuple[tuple[str, bytes], ...]
+
+ARROW_COUNT_MIN = 32
+"""Below this many records, setting up Arrow arrays costs more than it saves."""
+
+_CONTROL = int(Flag.CONTROL)
+_CODEC_NONE = int(Codec.NONE)
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One message as an application sees it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_us: int
+    key: bytes | None
+    value: bytes | None
+    headers: RecordHeaders = ()
+
+
+class Batch:
+    """A batch over bytes that somebody else keeps; nothing is decoded before it is asked for.
+
+    Checksums are not verified here: `check_stored` does that where bytes were at risk. A body that
+    contradicts itself raises BatchRejected, and no read leaves the batch.
+    """
+
+    __slots__ = ("_layout", "_raw", "buffer", "header", "raw_body_bytes_max")
+
+    def __init__(
+        self, buffer: Buffer, at: int = 0, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX
+    ) -> None:
+        whole = memoryview(buffer)
+        present = len(whole) - at
+        if present < HEADER_BYTES:
+            raise BatchRejected(Reason.TRUNCATED, f"{present} bytes cannot hold a batch header")
+        header = read_header(whole, at)
+        if header.magic != MAGIC:
+            raise BatchRejected(Reason.MAGIC, f"begins with {header.magic!r}, not {MAGIC!r}")
+        if header.length < HEADER_BYTES:
+            raise BatchRejected(Reason.LENGTH, f"claims {header.length} bytes, less than a header")
+        if header.length > present:
+            raise BatchRejected(Reason.TRUNCATED, f"{present} of {header.length} bytes present")
+        flags = header.flags
+        if flags & ~KNOWN_FLAGS or flags & (KEYS | KEY_NULLS) == KEY_NULLS:
+            raise BatchRejected(Reason.FLAGS, f"flags {flags:#06x} have no meaning")
+        if header.base_offset + max(header.last_offset_delta, header.count) >= OFFSET_MAX:
+            raise BatchRejected(Reason.OFFSETS, "offsets beyond 63 bits")
+        self.header: Header = header
+        self.buffer = whole[at : at + header.length]
+        self.raw_body_bytes_max = raw_body_bytes_max
+        self._raw: memoryview | None = None
+        self._layout: Layout | None = None
+
+    @property
+    def base_offset(self) -> Offset:
+        return self.header.base_offset
+
+    @property
+    def next_offset(self) -> Offset:
+        return self.header.next_offset
+
+    @property
+    def count(self) -> int:
+        return self.header.count
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.header.flags & _CONTROL)
+
+    def __len__(self) -> int:
+        return self.header.count
+
+    def __repr__(self) -> str:
+        return f"<Batch of {self.count} records, offsets {self.base_offset}..{self.next_offset - 1}>"
+
+    def body(self) -> tuple[memoryview, Layout]:
+        """The bytes that hold the raw body, and where its buffers lie in them."""
+        if self._raw is None or self._layout is None:
+            header = self.header
+            if header.codec == _CODEC_NONE:
+                raw, start = self.buffer, HEADER_BYTES
+                if header.raw_body_bytes != header.length - HEADER_BYTES:
+                    raise BatchRejected(Reason.LENGTH, "the body has not the size it claims")
+            else:
+                raw, start = self._inflated(), 0
+            self._layout = lay_out(raw, start, len(raw), header.count, header.flags)
+            self._raw = raw
+        return self._raw, self._layout
+
+    def _inflated(self) -> memoryview:
+        header = self.header
+        if header.raw_body_bytes > self.raw_body_bytes_max:
+            raise BatchRejected(
+                Reason.TOO_LARGE,
+                f"inflates to {header.raw_body_bytes} bytes, {self.raw_body_bytes_max} allowed",
+            )
+        compressed = self.buffer[HEADER_BYTES:]
+        return memoryview(inflate(header.codec, compressed, header.raw_body_bytes))
+
+    def values(self) -> list[bytes | None]:
+        raw, layout = self.body()
+        return self._strings(raw, layout.values)
+
+    def keys(self) -> list[bytes | None]:
+        raw, layout = self.body()
+        if layout.keys is None:
+            return [None] * self.header.count
+        return self._strings(raw, layout.keys)
+
+    def _strings(self, raw: memoryview, column: Column) -> list[bytes | None]:
+        count = self.header.count
+        # Only where the application has loaded pyarrow: importing it takes a third of a second.
+        if count >= ARROW_COUNT_MIN and sys.modules.get("pyarrow") is not None:
+            return arrow.strings(raw, column, count)
+        return plain_strings(raw, column, count)
+
+    def timestamps(self) -> list[int]:
+        raw, layout = self.body()
+        count = self.header.count
+        if layout.timestamps_at < 0:
+            return [self.header.base_timestamp_us] * count
+        at = layout.timestamps_at
+        return raw[at : at + 8 * count].cast("q").tolist()
+
+    def offsets(self) -> list[int]:
+        raw, layout = self.body()
+        base, count = self.header.base_offset, self.header.count
+        if layout.deltas_at < 0:
+            return list(range(base, base + count))
+        at = layout.deltas_at
+        deltas = raw[at : at + 4 * count].cast("I").tolist()
+        if not all(map(lt, deltas, deltas[1:])) or deltas[-1:] > [self.header.last_offset_delta]:
+            raise BatchRejected(Reason.BODY_LAYOUT, "offset deltas do not rise within the batch")
+        return [base + delta for delta in deltas]
+
+    def headers(self) -> list[RecordHeaders]:
+        raw, layout = self.body()
+        columns = layout.headers
+        if columns is None:
+            return [()] * self.header.count
+        bounds = rising(raw, columns.lists_at, self.header.count)
+        names = plain_strings(raw, columns.names, columns.count)
+        values = plain_strings(raw, columns.values, columns.count)
+        try:
+            pairs = tuple(zip([str(name, "utf-8") for name in names], values, strict=True))
+        except UnicodeDecodeError:
+            raise BatchRejected(Reason.BODY_LAYOUT, "a header name is not UTF-8") from None
+        return [pairs[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+
+    def records(self, topic: str, partition: int) -> list[Record]:
+        return list(
+            map(
+                Record,
+                repeat(topic),
+                repeat(partition),
+                self.offsets(),
+                self.timestamps(),
+                self.keys(),
+                self.values(),
+                self.headers(),
+            )
+        )
+
+    def to_arrow(self) -> "pyarrow.RecordBatch":
+        """Columns key, value, offset, timestamp, headers, over the received bytes without copying.
+
+        Only offsets, and timestamps that are all equal, take memory of their own.
+        """
+        raw, layout = self.body()
+        return arrow.record_batch(raw, layout, self.header, self.offsets)
+
+
+def rising(raw: memoryview, at: int, count: int) -> list[int]:
+    """The count+1 offsets at `at`; the layout has checked the first and the last of them."""
+    offsets = raw[at : at + 4 * count + 4].cast("i").tolist()
+    # Sorting what is sorted is one comparison each in C, the cheapest check there is.
+    if sorted(offsets) != offsets:
+        raise BatchRejected(Reason.BODY_LAYOUT, "offsets of a column fall")
+    return offsets
+
+
+def plain_strings(raw: memoryview, column: Column, count: int) -> list[Any]:
+    offsets = rising(raw, column.offsets_at, count)
+    whole = bytes(raw[column.bytes_at : column.bytes_at + column.size])
+    strings = [whole[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
+    if column.validity_at < 0:
+        return strings
+    bitmap = raw[column.validity_at : column.validity_at + (count + 7) // 8]
+    # A one above the highest bit keeps leading zeros; reversed, bit i stands at place i.
+    bits = bin(int.from_bytes(bitmap, "little") | 1 << 8 * len(bitmap))[:2:-1]
+    return [
+        string if bit == "1" else None for string, bit in zip(strings, bits, strict=False)
+    ]
+
+
+def iterate(
+    buffer: Buffer, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX
+) -> Iterator[Batch]:
+    """The batches that lie one after another in a payload."""
+    whole = memoryview(buffer)
+    at = 0
+    while at < len(whole):
+        batch = Batch(whole, at, raw_body_bytes_max=raw_body_bytes_max)
+        yield batch
+        at += batch.header.length

@@ -1,0 +1,262 @@
+"""Encoding records into a batch: in bulk, or one by one."""
+
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from struct import Struct, pack
+from struct import error as StructError
+
+from crc32c import crc32c
+
+from rostra.errors import BatchRejected
+from rostra.model.batch import (
+    BODY_CRC_AT,
+    CHECKED_FROM,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    Buffer,
+    Codec,
+    Flag,
+    Reason,
+)
+from rostra.model.codec import compress
+
+Headers = Sequence[tuple[str, bytes]]
+"""The headers of one record, in order; a name may occur twice."""
+
+_UINT32 = Struct("<I")
+_PADDING = tuple(bytes(-size % 8) for size in range(8))
+
+
+def padding(size: int) -> bytes:
+    """What follows a buffer of so many bytes."""
+    return _PADDING[size & 7]
+
+
+def encode(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Headers | None] | None = None,
+    timestamp_us: int,
+    timestamps_us: Sequence[int] | None = None,
+    producer: int = 0,
+    producer_epoch: int = 0,
+    sequence: int = 0,
+    codec: Codec = Codec.NONE,
+    control: bool = False,
+    offset_deltas: Sequence[int] | None = None,
+) -> bytearray:
+    """One batch of all the values; None is a tombstone.
+
+    Timestamps of their own, where given, replace the common one. Offset deltas are for
+    compaction alone, which may also leave a batch without records. Columns that say nothing
+    (no key, no header, equal timestamps) are left out, so equal records give equal bytes.
+    """
+    count = len(values)
+    flags = int(Flag.CONTROL) if control else 0
+    parts: list[Buffer] = []
+    base_us = max_us = timestamp_us
+    if offset_deltas is not None:
+        _same_length("offset deltas", len(offset_deltas), count)
+        flags |= Flag.OFFSET_DELTAS
+        parts += _padded(pack(f"<{count}I", *offset_deltas))
+    elif count == 0:
+        raise BatchRejected(Reason.EMPTY, "a batch holds at least one record")
+    if timestamps_us is not None and count:
+        _same_length("timestamps", len(timestamps_us), count)
+        base_us, max_us = min(timestamps_us), max(timestamps_us)
+        if base_us != max_us:
+            flags |= Flag.TIMESTAMPS
+            parts.append(pack(f"<{count}q", *timestamps_us))
+    if keys is not None:
+        _same_length("keys", len(keys), count)
+        if keys.count(None) != count:
+            flags |= Flag.KEYS | _column(keys, parts, Flag.KEY_NULLS)
+    flags |= _column(values, parts, Flag.VALUE_NULLS)
+    if headers is not None:
+        _same_length("headers", len(headers), count)
+        if any(headers):
+            flags |= Flag.HEADERS
+            _header_columns(headers, parts)
+    return assemble(
+        parts,
+        count=count,
+        flags=int(flags),
+        base_us=base_us,
+        max_us=max_us,
+        producer=producer,
+        producer_epoch=producer_epoch,
+        sequence=sequence,
+        codec=codec,
+    )
+
+
+def assemble(
+    parts: list[Buffer],
+    *,
+    count: int,
+    flags: int,
+    base_us: int,
+    max_us: int,
+    producer: int,
+    producer_epoch: int,
+    sequence: int,
+    codec: Codec,
+) -> bytearray:
+    """Header and body in one piece, the body compressed where that makes it smaller."""
+    parts.insert(0, bytes(HEADER_BYTES))
+    batch = bytearray().join(parts)
+    raw_bytes = len(batch) - HEADER_BYTES
+    if raw_bytes >= 1 << 31:
+        raise BatchRejected(Reason.TOO_LARGE, "the buffers of a batch stay below 2 GiB")
+    kept = Codec.NONE
+    if codec is not Codec.NONE:
+        compressed = compress(codec, batch[HEADER_BYTES:])
+        if len(compressed) < raw_bytes:
+            batch[HEADER_BYTES:] = compressed
+            kept = codec
+    HEADER.pack_into(
+        batch, 0,
+        MAGIC, len(batch), 0, 0, 0, 0, 0, 0, 0,
+        producer, producer_epoch, sequence, count, flags, kept, 0,
+        base_us, max_us, raw_bytes, 0,
+    )  # fmt: skip
+    with memoryview(batch) as whole, whole[CHECKED_FROM:] as covered:
+        crc = crc32c(covered)
+    _UINT32.pack_into(batch, BODY_CRC_AT, crc)
+    return batch
+
+
+def _same_length(what: str, length: int, count: int) -> None:
+    if length != count:
+        raise ValueError(f"{length} {what} for {count} values")
+
+
+def _padded(buffer: bytes) -> tuple[bytes, bytes]:
+    return buffer, _PADDING[len(buffer) & 7]
+
+
+def _offsets(strings: Sequence[bytes]) -> bytes:
+    try:
+        return pack(f"<{len(strings) + 1}i", *accumulate(map(len, strings), initial=0))
+    except StructError:
+        raise BatchRejected(Reason.TOO_LARGE, "a column of a batch stays below 2 GiB") from None
+
+
+def _column(strings: Sequence[bytes | None], parts: list[Buffer], nulls: Flag) -> int:
+    """Append the buffers of a column of byte strings; the flag if some are None."""
+    flag = 0
+    try:
+        # Looking for None would cost more than all the rest; len(None) finds it for nothing.
+        offsets = _offsets(strings)  # type: ignore[arg-type]
+    except TypeError:
+        parts += _padded(validity_bits(strings))
+        strings = [b"" if string is None else string for string in strings]
+        offsets = _offsets(strings)
+        flag = int(nulls)
+    joined = b"".join(strings)  # type: ignore[arg-type]
+    parts += (offsets, _PADDING[len(offsets) & 7], joined, _PADDING[len(joined) & 7])
+    return flag
+
+
+def validity_bits(strings: Sequence[object]) -> bytes:
+    """One bit per element, least significant first as in Arrow, set where it is not None."""
+    bits = "".join(["0" if string is None else "1" for string in reversed(strings)])
+    return int(bits, 2).to_bytes((len(strings) + 7) // 8, "little")
+
+
+def _header_columns(headers: Sequence[Headers | None], parts: list[Buffer]) -> None:
+    present = [record_headers or () for record_headers in headers]
+    pairs = list(chain.from_iterable(present))
+    lists = pack(f"<{len(present) + 1}i", *accumulate(map(len, present), initial=0))
+    parts += _padded(lists)
+    _column([name.encode() for name, _ in pairs], parts, Flag.KEY_NULLS)
+    if _column([value for _, value in pairs], parts, Flag.VALUE_NULLS):
+        raise ValueError("a header has a value; leave the header out instead of giving None")
+
+
+class BatchBuilder:
+    """Collects records one by one; `build` gives the bytes that `encode` would."""
+
+    __slots__ = (
+        "_body_bytes",
+        "_headers",
+        "_keys",
+        "_timestamps_us",
+        "_values",
+        "any_headers",
+        "any_keys",
+    )
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._values: list[bytes | None] = []
+        self._keys: list[bytes | None] = []
+        self._headers: list[Headers | None] = []
+        self._timestamps_us: list[int] = []
+        self.any_keys = False
+        self.any_headers = False
+        self._body_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def size_bytes(self) -> int:
+        """At least the bytes that `build` will give when nothing is compressed."""
+        count = len(self._values)
+        fixed = 4 + 8  # value offsets and timestamps
+        fixed += 4 if self.any_keys else 0
+        fixed += 4 if self.any_headers else 0
+        return HEADER_BYTES + 128 + self._body_bytes + count * fixed + count // 4
+
+    def add(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        *,
+        timestamp_us: int,
+    ) -> None:
+        self._values.append(value)
+        self._keys.append(key)
+        self._headers.append(headers)
+        self._timestamps_us.append(timestamp_us)
+        if value is not None:
+            self._body_bytes += len(value)
+        if key is not None:
+            self.any_keys = True
+            self._body_bytes += len(key)
+        if headers:
+            self.any_headers = True
+            for name, content in headers:
+                # A character takes at most four bytes of UTF-8; two offsets go with the pair.
+                self._body_bytes += 4 * len(name) + len(content) + 8
+
+    def build(
+        self,
+        *,
+        producer: int = 0,
+        producer_epoch: int = 0,
+        sequence: int = 0,
+        codec: Codec = Codec.NONE,
+        control: bool = False,
+    ) -> bytearray:
+        """The batch of everything added since the last build; the builder is empty afterwards."""
+        batch = encode(
+            self._values,
+            keys=self._keys if self.any_keys else None,
+            headers=self._headers if self.any_headers else None,
+            timestamp_us=0,
+            timestamps_us=self._timestamps_us,
+            producer=producer,
+            producer_epoch=producer_epoch,
+            sequence=sequence,
+            codec=codec,
+            control=control,
+        )
+        self._clear()
+        return batch
