@@ -11,7 +11,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class CpuMark(msgspec.Struct, frozen=True):
-    """Processor seconds so far: of the whole machine (idle included), in use, and of our servers."""
+    """Processor seconds so far: of the machine (idle included), in use, and our own."""
 
     total_s: float
     busy_s: float
@@ -73,3 +73,10 @@ def wait_for_quiet(share_max: float, timeout_s: float) -> bool:
 def resident_bytes(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_resident_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(pid)

@@ -21,7 +21,7 @@ KAFKA_VERSION = "4.1.0"
 
 
 def install_clients() -> None:
-    """Python packages of the peers, beside the project's own environment and behind it in the path."""
+    """Python packages of the peers, beside the project's own and behind them in the path."""
     target = CACHE / "python"
     stamp = target / "fetched-for"
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
@@ -96,8 +96,17 @@ def kafka_classpath() -> str:
         project.mkdir(parents=True, exist_ok=True)
         (project / "pom.xml").write_text(KAFKA_PROJECT)
         try:
-            run(["mvn", "-q", "-B", f"-Dmaven.repo.local={project / 'repository'}",
-                 "dependency:copy-dependencies", f"-DoutputDirectory={project / 'jars'}"], project)
+            run(
+                [
+                    "mvn",
+                    "-q",
+                    "-B",
+                    f"-Dmaven.repo.local={project / 'repository'}",
+                    "dependency:copy-dependencies",
+                    f"-DoutputDirectory={project / 'jars'}",
+                ],
+                project,
+            )
         except Unavailable as error:
             raise Unavailable(f"no Maven repository could be reached ({error})") from None
         (project / "jars").rename(jars)

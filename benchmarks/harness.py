@@ -11,6 +11,7 @@ import resource
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
@@ -75,35 +76,37 @@ def flood_trial(
     endpoint: Endpoint,
     records: Sequence[bytes],
     *,
+    topic: str | None = None,
     by_hand: bool = False,
-    processes: int = 1,
-    subscribers_each: int = 1,
+    subscribers_by_process: Sequence[int] = (1,),
+    companion_pids: Sequence[int] = (),
 ) -> Trial:
     """Publish everything as fast as possible; every subscriber must receive exactly that."""
-    topic = create_topic(contender, endpoint)
+    topic = topic or create_topic(contender, endpoint)
 
     def publisher(stage: Stage) -> RoleOutcome:
-        messages: Iterable[bytes] = hand_batches(records) if by_hand else records
+        # A copy touches every record, so that the pages shared by the fork are our own beforehand.
+        own = list(records)
+        messages: Iterable[bytes] = hand_batches(own) if by_hand else own
         contender.publish(endpoint, topic, stage, messages)
         return RoleOutcome()
 
-    def subscriber(stage: Stage) -> RoleOutcome:
+    def subscriber(stage: Stage, subscribers: int) -> RoleOutcome:
         size = len(records[0])
         inboxes = [
             SplittingInbox(len(records), size) if by_hand else Inbox(len(records))
-            for _ in range(subscribers_each)
+            for _ in range(subscribers)
         ]
         contender.subscribe(endpoint, topic, stage, inboxes)
         for inbox in inboxes:
             require_same(inbox, records)
         return RoleOutcome(received=sum(map(len, inboxes)))
 
-    return run_trial(publisher, [subscriber] * processes, endpoint.pids)
+    roles = [partial(subscriber, subscribers=count) for count in subscribers_by_process]
+    return run_trial(publisher, roles, (*endpoint.pids, *companion_pids))
 
 
-def paced_trial(
-    contender: PacedContender, endpoint: Endpoint, pace: Pace, warm_up: int
-) -> Trial:
+def paced_trial(contender: PacedContender, endpoint: Endpoint, pace: Pace, warm_up: int) -> Trial:
     """Publish at a fixed rate and note each record's delay; the first ones only warm up."""
     topic = create_topic(contender, endpoint)
 
@@ -131,7 +134,7 @@ def create_topic(contender: Contender, endpoint: Endpoint) -> str:
 
     role = RoleProcess(creator)
     try:
-        role.wait_for_outcome(time.monotonic() + TRIAL_TIMEOUT_S)
+        role.wait_for_outcome()
     finally:
         role.stop()
     return topic
@@ -145,22 +148,19 @@ def require_same(received: Sequence[bytes], published: Sequence[bytes]) -> None:
         raise TrialFailed("received other records than were published, or in another order")
 
 
-def run_trial(
-    publisher: Role, subscribers: Sequence[Role], server_pids: Sequence[int]
-) -> Trial:
+def run_trial(publisher: Role, subscribers: Sequence[Role], server_pids: Sequence[int]) -> Trial:
     """Subscribers first, then the publisher; all are stopped whatever happens."""
     wait_for_quiet(FOREIGN_SHARE_MAX, timeout_s=3.0)
-    deadline = time.monotonic() + TRIAL_TIMEOUT_S
     roles: list[RoleProcess] = []
     try:
         roles += [RoleProcess(subscriber) for subscriber in subscribers]
-        wait_until_ready(roles, deadline)
+        wait_until_ready(roles)
         roles.append(RoleProcess(publisher))
-        wait_until_ready(roles[-1:], deadline)
+        wait_until_ready(roles[-1:])
         before = cpu_mark(server_pids)
         for started in roles:
             started.start_event.set()
-        outcomes = collect(roles, deadline)
+        outcomes = collect(roles)
         after = cpu_mark(server_pids)
     finally:
         for started in roles:
@@ -175,14 +175,13 @@ def run_trial(
     )
 
 
-def undisturbed(trial: Callable[[], Trial], on_disturbed: Callable[[Trial], None]) -> Trial:
+def undisturbed(trial: Callable[[], Trial]) -> Trial:
     """Repeat a disturbed trial a few times; the least disturbed stands, and says what it is."""
     attempts: list[Trial] = []
     for _ in range(1 + DISTURBED_TRIALS_MAX):
         attempts.append(trial())
         if not attempts[-1].is_disturbed:
             break
-        on_disturbed(attempts[-1])
     return min(attempts, key=lambda attempt: attempt.foreign_share)
 
 
@@ -200,8 +199,13 @@ class RoleProcess:
         self.process.start()
         sender.close()
 
-    def wait_for_outcome(self, deadline: float) -> RoleOutcome:
-        if not self.outcomes.poll(max(0.0, deadline - time.monotonic())):
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def wait_for_outcome(self) -> RoleOutcome:
+        if not self.outcomes.poll(TRIAL_TIMEOUT_S):
             raise TrialFailed(f"no result within {TRIAL_TIMEOUT_S:.0f} s")
         try:
             outcome: RoleOutcome = self.outcomes.recv()
@@ -248,24 +252,26 @@ def own_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def wait_until_ready(roles: Sequence[RoleProcess], deadline: float) -> None:
+def wait_until_ready(roles: Sequence[RoleProcess]) -> None:
+    deadline = time.monotonic() + TRIAL_TIMEOUT_S
     for role in roles:
         while not role.ready.acquire(timeout=0.05):
             if role.outcomes.poll():
-                role.wait_for_outcome(deadline)  # raises its failure
+                role.wait_for_outcome()  # raises its failure
             if time.monotonic() > deadline:
                 raise TrialFailed("a role never became ready")
 
 
-def collect(roles: Sequence[RoleProcess], deadline: float) -> list[RoleOutcome]:
+def collect(roles: Sequence[RoleProcess]) -> list[RoleOutcome]:
     """Outcomes in the order of the roles; the first failure ends the wait for all others."""
+    deadline = time.monotonic() + TRIAL_TIMEOUT_S
     outcomes: dict[int, RoleOutcome] = {}
     while len(outcomes) < len(roles):
-        waiting = {role.outcomes: index for index, role in enumerate(roles) if index not in outcomes}
-        answered = wait(list(waiting), max(0.0, deadline - time.monotonic()))
-        if not answered:
+        waiting = [role for index, role in enumerate(roles) if index not in outcomes]
+        left_s = max(0.0, deadline - time.monotonic())
+        if not wait([role.outcomes for role in waiting], left_s):
             raise TrialFailed(f"not finished within {TRIAL_TIMEOUT_S:.0f} s")
-        for connection in answered:
-            index = waiting[connection]  # type: ignore[index]
-            outcomes[index] = roles[index].wait_for_outcome(deadline)
+        for index, role in enumerate(roles):
+            if index not in outcomes and role.outcomes.poll():
+                outcomes[index] = role.wait_for_outcome()
     return [outcomes[index] for index in range(len(roles))]

@@ -38,7 +38,7 @@ def stamped_record(index: int, padding: bytes) -> bytes:
 
 
 class Inbox(list[bytes]):
-    """What one subscriber received; kept whole, so that it is compared only after the clock stops."""
+    """What one subscriber received; kept whole, and compared when the clock has stopped."""
 
     def __init__(self, expected: int) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -74,7 +75,7 @@ class Servers:
     ) -> int:
         """Start one server, wait until its port answers, and return its process id."""
         with (folder / "server.log").open("wb") as log:
-            # A session of its own: Ctrl-C reaches this program first, which then stops servers in order.
+            # A session of its own: Ctrl-C reaches this program alone, which stops its servers.
             process = subprocess.Popen(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,
@@ -106,10 +107,8 @@ class Servers:
 def stop_session(process: subprocess.Popen[bytes]) -> None:
     """Ask, then insist. The session id is the pid, so children that forked away are reached too."""
     signal_session(process.pid, signal.SIGTERM)
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        pass
     signal_session(process.pid, signal.SIGKILL)
     process.wait()
 

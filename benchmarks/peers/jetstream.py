@@ -49,9 +49,7 @@ class JetStream(PacedContender):
     ) -> None:
         async def run() -> None:
             client = await connect(endpoint)
-            stream = client.jetstream(
-                timeout=stage.timeout_s, publish_async_max_pending=WINDOW
-            )
+            stream = client.jetstream(timeout=stage.timeout_s, publish_async_max_pending=WINDOW)
             await stage.start()
             for message in messages:
                 # No `wait_stall`: a deadline costs the client a task for every record.
@@ -65,9 +63,7 @@ class JetStream(PacedContender):
     def publish_paced(self, endpoint: Endpoint, topic: str, stage: Stage, pace: Pace) -> None:
         async def run() -> None:
             client = await connect(endpoint)
-            stream = client.jetstream(
-                timeout=stage.timeout_s, publish_async_max_pending=WINDOW
-            )
+            stream = client.jetstream(timeout=stage.timeout_s, publish_async_max_pending=WINDOW)
             await stage.start()
             async for value in pace.values_async():
                 await stream.publish_async(topic, value)
@@ -85,7 +81,7 @@ class JetStream(PacedContender):
             clients = []
             for inbox, event in zip(inboxes, full, strict=True):
                 client = await connect(endpoint)
-                # Not `ordered_consumer`: under load it takes its own delay for a gap and starts over.
+                # Not `ordered_consumer`: under load it takes delay for a gap and starts over.
                 await client.jetstream(timeout=stage.timeout_s).subscribe(
                     topic,
                     stream=topic,

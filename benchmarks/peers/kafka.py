@@ -5,11 +5,18 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import fetch
-from benchmarks.contender import Durability, Endpoint, Pace, PacedContender, Stage, chunks
+from benchmarks.contender import Contender, Durability, Endpoint, Stage, chunks
 from benchmarks.records import Inbox
 from benchmarks.servers import Servers, free_port
 
@@ -37,16 +44,16 @@ message.max.bytes=4000000
 """
 
 
-class Kafka(PacedContender):
+class Kafka(Contender):
     def __init__(self, *, flush_always: bool) -> None:
         self._flush_always = flush_always
         self.name = "Kafka, flush always" if flush_always else "Kafka"
         self.durability = Durability.FSYNC if flush_always else Durability.FSYNC_LATER
-        flush = "log.flush.interval.messages=1" if flush_always else "flush left to the kernel (as shipped)"
+        flush = "log.flush.interval.messages=1" if flush_always else "flush left to the kernel"
         self.settings = (
             f"Kafka {fetch.KAFKA_VERSION}, KRaft, 1 broker, 1 partition, {flush}, 1 GB heap",
-            f"confluent-kafka: acks=all, idempotent, linger {LINGER_MS} ms, batches of 1 MB, produce_batch",
-            "consumer: assigned partition, consume() in bulk, fetch.min.bytes=1, up to 64 MB prefetched",
+            f"confluent-kafka: acks=all, idempotent, linger {LINGER_MS} ms, 1 MB batches, produce_batch",
+            "consumer: assigned partition, consume() in bulk, fetch.min.bytes=1, 64 MB prefetched",
         )
 
     def start(self, servers: Servers) -> Endpoint:
@@ -76,7 +83,7 @@ class Kafka(PacedContender):
         self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]
     ) -> None:
         refused: list[KafkaError] = []
-        producer = connect_producer(endpoint, topic, LINGER_MS, refused)
+        producer = connect_producer(endpoint, topic, refused)
         stage.ready()
         stage.wait_for_start()
         for chunk in chunks(messages, CHUNK_RECORDS, BATCH_BYTES):
@@ -88,36 +95,23 @@ class Kafka(PacedContender):
         require_acknowledged(producer, stage, refused)
         stage.finished()
 
-    def publish_paced(self, endpoint: Endpoint, topic: str, stage: Stage, pace: Pace) -> None:
-        refused: list[KafkaError] = []
-        producer = connect_producer(endpoint, topic, 0, refused)
-        stage.ready()
-        stage.wait_for_start()
-        for value in pace.values():
-            producer.produce(topic, value, partition=0)
-            producer.poll(0)
-        require_acknowledged(producer, stage, refused)
-        stage.finished()
-
     def subscribe(
         self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]
     ) -> None:
         consumers = [connect_consumer(endpoint, topic) for _ in inboxes]
         stage.ready()
         deadline = time.monotonic() + stage.timeout_s
-        # Bulk calls wait until they are full or out of time, so one record at a time shows latency.
-        wait_s = 0.01 if len(inboxes) == 1 else 0.001
         while not all(inbox.is_full() for inbox in inboxes) and time.monotonic() < deadline:
             for consumer, inbox in zip(consumers, inboxes, strict=True):
-                take(consumer, inbox, wait_s)
+                take(consumer, inbox)
         stage.finished()
         for consumer in consumers:
             consumer.close()
 
 
-def take(consumer: Consumer, inbox: Inbox, wait_s: float) -> None:
+def take(consumer: Consumer, inbox: Inbox) -> None:
     """The first record as soon as it comes, then all that the client has fetched with it."""
-    first = consumer.poll(wait_s)
+    first = consumer.poll(0.01)
     if first is None:
         return
     room = max(1, min(CHUNK_RECORDS, inbox.expected - len(inbox) - 1))
@@ -132,9 +126,7 @@ def value_of(message: Message) -> bytes:
     return value
 
 
-def connect_producer(
-    endpoint: Endpoint, topic: str, linger_ms: int, refused: list[KafkaError]
-) -> Producer:
+def connect_producer(endpoint: Endpoint, topic: str, refused: list[KafkaError]) -> Producer:
     def report(error: KafkaError | None, message: Message) -> None:
         if error is not None:
             refused.append(error)
@@ -142,9 +134,10 @@ def connect_producer(
     producer = Producer(
         {
             "bootstrap.servers": f"127.0.0.1:{endpoint.port}",
+            "log_level": 2,
             "acks": "all",
             "enable.idempotence": True,
-            "linger.ms": linger_ms,
+            "linger.ms": LINGER_MS,
             "batch.size": BATCH_BYTES,
             "batch.num.messages": 100_000,
             "message.max.bytes": 4_000_000,
@@ -164,6 +157,7 @@ def connect_consumer(endpoint: Endpoint, topic: str) -> Consumer:
         {
             "bootstrap.servers": f"127.0.0.1:{endpoint.port}",
             "group.id": "bench",
+            "log_level": 2,
             "enable.auto.commit": False,
             "fetch.min.bytes": 1,
             "fetch.message.max.bytes": 4_000_000,
@@ -179,7 +173,9 @@ def connect_consumer(endpoint: Endpoint, topic: str) -> Consumer:
 def require_acknowledged(producer: Producer, stage: Stage, refused: list[KafkaError]) -> None:
     waiting = producer.flush(stage.timeout_s)
     if waiting or refused:
-        raise RuntimeError(f"{waiting} records unacknowledged, {len(refused)} refused: {refused[:1]}")
+        raise RuntimeError(
+            f"{waiting} records unacknowledged, {len(refused)} refused: {refused[:1]}"
+        )
 
 
 def format_storage(classpath: str, folder: Path, properties: Path) -> None:

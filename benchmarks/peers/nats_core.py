@@ -1,7 +1,8 @@
 """NATS core: one nats-server, subjects without storage."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 import nats
 import uvloop
@@ -101,7 +102,7 @@ class NatsCore(PacedContender):
         uvloop.run(run())
 
 
-def receive_into(inbox: Inbox, full: asyncio.Event):  # type: ignore[no-untyped-def]
+def receive_into(inbox: Inbox, full: asyncio.Event) -> Callable[[Msg], Coroutine[Any, Any, None]]:
     expected = inbox.expected
 
     async def receive(message: Msg) -> None:

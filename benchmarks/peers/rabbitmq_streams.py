@@ -1,7 +1,7 @@
 """RabbitMQ streams over the stream protocol: a node of our own, with a port mapper of its own."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import uvloop
@@ -110,9 +110,7 @@ class RabbitStreams(Contender):
             full = [asyncio.Event() for _ in inboxes]
             consumers = []
             for inbox, event in zip(inboxes, full, strict=True):
-                consumer = Consumer(
-                    "127.0.0.1", endpoint.port, username="guest", password="guest"
-                )
+                consumer = Consumer("127.0.0.1", endpoint.port, username="guest", password="guest")
                 await consumer.start()
                 await consumer.subscribe(
                     topic,
@@ -129,7 +127,9 @@ class RabbitStreams(Contender):
         uvloop.run(run())
 
 
-def receive_into(inbox: Inbox, full: asyncio.Event):  # type: ignore[no-untyped-def]
+def receive_into(
+    inbox: Inbox, full: asyncio.Event
+) -> Callable[[AMQPMessage, MessageContext], None]:
     expected = inbox.expected
 
     def receive(message: AMQPMessage, context: MessageContext) -> None:

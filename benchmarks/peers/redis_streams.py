@@ -44,9 +44,7 @@ class RedisStreams(PacedContender):
         folder = servers.new_folder("redis")
         port = free_port()
         conf = folder / "redis.conf"
-        conf.write_text(
-            SERVER_CONF.format(port=port, folder=folder, appendfsync=self._appendfsync)
-        )
+        conf.write_text(SERVER_CONF.format(port=port, folder=folder, appendfsync=self._appendfsync))
         pid = servers.start(
             [root / "usr/bin/redis-server", conf],
             folder,

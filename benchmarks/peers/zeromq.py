@@ -1,6 +1,7 @@
 """ZeroMQ PUB/SUB: no broker at all, the publisher serves its subscribers itself."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import zmq
 
@@ -68,7 +69,7 @@ class ZeroMq(PacedContender):
             for socket in receivers:
                 socket.close()
 
-    def _bind(self, context: zmq.Context, endpoint: Endpoint, stage: Stage) -> zmq.Socket:  # type: ignore[type-arg]
+    def _bind(self, context: Any, endpoint: Endpoint, stage: Stage) -> Any:
         # XPUB is PUB that also shows subscriptions; VERBOSE shows each, not just the first.
         socket = context.socket(zmq.XPUB)
         socket.set_hwm(0)
@@ -82,7 +83,7 @@ class ZeroMq(PacedContender):
         return socket
 
 
-def drain(socket: zmq.Socket, inbox: Inbox) -> None:  # type: ignore[type-arg]
+def drain(socket: Any, inbox: Inbox) -> None:
     """Take what has arrived, within a bound that lets the other sockets have their turn."""
     receive, append = socket.recv, inbox.append
     try:
