@@ -11,6 +11,7 @@ from benchmarks import fetch
 
 SCENARIOS = ("relay", "throughput", "fanout", "latency", "memory", "stall", "catchup")
 RESULTS = Path(__file__).parent / "RESULTS.md"
+LOG_COLUMNS = 160
 EXIT_MISSED = 1
 EXIT_INTERRUPTED = 130
 
@@ -18,6 +19,8 @@ EXIT_INTERRUPTED = 130
 def main() -> int:
     arguments = parse_arguments()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=LOG_COLUMNS)
     # An ordinary kill cleans up like Ctrl-C: the servers stop with the `with` block they belong to.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:

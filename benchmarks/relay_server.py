@@ -5,6 +5,7 @@ No broker written in Python can pass bytes on faster than this on the same machi
 
 import asyncio
 import sys
+from typing import cast
 
 import uvloop
 
@@ -19,9 +20,8 @@ class Outlet(asyncio.Protocol):
         self._relay = relay
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        self._relay.outlet = transport
+        self._relay.outlet = cast("asyncio.Transport", transport)
+        self._relay.outlet.set_write_buffer_limits(WRITE_BUFFER_BYTES)
 
     def pause_writing(self) -> None:
         if self._relay.inlet is not None:
@@ -40,8 +40,7 @@ class Inlet(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._relay.inlet = transport
+        self._relay.inlet = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
