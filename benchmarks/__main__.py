@@ -21,8 +21,10 @@ def main() -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=LOG_COLUMNS)
-    # An ordinary kill cleans up like Ctrl-C: the servers stop with the `with` block they belong to.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # An ordinary kill cleans up like Ctrl-C, and a background shell must not take Ctrl-C away:
+    # the servers stop with the `with` block they belong to.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         console.print("fetching the peers' clients")
         fetch.install_clients()

@@ -26,7 +26,7 @@ from benchmarks.servers import Servers, free_port
 CALL_RECORDS = 500
 """Records per `send_many`: what the peers' bulk calls and pipelines are given too."""
 
-NODE_NICE = 19
+READER_NICE = 19
 
 
 class Rostra(PacedContender):
@@ -144,14 +144,14 @@ class Rostra(PacedContender):
         uvloop.run(run())
 
     def read_again(self, endpoint: Endpoint, topic: str, stage: Stage, count: int) -> int:
-        """Read a topic from its start again and again until the start is given; bytes counted.
+        """Read a topic from its start again and again until the start is given; records counted.
 
         The reader stands back (nice) and decodes nothing: what is measured is the node that reads
         from disk, not a third client that competes for the processors.
         """
 
         async def run() -> int:
-            os.nice(NODE_NICE)
+            os.nice(READER_NICE)
             released = asyncio.create_task(stage.start())
             received = 0
             client = await rostra.connect(address(endpoint))

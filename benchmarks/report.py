@@ -1,6 +1,7 @@
 """The findings as tables: on the terminal, and as the page that is kept."""
 
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,7 +47,7 @@ def markdown(findings: Findings) -> str:
     settings = [f"- **{name}**: {'; '.join(lines)}" for name, lines in findings.settings.items()]
     parts.append("## Settings\n\n" + "\n".join(settings))
     if findings.absences:
-        absent = [f"- {name}: {reason}" for name, reason in findings.absences.items()]
+        absent = [f"- {name}: {without_places(why)}" for name, why in findings.absences.items()]
         parts.append("## Not measured\n\n" + "\n".join(absent))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -79,7 +80,7 @@ def verdict_row(verdict: Verdict) -> tuple[str, ...]:
         "none" if measured is None else f"{measured.median:.2f}{target.unit}",
         "" if measured is None else interval(measured),
         "met" if verdict.is_met else "missed",
-        verdict.remark,
+        without_places(verdict.remark),
     )
 
 
@@ -122,6 +123,11 @@ def machine_lines() -> list[str]:
         f"date: {datetime.now(UTC):%Y-%m-%d}",
         f"revision: {revision()}",
     ]
+
+
+def without_places(reason: str) -> str:
+    """Error texts quote addresses and paths of this machine; the page that is kept must not."""
+    return re.sub(r"\w+://\S+|(?<!\w)/\S+", "(...)", reason)
 
 
 def revision() -> str:

@@ -75,9 +75,7 @@ class Kafka(Contender):
         return Endpoint(port=port, pids=(pid,), folder=folder)
 
     def create(self, endpoint: Endpoint, topic: str) -> None:
-        client = AdminClient(
-            {"bootstrap.servers": f"127.0.0.1:{endpoint.port}", "log_level": 2}
-        )
+        client = AdminClient({"bootstrap.servers": f"127.0.0.1:{endpoint.port}", "log_level": 2})
         created = client.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])
         created[topic].result(30)
 

@@ -23,7 +23,6 @@ from benchmarks.servers import Servers, free_port
 
 BATCH_RECORDS = 500
 FRAME_BYTES = 1 << 20
-CREDIT_CHUNKS = 50
 
 SERVER_CONF = """\
 listeners.tcp.1 = 127.0.0.1:{amqp_port}
@@ -40,7 +39,7 @@ class RabbitStreams(Contender):
     settings = (
         "one node, streams are never fsynced by the server (its design); confirms awaited",
         f"rstream on uvloop, send_batch of {BATCH_RECORDS}, raw messages",
-        f"consumer credit {CREDIT_CHUNKS} chunks; server: defaults, schedulers do not busy-wait",
+        "server: defaults, schedulers do not busy-wait",
     )
 
     def start(self, servers: Servers) -> Endpoint:
@@ -116,7 +115,6 @@ class RabbitStreams(Contender):
                     topic,
                     receive_into(inbox, event),
                     offset_specification=ConsumerOffsetSpecification(OffsetType.FIRST, None),
-                    initial_credit=CREDIT_CHUNKS,
                 )
                 consumers.append(consumer)
             stage.ready()
