@@ -6,6 +6,7 @@ from statistics import median
 
 from benchmarks import targets
 from benchmarks.contender import Endpoint, Stage
+from benchmarks.estimates import median_estimate
 from benchmarks.harness import (
     RoleOutcome,
     RoleProcess,
@@ -18,7 +19,6 @@ from benchmarks.harness import (
 )
 from benchmarks.ours import Rostra
 from benchmarks.records import distinct_records
-from benchmarks.statistics import median_estimate
 from benchmarks.throughput import RECORD_BYTES, absence
 from benchmarks.workbench import Workbench
 

@@ -2,12 +2,12 @@
 
 from benchmarks import targets
 from benchmarks.contender import Contender, Endpoint
+from benchmarks.estimates import ratio_estimate
 from benchmarks.harness import Trial, flood_trial
 from benchmarks.ours import Rostra
 from benchmarks.peers.nats_core import NatsCore
 from benchmarks.peers.zeromq import ZeroMq
 from benchmarks.records import distinct_records
-from benchmarks.statistics import ratio_estimate
 from benchmarks.throughput import RECORD_BYTES, absence, durabilities, ratio_remark
 from benchmarks.workbench import Measurement, Workbench
 

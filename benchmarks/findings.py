@@ -5,7 +5,7 @@ from enum import Enum
 import msgspec
 
 from benchmarks.contender import Contender
-from benchmarks.statistics import Estimate
+from benchmarks.estimates import Estimate
 
 
 class Figure(msgspec.Struct, frozen=True):

@@ -2,13 +2,13 @@
 
 from benchmarks import targets
 from benchmarks.contender import Endpoint, Pace, PacedContender
+from benchmarks.estimates import percentile, ratio_estimate
 from benchmarks.harness import Trial, paced_trial
 from benchmarks.ours import RostraBlocking
 from benchmarks.peers.jetstream import JetStream
 from benchmarks.peers.nats_core import NatsCore
 from benchmarks.peers.redis_streams import RedisStreams
 from benchmarks.peers.zeromq import ZeroMq
-from benchmarks.statistics import percentile, ratio_estimate
 from benchmarks.throughput import absence, durabilities
 from benchmarks.workbench import Measurement, Workbench
 

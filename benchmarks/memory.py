@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from benchmarks import targets
 from benchmarks.contender import Endpoint, Stage
 from benchmarks.cpu import peak_resident_bytes, resident_bytes
+from benchmarks.estimates import median_estimate
 from benchmarks.harness import RoleOutcome, TrialFailed, create_topic, run_trial
 from benchmarks.ours import Rostra
 from benchmarks.records import Inbox, distinct_records
-from benchmarks.statistics import median_estimate
 from benchmarks.throughput import absence
 from benchmarks.workbench import Workbench
 

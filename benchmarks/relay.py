@@ -1,12 +1,12 @@
 """1 KiB records through a node, beside the same bytes through a relay that looks at nothing."""
 
 from benchmarks import targets
+from benchmarks.estimates import Estimate, median_estimate, ratio_estimate
 from benchmarks.findings import Figure, Target
 from benchmarks.harness import flood_trial
 from benchmarks.limits import RelayLimit, fdatasync_delays_s
 from benchmarks.ours import Rostra
 from benchmarks.records import distinct_records
-from benchmarks.statistics import Estimate, median_estimate, ratio_estimate
 from benchmarks.throughput import absence
 from benchmarks.workbench import Measurement, Workbench
 

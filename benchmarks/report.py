@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.estimates import Estimate
 from benchmarks.findings import Figure, Findings, Verdict
-from benchmarks.statistics import Estimate
 
 Rows = list[tuple[str, ...]]
 

@@ -4,6 +4,7 @@ from statistics import median
 
 from benchmarks import targets
 from benchmarks.contender import Endpoint, Stage
+from benchmarks.estimates import median_estimate
 from benchmarks.harness import (
     RoleOutcome,
     RoleProcess,
@@ -17,7 +18,6 @@ from benchmarks.harness import (
 )
 from benchmarks.ours import Rostra
 from benchmarks.records import Inbox, distinct_records
-from benchmarks.statistics import median_estimate
 from benchmarks.throughput import RECORD_BYTES, absence
 from benchmarks.workbench import Workbench
 

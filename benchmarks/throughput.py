@@ -4,6 +4,7 @@ import msgspec
 
 from benchmarks import targets
 from benchmarks.contender import Contender, Endpoint
+from benchmarks.estimates import median_estimate, ratio_estimate
 from benchmarks.findings import Target
 from benchmarks.harness import Trial, flood_trial
 from benchmarks.ours import Rostra
@@ -14,7 +15,6 @@ from benchmarks.peers.rabbitmq_streams import RabbitStreams
 from benchmarks.peers.redis_streams import RedisStreams
 from benchmarks.peers.zeromq import ZeroMq
 from benchmarks.records import distinct_records
-from benchmarks.statistics import median_estimate, ratio_estimate
 from benchmarks.workbench import Measurement, Workbench
 
 RECORD_BYTES = 100

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from benchmarks.contender import Contender, Endpoint, Unavailable
+from benchmarks.estimates import Estimate, median_estimate
 from benchmarks.findings import Comparison, Figure, Findings, Target, Verdict
 from benchmarks.harness import Trial, TrialFailed, undisturbed
 from benchmarks.servers import ServerFailed, Servers
-from benchmarks.statistics import Estimate, median_estimate
 
 Measurement = Callable[[], Trial]
 

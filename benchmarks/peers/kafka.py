@@ -52,7 +52,7 @@ class Kafka(Contender):
         flush = "log.flush.interval.messages=1" if flush_always else "flush left to the kernel"
         self.settings = (
             f"Kafka {fetch.KAFKA_VERSION}, KRaft, 1 broker, 1 partition, {flush}, 1 GB heap",
-            f"confluent-kafka: acks=all, idempotent, linger {LINGER_MS} ms, 1 MB batches, produce_batch",
+            f"confluent-kafka, produce_batch: acks=all, idempotent, linger {LINGER_MS} ms, 1 MB",
             "consumer: assigned partition, consume() in bulk, fetch.min.bytes=1, 64 MB prefetched",
         )
 

@@ -1,7 +1,6 @@
 """ZeroMQ PUB/SUB: no broker at all, the publisher serves its subscribers itself."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import zmq
 
@@ -69,7 +68,9 @@ class ZeroMq(PacedContender):
             for socket in receivers:
                 socket.close()
 
-    def _bind(self, context: Any, endpoint: Endpoint, stage: Stage) -> Any:
+    def _bind(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, stage: Stage
+    ) -> zmq.Socket[bytes]:
         # XPUB is PUB that also shows subscriptions; VERBOSE shows each, not just the first.
         socket = context.socket(zmq.XPUB)
         socket.set_hwm(0)
@@ -83,7 +84,7 @@ class ZeroMq(PacedContender):
         return socket
 
 
-def drain(socket: Any, inbox: Inbox) -> None:
+def drain(socket: zmq.Socket[bytes], inbox: Inbox) -> None:
     """Take what has arrived, within a bound that lets the other sockets have their turn."""
     receive, append = socket.recv, inbox.append
     try:
