@@ -284,7 +284,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
         {"partition": -1},
     ):
         with pytest.raises(InvalidSetting):
-            ProducerSettings(**wrong)  # type: ignore[arg-type]
+            ProducerSettings(**wrong)
 
 
 # --- acknowledgements and flush --------------------------------------------------------------------
