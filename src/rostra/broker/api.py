@@ -1,7 +1,7 @@
 """What goes into a broker and what comes out: the whole of a node, seen from its two drivers.
 
-A driver gives `Broker.step(now, input)` one input at a time and carries out the effects in order, without waiting between
-them. `runtime` does so with sockets and disks, `simulator` with virtual ones.
+A driver gives `Broker.step(now, input)` one input at a time and carries out the effects in order, without waiting
+between them. `runtime` does so with sockets and disks, `simulator` with virtual ones.
 """
 
 from __future__ import annotations
@@ -182,6 +182,12 @@ class CloseConn(Value, frozen=True):
     reason: str
 
 
+class AskDrain(Value, frozen=True):
+    """So much was pushed to the connection that no more follows before the driver says `Drain`."""
+
+    conn: Conn
+
+
 class Greeted(Value, frozen=True):
     """The client said Hello: the driver may read larger frames from it."""
 
@@ -227,6 +233,7 @@ BrokerEffect = (
     | Note
     | Reply
     | PushTo
+    | AskDrain
     | CloseConn
     | Greeted
     | Listen

@@ -1,7 +1,7 @@
 """What a fabric is to the broker above it: inputs and time in, effects out.
 
 A fabric orders batches into partitions, decides what is committed, and keeps the catalogue of topics. It holds no bytes
-of its own: it sees a batch when it is proposed or received, hands it on in an `Append`, and asks for it back with `Read`.
+of its own: it sees a batch when it is proposed or received, hands it on in an `Append`, and gets it back by `Read`.
 `docs/decisions/0001-fabric-api.md` walks every fabric through these types.
 """
 
@@ -105,16 +105,21 @@ class Started(Value, frozen=True):
 
 
 class Propose(Value, frozen=True):
-    """Order this batch in the partition. Answered by `Accepted` or `Refused` with the same token, in the same step or later."""
+    """Order this batch in the partition, stamped with these owner flags.
+
+    Answered in the same step, by `Append` and `Accepted` or by `Refused`: only an owner orders, and it asks nobody.
+    """
 
     token: int
     partition: Partition
     batch: bytearray
+    owner_flags: int = 0
 
 
 class ProposeTopic(Value, frozen=True):
     token: int
     spec: TopicSpec
+    segment_bytes: int
 
 
 class ProposeDrop(Value, frozen=True):

@@ -42,6 +42,7 @@ class Flag(IntFlag):
 
 class OwnerFlag(IntFlag):
     SUPPRESSED = 1
+    CHECKPOINT = 2
 
 
 class Codec(IntEnum):

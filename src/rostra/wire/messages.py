@@ -1,7 +1,7 @@
 """The closed set of messages between a client and a node.
 
-To add one: write its Struct here with the next free kind number, list it in `ClientMessage` or `NodeMessage`, and give it
-a `case` in `broker/session.py` (mypy names every place that forgot it).
+To add one: write its Struct here with the next free kind number, list it in `ClientMessage` or `NodeMessage`, and give
+it a `case` in `broker/requests.py` (mypy names every place that forgot it).
 
 Structs are arrays on the wire: a newer side may append fields with defaults, an older one ignores them.
 """
@@ -230,7 +230,7 @@ class TopicDescribed(Message, frozen=True, array_like=True):
 
 
 class Published(Message, frozen=True, array_like=True):
-    """`offset` is the first record's; −1 when a repeated batch is so old that only its being stored is known."""
+    """`offset` is the first record's; -1 when a repeated batch is so old that only its being stored is known."""
 
     kind: ClassVar[int] = 38
     request: Request
@@ -248,7 +248,7 @@ class Subscribed(Message, frozen=True, array_like=True):
 
 
 class Push(Message, frozen=True, array_like=True):
-    """Whole batches in order; the first may begin before the offset asked for. `commit` lets the subscriber see its lag."""
+    """Whole batches in order; the first may begin before the offset asked for. `commit` shows the lag."""
 
     kind: ClassVar[int] = 40
     payload: ClassVar[bool] = True

@@ -1,0 +1,73 @@
+# Everything a clone needs: `make demo` and `make test` install what they use on first run.
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.installed
+BENCHED := $(VENV)/.bench-installed
+PYTEST  := $(BIN)/python -m pytest
+TYPED   := src tests tools $(if $(wildcard benchmarks/*.py),benchmarks) $(if $(wildcard examples/*.py),examples)
+
+# Seconds one test may take, and all tests together: with the checks before them, `make test` stays within 6 minutes.
+TEST_TIMEOUT_S  ?= 120
+SUITE_TIMEOUT_S ?= 340
+SOAK_TIMEOUT_S  ?= 7200
+
+# The requirement numbers to demand, e.g. SCOPE=RF,CM or SCOPE=CM-5; empty means all of them.
+SCOPE ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format bench soak requirements lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1	\2/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
+
+install: $(STAMP) ## make .venv from requirements.lock, with .venv/bin/rostra
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Rostra needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) || { \
+	  echo "Making $(VENV) failed; on Debian and Ubuntu the package python3-venv is needed." >&2; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(BENCHED): $(STAMP) benchmarks/requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/requirements.lock
+	@touch $@
+
+demo: $(STAMP) ## a node, publishers and subscribers, a SIGKILL in mid-stream, and the count at the end
+	$(BIN)/rostra demo
+
+check: $(STAMP) ## lint, format, types, and the rules between the rooms
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(TYPED)
+	$(BIN)/lint-imports
+
+test: check ## the checks, then every test but the soak, then what they proved (at most 6 minutes)
+	timeout --foreground --signal=INT $(SUITE_TIMEOUT_S) $(PYTEST) -m "not soak" --timeout=$(TEST_TIMEOUT_S)
+
+soak: $(STAMP) ## the long tests: thousands of seeds, a million fuzzed frames
+	SOAK=1 $(PYTEST) -m soak --timeout=$(SOAK_TIMEOUT_S)
+
+requirements: $(STAMP) ## run the marked tests and list every number; SCOPE=CM,RF-3 demands those
+	@rm -f .rostra/requirements.json
+	@$(PYTEST) -q -m "requirement and not soak" --timeout=$(TEST_TIMEOUT_S) || true
+	@$(BIN)/python tools/requirements_report.py $(if $(SCOPE),--scope $(SCOPE))
+
+bench: $(BENCHED) ## Rostra and its peers side by side, into benchmarks/RESULTS.md
+	$(BIN)/rostra bench
+
+format: $(STAMP) ## put imports and layout in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## choose new versions: rewrites both lock files (needs uv)
+	tools/lock
+
+clean: ## remove .venv, caches and reports
+	rm -rf $(VENV) .rostra .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

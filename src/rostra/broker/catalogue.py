@@ -1,0 +1,88 @@
+"""The topics a broker knows, by id and by name, with their partitions."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from typing import NamedTuple
+
+from rostra.broker.api import Conn
+from rostra.broker.partition import ServedPartition
+from rostra.errors import RostraError, TopicDeleted, TopicRecreated, UnknownPartition, UnknownTopic
+from rostra.model.ids import Partition, TopicId, text
+from rostra.wire.messages import Topic
+
+DROPPED_REMEMBERED = 10_000
+"""Topics whose deletion is remembered, to tell a client why its topic id no longer works."""
+
+
+class Asked(NamedTuple):
+    """Who waits for a topic to be made or dropped; `lookup` answers with where it is served."""
+
+    conn: Conn
+    request: int
+    lookup: bool
+
+
+class KnownTopic:
+    __slots__ = ("partitions", "topic")
+
+    def __init__(self, topic: Topic, partitions: list[ServedPartition]) -> None:
+        self.topic = topic
+        self.partitions = partitions
+
+
+class Catalogue:
+    def __init__(self) -> None:
+        self._by_id: dict[int, KnownTopic] = {}
+        self._by_name: dict[str, KnownTopic] = {}
+        self._names: list[str] = []
+        self._dropped: OrderedDict[int, str] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def add(self, known: KnownTopic) -> None:
+        self._by_id[known.topic.topic] = known
+        self._by_name[known.topic.name] = known
+        insort(self._names, known.topic.name)
+
+    def drop(self, topic: TopicId) -> KnownTopic | None:
+        known = self._by_id.pop(topic, None)
+        if known is None:
+            return None
+        name = known.topic.name
+        if self._by_name.get(name) is known:
+            del self._by_name[name]
+            self._names.remove(name)
+        self._dropped[topic] = name
+        if len(self._dropped) > DROPPED_REMEMBERED:
+            self._dropped.popitem(last=False)
+        return known
+
+    def named(self, name: str) -> KnownTopic | None:
+        return self._by_name.get(name)
+
+    def find(self, topic: int, partition: int) -> ServedPartition | RostraError:
+        known = self._by_id.get(topic)
+        if known is None:
+            name = self._dropped.get(topic)
+            if name is None:
+                return UnknownTopic(text(TopicId(topic)))
+            return TopicRecreated(name) if name in self._by_name else TopicDeleted(name)
+        if partition >= len(known.partitions):
+            return UnknownPartition(known.topic.name, partition)
+        return known.partitions[partition]
+
+    def served(self, partition: Partition) -> ServedPartition | None:
+        known = self._by_id.get(partition.topic)
+        return known.partitions[partition.index] if known is not None else None
+
+    def page(self, after: str, limit: int) -> tuple[tuple[Topic, ...], bool]:
+        """Topics by name behind `after`, at most `limit`, and whether there are more."""
+        start = bisect_right(self._names, after)
+        names = self._names[start : start + limit]
+        return tuple(self._by_name[name].topic for name in names), start + limit < len(self._names)
+
+    def partitions(self) -> list[ServedPartition]:
+        return [served for name in self._names for served in self._by_name[name].partitions]

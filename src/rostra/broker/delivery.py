@@ -1,0 +1,205 @@
+"""Pushing committed batches to subscribers: from memory at the end of a partition, from the log behind it."""
+
+from __future__ import annotations
+
+from rostra.broker.api import AskDrain, BrokerEffect, Conn, FindLast, PushTo, Reply
+from rostra.broker.partition import Reader, ServedPartition
+from rostra.broker.settings import BrokerSettings
+from rostra.errors import LimitExceeded, OffsetOutOfRange, PartitionDamaged, RostraError
+from rostra.fabric.api import Buffer, Read
+from rostra.wire.messages import Ended, Failed, Push, Subscribe, Subscribed
+
+
+class Delivery:
+    """Each reader has its own place and its own credit, so a slow one slows only itself."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._readers: dict[Conn, dict[int, Reader]] = {}
+        self._congested: set[Conn] = set()
+        self._pushed: dict[Conn, int] = {}
+        """Bytes since the connection was last known to have room."""
+        self._reads: dict[Conn, int] = {}
+        self._asked: dict[int, tuple[Reader, int]] = {}
+        self._token = 0
+
+    # --- coming and going ---
+
+    def count(self, conn: Conn) -> int:
+        return len(self._readers.get(conn, ()))
+
+    def has(self, conn: Conn, number: int) -> bool:
+        return number in self._readers.get(conn, ())
+
+    def open(
+        self, conn: Conn, served: ServedPartition, asked: Subscribe, out: list[BrokerEffect]
+    ) -> RostraError | None:
+        """Begins a subscription; its answer comes when its start is known."""
+        if asked.credit > self._settings.credit_bytes_max:
+            return LimitExceeded("credit_bytes_max", self._settings.credit_bytes_max)
+        reader = Reader(conn, asked.subscription, served, asked.credit)
+        match asked.start:
+            case "earliest":
+                reader.next = served.first
+            case "latest":
+                reader.next = served.commit
+            case "offset":
+                if not served.first <= asked.value <= served.commit:
+                    return OffsetOutOfRange(
+                        served.topic, served.partition.index, asked.value, served.first, served.commit
+                    )
+                reader.next = asked.value
+            case "last":
+                self._register(reader)
+                count = min(asked.value, self._settings.history_max)
+                token = self._ask(reader, asked.request)
+                out.append(FindLast(token, served.partition, count, served.commit))
+                return None
+        self._register(reader)
+        self._begin(reader, asked.request, out)
+        return None
+
+    def located(self, token: int, offset: int, out: list[BrokerEffect]) -> None:
+        reader, request = self._asked.pop(token, (None, 0))
+        if reader is not None and self._lives(reader):
+            reader.next = max(offset, reader.partition.first)
+            self._begin(reader, request, out)
+
+    def _register(self, reader: Reader) -> None:
+        self._readers.setdefault(reader.conn, {})[reader.number] = reader
+        reader.partition.readers[reader.conn, reader.number] = reader
+
+    def _begin(self, reader: Reader, request: int, out: list[BrokerEffect]) -> None:
+        reader.ready = True
+        out.append(Reply(reader.conn, Subscribed(request, reader.number, reader.next, reader.partition.commit)))
+        self.feed(reader, out)
+
+    def close(self, conn: Conn, number: int) -> bool:
+        """True if there was such a subscription: nothing is pushed to it from now on."""
+        reader = self._readers.get(conn, {}).pop(number, None)
+        if reader is None:
+            return False
+        del reader.partition.readers[conn, number]
+        return True
+
+    def lose(self, conn: Conn) -> None:
+        self._congested.discard(conn)
+        self._pushed.pop(conn, None)
+        self._reads.pop(conn, None)
+        for number in list(self._readers.get(conn, ())):
+            self.close(conn, number)
+        self._readers.pop(conn, None)
+
+    def end(self, reader: Reader, error: RostraError, out: list[BrokerEffect]) -> None:
+        """The node ends the subscription and says why."""
+        self.close(reader.conn, reader.number)
+        out.append(Reply(reader.conn, Ended(reader.number, type(error).__name__, error.carried())))
+
+    def _lives(self, reader: Reader) -> bool:
+        return self._readers.get(reader.conn, {}).get(reader.number) is reader
+
+    # --- feeding ---
+
+    def committed(self, served: ServedPartition, out: list[BrokerEffect]) -> None:
+        for reader in list(served.readers.values()):
+            self.feed(reader, out)
+
+    def credit(self, conn: Conn, number: int, credit: int, out: list[BrokerEffect]) -> None:
+        reader = self._readers.get(conn, {}).get(number)
+        if reader is not None:
+            # A subscription that was just ended by the node may still be granted credit: that is no fault.
+            reader.credit = min(reader.credit + credit, self._settings.credit_bytes_max)
+            self.feed(reader, out)
+
+    def congest(self, conn: Conn) -> None:
+        self._congested.add(conn)
+
+    def drain(self, conn: Conn, out: list[BrokerEffect]) -> None:
+        self._congested.discard(conn)
+        self._pushed.pop(conn, None)
+        self._feed_all(conn, out)
+
+    def _feed_all(self, conn: Conn, out: list[BrokerEffect]) -> None:
+        for reader in list(self._readers.get(conn, {}).values()):
+            self.feed(reader, out)
+
+    def feed(self, reader: Reader, out: list[BrokerEffect]) -> None:
+        """Pushes what the reader has credit for; asks the log when its place is no longer in memory."""
+        served, conn = reader.partition, reader.conn
+        if conn in self._congested or reader.reading or not reader.ready:
+            return
+        while reader.credit > 0 and reader.next < served.commit:
+            if self._pushed.get(conn, 0) >= self._settings.burst_bytes_max:
+                self._congested.add(conn)
+                out.append(AskDrain(conn))
+                return
+            batches, following, size = served.tail.take(reader.next, served.commit, self._settings.push_bytes_max)
+            if not batches:
+                self._read(reader, out)
+                return
+            self._push(reader, batches, following, size, out)
+
+    def _push(
+        self, reader: Reader, batches: tuple[Buffer, ...], following: int, size: int, out: list[BrokerEffect]
+    ) -> None:
+        reader.next = following
+        reader.credit -= size
+        self._pushed[reader.conn] = self._pushed.get(reader.conn, 0) + size
+        out.append(PushTo(reader.conn, Push(reader.number, reader.partition.commit), batches))
+
+    def _read(self, reader: Reader, out: list[BrokerEffect]) -> None:
+        served = reader.partition
+        if reader.next < served.first:
+            error = OffsetOutOfRange(served.topic, served.partition.index, reader.next, served.first, served.commit)
+            self.end(reader, error, out)
+            return
+        reads = self._reads.get(reader.conn, 0)
+        if reads >= self._settings.reads_per_connection_max:
+            return
+        self._reads[reader.conn] = reads + 1
+        reader.reading = True
+        token = self._ask(reader, 0)
+        out.append(Read(token, served.partition, reader.next, served.commit, self._settings.read_bytes_max))
+
+    def read_done(self, token: int, batches: bytes, following: int, out: list[BrokerEffect]) -> bool:
+        reader, _ = self._asked.pop(token, (None, 0))
+        if reader is None:
+            return False
+        if self._lives(reader) and batches:
+            self._push(reader, (batches,), following, len(batches), out)
+        self._read_over(reader, out)
+        return True
+
+    def _read_over(self, reader: Reader, out: list[BrokerEffect]) -> None:
+        """Those of the connection that wait for their turn to read come before the one that just had it."""
+        conn = reader.conn
+        if reader.reading and conn in self._reads:
+            self._reads[conn] -= 1
+        reader.reading = False
+        if self._lives(reader):
+            readers = self._readers[conn]
+            readers[reader.number] = readers.pop(reader.number)
+        self._feed_all(conn, out)
+
+    def read_failed(self, token: int, error: RostraError, out: list[BrokerEffect]) -> bool:
+        reader, request = self._asked.pop(token, (None, 0))
+        if reader is None:
+            return False
+        if self._lives(reader):
+            served = reader.partition
+            told = PartitionDamaged(served.topic, served.partition.index, reader.next)
+            if not reader.ready:
+                self.close(reader.conn, reader.number)
+                out.append(Reply(reader.conn, Failed(request, type(told).__name__, told.carried())))
+            elif reader.next >= served.first:
+                # Otherwise retention overtook it while the read was under way: feeding it again says so.
+                self.end(reader, told, out)
+        self._read_over(reader, out)
+        return True
+
+    def _ask(self, reader: Reader, request: int) -> int:
+        # Odd tokens: the fabric's own reads have even ones, so the answers find their way back.
+        self._token += 2
+        token = self._token + 1
+        self._asked[token] = (reader, request)
+        return token

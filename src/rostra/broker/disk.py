@@ -1,0 +1,218 @@
+"""Carrying out a broker's disk effects on its log: the one piece of driver that both drivers share.
+
+Writes gather until `flush`, so that all batches of one turn go out in one write per partition. What may take long
+(`Read`, `FindLast`, `Survey`, syncs, hard state) comes back as a job that the driver runs where it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from rostra.broker.api import (
+    Boot,
+    BrokerInput,
+    FindLast,
+    Located,
+    Persisted,
+    ProducerStamp,
+    RecoveredLog,
+    Sealed,
+    SegmentFacts,
+    Survey,
+    SyncBroke,
+)
+from rostra.errors import DiskFull, RostraError, StorageError, SyncFailed, Unavailable
+from rostra.fabric.api import (
+    Append,
+    Drop,
+    EpochStart,
+    Open,
+    Persist,
+    Read,
+    ReadDone,
+    ReadFailed,
+    Recovered,
+    Sync,
+    Synced,
+    Trim,
+    Truncate,
+    WriteFailed,
+)
+from rostra.log.facts import LogFacts, Recovery
+from rostra.log.store import Store
+from rostra.model.ids import Partition
+
+LookUp = Read | FindLast | Survey
+Change = Open | Drop | Append | Truncate | Trim | Sync
+
+
+class Job:
+    """Work that blocks. `calls` may run anywhere, in parallel; then `finish` on the driver's thread gives the inputs.
+
+    A call or `finish` that raises `SyncFailed` is answered with `SyncBroke`.
+    """
+
+    __slots__ = ("calls", "finish")
+
+    def __init__(self, calls: list[Callable[[], None]], finish: Callable[[], list[BrokerInput]]) -> None:
+        self.calls = calls
+        self.finish = finish
+
+
+class Disk:
+    def __init__(self, store: Store, *, syncs: bool = True) -> None:
+        self.store = store
+        self._syncs = syncs
+        self._queued: dict[Partition, list[bytearray]] = {}
+        self._dirty: dict[Partition, None] = {}
+        self._unopened: dict[Partition, Open] = {}
+        self._happened: list[BrokerInput] = []
+
+    def boot(self) -> tuple[Boot, Recovery]:
+        recovery = self.store.recover()
+        return Boot(recovery.hard, tuple(_recovered(facts) for facts in recovery.logs)), recovery
+
+    @property
+    def wants_sync(self) -> bool:
+        """True also after `begin_sync` gave nothing because the disk is full: the driver tries again a little later."""
+        return bool(self._dirty)
+
+    def change(self, effect: Change) -> None:
+        match effect:
+            case Append():
+                queued = self._queued.get(effect.partition)
+                if queued is None:
+                    self._queued[effect.partition] = [effect.batch]
+                else:
+                    queued.append(effect.batch)
+            case Sync():
+                self._dirty[effect.partition] = None
+            case Open():
+                self._unopened[effect.partition] = effect
+                self._open(effect.partition)
+            case Drop():
+                self._queued.pop(effect.partition, None)
+                self._dirty.pop(effect.partition, None)
+                self._unopened.pop(effect.partition, None)
+                self._attempt(lambda: self.store.drop(effect.partition))
+            case Truncate():
+                assert effect.partition not in self._queued, "what is cut was flushed before"
+                self.store.truncate(effect.partition, effect.offset)
+            case Trim():
+                self._attempt(lambda: self.store.trim(effect.partition, effect.first))
+            case _:
+                assert_never(effect)
+
+    def _open(self, partition: Partition) -> StorageError | None:
+        """A full disk may refuse even an empty log: then the topic exists, and each publish tries again."""
+        effect = self._unopened[partition]
+        error = self._attempt(lambda: self.store.open(partition, effect.segment_bytes, effect.first))
+        if error is None:
+            del self._unopened[partition]
+        return error
+
+    def _attempt(self, action: Callable[[], object]) -> StorageError | None:
+        """What is left undone here is done by the next start; only a failed fsync is grave."""
+        try:
+            action()
+        except SyncFailed as error:
+            self._happened.append(SyncBroke(error))
+            return error
+        except StorageError as error:
+            return error
+        return None
+
+    def flush(self) -> list[BrokerInput]:
+        """Writes what has gathered; returns what went wrong, and `Synced` at once where nothing is to be synced."""
+        happened, self._happened = self._happened, []
+        if self._queued:
+            queued, self._queued = self._queued, {}
+            for partition, batches in queued.items():
+                failed = self._write(partition, batches)
+                if failed is not None:
+                    happened.append(failed)
+        if self._dirty and not self._syncs:
+            for partition in self._dirty:
+                if partition not in self._unopened:
+                    happened.append(Synced(partition, self.store.generation(partition), self.store.end(partition)))
+            self._dirty.clear()
+        return happened
+
+    def _write(self, partition: Partition, batches: list[bytearray]) -> WriteFailed | None:
+        if partition in self._unopened:
+            error = self._open(partition)
+            if error is not None:
+                return WriteFailed(partition, self._unopened[partition].first, 0, error)
+        try:
+            self.store.append(partition, batches)
+        except StorageError as error:
+            return WriteFailed(partition, self.store.end(partition), self.store.generation(partition), error)
+        return None
+
+    def begin_sync(self) -> Job | None:
+        """A sync of all that is dirty, as it is now; None if nothing is, or if the disk has no room to note it."""
+        if not self._dirty:
+            return None
+        dirty = list(self._dirty)
+        try:
+            job = self.store.begin_sync(dirty)
+        except DiskFull:
+            return None
+        except SyncFailed as error:
+            self._dirty.clear()
+            self._happened.append(SyncBroke(error))
+            return None
+        self._dirty = {}
+        return Job(job.calls, lambda: [Synced(*durable) for durable in job.finish()])
+
+    def begin_persist(self, effect: Persist) -> Job:
+        """Hard state that cannot be written is as grave as a failed sync."""
+        job = self.store.begin_persist(effect.key, effect.state)
+
+        def finish() -> list[BrokerInput]:
+            job.finish()
+            return [Persisted(effect.then)]
+
+        return Job(job.calls, finish)
+
+    def look_up(self, effect: LookUp) -> BrokerInput:
+        """May run on another thread while the log is appended to."""
+        if effect.partition in self._unopened:
+            return self._no_answer(effect, Unavailable("", effect.partition.index, "its log is not there yet"))
+        try:
+            match effect:
+                case Read():
+                    chunk = self.store.read(effect.partition, effect.offset, effect.end, effect.bytes_max)
+                    return ReadDone(effect.token, effect.partition, chunk.batches, chunk.next)
+                case FindLast():
+                    found = self.store.find_last(effect.partition, effect.count, effect.end)
+                    return Located(effect.token, found)
+                case Survey():
+                    sealed = self.store.sealed(effect.partition)
+                    facts = (SegmentFacts(one.first, one.next, one.bytes, one.max_us) for one in sealed)
+                    return Sealed(effect.partition, tuple(facts))
+                case _:
+                    assert_never(effect)
+        except RostraError as error:
+            return self._no_answer(effect, error)
+
+    def _no_answer(self, effect: LookUp, error: RostraError) -> BrokerInput:
+        match effect:
+            case Read() | FindLast():
+                return ReadFailed(effect.token, effect.partition, error)
+            case Survey():
+                return Sealed(effect.partition, ())
+            case _:
+                assert_never(effect)
+
+
+def _recovered(facts: LogFacts) -> RecoveredLog:
+    epochs = tuple(EpochStart(epoch, offset) for epoch, offset in facts.epochs)
+    return RecoveredLog(
+        Recovered(facts.partition, facts.first, facts.end, epochs, facts.damaged_at),
+        facts.checkpoint,
+        tuple(ProducerStamp(s.base, s.last, s.producer, s.epoch, s.sequence, s.count) for s in facts.stamps),
+        facts.segment_bytes,
+        facts.bytes,
+    )

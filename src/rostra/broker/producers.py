@@ -1,0 +1,102 @@
+"""Who has written what to a partition: so that a batch sent twice is stored once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from enum import Enum
+
+import msgspec
+
+from rostra.broker.api import ProducerStamp
+from rostra.errors import ProducerFenced, RostraError, SequenceGap, UnknownProducer
+from rostra.safeguards import ALL_ON, Safeguard, Without
+
+REMEMBERED = 64
+"""Batches per producer whose offsets are known when they come again: as many as a client keeps in flight."""
+
+SEQUENCES = 1 << 32
+"""Sequences count records modulo this."""
+
+
+class Verdict(Enum):
+    NEW = "new"
+    STORED = "stored"
+
+
+class Entry(msgspec.Struct, array_like=True):
+    """One producer: its epoch, the sequence expected next, and (sequence, base, last) of its latest batches."""
+
+    epoch: int
+    expected: int
+    latest: tuple[tuple[int, int, int], ...]
+
+
+class ProducerTable:
+    """The bounded table of one partition. It follows the log: what is cut from the log is undone here."""
+
+    def __init__(self, producers_max: int, without: Without = ALL_ON) -> None:
+        self._max = producers_max
+        self._dedup = Safeguard.DEDUP not in without
+        self._check_sequence = Safeguard.SEQUENCE not in without
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._undo: deque[tuple[int, int, Entry | None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def judge(self, producer: int, epoch: int, sequence: int, count: int) -> tuple[Verdict, int, int] | RostraError:
+        """(NEW, 0, 0); (STORED, base, last) for a repeated batch, base -1 if its offset is forgotten; or an error."""
+        entry = self._entries.get(producer)
+        if entry is None or epoch > entry.epoch:
+            if sequence and self._check_sequence:
+                return UnknownProducer(producer) if entry is None else SequenceGap(producer, 0, sequence)
+            return Verdict.NEW, 0, 0
+        if epoch < entry.epoch:
+            return ProducerFenced(producer, entry.epoch)
+        if sequence == entry.expected or not self._dedup:
+            return Verdict.NEW, 0, 0
+        for known, base, last in entry.latest:
+            if known == sequence:
+                return Verdict.STORED, base, last
+        ahead = (sequence - entry.expected) % SEQUENCES
+        if ahead < SEQUENCES >> 1:
+            if not self._check_sequence:
+                return Verdict.NEW, 0, 0
+            return SequenceGap(producer, entry.expected, sequence)
+        oldest = entry.latest[0][1] if entry.latest else 0
+        return Verdict.STORED, -1, max(oldest - 1, 0)
+
+    def apply(self, stamp: ProducerStamp) -> None:
+        """The log has this batch now, at its end."""
+        before = self._entries.get(stamp.producer)
+        self._undo.append((stamp.base, stamp.producer, before))
+        latest: tuple[tuple[int, int, int], ...] = ((stamp.sequence, stamp.base, stamp.last),)
+        if before is not None and before.epoch == stamp.epoch:
+            latest = before.latest[-REMEMBERED + 1 :] + latest
+        self._entries[stamp.producer] = Entry(stamp.epoch, (stamp.sequence + stamp.count) % SEQUENCES, latest)
+        self._entries.move_to_end(stamp.producer)
+        if len(self._entries) > self._max:
+            forgotten, entry = self._entries.popitem(last=False)
+            self._undo.append((stamp.base, forgotten, entry))
+
+    def commit(self, offset: int) -> None:
+        """Below this offset nothing is undone any more."""
+        undo = self._undo
+        while undo and undo[0][0] < offset:
+            undo.popleft()
+
+    def truncate(self, offset: int) -> None:
+        """The log was cut to end at `offset`."""
+        while self._undo and self._undo[-1][0] >= offset:
+            _, producer, before = self._undo.pop()
+            if before is None:
+                self._entries.pop(producer, None)
+            else:
+                self._entries[producer] = before
+
+    def snapshot(self) -> list[tuple[int, Entry]]:
+        return list(self._entries.items())
+
+    def restore(self, entries: list[tuple[int, Entry]]) -> None:
+        self._entries = OrderedDict(entries)
+        self._undo.clear()

@@ -1,0 +1,45 @@
+"""Connected clients: who has greeted, when each was last heard, how many answers it waits for."""
+
+from __future__ import annotations
+
+from rostra.broker.api import Conn
+
+
+class Session:
+    __slots__ = ("greeted", "heard_us", "waiting")
+
+    def __init__(self, heard_us: int) -> None:
+        self.greeted = False
+        self.heard_us = heard_us
+        self.waiting = 0
+
+
+class Sessions:
+    def __init__(self) -> None:
+        self._by_conn: dict[Conn, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_conn)
+
+    def open(self, conn: Conn, now_us: int) -> None:
+        self._by_conn[conn] = Session(now_us)
+
+    def close(self, conn: Conn) -> None:
+        self._by_conn.pop(conn, None)
+
+    def get(self, conn: Conn) -> Session | None:
+        return self._by_conn.get(conn)
+
+    def answered(self, conn: Conn) -> bool:
+        """One answer fewer to wait for; False if the client has gone meanwhile."""
+        session = self._by_conn.get(conn)
+        if session is None:
+            return False
+        session.waiting -= 1
+        return True
+
+    def silent_since(self, before_us: int) -> list[Conn]:
+        return [conn for conn, session in self._by_conn.items() if session.heard_us < before_us]
+
+    def all(self) -> list[Conn]:
+        return list(self._by_conn)

@@ -1,0 +1,45 @@
+"""The bounds of a broker. Everything has one, and what happens at it is said here."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class BrokerSettings(msgspec.Struct, frozen=True):
+    """Defaults suit one node on a laptop."""
+
+    frame_bytes_max: int = 8 << 20
+    """A larger frame closes its connection."""
+    batch_bytes_max: int = 4 << 20
+    """A larger batch is rejected; so is one that would inflate to more than `batch_inflated_bytes_max`."""
+    batch_inflated_bytes_max: int = 64 << 20
+    batch_records_max: int = 1 << 20
+    timestamp_ahead_max_ms: int = 3_600_000
+    """A batch with a timestamp further ahead of the node's clock is rejected."""
+    connections_max: int = 20_000
+    """One more connection is told LimitExceeded and closed."""
+    subscriptions_per_connection_max: int = 1024
+    publishes_per_connection_max: int = 4096
+    """Publishes waiting for their acknowledgement; one more is refused."""
+    topics_max: int = 100_000
+    producers_per_partition_max: int = 10_000
+    """The least recently used producer is forgotten; if it returns it hears UnknownProducer."""
+    credit_bytes_max: int = 64 << 20
+    """A subscription that grants more is refused."""
+    push_bytes_max: int = 1 << 20
+    """About how much goes into one push frame."""
+    burst_bytes_max: int = 2 << 20
+    """About how much is pushed to a connection before its send buffer must have taken it."""
+    read_bytes_max: int = 256 << 10
+    """About how much a subscriber that fell behind is read from disk at a time."""
+    reads_per_connection_max: int = 4
+    """Further subscriptions of the connection wait their turn."""
+    tail_bytes_max: int = 32 << 20
+    """Recent batches kept in memory for subscribers at the end of their partition; older ones are read from disk."""
+    history_max: int = 100_000
+    """The largest N of a subscription to the last N records."""
+    heartbeat_ms: int = 5_000
+    """A connection that is silent for three of these is closed."""
+    retention_check_ms: int = 10_000
+    auto_create: bool = True
+    """Whether looking up an unknown topic may create it, if the client asks for that."""

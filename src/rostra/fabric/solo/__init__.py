@@ -1,0 +1,1 @@
+"""One node alone: it orders everything, and its own fsync commits."""

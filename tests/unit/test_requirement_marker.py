@@ -1,0 +1,106 @@
+"""The marker of a requirement is a checked claim: bad numbers stop the run, and skipped tests prove nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tools.requirements import ROOT
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs pytest on a small project of its own that borrows our conftest and statements."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "docs" / "requirements").mkdir(parents=True)
+    for name in ("tests/conftest.py", "tools/__init__.py", "tools/requirements.py", "docs/requirements/common.md"):
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n    requirement: a number\n")
+
+    def run_pytest(source: str, *, ci: bool = False) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "tests" / "test_it.py").write_text(f"import pytest\nproves = pytest.mark.requirement\n{source}\n")
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
+            cwd=tmp_path,
+            env={"CI": "true" if ci else ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run_pytest
+
+
+def evidence(tmp_path: Path) -> dict[str, list[str]]:
+    results = json.loads((tmp_path / ".rostra" / "requirements.json").read_text())["requirements"]
+    return {number: sorted(tests.values()) for number, tests in results.items()}
+
+
+def test_a_number_nobody_stated_stops_the_run(run: Run) -> None:
+    result = run("@proves('CM-999')\ndef test_it(): ...")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "no requirement is numbered CM-999" in result.stderr
+
+
+def test_three_numbers_on_one_test_stop_the_run(run: Run) -> None:
+    result = run("@proves('CM-1')\nclass TestIt:\n    @proves('CM-2', 'CM-3')\n    def test_it(self): ...")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "at most 2 per test" in result.stderr
+
+
+def test_each_outcome_is_written_down_under_its_number(run: Run, tmp_path: Path) -> None:
+    run(
+        "@proves('CM-1', 'CM-2')\ndef test_good(): ...\n"
+        "@proves('CM-2')\ndef test_bad(): assert False\n"
+        "@proves('CM-3')\ndef test_skipped(): pytest.skip('no')\n"
+        "@proves('CM-4')\n@pytest.mark.xfail\ndef test_expected(): assert False\n"
+        "@proves('CM-5')\n@pytest.mark.xfail\ndef test_unexpected(): ...\n"
+        "@pytest.fixture\ndef broken(): raise OSError\n"
+        "@proves('CM-6')\ndef test_broken_before(broken): ...\n"
+        "@pytest.fixture\ndef breaks():\n    yield\n    raise OSError\n"
+        "@proves('CM-7')\ndef test_broken_after(breaks): ..."
+    )
+    assert evidence(tmp_path) == {
+        "CM-1": ["passed"],
+        "CM-2": ["failed", "passed"],
+        "CM-3": ["skipped"],
+        "CM-4": ["xfailed"],
+        "CM-5": ["xpassed"],
+        "CM-6": ["failed"],
+        "CM-7": ["failed"],
+    }
+
+
+def test_a_run_ends_with_the_numbers_it_proved(run: Run) -> None:
+    result = run(
+        "@proves('CM-10')\ndef test_a(): ...\n@proves('CM-9')\ndef test_b(): ...\n@proves('CM-3')\ndef test_c(): 1/0"
+    )
+    assert "proved: CM-9 CM-10\n" in result.stdout
+    assert "carried by a test, but not proved: CM-3" in result.stdout
+    assert "1 failed, 2 passed" in result.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def test_it(): pytest.skip('no root here')",
+        "@pytest.mark.skip(reason='no root here')\ndef test_it(): ...",
+        "@pytest.mark.xfail(reason='no root here')\ndef test_it(): assert False",
+        "pytest.skip('no root here', allow_module_level=True)",
+    ],
+    ids=["call", "marker", "expected failure", "module"],
+)
+def test_a_skip_is_a_failure_in_the_automatic_run_only(run: Run, source: str) -> None:
+    strict = run(source, ci=True)
+    assert strict.returncode not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
+    assert "nothing may be skipped" in strict.stdout
+    assert "no root here" in strict.stdout
+    assert run(source).returncode in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}

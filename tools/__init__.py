@@ -1,0 +1,1 @@
+"""Tools of the repository: the house rules and the report on requirements. No part of the package."""
