@@ -48,6 +48,9 @@ class Draft:
     __slots__ = ("bytes", "calls", "due_us", "headers", "keys", "timestamps", "values")
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
         self.values: list[bytes | None] = []
         self.bytes = 0
         self.keys: list[bytes | None] | None = None
@@ -91,6 +94,15 @@ class Draft:
             self.calls.append(call)
         values.append(value)
         self.bytes += size
+
+    def moved(self) -> Draft:
+        """All of it in another draft, and this one empty: whoever adds to it need not look for a new one."""
+        moved = Draft.__new__(Draft)
+        moved.values, moved.bytes = self.values, self.bytes
+        moved.keys, moved.headers, moved.timestamps = self.keys, self.headers, self.timestamps
+        moved.calls, moved.due_us = self.calls, self.due_us
+        self.clear()
+        return moved
 
     def half(self) -> tuple[Draft, Draft]:
         """Two of it, for a batch that came out too large."""
@@ -169,9 +181,8 @@ class Lane:
 
     def close(self, now_us: int) -> None:
         """Turn the open batch into bytes on their way."""
-        draft = self.draft
-        if draft.values:
-            self.draft = Draft()
+        if self.draft.values:
+            draft = self.draft.moved()
             if self.producing.ended is None:
                 self._close(now_us, draft)
             else:
@@ -375,7 +386,7 @@ class Lane:
 
     def fail_all(self, error: RostraError) -> None:
         self._disown()
-        self.draft, draft = Draft(), self.draft
+        draft = self.draft.moved()
         if draft.values:
             draft.fill_up(0)
             self._give_up(len(draft.values), draft.calls, error)
