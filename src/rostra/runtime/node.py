@@ -324,6 +324,4 @@ class Node:
         if effect.at_us is None:
             return
         delay_s = max(0.0, (effect.at_us - time.monotonic_ns() // 1000) / 1e6)
-        self._timers[effect.timer] = self._loop.call_later(
-            delay_s, lambda: self._settle_with(TimerFired(effect.timer))
-        )
+        self._timers[effect.timer] = self._loop.call_later(delay_s, lambda: self._settle_with(TimerFired(effect.timer)))
