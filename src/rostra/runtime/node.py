@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
@@ -20,7 +19,6 @@ from rostra.broker.api import (
     FindLast,
     Greeted,
     Listen,
-    Persisted,
     PushTo,
     Reply,
     Stop,
@@ -29,8 +27,8 @@ from rostra.broker.api import (
     SyncBroke,
 )
 from rostra.broker.broker import Broker
-from rostra.broker.disk import Disk, sync_failed
-from rostra.errors import SyncFailed
+from rostra.broker.disk import Disk, Job
+from rostra.errors import StorageError
 from rostra.fabric.api import (
     Append,
     Drop,
@@ -42,13 +40,12 @@ from rostra.fabric.api import (
     Send,
     SetTimer,
     Sync,
-    Synced,
     TimerFired,
     Trim,
     Truncate,
 )
 from rostra.fabric.solo.machine import Solo
-from rostra.log.store import Store, SyncJob
+from rostra.log.store import Store
 from rostra.model.ids import text
 from rostra.runtime.connection import ClientConnection
 from rostra.runtime.counters import Counters, registry_of
@@ -60,6 +57,7 @@ from rostra.wire.frames import encode
 from rostra.wire.messages import Failed
 
 BACKLOG = 1024
+FULL_DISK_RETRY_S = 0.1
 
 
 class Node:
@@ -83,10 +81,8 @@ class Node:
         self._connections: dict[Conn, ClientConnection] = {}
         self._last_conn = 0
         self._sending: list[ClientConnection] = []
-        self._due: deque[BrokerInput] = deque()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._syncing = False
-        self._persisting = 0
         self._sync_pool = ThreadPoolExecutor(4, thread_name_prefix="sync")
         self._read_pool = ThreadPoolExecutor(2, thread_name_prefix="read")
         self._servers: list[asyncio.Server] = []
@@ -146,7 +142,11 @@ class Node:
         await self._loop.run_in_executor(None, self._sync_pool.shutdown)
         await self._loop.run_in_executor(None, self._read_pool.shutdown)
         self._disk.flush()
-        self._disk.store.close(clean=clean and self.broker.broken is None)
+        try:
+            self._disk.store.close(clean=clean and self.broker.broken is None)
+        except StorageError as error:
+            # The next start finds no clean mark and recovers.
+            self.log.error("closing failed", error=str(error))
         self._files.close()
 
     def abandon(self) -> None:
@@ -181,10 +181,8 @@ class Node:
                 self.step(given)
             if not happened:
                 break
-        if not self._syncing:
-            job = self._disk.begin_sync()
-            if job is not None:
-                self._start_sync(job)
+        if not self._syncing and self._disk.wants_sync:
+            self._start_sync()
         if self._sending:
             sending, self._sending = self._sending, []
             for connection in sending:
@@ -211,7 +209,7 @@ class Node:
                 looked_up = self._loop.run_in_executor(self._read_pool, self._disk.look_up, effect)
                 looked_up.add_done_callback(lambda future: self._settle_with(future.result()))
             case Persist():
-                self._persist(effect)
+                self._run(self._disk.begin_persist(effect), lambda: None)
             case SetTimer():
                 self._set_timer(effect)
             case Note():
@@ -274,48 +272,47 @@ class Node:
 
     # --- disk and time ---
 
-    def _start_sync(self, job: SyncJob) -> None:
+    def _start_sync(self) -> None:
         """Back to back: the next sync begins when this one ends, and takes all that was written meanwhile."""
+        job = self._disk.begin_sync()
+        if job is None:
+            if self._disk.wants_sync:
+                self._loop.call_later(FULL_DISK_RETRY_S, self.settle)
+            return
         self._syncing = True
         started = time.perf_counter()
 
-        def done(future: asyncio.Future[None]) -> None:
+        def done() -> None:
             self._syncing = False
-            error = future.exception()
+            self.counters.synced((time.perf_counter() - started) * 1000)
+
+        self._run(job, done)
+
+    def _run(self, job: Job, done: Callable[[], None]) -> None:
+        """Runs a job on the pool; its inputs, or the failure, are stepped when it is over."""
+
+        def over(future: asyncio.Future[None]) -> None:
+            done()
             if self._closed:
                 return
-            if isinstance(error, OSError):
-                self._settle_with(SyncBroke(sync_failed(error)))
-                return
-            if error is not None:
-                self._settle_with(SyncBroke(SyncFailed(repr(error))))
-                return
-            self.counters.synced((time.perf_counter() - started) * 1000)
-            for partition, generation, offset in job.finish():
-                self.step(Synced(partition, generation, offset))
+            try:
+                future.result()
+                happened = job.finish()
+            except StorageError as error:
+                happened = [SyncBroke(error)]
+            for given in happened:
+                self.step(given)
             self.settle()
 
-        running = self._loop.run_in_executor(self._sync_pool, self._run_all, job.calls)
-        running.add_done_callback(done)
+        self._loop.run_in_executor(self._sync_pool, self._run_calls, job.calls).add_done_callback(over)
 
-    def _run_all(self, calls: list[Callable[[], None]]) -> None:
+    def _run_calls(self, calls: list[Callable[[], None]]) -> None:
         """Several files sync in parallel: one after the other would add up."""
         others = [self._sync_pool.submit(call) for call in calls[1:]]
-        calls[0]()
+        for call in calls[:1]:
+            call()
         for other in others:
             other.result()
-
-    def _persist(self, effect: Persist) -> None:
-        persisted = self._loop.run_in_executor(self._sync_pool, self._disk.begin_persist(effect))
-
-        def done(future: asyncio.Future[Persisted]) -> None:
-            error = future.exception()
-            if isinstance(error, OSError):
-                self._settle_with(SyncBroke(sync_failed(error)))
-            else:
-                self._settle_with(future.result())
-
-        persisted.add_done_callback(done)
 
     def _set_timer(self, effect: SetTimer) -> None:
         pending = self._timers.pop(effect.timer, None)
@@ -324,6 +321,4 @@ class Node:
         if effect.at_us is None:
             return
         delay_s = max(0.0, (effect.at_us - time.monotonic_ns() // 1000) / 1e6)
-        self._timers[effect.timer] = self._loop.call_later(
-            delay_s, lambda: self._settle_with(TimerFired(effect.timer))
-        )
+        self._timers[effect.timer] = self._loop.call_later(delay_s, lambda: self._settle_with(TimerFired(effect.timer)))
