@@ -112,7 +112,7 @@ class Broker:
         self.stopping = False
         self._stopped = False
         self._logs: dict[Partition, RecoveredLog] = {}
-        self._checkpoints: dict[int, ServedPartition] = {}
+        self._opened: list[tuple[int | None, KnownTopic]] = []
         self.now = Now(0, 0)
         self.out: list[BrokerEffect] = []
 
@@ -201,6 +201,11 @@ class Broker:
                     self.out += [Listen(), *self._set_timers()]
                 case _:
                     assert_never(effect)
+        if self._opened:
+            # Only now: the answer says where the new topic's partitions are served.
+            opened, self._opened = self._opened, []
+            for token, known in opened:
+                self.requests.opened(token, known)
 
     def _appended(self, effect: Append) -> None:
         served = self.catalogue.served(effect.partition)
@@ -287,7 +292,7 @@ class Broker:
         ]
         known = KnownTopic(Topic(spec.topic, spec.name, settings), partitions)
         self.catalogue.add(known)
-        self.requests.opened(effect.token, known)
+        self._opened.append((effect.token, known))
 
     def _serving(self, effect: Serving) -> None:
         served = self.catalogue.served(effect.partition)

@@ -199,10 +199,8 @@ class Disk:
 
     def _no_answer(self, effect: LookUp, error: RostraError) -> BrokerInput:
         match effect:
-            case Read():
+            case Read() | FindLast():
                 return ReadFailed(effect.token, effect.partition, error)
-            case FindLast():
-                return Located(effect.token, effect.end)
             case Survey():
                 return Sealed(effect.partition, ())
             case _:
@@ -214,7 +212,7 @@ def _recovered(facts: LogFacts) -> RecoveredLog:
     return RecoveredLog(
         Recovered(facts.partition, facts.first, facts.end, epochs, facts.damaged_at),
         facts.checkpoint,
-        tuple(ProducerStamp(*stamp) for stamp in facts.stamps),
+        tuple(ProducerStamp(s.base, s.last, s.producer, s.epoch, s.sequence, s.count) for s in facts.stamps),
         facts.segment_bytes,
         facts.bytes,
     )

@@ -69,7 +69,8 @@ class ServedPartition:
         if checkpoint is not None:
             self.producers.restore(read_checkpoint(checkpoint).producers)
         for stamp in stamps:
-            self.producers.apply(stamp)
+            if stamp.producer:
+                self.producers.apply(stamp)
 
     def appended(self, batch: bytearray, *, rolls: bool) -> None:
         base, last = base_offset_of(batch), last_offset(batch)

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import assert_never
 
 import structlog
@@ -50,7 +51,7 @@ from rostra.model.ids import text
 from rostra.runtime.connection import ClientConnection
 from rostra.runtime.counters import Counters, registry_of
 from rostra.runtime.exposition import Exposition
-from rostra.runtime.files import RealFiles
+from rostra.runtime.files import DiskFiles
 from rostra.runtime.identity import identify
 from rostra.runtime.settings import NodeSettings, split_address
 from rostra.wire.frames import encode
@@ -73,7 +74,7 @@ class Node:
         self.log = structlog.get_logger()
         self.address = ""
         self.metrics_address = ""
-        self._files = RealFiles(settings.directory)
+        self._files = DiskFiles(Path(settings.directory))
         self._disk = Disk(Store(self._files), syncs=settings.fsync == "commit")
         identity = identify(self._files)
         self.log = self.log.bind(node=text(identity.node))
