@@ -23,6 +23,6 @@ def _topics(context: typer.Context) -> list[str]:
 
     given = context.params.get("node") or (context.parent.params.get("node") if context.parent else None)
     configuration = Configuration({"node": given or None}, os.environ, find_files(None, os.environ))
-    patience = {"connect_timeout_ms": PATIENCE_MS, "call_timeout_ms": PATIENCE_MS}
-    with blocking.connect(*configuration.texts("node"), **patience) as client:
-        return [topic.name for topic in client.topics()]
+    addresses = configuration.texts("node")
+    with blocking.connect(*addresses, connect_timeout_ms=PATIENCE_MS, call_timeout_ms=PATIENCE_MS) as client:
+        return [topic.name for topic in client.list_topics()]

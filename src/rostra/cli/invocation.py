@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +29,9 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="TOML file to read instead of those in the usual places."),
 ]
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topic)]
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topic)
+]
 
 
 class Common(msgspec.Struct, frozen=True):
@@ -56,14 +59,14 @@ class Invocation:
 
 def begin(
     context: typer.Context,
+    flags: Mapping[str, object] | None = None,
     *,
     node: list[str] | None = None,
     output: str | None = None,
     config: Path | None = None,
-    **flags: object,
 ) -> Invocation:
+    """`flags` are further settings by name; None stands for a flag that was not given."""
     common: Common = context.obj or Common()
-    flags["node"] = node or common.node
-    flags["output"] = output or common.output
+    given = {**(flags or {}), "node": node or common.node, "output": output or common.output}
     files = find_files(config or common.config, os.environ)
-    return Invocation(Configuration(flags, os.environ, files))
+    return Invocation(Configuration(given, os.environ, files))

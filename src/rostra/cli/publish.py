@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
+import msgspec
 import typer
 
 from rostra.cli.configuration import Configuration
 from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TopicArgument, begin
 from rostra.cli.output import note
 from rostra.model.ids import check_topic_name
+from rostra.wire.messages import Acks
 
 if TYPE_CHECKING:
     from rostra.blocking import Client
+    from rostra.model.encode import Headers
 
 EXAMPLES = """
 rostra pub greetings hello
@@ -31,15 +36,21 @@ def publish(
         list[str] | None,
         typer.Argument(metavar="[VALUE]...", help="One record each; none, or `-`: one per line of stdin."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record; it chooses the partition.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", help="Key of every record; it chooses the partition.")
+    ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record. Repeatable.")
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record. Repeatable."),
     ] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Publish to this partition.")] = None,
     acks: Annotated[
         str | None,
-        typer.Option(metavar="none|owner|all", help="What to wait for: nothing, the owner's disk, every copy.",
-                     show_default="all"),
+        typer.Option(
+            metavar="none|owner|all",
+            help="What to wait for: nothing, the owner's disk, every copy.",
+            show_default="all",
+        ),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="One record per line of this file.")
@@ -58,18 +69,21 @@ def publish(
     headers = _headers(header or [])
     if file is not None and values:
         raise typer.BadParameter("values come from arguments or from a file, not from both", param_hint="'--file'")
-    invocation = begin(context, node=node, output=output, config=config, acks=acks)
+    invocation = begin(context, {"acks": acks}, node=node, output=output, config=config)
     records = _Records(topic, None if key is None else key.encode(), headers, partition, invocation.configuration)
     with invocation.connect() as client:
-        if values and values != ["-"]:
-            _publish_each(invocation, client, records, values * repeat)
+        if values and values != ["-"] and repeat == 1:
+            _publish_each(invocation, client, records, values)
+        elif values and values != ["-"]:
+            encoded = [value.encode() for value in values]
+            _publish_stream(invocation, client, records, chain.from_iterable(islice(cycle([encoded]), repeat)))
         elif file is not None:
             with file.open("rb") as lines:
-                _publish_lines(invocation, client, records, lines)
+                _publish_stream(invocation, client, records, _stripped(lines))
         else:
             if sys.stdin.isatty():
                 note("reading records from the terminal, one per line; Ctrl-D ends")
-            _publish_lines(invocation, client, records, sys.stdin.buffer)
+            _publish_stream(invocation, client, records, _stripped(sys.stdin.buffer))
 
 
 class _Records:
@@ -79,7 +93,7 @@ class _Records:
         self,
         topic: str,
         key: bytes | None,
-        headers: tuple[tuple[str, bytes], ...],
+        headers: Headers | None,
         partition: int | None,
         configuration: Configuration,
     ) -> None:
@@ -87,40 +101,47 @@ class _Records:
         self.key = key
         self.headers = headers
         self.partition = partition
-        self.acks = configuration.text("acks")
+        self.acks: Acks = msgspec.convert(configuration["acks"], Acks)
 
 
 def _publish_each(invocation: Invocation, client: Client, records: _Records, values: list[str]) -> None:
-    with client.producer(records.topic, acks=records.acks, partition=records.partition) as producer:
-        waiting = [producer.send(value.encode(), key=records.key, headers=records.headers) for value in values]
-        for pending in waiting:
-            ack = pending.result()
-            if invocation.output.is_json:
-                invocation.output.row({"topic": ack.topic, "partition": ack.partition, "offset": ack.offset})
-            else:
-                stored = f"at offset {ack.offset}" if ack.offset >= 0 else "(not waited for)"
-                invocation.output.line(f"{ack.topic}/{ack.partition} {stored}")
+    for value in values:
+        ack = client.publish(
+            records.topic,
+            value.encode(),
+            key=records.key,
+            headers=records.headers,
+            partition=records.partition,
+            acks=records.acks,
+        )
+        if invocation.output.is_json:
+            invocation.output.row({"topic": ack.topic, "partition": ack.partition, "offset": ack.offset})
+        else:
+            stored = f"offset {ack.offset}" if ack.offset >= 0 else "sent, without waiting"
+            invocation.output.line(f"{ack.topic}/{ack.partition}  {stored}")
 
 
-def _publish_lines(invocation: Invocation, client: Client, records: _Records, lines: BinaryIO) -> None:
+def _publish_stream(invocation: Invocation, client: Client, records: _Records, values: Iterable[bytes]) -> None:
     sent = 0
     with client.producer(records.topic, acks=records.acks, partition=records.partition) as producer:
-        for line in lines:
-            # One write per line typed would be lost in a buffer; the producer batches what comes faster.
-            producer.send(line.rstrip(b"\r\n"), key=records.key, headers=records.headers)
+        for value in values:
+            producer.send(value, records.key, records.headers)
             sent += 1
-        producer.flush()
     if invocation.output.is_json:
         invocation.output.row({"topic": records.topic, "records": sent, "acks": records.acks})
     else:
         invocation.output.line(f"{sent} records published to {records.topic} (acks={records.acks})")
 
 
-def _headers(given: list[str]) -> tuple[tuple[str, bytes], ...]:
-    headers = []
+def _stripped(lines: BinaryIO) -> Iterator[bytes]:
+    return (line.rstrip(b"\r\n") for line in lines)
+
+
+def _headers(given: list[str]) -> Headers | None:
+    headers: list[tuple[str, bytes]] = []
     for written in given:
         name, equals, value = written.partition("=")
         if not name or not equals:
             raise typer.BadParameter(f"{written!r} is not NAME=VALUE", param_hint="'--header'")
         headers.append((name, value.encode()))
-    return tuple(headers)
+    return headers or None

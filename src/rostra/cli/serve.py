@@ -59,17 +59,16 @@ def serve(
     It runs until Ctrl-C or SIGTERM, then finishes what is under way and exits with 0; a second Ctrl-C does not wait.
     Logs go to stderr: JSON lines, or coloured ones on a terminal.
     """
-    configuration = begin(
-        context,
-        config=config,
-        data=None if data is None else str(data),
-        listen=listen,
-        fsync=fsync,
-        metrics=metrics,
-        log_level=log_level,
-        stop_deadline_ms=stop_deadline,
+    flags = {
+        "data": None if data is None else str(data),
+        "listen": listen,
+        "fsync": fsync,
+        "metrics": metrics,
+        "log_level": log_level,
+        "stop_deadline_ms": stop_deadline,
         **_limits(limit or []),
-    ).configuration
+    }
+    configuration = begin(context, flags, config=config).configuration
     from rostra.runtime import serve as process
 
     finished = process.serve(node_settings(configuration), log_level=configuration.text("log_level"))

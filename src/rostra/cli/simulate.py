@@ -12,7 +12,9 @@ rostra sim --seeds 4711 --trace trace.jsonl"""
 
 
 def simulate(
-    seeds: Annotated[str, typer.Option(metavar="FIRST:END", help="Seeds to run, the last one excluded; or one.")] = "0:100",
+    seeds: Annotated[
+        str, typer.Option(metavar="FIRST:END", help="Seeds to run, the last one excluded; or one.")
+    ] = "0:100",
 ) -> None:
     """Run a node and its clients on virtual time with faults, once per seed, and check every promise."""
     from rostra.simulator.command import simulate as run

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from rostra.cli.exits import ExitCode
 from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, TopicArgument, begin
-from rostra.cli.output import Cell, Output, bytes_cell, note
+from rostra.cli.output import Cell, bytes_cell, note
 from rostra.cli.quantities import parse_duration_ms
-from rostra.errors import TimedOut
 from rostra.model.ids import check_topic_name
 
 if TYPE_CHECKING:
@@ -51,23 +51,22 @@ def subscribe(
     """
     check_topic_name(topic)
     begin_at = parse_start(start)
-    patience_ms = _patience_ms(timeout)
+    patience_s = _patience_s(timeout)
     invocation = begin(context, node=node, output=output, config=config)
-    show = _raw if raw else _json if invocation.output.is_json else _line
+    encode = _raw if raw else _json if invocation.output.is_json else _line
     shown = 0
     with (
         invocation.connect() as client,
         client.subscribe(topic, start=begin_at, partition=partition) as subscription,
     ):
-        while count is None or shown < count:
-            try:
-                record = subscription.get(timeout_ms=patience_ms)
-            except TimedOut:
+        for batch in subscription.batches(patience_s):
+            records = batch.records()[: None if count is None else count - shown]
+            invocation.output.write(b"".join(map(encode, records)))
+            shown += len(records)
+            if shown == count:
                 break
-            show(invocation.output, record)
-            shown += 1
     if count is not None and shown < count:
-        note(f"note: {shown} of {count} records came")
+        note(f"note: {shown} of {count} records came before the timeout")
         raise typer.Exit(ExitCode.FAILURE)
 
 
@@ -84,18 +83,18 @@ def parse_start(written: str) -> Start:
     raise typer.BadParameter(f"{written!r} is none of earliest, latest, an offset, last:N", param_hint="'--from'")
 
 
-def _patience_ms(timeout: str | None) -> int | None:
+def _patience_s(timeout: str | None) -> float | None:
     try:
-        return None if timeout is None else parse_duration_ms(timeout)
+        return None if timeout is None else parse_duration_ms(timeout) / 1000
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--timeout'") from None
 
 
-def _raw(output: Output, record: Record) -> None:
-    output.write((record.value or b"") + b"\n")
+def _raw(record: Record) -> bytes:
+    return (record.value or b"") + b"\n"
 
 
-def _json(output: Output, record: Record) -> None:
+def _json(record: Record) -> bytes:
     row: dict[str, Cell] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -106,14 +105,14 @@ def _json(output: Output, record: Record) -> None:
     }
     if record.headers:
         row["headers"] = [{"name": name, **bytes_cell("value", content)} for name, content in record.headers]
-    output.row(row)
+    return msgspec.json.encode(row) + b"\n"
 
 
-def _line(output: Output, record: Record) -> None:
+def _line(record: Record) -> bytes:
     at = datetime.fromtimestamp(record.timestamp_us / 1e6, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
     place = f"{record.topic}/{record.partition}@{record.offset}"
     key = "" if record.key is None else f"{_shown(record.key)} → "
-    output.line(f"{at}  {place}  {key}{'∅' if record.value is None else _shown(record.value)}")
+    return f"{at}  {place}  {key}{'∅' if record.value is None else _shown(record.value)}\n".encode()
 
 
 def _shown(content: bytes) -> str:

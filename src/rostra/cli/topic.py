@@ -9,7 +9,7 @@ import typer
 from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, TopicArgument, begin
 from rostra.cli.output import Cell, note
 from rostra.cli.quantities import parse_bytes, parse_duration_ms, show_bytes, show_duration
-from rostra.errors import TopicExists, UnknownTopic
+from rostra.errors import UnknownTopic
 from rostra.model.ids import check_topic_name, text
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ DESCRIBE_EXAMPLES = """
 rostra topic describe orders
 rostra -n 127.0.0.1:7401 topic describe orders -o json"""
 
+SEGMENT_BYTES = 64 << 20
 LIST_COLUMNS = ("name", "partitions", "retention", "retention_bytes", "id")
 DESCRIBE_COLUMNS = ("partition", "state", "first", "commit", "end", "records", "bytes", "epoch")
 
@@ -80,23 +81,16 @@ def create(
     check_topic_name(name)
     if retention is not None and retention_ms is not None:
         raise typer.BadParameter("give --retention or --retention-ms, not both", param_hint="'--retention'")
-    from rostra.wire.messages import TopicSettings
-
-    settings = TopicSettings(
-        partitions=partitions,
-        retention_ms=_duration_ms(retention) if retention_ms is None else retention_ms,
-        retention_bytes=_bytes(retention_bytes),
-        segment_bytes=_bytes(segment_bytes) or TopicSettings().segment_bytes,
-    )
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
-        try:
-            made = client.create_topic(name, settings)
-        except TopicExists:
-            if not if_not_exists:
-                raise
-            note(f"topic {name} exists already")
-            return
+        made = client.create_topic(
+            name,
+            partitions,
+            retention_ms=_duration_ms(retention) if retention_ms is None else retention_ms,
+            retention_bytes=_bytes(retention_bytes),
+            segment_bytes=_bytes(segment_bytes) or SEGMENT_BYTES,
+            if_not_exists=if_not_exists,
+        )
     invocation.output.rows([_row(made.topic, made.name, made.settings)], columns=LIST_COLUMNS)
 
 

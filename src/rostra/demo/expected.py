@@ -22,7 +22,7 @@ class Acknowledgement(NamedTuple):
     publisher: str
     topic: str
     first: int
-    count: int
+    records: int
 
 
 class Interest(NamedTuple):
@@ -38,7 +38,7 @@ def acknowledged(acknowledgements: Iterable[Acknowledgement], topic: str) -> fro
         RecordName(ack.publisher, number)
         for ack in acknowledgements
         if ack.topic == topic
-        for number in range(ack.first, ack.first + ack.count)
+        for number in range(ack.first, ack.first + ack.records)
     )
 
 
