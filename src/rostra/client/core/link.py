@@ -70,7 +70,8 @@ class Link:
         self.address = self.addresses[self._place]
         self.number += 1
         self.state = State.DIALING
-        self._due_us = now_us + self.options.connect_timeout_ms * 1000
+        # A share of the time for each address, so that one that swallows everything does not use it up.
+        self._due_us = now_us + self.options.connect_timeout_ms * 1000 // len(self.addresses)
         self.out.append(Dial(self.number, self.address))
 
     def learn(self, address: str) -> None:

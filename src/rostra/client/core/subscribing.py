@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from functools import partial
 
@@ -212,6 +213,14 @@ class Subscribing:
         feed = self.feeds.get(partition)
         if feed is not None:
             feed.taken(size)
+
+    def positions(self, queued: Iterable[Delivered]) -> dict[int, int]:
+        """By partition, the offset before which nothing was handed out, given what still waits to be."""
+        first = {delivered.partition: delivered.first_offset for delivered in reversed(list(queued))}
+        return {index: first.get(index, feed.next or 0) for index, feed in self.feeds.items()}
+
+    def lag(self, positions: dict[int, int]) -> int:
+        return sum(max(feed.commit - positions[index], 0) for index, feed in self.feeds.items())
 
     def leave(self, call: CallNumber) -> None:
         """Unsubscribe: nothing is delivered any more, and the call is done when the node knows."""
