@@ -24,9 +24,9 @@ from rostra.demo.workers import (
 )
 from rostra.testing.process import ProcessNode
 
-ORDERS = "demo/orders"
-CLICKS = "demo/clicks"
-CHUNK = 50
+ORDERS = "orders"
+CLICKS = "clicks"
+CHUNK = 25
 TICK_S = 0.05
 DOWN_S = 0.5
 """How long the node stays dead, so that it is noticed."""

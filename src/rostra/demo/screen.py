@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from threading import Lock
 from types import TracebackType
@@ -18,7 +17,6 @@ from rich.text import Text
 import rostra
 from rostra.demo.verdict import Verdict
 
-EVENTS_SHOWN = 14
 PLAIN_INTERVAL_S = 2.0
 
 
@@ -38,8 +36,6 @@ class Screen:
         self._console = console
         self._begun = time.monotonic()
         self._lock = Lock()
-        self._said: deque[Text] = deque(maxlen=EVENTS_SHOWN)
-        self._counted: Sequence[Counted] = ()
         self._live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
         self._plain_due = 0.0
 
@@ -97,7 +93,8 @@ def _table(counted: Sequence[Counted]) -> Table:
 
 
 def verdict_table(verdict: Verdict) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_footer=True)
+    # Eight columns must fit eighty characters.
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_footer=True)
     total = [
         ("subscriber", "total", "left"),
         ("topic", "", "left"),
