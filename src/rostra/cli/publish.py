@@ -37,13 +37,13 @@ def publish(
         typer.Argument(metavar="[VALUE]...", help="One record each; none, or `-`: one per line of stdin."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", "-k", help="Key of every record; it chooses the partition.")
+        str | None, typer.Option("--key", "-k", metavar="KEY", help="Key of every record; it chooses the partition.")
     ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record. Repeatable."),
     ] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="Publish to this partition.")] = None,
+    partition: Annotated[int | None, typer.Option(metavar="N", min=0, help="Publish to this partition.")] = None,
     acks: Annotated[
         str | None,
         typer.Option(
@@ -53,9 +53,9 @@ def publish(
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="One record per line of this file.")
+        Path | None, typer.Option(metavar="FILE", exists=True, dir_okay=False, help="One record per line of this file.")
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Publish the values this many times.")] = 1,
+    repeat: Annotated[int, typer.Option(metavar="N", min=1, help="Publish the values this many times.")] = 1,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,

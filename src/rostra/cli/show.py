@@ -14,9 +14,11 @@ rostra demo --records 2000 --kills 1 --duration 4s"""
 
 
 def demo(
-    records: Annotated[int, typer.Option(min=10, help="Records each publisher sends.")] = 20_000,
+    records: Annotated[int, typer.Option(metavar="N", min=10, help="Records each publisher sends.")] = 20_000,
     duration: Annotated[str, typer.Option(metavar="TIME", help="How long the publishers take.")] = "15s",
-    kills: Annotated[int, typer.Option(min=0, max=20, help="How often the node is killed in mid-stream.")] = 3,
+    kills: Annotated[
+        int, typer.Option(metavar="N", min=0, max=20, help="How often the node is killed in mid-stream.")
+    ] = 3,
 ) -> None:
     """Show a node that is killed in mid-stream, and clients that lose nothing.
 

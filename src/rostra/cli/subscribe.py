@@ -32,8 +32,12 @@ def subscribe(
         str,
         typer.Option("--from", "-f", metavar="earliest|latest|OFFSET|last:N", help="Where to begin."),
     ] = "latest",
-    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="End after this many records.")] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="This partition only.", show_default="all")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", metavar="N", min=1, help="End after this many records.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="This partition only.", show_default="all")
+    ] = None,
     timeout: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="End when no record came for so long, e.g. 5s.", show_default="never"),

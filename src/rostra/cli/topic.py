@@ -58,12 +58,14 @@ def _duration_ms(written: str | None) -> int:
 def create(
     context: typer.Context,
     name: TopicArgument,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, max=1024, help="Number of partitions.")] = 1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", metavar="N", min=1, max=1024, help="Number of partitions.")
+    ] = 1,
     retention: Annotated[
         str | None, typer.Option(metavar="TIME", help="Delete records older than this, e.g. 7d.", show_default="never")
     ] = None,
     retention_ms: Annotated[
-        int | None, typer.Option(min=0, help="The same in milliseconds; 0: never.", show_default="0")
+        int | None, typer.Option(metavar="MS", min=0, help="The same in milliseconds; 0: never.", show_default="0")
     ] = None,
     retention_bytes: Annotated[
         str | None,
