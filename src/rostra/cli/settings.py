@@ -115,6 +115,7 @@ LIMIT_MEANINGS = {
     "producers_per_partition_max": "beyond it the least recently used producer is forgotten",
     "credit_bytes_max": "what one subscription may have granted at most",
     "push_bytes_max": "about how much goes into one push",
+    "burst_bytes_max": "about how much is pushed to a connection before its answers are sent",
     "read_bytes_max": "about how much a subscriber that fell behind is read at a time",
     "tail_bytes_max": "recent batches kept in memory; older ones are read from disk",
     "history_max": "the largest N of a subscription from last:N",
@@ -133,7 +134,7 @@ def _limits() -> tuple[Setting, ...]:
             parse = byte_count
         elif field.name.endswith("_ms"):
             parse = duration_ms
-        limits.append(Setting("limits", field.name, field.default, parse, LIMIT_MEANINGS[field.name]))
+        limits.append(Setting("limits", field.name, field.default, parse, LIMIT_MEANINGS.get(field.name, "")))
     return tuple(limits)
 
 
