@@ -1,0 +1,210 @@
+"""A producer for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from time import monotonic_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rostra.client.core.effects import Acknowledged
+from rostra.client.core.options import ProducerSettings
+from rostra.client.core.producing import PER_RECORD_BYTES, Producing
+from rostra.errors import ClientClosed, LimitExceeded, RostraError
+from rostra.model.encode import Headers
+
+if TYPE_CHECKING:
+    from rostra.client.aio import Client
+
+
+class Producer:
+    """Sends a stream of records into a topic. Made by `Client.producer`.
+
+    A record given to `send` leaves by the end of the loop's turn, or when the batches before it have become few;
+    `flush` tells when all are stored.
+
+    >>> async with client.producer("orders") as producer:  # doctest: +SKIP
+    ...     await producer.send_many([b"one", b"two"])
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        settings: ProducerSettings,
+        on_ack: Callable[[Acknowledged], None] | None,
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._settings = settings
+        self._batch_bytes = settings.batch_bytes
+        self._state: Producing | None = None
+        self._turning = False
+        self.on_ack = on_ack
+
+    # --- opening and closing -------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Find the topic; `async with` and `await` do it too."""
+        if self._state is None:
+            client = self._client
+            call, answer = client._new_call()
+            state = client._core.open_producer(_now_us(), call, self._topic, self._settings)
+            await client._answered(answer)
+            self._state = state
+            client._producers[state.number] = self
+        return self
+
+    def __await__(self) -> Generator[object, None, Self]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        elif issubclass(kind, Exception):
+            # The block failed for its own reason, which must not be hidden by ours.
+            with suppress(RostraError):
+                await self.close()
+        else:
+            self._forget()
+
+    async def close(self) -> None:
+        """Flush, and give up the producer."""
+        try:
+            if self._state is not None and not self._client._core.closed:
+                await self.flush()
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._state is not None:
+            self._client._producers.pop(self._state.number, None)
+            self._client._core.close_producer(self._state)
+            self._client._run()
+
+    # --- records -------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Give one record; waits only while the window is full.
+
+        >>> await producer.send(b"milk", key=b"customer-7")  # doctest: +SKIP
+        """
+        if self._state is not None and self._state.was_full:
+            await self._give_way()
+        if self.send_nowait(value, key, headers, timestamp, partition):
+            await self._give_way()
+
+    def send_nowait(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> bool:
+        """Give one record without waiting. True when a batch left, which is a good moment to let others run.
+
+        Raises `LimitExceeded` when the window is full.
+        """
+        state = self._state
+        if state is None:
+            raise ClientClosed()
+        if state.was_full and state.full:
+            raise LimitExceeded("window_bytes", self._settings.window_bytes)
+        if key is None and headers is None and timestamp is None and partition is None and value is not None:
+            draft = state.draft
+            draft.values.append(value)
+            draft.bytes += len(value) + PER_RECORD_BYTES
+            if draft.bytes < self._batch_bytes:
+                if not self._turning:
+                    self._schedule_turn()
+                return False
+            if state.ended is not None:
+                raise state.ended
+            state.close(_now_us())
+        else:
+            state.add(_now_us(), value, key, headers, timestamp, partition)
+        if self._client._core.idle:
+            if not self._turning:
+                self._schedule_turn()
+            return False
+        self._client._run()
+        return True
+
+    async def send_many(self, values: Sequence[bytes | None]) -> None:
+        """Give many records at once, the fastest way in.
+
+        >>> await producer.send_many([b"%d" % n for n in range(100_000)])  # doctest: +SKIP
+        """
+        state = self._state
+        if state is None:
+            raise ClientClosed()
+        at, end = 0, len(values)
+        while at < end:
+            if state.full:
+                await self._give_way()
+            at = state.add_many(_now_us(), values, at)
+            if not self._client._core.idle:
+                self._client._run()
+        if not self._turning:
+            self._schedule_turn()
+
+    async def flush(self) -> None:
+        """Return when all records given so far are acknowledged; raise the first error if some were given up."""
+        if self._state is None:
+            raise ClientClosed()
+        call, answer = self._client._new_call()
+        self._state.flush(_now_us(), call)
+        await self._client._answered(answer)
+
+    # --- counters ------------------------------------------------------------------------------------
+
+    @property
+    def sent(self) -> int:
+        """Records in closed batches."""
+        return 0 if self._state is None else self._state.sent
+
+    @property
+    def acked(self) -> int:
+        """Records acknowledged."""
+        return 0 if self._state is None else self._state.acked
+
+    # --- turns ---------------------------------------------------------------------------------------
+
+    def _schedule_turn(self) -> None:
+        self._turning = True
+        loop = self._client._loop
+        assert loop is not None
+        loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turning = False
+        if self._state is not None:
+            self._state.turn(_now_us())
+            self._client._run()
+
+    async def _give_way(self) -> None:
+        state = self._state
+        assert state is not None
+        # At least one turn of the loop: acknowledgements can only be read there.
+        await asyncio.sleep(0)
+        while state.full:
+            await asyncio.shield(self._client._room_for(state.number))
+
+
+def _now_us() -> int:
+    return monotonic_ns() // 1000

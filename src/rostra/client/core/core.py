@@ -1,0 +1,553 @@
+"""The client as one state machine. Methods are its inputs; `take` gives the effects they caused, in order.
+
+A driver opens and closes connections as told, brings what they carry, and calls `tick` not later than `deadline_us`.
+All times are monotonic microseconds; `wall_offset_us` added to them gives the time of day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import assert_never
+
+from rostra.client.core.asks import Ask, Asks
+from rostra.client.core.directory import Directory
+from rostra.client.core.effects import (
+    CallNumber,
+    ClientEffect,
+    Done,
+    Fail,
+    LinkNumber,
+    ProducerNumber,
+    Result,
+    SubscriptionNumber,
+    Tell,
+    TopicDescription,
+)
+from rostra.client.core.events import Connected, Disconnected, Reconnected
+from rostra.client.core.lane import Outgoing
+from rostra.client.core.link import Link, State
+from rostra.client.core.options import Options, ProducerSettings, Start, start_on_the_wire
+from rostra.client.core.producing import Producing
+from rostra.client.core.subscribing import Feed, FeedState, Leaving, Subscribing
+from rostra.errors import (
+    ClientClosed,
+    IncompatibleVersion,
+    InvalidSetting,
+    Moved,
+    PeerViolation,
+    RostraError,
+    TopicError,
+    Unreachable,
+    from_wire,
+)
+from rostra.model.encode import Headers
+from rostra.model.ids import check_topic_name
+from rostra.wire.messages import (
+    ClientMessage,
+    CreateTopic,
+    DeleteTopic,
+    DescribeTopic,
+    Ended,
+    Failed,
+    Goodbye,
+    ListTopics,
+    Located,
+    NodeMessage,
+    Ping,
+    Pong,
+    Published,
+    Push,
+    Subscribed,
+    Topic,
+    TopicCreated,
+    TopicDescribed,
+    TopicDropped,
+    TopicPage,
+    TopicSettings,
+    Unsubscribed,
+    Welcome,
+)
+
+Build = Callable[[int], ClientMessage]
+Answered = Callable[[int, NodeMessage], None]
+
+PUBLISHERS_MAX = 1024
+CREDIT_BYTES = 4 << 20
+
+
+class Core:
+    def __init__(self, options: Options, random: Random, wall_offset_us: int = 0) -> None:
+        self.options = options
+        self.random = random
+        self.wall_offset_us = wall_offset_us
+        self.closed = False
+        self._out: list[ClientEffect] = []
+        self.link = Link(options, random, self._out)
+        self._asks = Asks(self.link)
+        self._call_timeout_us = options.call_timeout_ms * 1000
+        self._directory = Directory(self.link, self._asks, create=options.auto_create, timeout_us=self._call_timeout_us)
+        self._producers: dict[ProducerNumber, Producing] = {}
+        self._publishers: dict[tuple[str, str], Producing] = {}
+        """For `publish`: one producer per topic and level of acknowledgement."""
+        self._subscriptions: dict[SubscriptionNumber, Subscribing] = {}
+        self._feeds: dict[int, Feed] = {}
+        self._last_number = 0
+        self._starting: CallNumber = 0
+        self._start_due_us = 0
+        self._welcome: Welcome | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there are no effects to take."""
+        return not self._out
+
+    def take(self) -> list[ClientEffect]:
+        """The effects since the last time, to be carried out in order."""
+        effects = self._out[:]
+        self._out.clear()
+        return effects
+
+    # --- the connection ------------------------------------------------------------------------------
+
+    def start(self, now_us: int, call: CallNumber) -> None:
+        """Connect; done when a node has welcomed us, failed when none did in time."""
+        self._starting = call
+        self._start_due_us = now_us + self.options.connect_timeout_ms * 1000
+        self.link.dial(now_us)
+
+    def opened(self, now_us: int, link: LinkNumber) -> None:
+        if link == self.link.number and self.link.state is State.DIALING:
+            self.link.greet(now_us)
+
+    def lost(self, now_us: int, link: LinkNumber, reason: str) -> None:
+        """The connection ended, or could not be opened."""
+        if link == self.link.number and self.link.state in (State.DIALING, State.GREETING, State.UP):
+            self._disconnected(now_us, reason, hang_up=False)
+
+    def congested(self, link: LinkNumber) -> None:
+        """The driver's send buffer is over its mark: whoever waits for no acknowledgement must wait for this."""
+        if link == self.link.number:
+            self.link.congested = True
+
+    def drained(self, link: LinkNumber) -> None:
+        if link == self.link.number:
+            self.link.congested = False
+            for producing in self._producers.values():
+                producing.drained()
+
+    def _connected(self, now_us: int, welcome: Welcome) -> None:
+        link = self.link
+        attempts = link.failures
+        link.welcomed(now_us, welcome)
+        if self._welcome is not None and self._welcome.cluster != welcome.cluster:
+            # Ids of topics mean nothing in another cluster.
+            self._directory.forget_all()
+        if self._welcome is None:
+            event: Connected | Reconnected = Connected(link.address, welcome.cluster, welcome.node, welcome.fabric)
+        else:
+            event = Reconnected(link.address, welcome.cluster, welcome.node, attempts)
+        self._out.append(Tell(event))
+        self._welcome = welcome
+        if self._starting:
+            self._out.append(Done(self._starting, None))
+            self._starting = 0
+        self._asks.connected(now_us)
+        for producing in self._producers.values():
+            producing.connected(now_us)
+        for subscribing in self._subscriptions.values():
+            subscribing.connected()
+
+    def _disconnected(self, now_us: int, reason: str, *, hang_up: bool) -> None:
+        link = self.link
+        if link.up:
+            self._out.append(Tell(Disconnected(link.address, reason)))
+        leaving = [waiter for waiter in link.awaiting.values() if isinstance(waiter, Leaving)]
+        link.broken(now_us, reason, hang_up=hang_up)
+        self._asks.disconnected()
+        for producing in self._producers.values():
+            producing.disconnected()
+        for subscribing in self._subscriptions.values():
+            subscribing.disconnected()
+        for waiter in leaving:
+            # A subscription does not outlive its connection.
+            self._left(waiter)
+
+    def close(self, now_us: int) -> None:
+        """End everything; what is not acknowledged by now fails."""
+        if self.closed:
+            return
+        self.closed = True
+        error = ClientClosed()
+        if self.link.up:
+            self.link.write(Goodbye("client closes"))
+        leaving = [waiter for waiter in self.link.awaiting.values() if isinstance(waiter, Leaving)]
+        self.link.stop()
+        for waiter in leaving:
+            self._left(waiter)
+        if self._starting:
+            self._out.append(Fail(self._starting, error))
+            self._starting = 0
+        self._asks.fail_all(now_us, error)
+        for producing in list(self._producers.values()):
+            producing.end(error)
+        for subscribing in list(self._subscriptions.values()):
+            subscribing.end(error)
+        self._producers.clear()
+        self._publishers.clear()
+        self._subscriptions.clear()
+        self._feeds.clear()
+
+    # --- messages ------------------------------------------------------------------------------------
+
+    def received(self, now_us: int, link: LinkNumber, message: NodeMessage, payload: bytearray | None) -> None:
+        if link != self.link.number or self.link.state not in (State.GREETING, State.UP):
+            return
+        self.link.heard(now_us)
+        try:
+            if self.link.up:
+                self._received(now_us, message, payload)
+            else:
+                self._greeted(now_us, message)
+        except PeerViolation as violation:
+            self._disconnected(now_us, str(violation), hang_up=True)
+
+    def _greeted(self, now_us: int, message: NodeMessage) -> None:
+        match message:
+            case Welcome():
+                self._connected(now_us, message)
+            case Failed():
+                error = from_wire(message.code, message.carried)
+                self._disconnected(now_us, str(error), hang_up=True)
+                if isinstance(error, IncompatibleVersion) and self._starting:
+                    self._give_up_start(now_us, error)
+            case Goodbye():
+                self._disconnected(now_us, message.reason, hang_up=True)
+            case _:
+                raise PeerViolation("message not expected now", f"{type(message).__name__} before Welcome")
+
+    def _received(self, now_us: int, message: NodeMessage, payload: bytearray | None) -> None:
+        match message:
+            case Push():
+                feed = self._feeds.get(message.subscription)
+                if feed is not None and payload is not None:
+                    feed.pushed(message, payload)
+            case Published():
+                waiter = self.link.awaiting.pop(message.request, None)
+                if isinstance(waiter, Outgoing):
+                    waiter.lane.published(now_us, waiter, message.offset)
+            case Pong():
+                pass
+            case Ping():
+                self.link.write(Pong(message.request))
+            case Failed():
+                self._failed(now_us, message)
+            case Subscribed():
+                waiter = self.link.awaiting.pop(message.request, None)
+                if isinstance(waiter, Feed) and waiter.state is FeedState.ASKED:
+                    waiter.subscribed(message)
+                    waiter.subscribing.stands()
+            case Unsubscribed():
+                waiter = self.link.awaiting.pop(message.request, None)
+                if isinstance(waiter, Leaving):
+                    self._left(waiter)
+            case Ended():
+                feed = self._feeds.get(message.subscription)
+                if feed is not None:
+                    feed.refused(now_us, from_wire(message.code, message.carried))
+            case Located() | TopicCreated() | TopicDropped() | TopicPage() | TopicDescribed():
+                waiter = self.link.awaiting.pop(message.request, None)
+                if isinstance(waiter, Ask):
+                    self._asks.answered(now_us, message.request, waiter, message)
+            case Goodbye():
+                self._disconnected(now_us, message.reason, hang_up=True)
+            case Welcome():
+                raise PeerViolation("message not expected now", "a second Welcome")
+            case _:
+                assert_never(message)
+
+    def _failed(self, now_us: int, message: Failed) -> None:
+        error = from_wire(message.code, message.carried)
+        if isinstance(error, Moved):
+            self.link.learn(error.address)
+        waiter = self.link.awaiting.pop(message.request, None)
+        match waiter:
+            case Outgoing():
+                if isinstance(error, TopicError):
+                    self._forget_topic(waiter.lane.producing.name)
+                waiter.lane.refused(now_us, waiter, error)
+                if waiter.lane.producing.ended is not None:
+                    self._producers.pop(waiter.lane.producing.number, None)
+            case Feed():
+                if isinstance(error, TopicError):
+                    self._forget_topic(waiter.subscribing.name)
+                waiter.refused(now_us, error)
+            case Ask():
+                self._asks.refused(now_us, message.request, waiter, error)
+            case Leaving():
+                self._left(waiter)
+            case None:
+                for request, lane, epoch in self.link.unanswered:
+                    if request == message.request:
+                        lane.refused_unanswered(epoch, error)
+                        break
+            case _:
+                assert_never(waiter)
+
+    def _left(self, leaving: Leaving) -> None:
+        leaving.open -= 1
+        if leaving.open == 0 and leaving.call:
+            self._out.append(Done(leaving.call, None))
+
+    def _forget_topic(self, name: str) -> None:
+        """What the name meant is gone; whoever asks for it next gets what it means now."""
+        self._directory.forget(name)
+        for acks in ("none", "owner", "all"):
+            self._publishers.pop((name, acks), None)
+
+    # --- topics --------------------------------------------------------------------------------------
+
+    def create_topic(self, now_us: int, call: CallNumber, name: str, settings: TopicSettings) -> None:
+        """Done with the `Topic`."""
+        check_topic_name(name)
+        self._ask(now_us, call, f"create {name}", partial(CreateTopic, name=name, settings=settings))
+
+    def delete_topic(self, now_us: int, call: CallNumber, name: str) -> None:
+        self._forget_topic(name)
+        self._ask(now_us, call, f"delete {name}", partial(DeleteTopic, name=name))
+
+    def describe_topic(self, now_us: int, call: CallNumber, name: str) -> None:
+        """Done with a `TopicDescription`."""
+        self._ask(now_us, call, f"describe {name}", partial(DescribeTopic, name=name))
+
+    def list_topics(self, now_us: int, call: CallNumber) -> None:
+        """Done with all topics by name, however many pages that takes."""
+        self._list_from(now_us, call, (), "")
+
+    def _list_from(self, now_us: int, call: CallNumber, so_far: tuple[Topic, ...], after: str) -> None:
+        def answered(now_us: int, message: NodeMessage) -> None:
+            if not isinstance(message, TopicPage):
+                raise PeerViolation("message not expected now", f"{type(message).__name__} to ListTopics")
+            topics = so_far + message.topics
+            if message.more and message.topics:
+                self._list_from(now_us, call, topics, message.topics[-1].name)
+            else:
+                self._out.append(Done(call, topics))
+
+        self._add_ask(now_us, call, "list topics", partial(ListTopics, after=after), answered)
+
+    def _ask(self, now_us: int, call: CallNumber, what: str, build: Build) -> None:
+        def answered(now_us: int, message: NodeMessage) -> None:
+            self._out.append(Done(call, _result_of(message)))
+
+        self._add_ask(now_us, call, what, build, answered)
+
+    def _add_ask(self, now_us: int, call: CallNumber, what: str, build: Build, answered: Answered) -> None:
+        def failed(now_us: int, error: RostraError) -> None:
+            self._out.append(Fail(call, error))
+
+        self._check_open()
+        self._asks.add(now_us, Ask(what, build, answered, failed, now_us + self._call_timeout_us))
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClientClosed()
+
+    # --- producing -----------------------------------------------------------------------------------
+
+    def open_producer(self, now_us: int, call: CallNumber, name: str, settings: ProducerSettings) -> Producing:
+        """Done when the topic is located, so that `draft` may be used."""
+        self._check_open()
+        check_topic_name(name)
+        producing = self._new_producer(name, settings)
+
+        def found(now_us: int, located: Located) -> None:
+            self._place(now_us, producing, located)
+            failure = producing.ended
+            self._out.append(Done(call, None) if failure is None else Fail(call, failure))
+
+        def failed(now_us: int, error: RostraError) -> None:
+            producing.end(error)
+            self._producers.pop(producing.number, None)
+            self._out.append(Fail(call, error))
+
+        self._directory.find(now_us, name, found, failed)
+        return producing
+
+    def close_producer(self, producing: Producing) -> None:
+        """Forget it; what it has under way is given up. `flush` first."""
+        if self._producers.pop(producing.number, None) is not None:
+            producing.end(ClientClosed())
+
+    def publish(
+        self,
+        now_us: int,
+        call: CallNumber,
+        name: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_us: int | None = None,
+        partition: int | None = None,
+        acks: str = "all",
+    ) -> Producing:
+        """Done with an `Ack`. The record leaves at once, or with those of the same turn when some are under way."""
+        self._check_open()
+        producing = self._publishers.get((name, acks))
+        if producing is None or producing.ended is not None:
+            producing = self._new_publisher(now_us, name, acks)
+        producing.add(now_us, value, key, headers, timestamp_us, partition, call)
+        if not producing.unacknowledged_batches:
+            producing.turn(now_us)
+        return producing
+
+    def turn_publishers(self, now_us: int) -> None:
+        """The end of a turn: records that `publish` has gathered leave."""
+        for producing in self._publishers.values():
+            producing.turn(now_us)
+
+    def _new_publisher(self, now_us: int, name: str, acks: str) -> Producing:
+        check_topic_name(name)
+        if acks not in ("none", "owner", "all"):
+            raise InvalidSetting("acks", f"{acks!r} is none of 'none', 'owner', 'all'")
+        if len(self._publishers) >= PUBLISHERS_MAX:
+            self._drop_idle_publisher()
+        producing = self._new_producer(name, ProducerSettings(acks=acks))  # type: ignore[arg-type]
+        self._publishers[name, acks] = producing
+
+        def found(now_us: int, located: Located) -> None:
+            self._place(now_us, producing, located)
+            producing.turn(now_us)
+
+        def failed(now_us: int, error: RostraError) -> None:
+            self._publishers.pop((name, acks), None)
+            self._producers.pop(producing.number, None)
+            producing.end(error)
+
+        self._directory.find(now_us, name, found, failed)
+        return producing
+
+    def _drop_idle_publisher(self) -> None:
+        for place, producing in self._publishers.items():
+            if not producing.busy:
+                del self._publishers[place]
+                del self._producers[producing.number]
+                return
+
+    def _new_producer(self, name: str, settings: ProducerSettings) -> Producing:
+        self._last_number += 1
+        producing = Producing(
+            self._last_number, name, settings, self.link, self.random, self.options.delivery_timeout_ms * 1000
+        )
+        producing.wall_offset_us = self.wall_offset_us
+        self._producers[producing.number] = producing
+        return producing
+
+    def _place(self, now_us: int, producing: Producing, located: Located) -> None:
+        producing.located(now_us, located.topic.topic, located.topic.settings.partitions)
+
+    def set_wall_offset(self, wall_offset_us: int) -> None:
+        """The time of day moved against the monotonic clock."""
+        self.wall_offset_us = wall_offset_us
+        for producing in self._producers.values():
+            producing.wall_offset_us = wall_offset_us
+
+    # --- subscribing ---------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        now_us: int,
+        call: CallNumber,
+        name: str,
+        start: Start = "latest",
+        partition: int | None = None,
+        credit_bytes: int = CREDIT_BYTES,
+    ) -> Subscribing:
+        """Done when every partition has told where delivery begins."""
+        self._check_open()
+        check_topic_name(name)
+        if credit_bytes < 1:
+            raise InvalidSetting("credit_bytes", "it must be above zero")
+        self._last_number += 1
+        wired = start_on_the_wire(start)
+        subscribing = Subscribing(self._last_number, name, wired, partition, credit_bytes, self.link, call)
+        self._subscriptions[subscribing.number] = subscribing
+
+        def found(now_us: int, located: Located) -> None:
+            if subscribing.ended:
+                return
+            partitions = located.topic.settings.partitions
+            subscribing.located(located.topic.topic, partitions, self._last_number + 1)
+            self._last_number += partitions
+            self._feeds.update((feed.number, feed) for feed in subscribing.feeds.values())
+
+        def failed(now_us: int, error: RostraError) -> None:
+            subscribing.end(error)
+
+        self._directory.find(now_us, name, found, failed)
+        return subscribing
+
+    def unsubscribe(self, now_us: int, call: CallNumber, subscribing: Subscribing) -> None:
+        """Done when the node will deliver nothing more."""
+        self._forget_subscription(subscribing)
+        if subscribing.ended:
+            self._out.append(Done(call, None))
+        else:
+            subscribing.leave(call)
+
+    def taken(self, subscribing: Subscribing, partition: int, size: int) -> None:
+        """The application took a batch of so many bytes: there is room for others."""
+        subscribing.taken(partition, size)
+
+    def _forget_subscription(self, subscribing: Subscribing) -> None:
+        self._subscriptions.pop(subscribing.number, None)
+        for feed in subscribing.feeds.values():
+            self._feeds.pop(feed.number, None)
+
+    # --- time ----------------------------------------------------------------------------------------
+
+    def deadline_us(self) -> int | None:
+        """When `tick` is due at the latest."""
+        due = [self.link.deadline_us(), self._asks.deadline_us()]
+        if self._starting:
+            due.append(self._start_due_us)
+        due += [producing.deadline_us() for producing in self._producers.values() if producing.busy]
+        due += [subscribing.deadline_us() for subscribing in self._subscriptions.values()]
+        known = [moment for moment in due if moment is not None]
+        return min(known) if known else None
+
+    def tick(self, now_us: int) -> None:
+        if self._starting and self._start_due_us <= now_us:
+            addresses = ", ".join(self.options.addresses)
+            self._give_up_start(now_us, Unreachable(addresses, self.link.last_reason))
+            return
+        reason = self.link.tick(now_us)
+        if reason is not None:
+            self._disconnected(now_us, reason, hang_up=True)
+        self._asks.tick(now_us, self.options.call_timeout_ms)
+        for producing in list(self._producers.values()):
+            producing.tick(now_us)
+        for subscribing in list(self._subscriptions.values()):
+            if subscribing.ended:
+                self._forget_subscription(subscribing)
+            else:
+                subscribing.tick(now_us)
+
+    def _give_up_start(self, now_us: int, error: RostraError) -> None:
+        call, self._starting = self._starting, 0
+        self._out.append(Fail(call, error))
+        self.close(now_us)
+
+
+def _result_of(message: NodeMessage) -> Result:
+    match message:
+        case TopicCreated():
+            return message.topic
+        case TopicDescribed():
+            return TopicDescription(message.topic.topic, message.topic.name, message.topic.settings, message.partitions)
+        case TopicDropped():
+            return None
+        case _:
+            raise PeerViolation("message not expected now", type(message).__name__)

@@ -1,0 +1,113 @@
+"""What the client's core asks its driver to do."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rostra.client.core.delivered import Delivered
+from rostra.client.core.events import ClientEvent
+from rostra.errors import RostraError
+from rostra.wire.messages import PartitionState, Topic, TopicSettings
+
+Buffer = bytes | bytearray | memoryview
+
+LinkNumber = int
+"""A connection or the attempt at one; never used again."""
+CallNumber = int
+"""Chosen by the driver; zero means that nobody waits."""
+ProducerNumber = int
+SubscriptionNumber = int
+
+
+class Ack(msgspec.Struct, frozen=True, gc=False):
+    """Where a record was stored. The offset is −1 where only its being stored is known."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class TopicDescription(msgspec.Struct, frozen=True):
+    """A topic with the state of its partitions."""
+
+    topic: int
+    name: str
+    settings: TopicSettings
+    partitions: tuple[PartitionState, ...]
+
+
+Result = None | Ack | Topic | tuple[Topic, ...] | TopicDescription
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False):
+    """Base of all effects."""
+
+
+class Dial(Effect, frozen=True):
+    """Open a connection; answered by `opened` or `lost`."""
+
+    link: LinkNumber
+    address: str
+
+
+class HangUp(Effect, frozen=True):
+    """Close the connection after what was written; no answer is expected."""
+
+    link: LinkNumber
+
+
+class Write(Effect, frozen=True):
+    link: LinkNumber
+    buffers: tuple[Buffer, ...]
+
+
+class Done(Effect, frozen=True):
+    call: CallNumber
+    result: Result
+
+
+class Fail(Effect, frozen=True):
+    call: CallNumber
+    error: RostraError
+
+
+class Acknowledged(Effect, frozen=True):
+    """A producer's batch is stored as its `acks` ask; with `none`, it was only sent, and the offset is −1."""
+
+    producer: ProducerNumber
+    partition: int
+    offset: int
+    count: int
+
+
+class Refused(Effect, frozen=True):
+    """A producer's batch will not be stored, or nobody knows; its records are given up."""
+
+    producer: ProducerNumber
+    error: RostraError
+    count: int
+
+
+class Resume(Effect, frozen=True):
+    """A producer that was full has room again."""
+
+    producer: ProducerNumber
+
+
+class Deliver(Effect, frozen=True):
+    subscription: SubscriptionNumber
+    batches: tuple[Delivered, ...]
+
+
+class Finish(Effect, frozen=True):
+    """A subscription is over, for this reason; nothing is delivered behind it."""
+
+    subscription: SubscriptionNumber
+    error: RostraError
+
+
+class Tell(Effect, frozen=True):
+    event: ClientEvent
+
+
+ClientEffect = Write | Acknowledged | Resume | Refused | Deliver | Finish | Done | Fail | Dial | HangUp | Tell

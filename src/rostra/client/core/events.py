@@ -1,0 +1,63 @@
+"""What an application may want to know of the life of its client, besides records and errors."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, tag=True):
+    """Base of all events."""
+
+
+class Connected(Event, frozen=True):
+    """The first connection stands."""
+
+    address: str
+    cluster: int
+    node: int
+    fabric: str
+
+
+class Disconnected(Event, frozen=True):
+    """The connection is gone; the client reconnects by itself."""
+
+    address: str
+    reason: str
+
+
+class Reconnected(Event, frozen=True):
+    """A connection stands again, after so many attempts."""
+
+    address: str
+    cluster: int
+    node: int
+    attempts: int
+
+
+class Resubscribed(Event, frozen=True):
+    """A subscription goes on at `offset`, without gap or repeat."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Resent(Event, frozen=True):
+    """What was not acknowledged was sent again under the same sequence numbers: it is stored once."""
+
+    topic: str
+    partition: int
+    batches: int
+    records: int
+
+
+class MayDuplicate(Event, frozen=True):
+    """These records went out again under a new producer epoch: the node cannot tell whether it has them already."""
+
+    topic: str
+    partition: int
+    records: int
+    reason: str
+
+
+ClientEvent = Connected | Disconnected | Reconnected | Resubscribed | Resent | MayDuplicate

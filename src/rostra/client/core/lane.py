@@ -1,0 +1,438 @@
+"""One producer's way into one partition: an open batch, and closed ones until they are acknowledged."""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from rostra.client.core.effects import Ack, Acknowledged, CallNumber, Done, Fail, Refused, Tell, Write
+from rostra.client.core.events import MayDuplicate, Resent
+from rostra.client.core.options import EAGER_BATCHES
+from rostra.errors import (
+    BatchRejected,
+    NotAcknowledged,
+    ProducerFenced,
+    RecordTooLarge,
+    RostraError,
+    SequenceGap,
+    TopicDeleted,
+    TopicRecreated,
+    UnknownPartition,
+    UnknownProducer,
+    UnknownTopic,
+)
+from rostra.model.batch import BODY_CRC_AT, CHECKED_FROM, Reason
+from rostra.model.encode import Headers
+from rostra.model.encode import encode as encode_batch
+from rostra.wire.frames import encode
+from rostra.wire.messages import Publish
+
+if TYPE_CHECKING:
+    from rostra.client.core.producing import Producing
+
+SEQUENCE_MAX = 2**32 - 1
+
+_STAMP = Struct("<II")
+_STAMP_AT = 48
+_UINT32 = Struct("<I")
+
+
+class Draft:
+    """The open batch. Columns besides the values are filled up when it is closed, so a plain value costs one append."""
+
+    __slots__ = ("bytes", "calls", "due_us", "headers", "keys", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+        self.bytes = 0
+        self.keys: list[bytes | None] | None = None
+        self.headers: list[Headers | None] | None = None
+        self.timestamps: list[int | None] | None = None
+        self.calls: list[CallNumber] | None = None
+        self.due_us: int | None = None
+
+    def add(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_us: int | None,
+        call: CallNumber,
+    ) -> None:
+        values = self.values
+        at = len(values)
+        size = 12 if value is None else len(value) + 12
+        if key is not None:
+            if self.keys is None:
+                self.keys = []
+            self.keys += [None] * (at - len(self.keys))
+            self.keys.append(key)
+            size += len(key) + 4
+        if headers:
+            if self.headers is None:
+                self.headers = []
+            self.headers += [None] * (at - len(self.headers))
+            self.headers.append(headers)
+            size += sum(len(name) + len(content) + 8 for name, content in headers)
+        if timestamp_us is not None:
+            if self.timestamps is None:
+                self.timestamps = []
+            self.timestamps += [None] * (at - len(self.timestamps))
+            self.timestamps.append(timestamp_us)
+        if call:
+            if self.calls is None:
+                self.calls = []
+            self.calls += [0] * (at - len(self.calls))
+            self.calls.append(call)
+        values.append(value)
+        self.bytes += size
+
+    def half(self) -> tuple[Draft, Draft]:
+        """Two of it, for a batch that came out too large."""
+        middle = len(self.values) // 2
+        halves = Draft(), Draft()
+        for draft, part in zip(halves, (slice(None, middle), slice(middle, None)), strict=True):
+            draft.values = self.values[part]
+            draft.keys = None if self.keys is None else self.keys[part]
+            draft.headers = None if self.headers is None else self.headers[part]
+            draft.timestamps = None if self.timestamps is None else self.timestamps[part]
+            draft.calls = None if self.calls is None else self.calls[part]
+        return halves
+
+    def fill_up(self, wall_us: int) -> None:
+        count = len(self.values)
+        if self.keys is not None:
+            self.keys += [None] * (count - len(self.keys))
+        if self.headers is not None:
+            self.headers += [None] * (count - len(self.headers))
+        if self.timestamps is not None:
+            self.timestamps += [None] * (count - len(self.timestamps))
+            self.timestamps = [wall_us if stamp is None else stamp for stamp in self.timestamps]
+        if self.calls is not None:
+            self.calls += [0] * (count - len(self.calls))
+
+
+class Outgoing:
+    """A closed batch and what became of it."""
+
+    __slots__ = ("attempts", "batch", "bytes", "calls", "closed_us", "count", "lane", "ordinal", "request", "settled")
+
+    def __init__(
+        self, lane: Lane, batch: bytearray, count: int, calls: list[CallNumber] | None, closed_us: int, ordinal: int
+    ) -> None:
+        self.lane = lane
+        self.batch = batch
+        self.bytes = len(batch)
+        self.count = count
+        self.calls = calls
+        self.closed_us = closed_us
+        self.ordinal = ordinal
+        self.attempts = 0
+        self.request = 0
+        self.settled = False
+
+    def restamp(self, epoch: int, sequence: int) -> None:
+        # A copy: the old bytes may still lie in a send buffer.
+        batch = bytearray(self.batch)
+        _STAMP.pack_into(batch, _STAMP_AT, epoch, sequence)
+        with memoryview(batch) as whole, whole[CHECKED_FROM:] as covered:
+            crc = crc32c(covered)
+        _UINT32.pack_into(batch, BODY_CRC_AT, crc)
+        self.batch = batch
+
+
+class Lane:
+    """Batches of one partition leave in order, under sequence numbers without gap.
+
+    While `flowing`, everything in `queue` has been written on the present connection. When it stops flowing (connection
+    lost, or a refusal that a retry may mend) it later resumes from the first batch that is not acknowledged, with the
+    same numbers: the node stores each batch once, however often it is sent.
+    """
+
+    def __init__(self, producing: Producing, partition: int) -> None:
+        self.producing = producing
+        self.partition = partition
+        self.draft = Draft()
+        self.queue: deque[Outgoing] = deque()
+        self.flowing = False
+        self.epoch = 0
+        self.sequence = 0
+        self.refusals = 0
+        self.paused_until_us: int | None = None
+        self._turning: list[Outgoing] = []
+        """Closed behind the last sequence number of the epoch; they wait for the queue to empty."""
+
+    # --- closing batches -----------------------------------------------------------------------------
+
+    def close(self, now_us: int) -> None:
+        """Turn the open batch into bytes on their way."""
+        draft = self.draft
+        if draft.values:
+            self.draft = Draft()
+            if self.producing.ended is None:
+                self._close(now_us, draft)
+            else:
+                draft.fill_up(0)
+                self._give_up(len(draft.values), draft.calls, self.producing.ended)
+
+    def _close(self, now_us: int, draft: Draft) -> None:
+        producing = self.producing
+        wall_us = now_us + producing.wall_offset_us
+        draft.fill_up(wall_us)
+        count = len(draft.values)
+        batch = encode_batch(
+            draft.values,
+            keys=draft.keys,
+            headers=draft.headers,
+            timestamp_us=wall_us,
+            timestamps_us=draft.timestamps,  # type: ignore[arg-type]
+            producer=producing.producer,
+            producer_epoch=self.epoch,
+            sequence=self.sequence,
+            codec=producing.settings.codec,
+        )
+        size = len(batch)
+        bytes_max = producing.link.batch_bytes_max
+        if count > 1 and (size > bytes_max or size > 2 * producing.settings.batch_bytes):
+            for half in draft.half():
+                self._close(now_us, half)
+        elif size > bytes_max:
+            self._give_up(1, draft.calls, RecordTooLarge(size, bytes_max))
+        else:
+            self._enqueue(now_us, Outgoing(self, batch, count, draft.calls, now_us, producing.next_ordinal()))
+
+    def _enqueue(self, now_us: int, outgoing: Outgoing) -> None:
+        self.producing.closed(outgoing)
+        if self._turning or self.sequence + outgoing.count > SEQUENCE_MAX:
+            self._turning.append(outgoing)
+            self._turn(now_us)
+            return
+        self.sequence += outgoing.count
+        self.queue.append(outgoing)
+        if self.flowing:
+            self._send(outgoing)
+            self._forget_unacknowledged()
+
+    def _turn(self, now_us: int) -> None:
+        """Begin a new epoch once nothing of the old one is left to be sent again."""
+        if not self._turning or self.queue:
+            return
+        self.queue.extend(self._turning)
+        self._turning = []
+        self._renumber(self.epoch + 1, 0)
+        self._send_all()
+
+    # --- sending -------------------------------------------------------------------------------------
+
+    def _send(self, outgoing: Outgoing) -> None:
+        producing = self.producing
+        link = producing.link
+        request = outgoing.request = link.next_request()
+        outgoing.attempts += 1
+        batch = outgoing.batch
+        message = Publish(request, producing.topic, self.partition, producing.settings.acks)
+        link.out.append(Write(link.number, (encode(message, len(batch)), batch)))
+        if producing.answered:
+            link.awaiting[request] = outgoing
+        else:
+            link.unanswered.append((request, self, self.epoch))
+
+    def _send_all(self) -> None:
+        if self.flowing:
+            for outgoing in self.queue:
+                if not outgoing.settled:
+                    self._send(outgoing)
+            self._forget_unacknowledged()
+
+    def _forget_unacknowledged(self) -> None:
+        """With acks `none`, to have written a batch is all there is."""
+        if not self.producing.answered:
+            while self.queue:
+                self._settle(self.queue.popleft(), -1)
+
+    def flow(self, now_us: int) -> None:
+        """Send all that is not acknowledged, oldest first."""
+        if self.flowing or not self.producing.link.up:
+            return
+        self.flowing = True
+        self.paused_until_us = None
+        again = [outgoing for outgoing in self.queue if outgoing.attempts and not outgoing.settled]
+        if again:
+            records = sum(outgoing.count for outgoing in again)
+            self._tell(Resent(self.producing.name, self.partition, len(again), records))
+        self._send_all()
+
+    def halt(self) -> None:
+        """The connection is gone."""
+        self.flowing = False
+        self.paused_until_us = None
+        if not self.producing.answered and self.sequence:
+            # Nobody knows which of the batches arrived, so the numbers cannot go on without a gap.
+            self._renumber(self.epoch + 1, 0)
+
+    def _pause(self, now_us: int) -> None:
+        self._disown()
+        self.flowing = False
+        self.refusals += 1
+        self.paused_until_us = now_us + self.producing.link.pause_us(self.refusals)
+
+    def _disown(self) -> None:
+        """Answers to what was sent so far no longer count."""
+        awaiting = self.producing.link.awaiting
+        for outgoing in self.queue:
+            awaiting.pop(outgoing.request, None)
+
+    def _renumber(self, epoch: int, sequence: int) -> None:
+        self.epoch, self.sequence = epoch, sequence
+        for outgoing in self.queue:
+            if not outgoing.settled:
+                outgoing.restamp(epoch, self.sequence)
+                self.sequence += outgoing.count
+
+    def _new_epoch(self, reason: RostraError, *, attempts_refused: int) -> None:
+        """Numbers of the old epoch are of no use any more: start again from zero with what is left."""
+        self._disown()
+        doubtful = sum(o.count for o in self.queue if o.attempts > attempts_refused and not o.settled)
+        if doubtful:
+            self._tell(MayDuplicate(self.producing.name, self.partition, doubtful, str(reason)))
+        self._renumber(self.epoch + 1, 0)
+        self._send_all()
+
+    # --- answers -------------------------------------------------------------------------------------
+
+    def published(self, now_us: int, outgoing: Outgoing, offset: int) -> None:
+        self.refusals = 0
+        self._settle(outgoing, offset)
+        self._shorten(now_us)
+        if self.draft.values and not self.producing.settings.linger_ms and len(self.queue) < EAGER_BATCHES:
+            self.close(now_us)
+
+    def refused(self, now_us: int, outgoing: Outgoing, error: RostraError) -> None:
+        match error:
+            case UnknownProducer() | SequenceGap():
+                # The node refused all of the present attempt; only an earlier one may have been stored.
+                self._new_epoch(error, attempts_refused=1)
+            case BatchRejected(reason=Reason.BODY_CRC):
+                self._pause(now_us)
+            case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition() | ProducerFenced():
+                self.producing.end(error)
+            case _ if error.retryable:
+                self._pause(now_us)
+            case _:
+                self._drop(now_us, outgoing, error)
+
+    def refused_unanswered(self, epoch: int, error: RostraError) -> None:
+        """A batch sent with acks `none` was refused. Those behind it in the same epoch are refused for the gap."""
+        if epoch != self.epoch:
+            return
+        self._renumber(self.epoch + 1, 0)
+        self._give_up(1, None, error)
+        if not error.retryable and not isinstance(error, UnknownProducer | SequenceGap | BatchRejected):
+            self.producing.end(error)
+
+    def _drop(self, now_us: int, outgoing: Outgoing, error: RostraError) -> None:
+        """Go on without this batch. What follows it was refused too, for the gap, and takes over its numbers."""
+        first = outgoing.attempts == 1
+        _, sequence = _STAMP.unpack_from(outgoing.batch, _STAMP_AT)
+        self._settle(outgoing, error)
+        if first:
+            self._close_up(outgoing, sequence)
+        self._shorten(now_us)
+        if not first:
+            # An earlier attempt may have been stored under these numbers: nothing else may take them.
+            self._new_epoch(error, attempts_refused=0)
+
+    def _close_up(self, gone: Outgoing, sequence: int) -> None:
+        awaiting = self.producing.link.awaiting
+        self.sequence = sequence
+        for outgoing in self.queue:
+            if outgoing.ordinal > gone.ordinal and not outgoing.settled:
+                awaiting.pop(outgoing.request, None)
+                outgoing.restamp(self.epoch, self.sequence)
+                self.sequence += outgoing.count
+                if self.flowing:
+                    self._send(outgoing)
+
+    def _shorten(self, now_us: int) -> None:
+        queue = self.queue
+        while queue and queue[0].settled:
+            queue.popleft()
+        if self._turning:
+            self._turn(now_us)
+
+    def _settle(self, outgoing: Outgoing, outcome: int | RostraError) -> None:
+        """The fate of a batch is known: its first offset, or why it is given up."""
+        outgoing.settled = True
+        producing = self.producing
+        if isinstance(outcome, RostraError):
+            self._give_up(outgoing.count, outgoing.calls, outcome)
+        else:
+            out = producing.link.out
+            out.append(Acknowledged(producing.number, self.partition, outcome, outgoing.count))
+            if outgoing.calls is not None:
+                for place, call in enumerate(outgoing.calls):
+                    if call:
+                        offset = outcome + place if outcome >= 0 else -1
+                        out.append(Done(call, Ack(producing.name, self.partition, offset)))
+        producing.settled(outgoing, acknowledged=not isinstance(outcome, RostraError))
+
+    def _give_up(self, count: int, calls: list[CallNumber] | None, error: RostraError) -> None:
+        out = self.producing.link.out
+        waiting = [call for call in calls or () if call]
+        out.extend(Fail(call, error) for call in waiting)
+        if len(waiting) < count:
+            self.producing.failed(error)
+            out.append(Refused(self.producing.number, error, count - len(waiting)))
+
+    def fail_all(self, error: RostraError) -> None:
+        self._disown()
+        self.draft, draft = Draft(), self.draft
+        if draft.values:
+            draft.fill_up(0)
+            self._give_up(len(draft.values), draft.calls, error)
+        unsettled = [outgoing for outgoing in (*self.queue, *self._turning) if not outgoing.settled]
+        self.queue.clear()
+        self._turning = []
+        for outgoing in unsettled:
+            self._settle(outgoing, error)
+
+    def oldest_ordinal(self) -> int | None:
+        """Of the oldest batch whose fate is open."""
+        for outgoing in (*self.queue, *self._turning):
+            if not outgoing.settled:
+                return outgoing.ordinal
+        return None
+
+    # --- time ----------------------------------------------------------------------------------------
+
+    def deadline_us(self) -> int | None:
+        due = [self.draft.due_us, self.paused_until_us]
+        if self.queue:
+            due.append(self.queue[0].closed_us + self.producing.delivery_timeout_us)
+        known = [moment for moment in due if moment is not None]
+        return min(known) if known else None
+
+    def tick(self, now_us: int) -> None:
+        if self.draft.due_us is not None and self.draft.due_us <= now_us:
+            self.close(now_us)
+        self._expire(now_us)
+        if self.paused_until_us is not None and self.paused_until_us <= now_us:
+            self.flow(now_us)
+
+    def _expire(self, now_us: int) -> None:
+        timeout_us = self.producing.delivery_timeout_us
+        expired = [o for o in self.queue if not o.settled and o.closed_us + timeout_us <= now_us]
+        if not expired:
+            return
+        self._disown()
+        for outgoing in expired:
+            self._settle(outgoing, NotAcknowledged(outgoing.count, (now_us - outgoing.closed_us) // 1000))
+        self._shorten(now_us)
+        reason = NotAcknowledged(sum(outgoing.count for outgoing in expired), timeout_us // 1000)
+        self._new_epoch(reason, attempts_refused=0)
+
+    def _tell(self, event: Resent | MayDuplicate) -> None:
+        self.producing.link.out.append(Tell(event))

@@ -1,0 +1,128 @@
+"""What a client, a producer and a subscription can be told, with the checks of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rostra.errors import InvalidSetting
+from rostra.model.batch import Codec
+from rostra.wire.messages import Acks, StartAt
+
+DEFAULT_ADDRESS = "127.0.0.1:7400"
+PORT = 7400
+BATCHES_IN_FLIGHT_MAX = 64
+EAGER_BATCHES = 4
+"""With fewer batches under way than this, an open batch does not wait to fill up."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """The settings of one client."""
+
+    addresses: tuple[str, ...] = (DEFAULT_ADDRESS,)
+    name: str = "rostra-python"
+    auto_create: bool = True
+    connect_timeout_ms: int = 5_000
+    call_timeout_ms: int = 30_000
+    delivery_timeout_ms: int = 120_000
+    backoff_ms: int = 50
+    backoff_ms_max: int = 2_000
+
+    def __post_init__(self) -> None:
+        if not self.addresses:
+            raise InvalidSetting("addresses", "at least one is needed")
+        for address in self.addresses:
+            host_and_port(address)
+        for setting in ("connect_timeout_ms", "call_timeout_ms", "delivery_timeout_ms", "backoff_ms"):
+            if getattr(self, setting) <= 0:
+                raise InvalidSetting(setting, "it must be above zero")
+        if self.backoff_ms_max < self.backoff_ms:
+            raise InvalidSetting("backoff_ms_max", f"it is below backoff_ms = {self.backoff_ms}")
+
+
+class ProducerSettings(msgspec.Struct, frozen=True):
+    """The settings of one producer."""
+
+    acks: Acks = "all"
+    batch_bytes: int = 65_536
+    linger_ms: int = 0
+    window_bytes: int = 4 << 20
+    codec: Codec = Codec.NONE
+    partition: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.acks not in ("none", "owner", "all"):
+            raise InvalidSetting("acks", f"{self.acks!r} is none of 'none', 'owner', 'all'")
+        if self.batch_bytes < 1:
+            raise InvalidSetting("batch_bytes", "it must be above zero")
+        if self.window_bytes < self.batch_bytes:
+            raise InvalidSetting("window_bytes", f"it is below batch_bytes = {self.batch_bytes}")
+        if self.linger_ms < 0:
+            raise InvalidSetting("linger_ms", "it must not be negative")
+        if self.partition is not None and self.partition < 0:
+            raise InvalidSetting("partition", "it must not be negative")
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """Start at this offset.
+
+    >>> client.subscribe("orders", start=rostra.Offset(1000))  # doctest: +SKIP
+    """
+
+    offset: int
+
+    def __post_init__(self) -> None:
+        if self.offset < 0:
+            raise InvalidSetting("start", f"offset {self.offset} is negative")
+
+
+class Last(msgspec.Struct, frozen=True):
+    """Start so that this many records come first that are there already.
+
+    >>> client.subscribe("orders", start=rostra.Last(10))  # doctest: +SKIP
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise InvalidSetting("start", f"the last {self.count} records do not exist")
+
+
+Start = str | Offset | Last
+
+
+def start_on_the_wire(start: Start) -> tuple[StartAt, int]:
+    match start:
+        case Offset(offset):
+            return "offset", offset
+        case Last(count):
+            return "last", count
+        case "earliest":
+            return "earliest", 0
+        case "latest":
+            return "latest", 0
+        case _:
+            raise InvalidSetting("start", f"{start!r} is none of 'earliest', 'latest', Offset(n), Last(n)")
+
+
+def codec_named(codec: str | None) -> Codec:
+    match codec:
+        case None | "none":
+            return Codec.NONE
+        case "lz4":
+            return Codec.LZ4
+        case "zstd":
+            return Codec.ZSTD
+        case _:
+            raise InvalidSetting("codec", f"{codec!r} is none of 'none', 'lz4', 'zstd'")
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """`host`, `host:port` or `[v6]:port`; without a port it is 7400."""
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        host, port = address, str(PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise InvalidSetting("addresses", f"{address!r} is not host:port")
+    return host, int(port)

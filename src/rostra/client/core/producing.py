@@ -1,0 +1,294 @@
+"""A producer: which lane a record takes, how much is under way, when there is room for more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from rostra.client.core.effects import CallNumber, Done, Fail, ProducerNumber, Resume
+from rostra.client.core.lane import Draft, Lane, Outgoing
+from rostra.client.core.link import Link
+from rostra.client.core.options import BATCHES_IN_FLIGHT_MAX, EAGER_BATCHES, ProducerSettings
+from rostra.client.core.partitioner import partition_of
+from rostra.errors import LimitExceeded, RostraError, UnknownPartition
+from rostra.model.encode import Headers
+from rostra.model.ids import random_id
+
+PER_RECORD_BYTES = 4
+HELD_MAX = 100_000
+
+
+class Held:
+    """A record that came before the topic's place was known."""
+
+    __slots__ = ("call", "headers", "key", "partition", "timestamp_us", "value")
+
+    def __init__(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_us: int | None,
+        partition: int | None,
+        call: CallNumber,
+    ) -> None:
+        self.value = value
+        self.key = key
+        self.headers = headers
+        self.timestamp_us = timestamp_us
+        self.partition = partition
+        self.call = call
+
+
+class Producing:
+    """The producer's state. Drivers may append plain values to `draft` themselves; the rest goes through methods."""
+
+    def __init__(
+        self,
+        number: ProducerNumber,
+        name: str,
+        settings: ProducerSettings,
+        link: Link,
+        random: Random,
+        delivery_timeout_us: int,
+    ) -> None:
+        self.number = number
+        self.name = name
+        self.settings = settings
+        self.link = link
+        self.producer = random_id(random)
+        self.delivery_timeout_us = delivery_timeout_us
+        self.answered = settings.acks != "none"
+        self.wall_offset_us = 0
+        self.topic = 0
+        self.lanes: list[Lane] = []
+        self.ended: RostraError | None = None
+        self.error: RostraError | None = None
+        """The first failure that no call was told of; `flush` tells."""
+        self.sent = 0
+        self.acked = 0
+        self.unacknowledged_bytes = 0
+        self.unacknowledged_batches = 0
+        self.was_full = False
+        self.held: list[Held] = []
+        self._sticky = 0
+        self._ordinal = 0
+        self._flushes: list[tuple[int, CallNumber]] = []
+        self._record_bytes = 0.0
+
+    # --- where it goes -------------------------------------------------------------------------------
+
+    def located(self, now_us: int, topic: int, partitions: int) -> None:
+        self.topic = topic
+        chosen = self.settings.partition
+        if chosen is not None and chosen >= partitions:
+            self.end(UnknownPartition(self.name, chosen))
+            return
+        self.lanes = [Lane(self, partition) for partition in range(partitions)]
+        self._sticky = chosen or 0
+        for lane in self.lanes:
+            lane.flow(now_us)
+        held, self.held = self.held, []
+        for record in held:
+            self.add(
+                now_us, record.value, record.key, record.headers, record.timestamp_us, record.partition, record.call
+            )
+
+    @property
+    def draft(self) -> Draft:
+        """The open batch for records without a key; another one after each `close`."""
+        return self.lanes[self._sticky].draft
+
+    def _lane_for(self, key: bytes | None, partition: int | None) -> Lane:
+        if partition is None:
+            partition = self.settings.partition
+        if partition is not None:
+            if partition >= len(self.lanes):
+                raise UnknownPartition(self.name, partition)
+            return self.lanes[partition]
+        if key is None or len(self.lanes) == 1:
+            return self.lanes[self._sticky]
+        return self.lanes[partition_of(key, len(self.lanes))]
+
+    # --- records in ----------------------------------------------------------------------------------
+
+    def add(
+        self,
+        now_us: int,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_us: int | None = None,
+        partition: int | None = None,
+        call: CallNumber = 0,
+    ) -> None:
+        """Put one record into an open batch, which closes when it is full."""
+        if self.ended is not None:
+            raise self.ended
+        if not self.lanes:
+            if len(self.held) >= HELD_MAX:
+                raise LimitExceeded("records before the topic is located", HELD_MAX)
+            self.held.append(Held(value, key, headers, timestamp_us, partition, call))
+            return
+        try:
+            lane = self._lane_for(key, partition)
+        except UnknownPartition as error:
+            if not call:
+                raise
+            self.link.out.append(Fail(call, error))
+            return
+        lane.draft.add(value, key, headers, timestamp_us, call)
+        if lane.draft.bytes >= self.settings.batch_bytes:
+            self.close(now_us, lane)
+
+    def close(self, now_us: int, lane: Lane | None = None) -> None:
+        """Close one open batch, by default the one of records without a key; they go to the next partition then."""
+        if lane is None:
+            lane = self.lanes[self._sticky]
+        lane.close(now_us)
+        if self.settings.partition is None and lane.partition == self._sticky:
+            self._sticky = (self._sticky + 1) % len(self.lanes)
+
+    def add_many(self, now_us: int, values: Sequence[bytes | None], at: int) -> int:
+        """Take as many of the values from `at` on as make one batch; where to go on."""
+        if self.ended is not None:
+            raise self.ended
+        size = self._record_bytes or self._guess(values)
+        fitting = max(1, int(self.settings.batch_bytes / size))
+        draft = self.draft
+        if len(values) - at < fitting:
+            rest = values[at:] if at else values
+            draft.values.extend(rest)
+            draft.bytes += int(len(rest) * size) + 1
+            if draft.bytes >= self.settings.batch_bytes:
+                self.close(now_us)
+            return len(values)
+        if draft.values:
+            self.close(now_us)
+        # The list is the caller's: what goes into a draft must be a copy of it.
+        self.draft.values = list(values[at : at + fitting])
+        self.close(now_us)
+        return at + fitting
+
+    def _guess(self, values: Sequence[bytes | None]) -> float:
+        sample = values[:64]
+        return sum(len(value) for value in sample if value) / max(len(sample), 1) + PER_RECORD_BYTES
+
+    def turn(self, now_us: int) -> None:
+        """The caller gives way: open batches leave, unless many are under way already or they are to linger."""
+        linger_us = self.settings.linger_ms * 1000
+        for lane in self.lanes:
+            draft = lane.draft
+            if not draft.values:
+                continue
+            if linger_us:
+                if draft.due_us is None:
+                    draft.due_us = now_us + linger_us
+            elif len(lane.queue) < EAGER_BATCHES:
+                self.close(now_us, lane)
+
+    def flush(self, now_us: int, call: CallNumber) -> None:
+        """All that was given so far leaves now; the call is done when all of it is settled."""
+        for lane in self.lanes:
+            lane.close(now_us)
+        self._flushes.append((self._ordinal, call))
+        self._answer_flushes()
+
+    # --- bookkeeping for the lanes -------------------------------------------------------------------
+
+    def next_ordinal(self) -> int:
+        self._ordinal += 1
+        return self._ordinal
+
+    def closed(self, outgoing: Outgoing) -> None:
+        self.sent += outgoing.count
+        self.unacknowledged_bytes += outgoing.bytes
+        self.unacknowledged_batches += 1
+        self._record_bytes = outgoing.bytes / outgoing.count
+
+    def settled(self, outgoing: Outgoing, *, acknowledged: bool) -> None:
+        self.unacknowledged_bytes -= outgoing.bytes
+        self.unacknowledged_batches -= 1
+        if acknowledged:
+            self.acked += outgoing.count
+        if self.was_full and self._has_room():
+            self.was_full = False
+            self.link.out.append(Resume(self.number))
+        if self._flushes:
+            self._answer_flushes()
+
+    def failed(self, error: RostraError) -> None:
+        if self.error is None:
+            self.error = error
+
+    def _answer_flushes(self) -> None:
+        ordinals = [ordinal for lane in self.lanes if (ordinal := lane.oldest_ordinal()) is not None]
+        oldest = min(ordinals, default=self._ordinal + 1)
+        while self._flushes and self._flushes[0][0] < oldest:
+            _, call = self._flushes.pop(0)
+            error, self.error = self.error, None
+            self.link.out.append(Done(call, None) if error is None else Fail(call, error))
+
+    # --- the window ----------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether the caller must wait for `Resume`."""
+        if (
+            self.unacknowledged_bytes < self.settings.window_bytes
+            and self.unacknowledged_batches < BATCHES_IN_FLIGHT_MAX
+            and not (self.link.congested and not self.answered)
+        ):
+            return False
+        self.was_full = True
+        return True
+
+    def _has_room(self) -> bool:
+        """A quarter of the window free: waking the caller for every batch would cost more than it gains."""
+        return (
+            self.unacknowledged_bytes * 4 <= self.settings.window_bytes * 3
+            and self.unacknowledged_batches * 4 <= BATCHES_IN_FLIGHT_MAX * 3
+            and not (self.link.congested and not self.answered)
+        )
+
+    def drained(self) -> None:
+        if self.was_full and self._has_room():
+            self.was_full = False
+            self.link.out.append(Resume(self.number))
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.unacknowledged_batches or self.held) or any(lane.draft.values for lane in self.lanes)
+
+    # --- connection, end, time -----------------------------------------------------------------------
+
+    def connected(self, now_us: int) -> None:
+        for lane in self.lanes:
+            lane.flow(now_us)
+
+    def disconnected(self) -> None:
+        for lane in self.lanes:
+            lane.halt()
+
+    def end(self, error: RostraError) -> None:
+        """Nothing more can be produced here, and what is under way is given up."""
+        if self.ended is None:
+            self.ended = error
+        held, self.held = self.held, []
+        for record in held:
+            if record.call:
+                self.link.out.append(Fail(record.call, error))
+        for lane in self.lanes:
+            lane.fail_all(error)
+        if self.was_full:
+            self.was_full = False
+            self.link.out.append(Resume(self.number))
+        self._answer_flushes()
+
+    def deadline_us(self) -> int | None:
+        due = [moment for lane in self.lanes if (moment := lane.deadline_us()) is not None]
+        return min(due) if due else None
+
+    def tick(self, now_us: int) -> None:
+        for lane in self.lanes:
+            lane.tick(now_us)

@@ -1,0 +1,254 @@
+"""A subscription: one feed per partition, each with its place, its credit and its way back after a lost connection."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from functools import partial
+
+from rostra.client.core.delivered import Delivered
+from rostra.client.core.effects import CallNumber, Deliver, Done, Fail, Finish, SubscriptionNumber, Tell
+from rostra.client.core.events import Resubscribed
+from rostra.client.core.link import Link
+from rostra.errors import (
+    BatchRejected,
+    OffsetOutOfRange,
+    PartitionDamaged,
+    RostraError,
+    UnknownPartition,
+)
+from rostra.model.check import check_stored
+from rostra.model.decode import Batch
+from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.wire.messages import Credit, Push, StartAt, Subscribe, Subscribed, Unsubscribe
+
+
+class FeedState(Enum):
+    WAITING = auto()
+    ASKED = auto()
+    LIVE = auto()
+    ENDED = auto()
+
+
+class Leaving:
+    """An unsubscribe that is under way; all feeds of the subscription must have answered."""
+
+    __slots__ = ("call", "open")
+
+    def __init__(self, call: CallNumber, feeds: int) -> None:
+        self.call = call
+        self.open = feeds
+
+
+class Feed:
+    """Delivery of one partition. `next` is the first offset not delivered yet, and survives every connection."""
+
+    def __init__(self, subscribing: Subscribing, number: int, partition: int) -> None:
+        self.subscribing = subscribing
+        self.number = number
+        self.partition = partition
+        self.place = Partition(TopicId(subscribing.topic), PartitionIndex(partition))
+        self.state = FeedState.WAITING
+        self.next: int | None = None
+        self.commit = 0
+        self.retry_at_us: int | None = None
+        self._refusals = 0
+        self._unread_bytes = 0
+        """Delivered, and not yet taken by the application."""
+        self._owed_bytes = 0
+        """Taken by the application, and not yet granted anew."""
+
+    # --- asking --------------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Subscribe at the start chosen, or where delivery stopped."""
+        subscribing = self.subscribing
+        start, value = subscribing.start
+        if self.next is not None:
+            start, value = "offset", self.next
+        credit = max(subscribing.credit_bytes - self._unread_bytes, 0)
+        self._owed_bytes = 0
+        self.state = FeedState.ASKED
+        self.retry_at_us = None
+        message = partial(
+            Subscribe,
+            subscription=self.number,
+            topic=subscribing.topic,
+            partition=self.partition,
+            start=start,
+            value=value,
+            credit=credit,
+        )
+        subscribing.link.ask(self, message)
+
+    def subscribed(self, message: Subscribed) -> None:
+        again = self.next is not None
+        if self.next is None:
+            self.next = message.next
+        elif message.next > self.next:
+            name = self.subscribing.name
+            gone = OffsetOutOfRange(name, self.partition, self.next, message.next, message.commit)
+            self.subscribing.end(gone)
+            return
+        self._refusals = 0
+        self.commit = max(self.commit, message.commit)
+        self.state = FeedState.LIVE
+        if again:
+            event = Resubscribed(self.subscribing.name, self.partition, self.next)
+            self.subscribing.link.out.append(Tell(event))
+
+    def refused(self, now_us: int, error: RostraError) -> None:
+        """Refused, or ended by the node."""
+        if self.state is FeedState.ENDED:
+            return
+        if error.retryable:
+            self.state = FeedState.WAITING
+            self._refusals += 1
+            self.retry_at_us = now_us + self.subscribing.link.pause_us(self._refusals)
+        else:
+            self.subscribing.end(error)
+
+    def halt(self) -> None:
+        """The connection is gone."""
+        if self.state is not FeedState.ENDED:
+            self.state = FeedState.WAITING
+            self.retry_at_us = None
+
+    # --- delivery ------------------------------------------------------------------------------------
+
+    def pushed(self, message: Push, payload: bytearray) -> None:
+        if self.state is not FeedState.LIVE or self.next is None:
+            return
+        self.commit = message.commit
+        subscribing = self.subscribing
+        delivered: list[Delivered] = []
+        dropped_bytes = 0
+        at, end, following = 0, len(payload), self.next
+        try:
+            while at < end:
+                length = check_stored(payload, at, self.place)
+                batch = Batch(payload, at)
+                at += length
+                header = batch.header
+                if header.next_offset <= following or batch.is_control or header.owner_flags:
+                    dropped_bytes += length
+                else:
+                    delivered.append(Delivered(subscribing.name, self.partition, batch, following))
+                following = max(following, header.next_offset)
+        except BatchRejected:
+            self._hand_over(delivered)
+            subscribing.end(PartitionDamaged(subscribing.name, self.partition, following))
+            return
+        self.next = following
+        self._unread_bytes += end
+        self._hand_over(delivered)
+        if dropped_bytes:
+            self.taken(dropped_bytes)
+
+    def _hand_over(self, delivered: list[Delivered]) -> None:
+        if delivered:
+            self.subscribing.link.out.append(Deliver(self.subscribing.number, tuple(delivered)))
+
+    def taken(self, size: int) -> None:
+        """The application took so many bytes; credit goes back in halves, not per batch."""
+        self._unread_bytes -= size
+        self._owed_bytes += size
+        if self._owed_bytes * 2 >= self.subscribing.credit_bytes and self.state is FeedState.LIVE:
+            self.subscribing.link.write(Credit(self.number, self._owed_bytes))
+            self._owed_bytes = 0
+
+
+class Subscribing:
+    """The subscription of an application, over one partition or all."""
+
+    def __init__(
+        self,
+        number: SubscriptionNumber,
+        name: str,
+        start: tuple[StartAt, int],
+        partition: int | None,
+        credit_bytes: int,
+        link: Link,
+        call: CallNumber,
+    ) -> None:
+        self.number = number
+        self.name = name
+        self.topic = 0
+        self.start = start
+        self.partition = partition
+        self.credit_bytes = credit_bytes
+        self.link = link
+        self.call = call
+        """Whoever waits for the subscription to stand; zero afterwards."""
+        self.feeds: dict[int, Feed] = {}
+        self.ended = False
+
+    def located(self, topic: int, partitions: int, first_number: int) -> None:
+        self.topic = topic
+        if self.partition is not None and self.partition >= partitions:
+            self.end(UnknownPartition(self.name, self.partition))
+            return
+        chosen = range(partitions) if self.partition is None else [self.partition]
+        self.feeds = {index: Feed(self, first_number + place, index) for place, index in enumerate(chosen)}
+        if self.link.up:
+            for feed in self.feeds.values():
+                feed.ask()
+
+    def stands(self) -> None:
+        """Called whenever a feed became live: the last one answers the caller."""
+        if self.call and all(feed.state is FeedState.LIVE for feed in self.feeds.values()):
+            self.link.out.append(Done(self.call, None))
+            self.call = 0
+
+    def connected(self) -> None:
+        for feed in self.feeds.values():
+            if feed.state is FeedState.WAITING:
+                feed.ask()
+
+    def disconnected(self) -> None:
+        for feed in self.feeds.values():
+            feed.halt()
+
+    def taken(self, partition: int, size: int) -> None:
+        feed = self.feeds.get(partition)
+        if feed is not None:
+            feed.taken(size)
+
+    def leave(self, call: CallNumber) -> None:
+        """Unsubscribe: nothing is delivered any more, and the call is done when the node knows."""
+        live = [feed for feed in self.feeds.values() if feed.state in (FeedState.LIVE, FeedState.ASKED)]
+        self._close()
+        if not live or not self.link.up:
+            self.link.out.append(Done(call, None))
+            return
+        leaving = Leaving(call, len(live))
+        for feed in live:
+            self.link.ask(leaving, partial(Unsubscribe, subscription=feed.number))
+
+    def end(self, error: RostraError) -> None:
+        if self.ended:
+            return
+        live = [feed for feed in self.feeds.values() if feed.state in (FeedState.LIVE, FeedState.ASKED)]
+        self._close()
+        if self.link.up:
+            for feed in live:
+                self.link.ask(Leaving(0, 1), partial(Unsubscribe, subscription=feed.number))
+        if self.call:
+            self.link.out.append(Fail(self.call, error))
+            self.call = 0
+        else:
+            self.link.out.append(Finish(self.number, error))
+
+    def _close(self) -> None:
+        self.ended = True
+        for feed in self.feeds.values():
+            feed.state = FeedState.ENDED
+            feed.retry_at_us = None
+
+    def deadline_us(self) -> int | None:
+        due = [feed.retry_at_us for feed in self.feeds.values() if feed.retry_at_us is not None]
+        return min(due) if due and self.link.up else None
+
+    def tick(self, now_us: int) -> None:
+        for feed in self.feeds.values():
+            if feed.retry_at_us is not None and feed.retry_at_us <= now_us and self.link.up:
+                feed.ask()

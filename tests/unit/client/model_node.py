@@ -1,0 +1,222 @@
+"""A node reduced to what a client can tell: one log per partition, producers' numbers checked, everything in memory."""
+
+from __future__ import annotations
+
+from rostra.errors import (
+    OffsetOutOfRange,
+    ProducerFenced,
+    RostraError,
+    SequenceGap,
+    TopicDeleted,
+    TopicExists,
+    TopicRecreated,
+    UnknownProducer,
+    UnknownTopic,
+)
+from rostra.model.batch import producer_stamp, stamp
+from rostra.model.decode import Batch
+from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.wire.messages import (
+    ClientMessage,
+    CreateTopic,
+    Credit,
+    DeleteTopic,
+    DescribeTopic,
+    Ended,
+    Failed,
+    Goodbye,
+    Hello,
+    ListTopics,
+    Locate,
+    Located,
+    NodeMessage,
+    PartitionPlace,
+    PartitionState,
+    Ping,
+    Pong,
+    Publish,
+    Published,
+    Push,
+    Subscribe,
+    Subscribed,
+    Topic,
+    TopicCreated,
+    TopicDescribed,
+    TopicDropped,
+    TopicPage,
+    TopicSettings,
+    Unsubscribe,
+    Unsubscribed,
+    Welcome,
+)
+
+Reply = tuple[NodeMessage, bytes | None]
+
+
+class Log:
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int, bytes]] = []
+        self.end = 0
+        self.producers: dict[int, tuple[int, int, int, int]] = {}
+
+    def values(self) -> list[bytes | None]:
+        return [value for _, _, batch in self.batches for value in Batch(batch).values()]
+
+
+class Feed:
+    def __init__(self, log: Log, following: int, credit: int) -> None:
+        self.log = log
+        self.following = following
+        self.credit = credit
+
+
+class ModelNode:
+    """Answers of one node to any number of connections; `refuse` makes it answer publishes with an error."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.logs: dict[tuple[int, int], Log] = {}
+        self.feeds: dict[int, dict[int, Feed]] = {}
+        self.last_topic = 0
+        self.refuse: RostraError | None = None
+        self.heartbeat_ms = 1000
+        self.batch_bytes_max = 1 << 20
+        self.page = 1000
+        self.credits: list[int] = []
+        self.subscribes: list[Subscribe] = []
+
+    def log(self, name: str, partition: int = 0) -> Log:
+        return self.logs[self.topics[name].topic, partition]
+
+    def lost(self, conn: int) -> None:
+        self.feeds.pop(conn, None)
+
+    def received(self, conn: int, message: ClientMessage, payload: bytearray | None) -> list[Reply]:
+        """The answers on the same connection; pushes to others are asked for with `pushes`."""
+        try:
+            return [(reply, None) for reply in self._answer(conn, message, payload)]
+        except RostraError as error:
+            return [(Failed(message.request, type(error).__name__, error.carried()), None)]  # type: ignore[union-attr]
+
+    def _answer(self, conn: int, message: ClientMessage, payload: bytearray | None) -> list[NodeMessage]:
+        match message:
+            case Hello():
+                limits = (1 << 26, self.batch_bytes_max, self.heartbeat_ms)
+                return [Welcome(message.request, 1, (), 7, 1, "solo", *limits)]
+            case Ping():
+                return [Pong(message.request)]
+            case Locate():
+                if message.name not in self.topics and message.create:
+                    self._create(message.name, TopicSettings())
+                topic = self._topic(message.name)
+                places = tuple(PartitionPlace(p, "", 1) for p in range(topic.settings.partitions))
+                return [Located(message.request, topic, places)]
+            case CreateTopic():
+                if message.name in self.topics:
+                    raise TopicExists(message.name)
+                return [TopicCreated(message.request, self._create(message.name, message.settings))]
+            case DeleteTopic():
+                topic = self._topic(message.name)
+                del self.topics[message.name]
+                return [TopicDropped(message.request, topic.topic)]
+            case ListTopics():
+                names = [name for name in sorted(self.topics) if name > message.after]
+                shown = tuple(self.topics[name] for name in names[: self.page])
+                return [TopicPage(message.request, shown, len(names) > self.page)]
+            case DescribeTopic():
+                topic = self._topic(message.name)
+                states = tuple(
+                    PartitionState(p, 0, log.end, log.end, 0, 1, "ok")
+                    for p in range(topic.settings.partitions)
+                    for log in [self.logs[topic.topic, p]]
+                )
+                return [TopicDescribed(message.request, topic, states)]
+            case Publish():
+                assert payload is not None
+                offset = self._store(message, payload)
+                return [] if message.acks == "none" else [Published(message.request, offset)]
+            case Subscribe():
+                return [self._subscribe(conn, message)]
+            case Credit():
+                self.credits.append(message.credit)
+                feed = self.feeds.get(conn, {}).get(message.subscription)
+                if feed is not None:
+                    feed.credit += message.credit
+                return []
+            case Unsubscribe():
+                self.feeds.get(conn, {}).pop(message.subscription, None)
+                return [Unsubscribed(message.request, message.subscription)]
+            case Goodbye() | Pong():
+                return []
+
+    def _topic(self, name: str) -> Topic:
+        if name not in self.topics:
+            raise UnknownTopic(name)
+        return self.topics[name]
+
+    def _create(self, name: str, settings: TopicSettings) -> Topic:
+        self.last_topic += 1
+        topic = self.topics[name] = Topic(self.last_topic, name, settings)
+        for partition in range(settings.partitions):
+            self.logs[topic.topic, partition] = Log()
+        return topic
+
+    def _named(self, topic: int) -> str:
+        for name, known in self.topics.items():
+            if known.topic == topic:
+                return name
+        raise TopicRecreated("of that id")
+
+    def _store(self, message: Publish, batch: bytearray) -> int:
+        self._named(message.topic)
+        if self.refuse is not None:
+            raise self.refuse
+        log = self.logs[message.topic, message.partition]
+        producer, epoch, sequence, count = producer_stamp(batch)
+        known = log.producers.get(producer)
+        if known is None or epoch > known[0]:
+            if sequence:
+                raise UnknownProducer(producer)
+        else:
+            known_epoch, following, last, offset = known
+            if epoch < known_epoch:
+                raise ProducerFenced(producer, known_epoch)
+            if sequence < following:
+                return offset if sequence == last else -1
+            if sequence > following:
+                raise SequenceGap(producer, following, sequence)
+        partition = Partition(TopicId(message.topic), PartitionIndex(message.partition))
+        stamped = bytearray(batch)
+        stamp(stamped, partition=partition, base_offset=log.end, owner_epoch=1)
+        log.batches.append((log.end, log.end + count, bytes(stamped)))
+        log.producers[producer] = (epoch, sequence + count, sequence, log.end)
+        log.end += count
+        return log.end - count
+
+    def _subscribe(self, conn: int, message: Subscribe) -> Subscribed:
+        self.subscribes.append(message)
+        name = self._named(message.topic)
+        log = self.logs[message.topic, message.partition]
+        starts = {"earliest": 0, "latest": log.end, "offset": message.value, "last": max(log.end - message.value, 0)}
+        following = starts[message.start]
+        if following > log.end:
+            raise OffsetOutOfRange(name, message.partition, following, 0, log.end)
+        self.feeds.setdefault(conn, {})[message.subscription] = Feed(log, following, message.credit)
+        return Subscribed(message.request, message.subscription, following, log.end)
+
+    def pushes(self, conn: int) -> list[Reply]:
+        """What is due to the subscriptions of a connection, as far as credit goes."""
+        due: list[Reply] = []
+        for number, feed in self.feeds.get(conn, {}).items():
+            for _, following, batch in feed.log.batches:
+                if following > feed.following and feed.credit > 0:
+                    due.append((Push(number, feed.log.end), batch))
+                    feed.following = following
+                    feed.credit -= len(batch)
+        return due
+
+    def end_feeds(self, conn: int) -> list[Reply]:
+        """The topic goes: every subscription of the connection is told."""
+        gone = TopicDeleted("t")
+        ended = [Ended(number, "TopicDeleted", gone.carried()) for number in self.feeds.pop(conn, {})]
+        return [(message, None) for message in ended]
