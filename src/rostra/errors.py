@@ -14,8 +14,8 @@ RostraError
 │   ├── BatchRejected       ├── UnknownProducer    ├── ProducerFenced
 │   ├── SequenceGap         └── NotAcknowledged
 ├── StorageError
-│   ├── DiskFull            ├── SyncFailed         ├── CorruptLog
-│   └── StoreInUse
+│   ├── DiskFull            ├── DiskFailed         ├── SyncFailed
+│   ├── CorruptLog          ├── OffsetTrimmed      └── StoreInUse
 ├── LimitExceeded           a configured bound was reached
 ├── LinkError               between a client and a node
 │   ├── Unreachable         ├── LinkLost           ├── TimedOut
@@ -260,6 +260,13 @@ class DiskFull(StorageError):
 
 
 @dataclass(eq=False)
+class DiskFailed(StorageError):
+    reason: str
+    fact = "the disk of the node refused a write or a read ({reason})"
+    remedy = "check the disk, then restart the node"
+
+
+@dataclass(eq=False)
 class SyncFailed(StorageError):
     reason: str
     retryable = True
@@ -274,6 +281,14 @@ class CorruptLog(StorageError):
     detail: str
     fact = "{path} is damaged at byte {position}: {detail}"
     remedy = "restore the file from a copy"
+
+
+@dataclass(eq=False)
+class OffsetTrimmed(StorageError):
+    offset: int
+    first: int
+    fact = "offset {offset} is below {first}, where the log begins now: retention removed it"
+    remedy = "start at earliest"
 
 
 @dataclass(eq=False)

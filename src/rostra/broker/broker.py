@@ -35,7 +35,7 @@ from rostra.broker.retention import Retention
 from rostra.broker.sessions import Sessions
 from rostra.broker.settings import BrokerSettings
 from rostra.broker.tail import Tails
-from rostra.errors import LimitExceeded, NodeStopping, RostraError, TopicDeleted
+from rostra.errors import LimitExceeded, RostraError, TopicDeleted, Unavailable
 from rostra.fabric.api import (
     Accepted,
     Append,
@@ -112,7 +112,7 @@ class Broker:
         self.stopping = False
         self._stopped = False
         self._logs: dict[Partition, RecoveredLog] = {}
-        self._checkpoints: dict[int, ServedPartition] = {}
+        self._opened: list[tuple[int | None, KnownTopic]] = []
         self.now = Now(0, 0)
         self.out: list[BrokerEffect] = []
 
@@ -182,7 +182,7 @@ class Broker:
                 case Refused():
                     self._refused(effect)
                 case Truncate():
-                    self._truncated(effect.partition, effect.offset, NodeStopping())
+                    self._truncated(effect.partition, effect.offset, effect.generation, None)
                     self.out.append(effect)
                 case Trim():
                     served = self.catalogue.served(effect.partition)
@@ -201,6 +201,11 @@ class Broker:
                     self.out += [Listen(), *self._set_timers()]
                 case _:
                     assert_never(effect)
+        if self._opened:
+            # Only now: the answer says where the new topic's partitions are served.
+            opened, self._opened = self._opened, []
+            for token, known in opened:
+                self.requests.opened(token, known)
 
     def _appended(self, effect: Append) -> None:
         served = self.catalogue.served(effect.partition)
@@ -216,11 +221,11 @@ class Broker:
         self.requests.refused(effect.token, effect.error)
 
     def _synced(self, given: Synced) -> None:
-        served = self.catalogue.served(given.partition)
         if self.broken is not None:
             return
         self.ask_fabric(given)
-        if served is not None:
+        served = self.catalogue.served(given.partition)
+        if served is not None and given.generation == served.generation:
             self._release(served.durable(given.offset))
 
     def _committed(self, effect: Committed) -> None:
@@ -239,13 +244,14 @@ class Broker:
             if self.sessions.answered(reply.conn):
                 self.out.append(Reply(reply.conn, Failed(reply.request, type(error).__name__, error.carried())))
 
-    def _truncated(self, partition: Partition, offset: int, error: RostraError) -> None:
+    def _truncated(self, partition: Partition, offset: int, generation: int, error: RostraError | None) -> None:
         served = self.catalogue.served(partition)
         if served is not None:
-            self.fail(served.truncated(offset), error)
+            cut = served.truncated(offset, generation)
+            self.fail(cut, error or Unavailable(served.topic, partition.index, "another owner's records replaced it"))
 
     def _write_failed(self, given: WriteFailed) -> None:
-        self._truncated(given.partition, given.offset, given.error)
+        self._truncated(given.partition, given.offset, given.generation, given.error)
         self.ask_fabric(given)
 
     def _read_failed(self, given: ReadFailed) -> None:
@@ -286,7 +292,7 @@ class Broker:
         ]
         known = KnownTopic(Topic(spec.topic, spec.name, settings), partitions)
         self.catalogue.add(known)
-        self.requests.opened(effect.token, known)
+        self._opened.append((effect.token, known))
 
     def _serving(self, effect: Serving) -> None:
         served = self.catalogue.served(effect.partition)

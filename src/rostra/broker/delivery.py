@@ -7,7 +7,7 @@ from rostra.broker.partition import Reader, ServedPartition
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import OffsetOutOfRange, PartitionDamaged, RostraError
 from rostra.fabric.api import Read
-from rostra.wire.messages import Ended, Push, Subscribe, Subscribed
+from rostra.wire.messages import Ended, Failed, Push, Subscribe, Subscribed
 
 
 class Delivery:
@@ -149,17 +149,20 @@ class Delivery:
         return True
 
     def read_failed(self, token: int, error: RostraError, out: list[BrokerEffect]) -> bool:
-        reader, _ = self._asked.pop(token, (None, 0))
+        reader, request = self._asked.pop(token, (None, 0))
         if reader is None:
             return False
         reader.reading = False
         if self._lives(reader):
             served = reader.partition
-            if reader.next < served.first:
+            told = PartitionDamaged(served.topic, served.partition.index, reader.next)
+            if not reader.ready:
+                self.close(reader.conn, reader.number)
+                out.append(Reply(reader.conn, Failed(request, type(told).__name__, told.carried())))
+            elif reader.next < served.first:
                 # Retention overtook it while the read was under way.
                 self._read(reader, out)
             else:
-                told = PartitionDamaged(served.topic, served.partition.index, reader.next)
                 self.end(reader, told, out)
         return True
 

@@ -20,8 +20,9 @@ from rostra.broker.api import (
     Sealed,
     SegmentFacts,
     Survey,
+    SyncBroke,
 )
-from rostra.errors import RostraError, StorageError, SyncFailed
+from rostra.errors import DiskFull, RostraError, StorageError, SyncFailed, Unavailable
 from rostra.fabric.api import (
     Append,
     Drop,
@@ -38,11 +39,25 @@ from rostra.fabric.api import (
     Truncate,
     WriteFailed,
 )
-from rostra.log.store import LogFacts, Recovery, Store, SyncJob
+from rostra.log.facts import LogFacts, Recovery
+from rostra.log.store import Store
 from rostra.model.ids import Partition
 
 LookUp = Read | FindLast | Survey
 Change = Open | Drop | Append | Truncate | Trim | Sync
+
+
+class Job:
+    """Work that blocks. `calls` may run anywhere, in parallel; then `finish` on the driver's thread gives the inputs.
+
+    A call or `finish` that raises `SyncFailed` is answered with `SyncBroke`.
+    """
+
+    __slots__ = ("calls", "finish")
+
+    def __init__(self, calls: list[Callable[[], None]], finish: Callable[[], list[BrokerInput]]) -> None:
+        self.calls = calls
+        self.finish = finish
 
 
 class Disk:
@@ -51,10 +66,17 @@ class Disk:
         self._syncs = syncs
         self._queued: dict[Partition, list[bytearray]] = {}
         self._dirty: dict[Partition, None] = {}
+        self._unopened: dict[Partition, Open] = {}
+        self._happened: list[BrokerInput] = []
 
     def boot(self) -> tuple[Boot, Recovery]:
         recovery = self.store.recover()
         return Boot(recovery.hard, tuple(_recovered(facts) for facts in recovery.logs)), recovery
+
+    @property
+    def wants_sync(self) -> bool:
+        """True also after `begin_sync` gave nothing because the disk is full: the driver tries again a little later."""
+        return bool(self._dirty)
 
     def change(self, effect: Change) -> None:
         match effect:
@@ -67,56 +89,97 @@ class Disk:
             case Sync():
                 self._dirty[effect.partition] = None
             case Open():
-                self.store.open(effect.partition, effect.segment_bytes, effect.first)
+                self._unopened[effect.partition] = effect
+                self._open(effect.partition)
             case Drop():
                 self._queued.pop(effect.partition, None)
                 self._dirty.pop(effect.partition, None)
-                self.store.drop(effect.partition)
+                self._unopened.pop(effect.partition, None)
+                self._attempt(lambda: self.store.drop(effect.partition))
             case Truncate():
                 assert effect.partition not in self._queued, "what is cut was flushed before"
                 self.store.truncate(effect.partition, effect.offset)
             case Trim():
-                self.store.trim(effect.partition, effect.first)
+                self._attempt(lambda: self.store.trim(effect.partition, effect.first))
             case _:
                 assert_never(effect)
 
+    def _open(self, partition: Partition) -> StorageError | None:
+        """A full disk may refuse even an empty log: then the topic exists, and each publish tries again."""
+        effect = self._unopened[partition]
+        error = self._attempt(lambda: self.store.open(partition, effect.segment_bytes, effect.first))
+        if error is None:
+            del self._unopened[partition]
+        return error
+
+    def _attempt(self, action: Callable[[], object]) -> StorageError | None:
+        """What is left undone here is done by the next start; only a failed fsync is grave."""
+        try:
+            action()
+        except SyncFailed as error:
+            self._happened.append(SyncBroke(error))
+            return error
+        except StorageError as error:
+            return error
+        return None
+
     def flush(self) -> list[BrokerInput]:
         """Writes what has gathered; returns what went wrong, and `Synced` at once where nothing is to be synced."""
-        happened: list[BrokerInput] = []
+        happened, self._happened = self._happened, []
         if self._queued:
             queued, self._queued = self._queued, {}
             for partition, batches in queued.items():
-                try:
-                    self.store.append(partition, batches)
-                except StorageError as error:
-                    end, generation = self.store.end(partition), self.store.generation(partition)
-                    happened.append(WriteFailed(partition, end, generation, error))
+                failed = self._write(partition, batches)
+                if failed is not None:
+                    happened.append(failed)
         if self._dirty and not self._syncs:
             for partition in self._dirty:
-                happened.append(Synced(partition, self.store.generation(partition), self.store.end(partition)))
+                if partition not in self._unopened:
+                    happened.append(Synced(partition, self.store.generation(partition), self.store.end(partition)))
             self._dirty.clear()
         return happened
 
-    def begin_sync(self) -> SyncJob | None:
-        """A sync of all that is dirty, as it is now; None if nothing is."""
+    def _write(self, partition: Partition, batches: list[bytearray]) -> WriteFailed | None:
+        if partition in self._unopened:
+            error = self._open(partition)
+            if error is not None:
+                return WriteFailed(partition, self._unopened[partition].first, 0, error)
+        try:
+            self.store.append(partition, batches)
+        except StorageError as error:
+            return WriteFailed(partition, self.store.end(partition), self.store.generation(partition), error)
+        return None
+
+    def begin_sync(self) -> Job | None:
+        """A sync of all that is dirty, as it is now; None if nothing is, or if the disk has no room to note it."""
         if not self._dirty:
             return None
-        dirty, self._dirty = list(self._dirty), {}
-        return self.store.begin_sync(dirty)
+        dirty = list(self._dirty)
+        try:
+            job = self.store.begin_sync(dirty)
+        except DiskFull:
+            return None
+        except SyncFailed as error:
+            self._dirty.clear()
+            self._happened.append(SyncBroke(error))
+            return None
+        self._dirty = {}
+        return Job(job.calls, lambda: [Synced(*durable) for durable in job.finish()])
 
-    def begin_persist(self, effect: Persist) -> Callable[[], Persisted]:
-        """Runs anywhere; its result goes to the broker. A failure is as grave as that of a sync."""
+    def begin_persist(self, effect: Persist) -> Job:
+        """Hard state that cannot be written is as grave as a failed sync."""
         job = self.store.begin_persist(effect.key, effect.state)
 
-        def persist() -> Persisted:
-            job.run()
+        def finish() -> list[BrokerInput]:
             job.finish()
-            return Persisted(effect.then)
+            return [Persisted(effect.then)]
 
-        return persist
+        return Job(job.calls, finish)
 
     def look_up(self, effect: LookUp) -> BrokerInput:
         """May run on another thread while the log is appended to."""
+        if effect.partition in self._unopened:
+            return self._no_answer(effect, Unavailable("", effect.partition.index, "its log is not there yet"))
         try:
             match effect:
                 case Read():
@@ -136,18 +199,12 @@ class Disk:
 
     def _no_answer(self, effect: LookUp, error: RostraError) -> BrokerInput:
         match effect:
-            case Read():
+            case Read() | FindLast():
                 return ReadFailed(effect.token, effect.partition, error)
-            case FindLast():
-                return Located(effect.token, effect.end)
             case Survey():
                 return Sealed(effect.partition, ())
             case _:
                 assert_never(effect)
-
-
-def sync_failed(error: OSError) -> SyncFailed:
-    return SyncFailed(error.strerror or str(error))
 
 
 def _recovered(facts: LogFacts) -> RecoveredLog:
@@ -155,7 +212,7 @@ def _recovered(facts: LogFacts) -> RecoveredLog:
     return RecoveredLog(
         Recovered(facts.partition, facts.first, facts.end, epochs, facts.damaged_at),
         facts.checkpoint,
-        tuple(ProducerStamp(*stamp) for stamp in facts.stamps),
+        tuple(ProducerStamp(s.base, s.last, s.producer, s.epoch, s.sequence, s.count) for s in facts.stamps),
         facts.segment_bytes,
         facts.bytes,
     )

@@ -52,6 +52,7 @@ class ServedPartition:
         self.end = 0
         self.commit = 0
         self.synced = 0
+        self.generation = 0
         self.bytes = 0
         self.segment_bytes = 0
         self.owner = False
@@ -68,7 +69,8 @@ class ServedPartition:
         if checkpoint is not None:
             self.producers.restore(read_checkpoint(checkpoint).producers)
         for stamp in stamps:
-            self.producers.apply(stamp)
+            if stamp.producer:
+                self.producers.apply(stamp)
 
     def appended(self, batch: bytearray, *, rolls: bool) -> None:
         base, last = base_offset_of(batch), last_offset(batch)
@@ -81,9 +83,10 @@ class ServedPartition:
             self.producers.apply(ProducerStamp(base, last, producer, epoch, sequence, count))
         self._tails.add(self.tail, base, last, batch)
 
-    def truncated(self, offset: int) -> list[Parked]:
+    def truncated(self, offset: int, generation: int) -> list[Parked]:
         """The log ends at `offset` now; returns the replies that wait for what was cut."""
         self.end = offset
+        self.generation = generation
         self.synced = min(self.synced, offset)
         self.producers.truncate(offset)
         self._tails.truncate(self.tail, offset)

@@ -107,7 +107,7 @@ class Started(Value, frozen=True):
 class Propose(Value, frozen=True):
     """Order this batch in the partition, stamped with these owner flags.
 
-    Answered in the same step, by `Append` and `Accepted` or by `Refused`: only an owner orders, and needs nobody for it.
+    Answered in the same step, by `Append` and `Accepted` or by `Refused`: only an owner orders, and it asks nobody.
     """
 
     token: int

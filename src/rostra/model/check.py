@@ -16,15 +16,11 @@ from rostra.model.batch import (
     placement_crc,
 )
 from rostra.model.ids import ID_MAX, Partition, ProducerEpoch, ProducerId, Sequence
-from rostra.model.layout import lay_out
+from rostra.model.layout import CONTROL, KEY_NULLS, KEYS, OFFSET_DELTAS, lay_out
 
-KNOWN_FLAGS = int(Flag.CONTROL | Flag.TIMESTAMPS | Flag.KEYS | Flag.KEY_NULLS) | int(
-    Flag.VALUE_NULLS | Flag.HEADERS | Flag.OFFSET_DELTAS
-)
-OWNERS_FLAGS = int(Flag.CONTROL | Flag.OFFSET_DELTAS)
+KNOWN_FLAGS = sum(Flag)
+OWNERS_FLAGS = CONTROL | OFFSET_DELTAS
 """Control batches and compacted ones are made inside the cluster, never sent to it."""
-KEYS = int(Flag.KEYS)
-KEY_NULLS = int(Flag.KEY_NULLS)
 CODEC_NONE = int(Codec.NONE)
 CODEC_LAST = int(Codec.ZSTD)
 
@@ -128,8 +124,8 @@ def _check_plain(batch: Buffer, end: int, count: int) -> None:
 def check_stored(buffer: Buffer, at: int, partition: Partition) -> int:
     """The length of the intact batch at `at`, which belongs to the partition.
 
-    TRUNCATED means that everything up to the end of the buffer is consistent and more is missing;
-    any other reason means that bytes present are wrong.
+    TRUNCATED means that the buffer ends before the batch does and its header, where whole, is intact;
+    any other reason means that bytes which are present are wrong.
     """
     present = len(buffer) - at
     if present < HEADER_BYTES:
@@ -146,7 +142,7 @@ def check_stored(buffer: Buffer, at: int, partition: Partition) -> int:
         raise BatchRejected(Reason.TRUNCATED, f"{present} of {length} bytes present")
     if claimed_body_crc != body_crc(buffer, at, length):
         raise BatchRejected(Reason.BODY_CRC, "body damaged")
-    return length
+    return int(length)
 
 
 def _too_large(size: int, raw_bytes: int, limits: BatchLimits) -> BatchRejected:

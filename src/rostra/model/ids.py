@@ -1,7 +1,7 @@
 """Identities and counters, each with its own type, and the rule for topic names."""
 
 import re
-from typing import NewType, Protocol, TypeVar
+from typing import Annotated, NewType, Protocol, TypeVar
 
 import msgspec
 
@@ -41,8 +41,8 @@ class RandomSource(Protocol):
 class Partition(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One ordered part of a topic."""
 
-    topic: TopicId
-    index: PartitionIndex
+    topic: Annotated[TopicId, msgspec.Meta(ge=0, le=ID_MAX)]
+    index: Annotated[PartitionIndex, msgspec.Meta(ge=0, lt=1 << 32)]
 
     def __str__(self) -> str:
         return f"{text(self.topic)}/{self.index}"

@@ -1,0 +1,102 @@
+"""What the log says about itself, and the bounds it keeps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from rostra.model.ids import Partition
+
+
+class LogSettings(msgspec.Struct, frozen=True):
+    """Bounds and granularities. `index_every_bytes` trades memory for the bytes a read has to walk over."""
+
+    index_every_bytes: int = 4096
+    indexes_cached_max: int = 256
+    files_open_max: int = 512
+    journal_bytes: int = 1 << 20
+    recover_chunk_bytes: int = 1 << 20
+
+
+class Chunk(NamedTuple):
+    """Whole, checked batches; `next` is the offset behind them."""
+
+    batches: bytes
+    next: int
+
+
+class Durable(NamedTuple):
+    """All of the partition below `offset` is on stable storage, if `generation` is still the partition's."""
+
+    partition: Partition
+    generation: int
+    offset: int
+
+
+class EpochRow(NamedTuple):
+    """The first offset that an owner epoch wrote."""
+
+    epoch: int
+    offset: int
+
+
+class Stamp(msgspec.Struct, frozen=True, gc=False):
+    """Who wrote the batch at `base` to `last`, and its place in that producer's sequence."""
+
+    base: int
+    last: int
+    producer: int
+    epoch: int
+    sequence: int
+    count: int
+
+
+class SegmentFacts(msgspec.Struct, frozen=True):
+    """A closed segment; `next` is the first offset of the segment behind it."""
+
+    first: int
+    next: int
+    bytes: int
+    max_us: int
+
+
+class LogFacts(msgspec.Struct, frozen=True):
+    """One partition as found on disk; all of it below `end` is fsynced.
+
+    `checkpoint` is the record of the last segment's checkpoint batch, `stamps` are of the batches of records behind it.
+    `segment_bytes` is the size of the active segment. A damaged log ends where its damage begins.
+    """
+
+    partition: Partition
+    first: int
+    end: int
+    epochs: tuple[EpochRow, ...]
+    damaged_at: int | None
+    checkpoint: bytes | None
+    stamps: tuple[Stamp, ...]
+    segment_bytes: int
+    bytes: int
+
+
+class RecoveryNote(msgspec.Struct, frozen=True):
+    """Something recovery found or did that a person should be able to read about.
+
+    `event` is one of: tail_cut, segment_removed, damage_found, index_rebuilt, journal_cut, partition_lost.
+    """
+
+    event: str
+    path: str
+    position: int
+    bytes: int
+    offset: int
+    detail: str
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """What a start found: hard state by key, the logs in order of partition, and whether the stop before was clean."""
+
+    hard: dict[str, bytes]
+    logs: tuple[LogFacts, ...]
+    clean: bool
+    notes: tuple[RecoveryNote, ...]

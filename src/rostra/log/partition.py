@@ -1,0 +1,364 @@
+"""The log of one partition: its segments, of which the last takes appends."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from errno import EDQUOT, ENOSPC
+from operator import attrgetter
+from struct import Struct
+
+from crc32c import crc32c
+
+from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, StorageError
+from rostra.log.facts import Chunk, EpochRow, LogSettings, SegmentFacts
+from rostra.log.files import Buffer, File, Files
+from rostra.log.index import NO_TIME_US, Index
+from rostra.log.open_files import OpenFiles
+from rostra.log.segment import CONTROL, Indexes, Segment
+from rostra.model.batch import HEADER_BYTES, OwnerFlag, last_offset
+from rostra.model.check import check_stored
+from rostra.model.decode import Batch
+from rostra.model.ids import Partition, text
+
+CHECKPOINT = int(OwnerFlag.CHECKPOINT)
+SUPPRESSED = int(OwnerFlag.SUPPRESSED)
+_PLACED = Struct("<4xIQQIH30xH10xq")
+"""length, base offset, owner epoch, last offset delta, owner flags, flags, maximum timestamp."""
+_first = attrgetter("first")
+
+
+def directory_of(partition: Partition) -> str:
+    return f"topics/{text(partition.topic)}-{partition.index}"
+
+
+def storage_error(error: OSError) -> StorageError:
+    """What the operating system said, as a typed error."""
+    if error.errno in (ENOSPC, EDQUOT):
+        return DiskFull()
+    return DiskFailed(str(error))
+
+
+class PartitionLog:
+    """One thread, the owner, changes it; others read beside it without a lock.
+
+    They may, because a reader only follows what is replaced whole or grows at its end: the tuple of segments is never
+    changed in place, an index only gains entries, and `end` moves after the bytes below it are in the file and indexed.
+    What is cut off is never below an `end` that a reader was given.
+    """
+
+    def __init__(
+        self, files: Files, open_files: OpenFiles, indexes: Indexes, settings: LogSettings, partition: Partition
+    ) -> None:
+        self._files = files
+        self._open_files = open_files
+        self._indexes = indexes
+        self._settings = settings
+        self.partition = partition
+        self.directory = directory_of(partition)
+        self.segments: tuple[Segment, ...] = ()
+        self.end = 0
+        self.generation = 0
+        self.synced = 0
+        self.damage: CorruptLog | None = None
+        self.damaged_at: int | None = None
+        self._refusal: StorageError | None = None
+        self.dirty: dict[str, File] = {}
+        self.dirty_directories: list[str] = []
+        self.version = 0
+        """Counts writes, so that a sync knows whether more was written since it began."""
+
+    @property
+    def first(self) -> int:
+        return self.segments[0].first
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def size(self) -> int:
+        return sum(segment.bytes for segment in self.segments)
+
+    def epochs(self) -> tuple[EpochRow, ...]:
+        rows: list[EpochRow] = []
+        for segment in self.segments:
+            for row in segment.epochs:
+                if not rows or rows[-1].epoch != row.epoch:
+                    rows.append(row)
+        return tuple(rows)
+
+    def sealed(self) -> tuple[SegmentFacts, ...]:
+        return tuple(segment.facts() for segment in self.segments[:-1])
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    def begin(self, first: int) -> None:
+        """An empty log; its directory entries become durable with its first sync."""
+        self._files.make_directory(self.directory)
+        self.dirty_directories += ["topics", self.directory]
+        segment = self._new_segment(first)
+        self.dirty[segment.path] = self._open_files.get(segment.path)
+        self.version += 1
+        self.segments = (segment,)
+        self.end = first
+
+    def append(self, batches: Sequence[Buffer]) -> None:
+        """All of them in one write, or one on either side of a checkpoint, which begins a segment."""
+        if self._refusal is not None or self.damage is not None:
+            raise self._refusal or self.damage or AssertionError
+        placed = [_PLACED.unpack_from(batch) for batch in batches]
+        end = self.end
+        written = 0
+        for at, (length, base, _, delta, owner_flags, _, _) in enumerate(placed):
+            assert base == end and length == len(batches[at]), (base, end, length, len(batches[at]))
+            end = base + delta + 1
+            if owner_flags & CHECKPOINT:
+                if at > written:
+                    self._write(batches[written:at], placed[written:at])
+                written = at
+        if written:
+            batches, placed = batches[written:], placed[written:]
+        self._write(batches, placed)
+
+    def _write(self, batches: Sequence[Buffer], placed: list[tuple[int, ...]]) -> None:
+        old = self.active
+        rolls = bool(placed[0][4] & CHECKPOINT and old.bytes)
+        try:
+            segment = self._new_segment(self.end) if rolls else old
+            file = self._open_files.get(segment.path)
+            file.append(batches)
+        except OSError as error:
+            self._undo_write(rolls)
+            raise storage_error(error) from error
+        self.dirty[segment.path] = file
+        self.version += 1
+        if rolls:
+            self.segments = (*self.segments, segment)
+            self.dirty_directories.append(self.directory)
+            self._indexes.seal(old, self.partition)
+        if segment.headers_crc is not None:
+            for batch in batches:
+                segment.headers_crc = crc32c(batch[:HEADER_BYTES], segment.headers_crc)
+        self._account(segment, placed)
+
+    def _account(self, segment: Segment, placed: list[tuple[int, ...]]) -> None:
+        index, position, end = segment.index, segment.bytes, self.end
+        assert index is not None
+        max_us = segment.max_us
+        epoch = segment.epochs[-1].epoch if segment.epochs else -1
+        for length, base, owner_epoch, delta, _, flags, batch_max_us in placed:
+            if owner_epoch != epoch:
+                segment.note_epoch(owner_epoch, base)
+                epoch = owner_epoch
+            index.add(position, base, NO_TIME_US if flags & CONTROL else batch_max_us)
+            if batch_max_us > max_us:
+                max_us = batch_max_us
+            position += length
+            end = base + delta + 1
+        segment.max_us = max_us
+        segment.bytes = position
+        segment.next = self.end = end
+
+    def _undo_write(self, rolls: bool) -> None:
+        """The log is as before; a segment that did not get its checkpoint is none."""
+        try:
+            if rolls:
+                unborn = Segment(self.directory, self.end, None)
+                self._open_files.forget(unborn.path)
+                if self._files.exists(unborn.path):
+                    self._files.remove(unborn.path)
+            else:
+                self._open_files.get(self.active.path).truncate(self.active.bytes)
+        except OSError as error:
+            # Bytes of a refused batch may lie behind the end: nothing can be written there before a start has looked.
+            self._refusal = DiskFailed(f"a refused write could not be undone: {error}")
+
+    def _new_segment(self, first: int) -> Segment:
+        segment = Segment(self.directory, first, Index(self._settings.index_every_bytes))
+        # A crash may have left a file of this name that a truncation had removed.
+        self._open_files.create(segment.path).truncate(0)
+        return segment
+
+    def truncate(self, offset: int) -> None:
+        """Cut the end to `offset`, a boundary between batches, and make that durable.
+
+        Later segments go first and durably: a crash in between must not leave one behind whose predecessor is cut.
+        """
+        self.generation += 1
+        if offset >= self.end and self.damage is None:
+            return
+        assert offset >= self.first
+        kept = [segment for segment in self.segments if segment.first < offset] or [self.segments[0]]
+        self._remove_beyond(kept[-1])
+        last = self._reopened(kept[-1], offset)
+        file = self._open_files.get(last.path)
+        self.segments = (*kept[:-1], last)
+        self.end = offset
+        self.synced = min(self.synced, offset)
+        self.damage = self.damaged_at = None
+        file.truncate(last.bytes)
+        self.version += 1
+        file.begin_sync()()
+
+    def _remove_beyond(self, last: Segment) -> None:
+        for name in reversed(self._files.names(self.directory)):
+            if name.split(".")[0] > f"{last.first:020}":
+                path = f"{self.directory}/{name}"
+                self._open_files.forget(path)
+                self.dirty.pop(path, None)
+                self._files.remove(path)
+        for segment in self.segments:
+            if segment.first >= last.first:
+                self._indexes.forget(segment)
+        if self._files.exists(last.index_path):
+            self._files.remove(last.index_path)
+        self._files.sync_directory(self.directory)
+
+    def _reopened(self, segment: Segment, offset: int) -> Segment:
+        """The segment as it is when cut to the offset, active again."""
+        cut = Segment(self.directory, segment.first, Index(self._settings.index_every_bytes))
+        if offset == segment.first:
+            return cut
+        index = segment.index or self._indexes.rebuild(segment, self.partition)
+        self._indexes.forget(segment)
+        entry = index.stride_of(offset - 1)
+        cut.index = index.cut(index.positions[entry] + 1)
+        cut.epochs = [row for row in segment.epochs if row.offset < index.offsets[entry]]
+        # May be later than what is left: retention then keeps the segment longer, and a search by time walks further.
+        cut.max_us = segment.max_us
+        cut.headers_crc = None
+        for at, batch in self._stride(segment, index, entry):
+            if batch.base_offset >= offset:
+                break
+            cut.note(at, batch.header)
+        assert cut.next == offset, (cut.next, offset)
+        return cut
+
+    def trim(self, first: int) -> None:
+        """Forget the segments below `first`, then delete them; the caller has made the new start durable."""
+        gone = [s for s, following in zip(self.segments, self.segments[1:], strict=False) if following.first <= first]
+        self.segments = self.segments[len(gone) :]
+        for segment in gone:
+            self.dirty.pop(segment.path, None)
+            self._indexes.forget(segment)
+            for path in (segment.path, segment.index_path):
+                self._open_files.forget(path)
+                if self._files.exists(path):
+                    self._files.remove(path)
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def read(self, offset: int, end: int, bytes_max: int) -> Chunk:
+        at_end = self.end
+        segments = self.segments
+        if offset < segments[0].first:
+            raise OffsetTrimmed(offset, segments[0].first)
+        if offset >= min(end, at_end):
+            if self.damage is not None and at_end < end:
+                raise self.damage
+            return Chunk(b"", offset)
+        segment = segments[bisect_right(segments, offset, key=_first) - 1]
+        try:
+            return self._read_segment(segment, offset, min(end, at_end), bytes_max)
+        except CorruptLog:
+            if segment is segments[-1]:
+                raise
+            # The index may be what is wrong; the segment itself decides.
+            self._indexes.rebuild(segment, self.partition)
+            return self._read_segment(segment, offset, min(end, at_end), bytes_max)
+
+    def _read_segment(self, segment: Segment, offset: int, end: int, bytes_max: int) -> Chunk:
+        segment_bytes = segment.bytes
+        base, start, stop = self._indexes.get(segment, self.partition).span(offset, end, bytes_max, segment_bytes)
+        buffer = self._read_file(segment, start, stop - start)
+        at, begin, size = 0, -1, len(buffer)
+        while at < size:
+            try:
+                length = self._check(segment, start, buffer, at, base)
+            except CorruptLog:
+                if begin < 0:
+                    raise
+                break
+            following = last_offset(buffer, at) + 1
+            if following > end:
+                break
+            if begin < 0:
+                if following > offset:
+                    begin = at
+            elif at + length - begin > bytes_max:
+                break
+            base = following
+            at += length
+        if begin < 0:
+            raise CorruptLog(segment.path, start + at, f"offset {offset} is not where it should be")
+        return Chunk(buffer if begin == 0 and at == size else buffer[begin:at], base)
+
+    def _check(self, segment: Segment, start: int, buffer: bytes, at: int, base: int) -> int:
+        try:
+            length = check_stored(buffer, at, self.partition)
+        except BatchRejected as rejection:
+            raise CorruptLog(segment.path, start + at, rejection.detail) from None
+        found = int.from_bytes(buffer[at + 8 : at + 16], "little")
+        if found != base:
+            raise CorruptLog(segment.path, start + at, f"offset {found} stands where {base} belongs")
+        return length
+
+    def _read_file(self, segment: Segment, position: int, count: int) -> bytes:
+        try:
+            buffer = self._open_files.get(segment.path).read(position, count)
+        except FileNotFoundError:
+            # Trimmed since the reader looked, or somebody's hands were in the directory.
+            raise OffsetTrimmed(segment.first, self.first) from None
+        except OSError as error:
+            raise storage_error(error) from error
+        if len(buffer) < count:
+            raise CorruptLog(segment.path, position + len(buffer), "the file ends too early")
+        return buffer
+
+    def _stride(self, segment: Segment, index: Index, entry: int) -> Iterator[tuple[int, Batch]]:
+        """The batches from one index entry to the next, checked."""
+        start, base = index.positions[entry], index.offsets[entry]
+        buffer = self._read_file(segment, start, index.stride_end(entry, segment.bytes) - start)
+        at = 0
+        while at < len(buffer):
+            length = self._check(segment, start, buffer, at, base)
+            batch = Batch(buffer, at)
+            yield start + at, batch
+            base = batch.next_offset
+            at += length
+
+    def find_last(self, count: int, end: int) -> int:
+        """From which offset on `count` records are left below `end`; those never delivered do not count."""
+        at_end = min(end, self.end)
+        if count <= 0:
+            return at_end
+        segments = self.segments
+        for segment in reversed(segments):
+            if segment.first >= at_end or not segment.bytes:
+                continue
+            index = self._indexes.get(segment, self.partition)
+            for entry in range(index.stride_of(at_end - 1), -1, -1):
+                for _, batch in reversed(list(self._stride(segment, index, entry))):
+                    header = batch.header
+                    if header.next_offset > at_end or header.flags & CONTROL or header.owner_flags & SUPPRESSED:
+                        continue
+                    if header.count >= count:
+                        return batch.offsets()[-count]
+                    count -= header.count
+        return segments[0].first
+
+    def find_time(self, timestamp_us: int) -> int:
+        """The first record at or after the timestamp; the end if there is none."""
+        at_end = self.end
+        for segment in self.segments:
+            if segment.max_us < timestamp_us or not segment.bytes:
+                continue
+            index = self._indexes.get(segment, self.partition)
+            for entry in range(index.stride_of_time(timestamp_us), len(index)):
+                for _, batch in self._stride(segment, index, entry):
+                    if batch.header.max_timestamp_us < timestamp_us or batch.header.flags & CONTROL:
+                        continue
+                    stamps = zip(batch.offsets(), batch.timestamps(), strict=True)
+                    return next(offset for offset, stamp_us in stamps if stamp_us >= timestamp_us)
+        return at_end

@@ -1,0 +1,285 @@
+"""What a start makes of a partition's directory.
+
+Damage below the known-synced mark is corruption, and so is damage with an intact batch behind it, unless it lies where
+no sync was ever begun: there a power cut leaves holes, and nothing was acknowledged. Corruption is reported and left as
+it is; everything else that is not intact is a torn tail, and cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from crc32c import crc32c
+
+from rostra.errors import CorruptLog
+from rostra.log.clean import CleanEnd
+from rostra.log.facts import LogFacts, LogSettings, RecoveryNote, Stamp
+from rostra.log.files import Files
+from rostra.log.index import Index
+from rostra.log.journal import Mark
+from rostra.log.open_files import OpenFiles
+from rostra.log.partition import CHECKPOINT, PartitionLog
+from rostra.log.scan import Damage, Found, hop, intact_batch_behind, scan
+from rostra.log.segment import CONTROL, SEGMENT_NAME, Indexes, Segment
+from rostra.model.batch import Header
+from rostra.model.decode import Batch
+from rostra.model.ids import Partition
+
+
+class Recovering:
+    """One partition while a start looks at it. `log` is filled segment by segment; `headers` are of the last one."""
+
+    def __init__(
+        self,
+        files: Files,
+        open_files: OpenFiles,
+        indexes: Indexes,
+        settings: LogSettings,
+        log: PartitionLog,
+        mark: Mark | None,
+        clean: CleanEnd | None,
+    ) -> None:
+        self._files = files
+        self._open_files = open_files
+        self._indexes = indexes
+        self._settings = settings
+        self._partition: Partition = log.partition
+        self.log = log
+        self._mark = mark or Mark(0, 0, 0)
+        self._clean = clean
+        self._unsynced: list[tuple[Segment, int]] = []
+        self.headers: list[Header] = []
+        self.notes: list[RecoveryNote] = []
+
+    # --- the whole ---------------------------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Whether there is a log at all: a directory whose first file never became durable is none."""
+        self._remove_trimmed()
+        while self._segment_firsts() or self._mark.synced:
+            try:
+                self._examine()
+            except _NotAsClosed:
+                self._clean = None
+                continue
+            except Damage as damage:
+                if not self._is_corruption(damage):
+                    self._cut(damage)
+                    continue
+                self._report(damage)
+            self._settle()
+            return True
+        self._files.remove_directory(self.log.directory)
+        return False
+
+    def mark(self) -> Mark:
+        """What is known to be durable now. A damaged log keeps its mark: the next start must judge it the same way."""
+        if self.log.damage is not None:
+            return self._mark
+        return Mark(self.log.first, self.log.end, self.log.end)
+
+    def facts(self) -> LogFacts:
+        log = self.log
+        return LogFacts(
+            partition=log.partition,
+            first=log.first,
+            end=log.end,
+            epochs=log.epochs(),
+            damaged_at=log.damaged_at,
+            checkpoint=self._checkpoint(),
+            stamps=tuple(_stamp(header) for header in self.headers if not header.flags & CONTROL),
+            segment_bytes=log.active.bytes,
+            bytes=log.size,
+        )
+
+    def _checkpoint(self) -> bytes | None:
+        if not self.headers or not self.headers[0].owner_flags & CHECKPOINT:
+            return None
+        return Batch(self._open_files.get(self.log.active.path).read(0, self.headers[0].length)).values()[0]
+
+    # --- looking -----------------------------------------------------------------------------------
+
+    def _segment_firsts(self) -> list[int]:
+        names = self._files.names(self.log.directory)
+        return [int(match[1]) for match in map(SEGMENT_NAME.fullmatch, names) if match is not None]
+
+    def _examine(self) -> None:
+        """Fill the log; Damage says where it ends too early, with the good part in place."""
+        log = self.log
+        log.segments = ()
+        self._unsynced = []
+        self.headers = []
+        firsts = self._segment_firsts()
+        expected = self._mark.first if self._mark.synced else firsts[0]
+        for first in firsts:
+            if first != expected:
+                raise Damage(log.active.bytes if log.segments else 0, expected, f"the next segment begins at {first}")
+            segment = Segment(log.directory, first, Index(self._settings.index_every_bytes))
+            log.segments = (*log.segments, segment)
+            if first == firsts[-1]:
+                self._examine_last(segment)
+            else:
+                self._examine_sealed(segment)
+            expected = segment.next
+        if expected < self._mark.synced or not firsts:
+            end = log.active.bytes if log.segments else 0
+            raise Damage(end, expected, f"the log ends here, but was synced up to {self._mark.synced}")
+
+    def _examine_sealed(self, segment: Segment) -> None:
+        loaded = self._indexes.load(segment, self._partition)
+        if loaded is not None:
+            facts = loaded[1]
+            trusted = self._clean is not None or facts.next <= self._mark.synced
+            same = facts.first == segment.first and facts.bytes == self._open_files.get(segment.path).size()
+            if trusted and same:
+                segment.adopt(facts)
+                segment.index = None
+                return
+        for _ in self._scan(segment):
+            pass
+        if loaded is None or loaded[1] != segment.sealed_facts():
+            self._note("index_rebuilt", segment.index_path, 0, 0, segment.first, "it was missing or not the segment's")
+        self._indexes.seal(segment, self._partition)
+
+    def _examine_last(self, segment: Segment) -> None:
+        if self._files.exists(segment.index_path):
+            # It was sealed once, and what followed is gone: the index must not outlive what is appended now.
+            self._files.remove(segment.index_path)
+            self._files.sync_directory(self.log.directory)
+        if len(self.log.segments) > 1 and not self._open_files.get(segment.path).size():
+            raise Damage(0, segment.first, "the segment has no checkpoint yet")
+        if self._clean is not None:
+            if not self._is_as_closed(segment, self._clean):
+                raise _NotAsClosed
+            return
+        for found in self._scan(segment):
+            self.headers.append(found.header)
+        segment.headers_crc = None
+
+    def _is_as_closed(self, segment: Segment, clean: CleanEnd) -> bool:
+        """Whether the last segment is, header for header, the one that was closed; bodies are checked when read."""
+        file = self._open_files.get(segment.path)
+        if file.size() != clean.bytes:
+            return False
+        crc = 0
+        try:
+            for found, raw in hop(file, self._partition, segment.first, clean.bytes):
+                crc = crc32c(raw, crc)
+                self.headers.append(found.header)
+                segment.note(found.position, found.header)
+        except Damage:
+            return False
+        segment.headers_crc = crc
+        return crc == clean.headers_crc and segment.next == clean.end
+
+    def _scan(self, segment: Segment) -> Iterator[Found]:
+        """Every intact batch; where the part begins that is not known to be synced is taken down."""
+        file = self._open_files.get(segment.path)
+        above = False
+        for found in scan(file, self._partition, segment.first, file.size(), self._settings.recover_chunk_bytes):
+            segment.note(found.position, found.header)
+            if not above and found.header.next_offset > self._mark.synced:
+                above = True
+                self._unsynced.append((segment, found.position))
+            yield found
+
+    # --- judging -----------------------------------------------------------------------------------
+
+    def _is_corruption(self, damage: Damage) -> bool:
+        if damage.offset < self._mark.synced or not self.log.segments:
+            return True
+        if damage.offset >= self._mark.syncing:
+            return False
+        damaged = self.log.active
+        behind = [(damaged.path, damage.position)]
+        behind += [(path, 0) for path in self._paths_behind(damaged)]
+        return any(
+            intact_batch_behind(
+                self._open_files.get(path), self._partition, position, damage.offset, self._settings.recover_chunk_bytes
+            )
+            for path, position in behind
+        )
+
+    def _paths_behind(self, segment: Segment) -> list[str]:
+        return [f"{self.log.directory}/{first:020}.log" for first in self._segment_firsts() if first > segment.first]
+
+    def _report(self, damage: Damage) -> None:
+        """Nothing is cut, nothing is appended any more; what lies before the damage stays readable."""
+        log = self.log
+        if not log.segments:
+            log.segments = (Segment(log.directory, damage.offset, Index(self._settings.index_every_bytes)),)
+        path = log.active.path
+        if len(log.segments) > 1 and not log.active.bytes:
+            log.segments = log.segments[:-1]
+        log.damage = CorruptLog(path, damage.position, damage.detail)
+        log.damaged_at = damage.offset
+        self._note("damage_found", path, damage.position, 0, damage.offset, damage.detail)
+
+    def _cut(self, damage: Damage) -> None:
+        """The torn end goes: later segments first, so that no gap can be left by a crash in the middle of it."""
+        log = self.log
+        torn = log.active
+        for path in reversed(self._paths_behind(torn)):
+            size = self._open_files.get(path).size()
+            self._remove(path)
+            self._note("segment_removed", path, 0, size, damage.offset, "it lies behind a torn end")
+        file = self._open_files.get(torn.path)
+        lost = file.size() - damage.position
+        if damage.position == 0 and len(log.segments) > 1:
+            self._remove(torn.path)
+        else:
+            file.truncate(damage.position)
+            file.begin_sync()()
+        self._files.sync_directory(log.directory)
+        if lost:
+            self._note("tail_cut", torn.path, damage.position, lost, damage.offset, damage.detail)
+
+    # --- mending -----------------------------------------------------------------------------------
+
+    def _remove_trimmed(self) -> None:
+        """What retention had removed, but a crash brought back."""
+        firsts = self._segment_firsts()
+        for first, following in pairwise(firsts):
+            if following <= self._mark.first:
+                self._remove(f"{self.log.directory}/{first:020}.log")
+
+    def _settle(self) -> None:
+        """Write again what is not known to be durable: after a failed sync the system may hold it for written."""
+        log = self.log
+        log.end = log.damaged_at if log.damaged_at is not None else log.active.next
+        log.synced = log.end
+        for segment, start in self._unsynced:
+            file = self._open_files.get(segment.path)
+            for position in range(start, segment.bytes, self._settings.recover_chunk_bytes):
+                count = min(self._settings.recover_chunk_bytes, segment.bytes - position)
+                file.write_at(position, file.read(position, count))
+            file.begin_sync()()
+        if self._clean is None and (self._unsynced or not self._mark.synced):
+            self._files.sync_directory("topics")
+            self._files.sync_directory(log.directory)
+
+    def _remove(self, path: str) -> None:
+        self._open_files.forget(path)
+        self._files.remove(path)
+        index_path = path.removesuffix(".log") + ".index"
+        if self._files.exists(index_path):
+            self._files.remove(index_path)
+
+    def _note(self, event: str, path: str, position: int, size: int, offset: int, detail: str) -> None:
+        self.notes.append(RecoveryNote(event, path, position, size, offset, detail))
+
+
+class _NotAsClosed(Exception):
+    """The clean-stop mark does not fit what is there."""
+
+
+def _stamp(header: Header) -> Stamp:
+    return Stamp(
+        header.base_offset,
+        header.next_offset - 1,
+        header.producer,
+        header.producer_epoch,
+        header.sequence,
+        header.count,
+    )

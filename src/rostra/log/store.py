@@ -1,0 +1,313 @@
+"""The store of a node: the logs of its partitions, and its hard state.
+
+Beside `recover` and `close` nothing here waits for a disk, except what is rare: a drop, a truncation, a trim, and the
+journal's renewal sync before they return. Everything but `read`, `find_last` and `find_time` belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from rostra.errors import CorruptLog, DiskFull, SyncFailed
+from rostra.log.clean import CleanEnd, take_clean, write_clean
+from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, SegmentFacts
+from rostra.log.files import Buffer, Files
+from rostra.log.jobs import PersistJob, SyncJob
+from rostra.log.journal import PATH as JOURNAL_PATH
+from rostra.log.journal import Journal, Mark
+from rostra.log.open_files import OpenFiles
+from rostra.log.partition import PartitionLog, storage_error
+from rostra.log.recovery import Recovering
+from rostra.log.segment import Indexes
+from rostra.model.ids import Partition, PartitionIndex, TopicId
+
+_DIRECTORY_NAME = re.compile(r"([0-9a-f]{16})-(0|[1-9][0-9]*)")
+
+
+class Store:
+    def __init__(self, files: Files, settings: LogSettings | None = None) -> None:
+        self._files = files
+        self._settings = settings or LogSettings()
+        self._open_files = OpenFiles(files, self._settings.files_open_max)
+        self._indexes = Indexes(files, self._open_files, self._settings)
+        self._journal = Journal(files, self._settings.journal_bytes)
+        self._logs: dict[Partition, PartitionLog] = {}
+        self._dirty: dict[Partition, None] = {}
+        self._broken: SyncFailed | None = None
+
+    # --- start and stop ----------------------------------------------------------------------------
+
+    def recover(self) -> Recovery:
+        """Everything that is kept is on stable storage when this returns."""
+        try:
+            return self._recover()
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def _recover(self) -> Recovery:
+        self._files.make_directory("topics")
+        names = self._files.names("topics")
+        if names and not self._files.exists(JOURNAL_PATH):
+            raise CorruptLog(JOURNAL_PATH, 0, "it is missing, with the hard state of this node")
+        notes = self._journal.load()
+        clean = take_clean(self._files)
+        marks = dict(self._journal.marks)
+        found = [partition for partition in map(_parse_directory, names) if partition is not None]
+        facts: list[LogFacts] = []
+        for partition in sorted({*found, *(lost for lost, mark in marks.items() if mark.synced)}):
+            recovered = self._recover_partition(partition, (clean or {}).get(partition))
+            notes += recovered.notes
+            if partition in self._logs:
+                facts.append(recovered.facts())
+        self._journal.mark(
+            (partition, mark) for partition, mark in self._journal.marks.items() if marks.get(partition) != mark
+        )
+        self._journal.sync()
+        return Recovery(dict(self._journal.state), tuple(facts), clean is not None, tuple(notes))
+
+    def _recover_partition(self, partition: Partition, clean: CleanEnd | None) -> Recovering:
+        log = self._new_log(partition)
+        recovering = Recovering(
+            self._files, self._open_files, self._indexes, self._settings, log, self._journal.marks.get(partition), clean
+        )
+        if recovering.run():
+            self._logs[partition] = log
+            self._journal.marks[partition] = recovering.mark()
+        elif partition in self._journal.marks:
+            self._journal.forget(partition)
+        return recovering
+
+    def close(self, clean: bool) -> None:
+        """A clean stop syncs everything and says so on disk; after a failed sync there is none."""
+        if clean and self._broken is None:
+            for job in (self.begin_sync(list(self._dirty)), self.begin_mark()):
+                job.run()
+                job.finish()
+            try:
+                write_clean(self._files, self._clean_ends())
+            except OSError as error:
+                raise storage_error(error) from error
+        self._journal.close()
+        self._open_files.forget_all()
+
+    def _clean_ends(self) -> dict[Partition, CleanEnd]:
+        return {
+            partition: CleanEnd(log.end, log.active.bytes, log.active.headers_crc)
+            for partition, log in self._logs.items()
+            if log.damage is None and log.active.headers_crc is not None
+        }
+
+    # --- logs --------------------------------------------------------------------------------------
+
+    def open(self, partition: Partition, segment_bytes: int, first: int = 0) -> None:
+        """Make the log, empty, beginning at `first`, if there is none."""
+        assert segment_bytes > 0
+        if partition not in self._logs:
+            log = self._new_log(partition)
+            try:
+                log.begin(first)
+            except OSError as error:
+                raise storage_error(error) from error
+            self._logs[partition] = log
+            self._dirty[partition] = None
+
+    def drop(self, partition: Partition) -> None:
+        """Delete the log. Its mark goes first: a mark without a log is a lost partition."""
+        log = self._logs.pop(partition, None)
+        if log is None:
+            return
+        self._dirty.pop(partition, None)
+        self._write_journal(lambda: self._journal.forget(partition), sync=True)
+        for segment in log.segments:
+            self._open_files.forget(segment.path)
+            self._indexes.forget(segment)
+        try:
+            self._files.remove_directory(log.directory)
+            self._files.sync_directory("topics")
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def append(self, partition: Partition, batches: Sequence[Buffer]) -> None:
+        """Stamped batches at the end; a checkpoint begins a segment. If the disk refuses, `end` says what is there."""
+        self._logs[partition].append(batches)
+        self._dirty[partition] = None
+        if len(self._dirty) > self._settings.files_open_max:
+            self._sync_oldest()
+
+    def read(self, partition: Partition, offset: int, end: int, bytes_max: int) -> Chunk:
+        """Whole batches from the one that holds `offset` on: at least one if it is below `end`, none beyond that."""
+        return self._logs[partition].read(offset, end, bytes_max)
+
+    def find_last(self, partition: Partition, count: int, end: int) -> int:
+        return self._logs[partition].find_last(count, end)
+
+    def find_time(self, partition: Partition, timestamp_us: int) -> int:
+        return self._logs[partition].find_time(timestamp_us)
+
+    def truncate(self, partition: Partition, offset: int) -> int:
+        """Cut the end; returns the new generation. The marks are lowered before the bytes they vouch for can change."""
+        log = self._logs[partition]
+        mark = self._journal.marks.get(partition)
+        if mark is not None and offset < max(mark.synced, mark.syncing):
+            lowered = Mark(mark.first, min(mark.synced, offset), offset)
+            self._write_journal(lambda: self._journal.mark([(partition, lowered)]), sync=True)
+        try:
+            log.truncate(offset)
+        except OSError as error:
+            raise self._break(error) from error
+        return log.generation
+
+    def trim(self, partition: Partition, first: int) -> None:
+        """Delete whole segments below `first`."""
+        log = self._logs[partition]
+        start = max((s.next for s in log.sealed() if s.next <= first), default=log.first)
+        if start == log.first:
+            return
+        mark = self._caught_up(log, start)
+        self._write_journal(lambda: self._journal.mark([(partition, mark)]), sync=True)
+        try:
+            log.trim(start)
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def sealed(self, partition: Partition) -> tuple[SegmentFacts, ...]:
+        return self._logs[partition].sealed()
+
+    def end(self, partition: Partition) -> int:
+        return self._logs[partition].end
+
+    def first(self, partition: Partition) -> int:
+        return self._logs[partition].first
+
+    def bytes(self, partition: Partition) -> int:
+        return self._logs[partition].size
+
+    def segment_bytes(self, partition: Partition) -> int:
+        """The size of the active segment."""
+        return self._logs[partition].active.bytes
+
+    def generation(self, partition: Partition) -> int:
+        return self._logs[partition].generation
+
+    # --- stable storage ----------------------------------------------------------------------------
+
+    def begin_sync(self, partitions: Iterable[Partition]) -> SyncJob:
+        """Make what is written by now durable. `DiskFull` if not even the journal can say so; begin again later."""
+        logs = [self._logs[partition] for partition in partitions if partition in self._logs]
+        captured = [(log, log.generation, log.end, log.version, list(log.dirty)) for log in logs]
+        self._mark((log.partition, Mark(log.first, log.synced, log.end)) for log in logs if log.damage is None)
+        calls = [file.begin_sync() for log in logs for file in log.dirty.values()]
+        directories = dict.fromkeys(path for log in logs for path in log.dirty_directories)
+        calls += [partial(self._files.sync_directory, path) for path in directories]
+        finish_journal = self._add_journal(calls)
+
+        def finish() -> list[Durable]:
+            self._raise_if_broken()
+            finish_journal()
+            # A partition dropped meanwhile, and perhaps made anew, is not the one that was synced.
+            there = [capture for capture in captured if self._logs.get(capture[0].partition) is capture[0]]
+            for log, generation, end, version, paths in there:
+                self._finish_log(log, generation, end, version, paths)
+            return [Durable(log.partition, generation, end) for log, generation, end, _, _ in there]
+
+        return SyncJob([partial(self._guarded, call) for call in calls], finish)
+
+    def begin_mark(self) -> SyncJob:
+        """Let the known-synced marks catch up with the last sync: for a store that falls idle."""
+        self._mark(
+            (log.partition, self._caught_up(log, log.first)) for log in self._logs.values() if log.damage is None
+        )
+        calls: list[Callable[[], None]] = []
+        finish_journal = self._add_journal(calls)
+
+        def finish() -> list[Durable]:
+            self._raise_if_broken()
+            finish_journal()
+            return []
+
+        return SyncJob([partial(self._guarded, call) for call in calls], finish)
+
+    def begin_persist(self, key: str, value: builtins.bytes) -> PersistJob:
+        self._write_journal(lambda: self._journal.put(key, value), sync=False)
+        call, finish_journal = self._journal.begin_sync()
+
+        def finish() -> None:
+            self._raise_if_broken()
+            finish_journal()
+
+        return PersistJob([partial(self._guarded, call)], finish)
+
+    def _caught_up(self, log: PartitionLog, first: int) -> Mark:
+        known = self._journal.marks.get(log.partition)
+        synced = max(log.synced, first)
+        return Mark(first, synced, max(synced, known.syncing if known is not None else 0))
+
+    def _mark(self, marks: Iterable[tuple[Partition, Mark]]) -> None:
+        known = self._journal.marks
+        changed = [(partition, mark) for partition, mark in marks if known.get(partition) != mark]
+        self._raise_if_broken()
+        if changed:
+            self._write_journal(lambda: self._journal.mark(changed), sync=False)
+
+    def _add_journal(self, calls: list[Callable[[], None]]) -> Callable[[], None]:
+        if self._journal.is_durable:
+            return lambda: None
+        call, finish = self._journal.begin_sync()
+        calls.append(call)
+        return finish
+
+    def _finish_log(self, log: PartitionLog, generation: int, end: int, version: int, paths: list[str]) -> None:
+        """More may have been written to the active segment since the job began; to a sealed one, never."""
+        unchanged = log.version == version
+        for path in paths:
+            if unchanged or path != log.active.path:
+                log.dirty.pop(path, None)
+        if unchanged:
+            log.dirty_directories.clear()
+            self._dirty.pop(log.partition, None)
+        if log.generation == generation:
+            log.synced = max(log.synced, end)
+
+    def _sync_oldest(self) -> None:
+        """A file not yet synced stays open, and so many may be open: the partition that waited longest goes first."""
+        job = self.begin_sync([next(iter(self._dirty))])
+        job.run()
+        job.finish()
+
+    def _write_journal(self, write: Callable[[], None], *, sync: bool) -> None:
+        self._raise_if_broken()
+        try:
+            write()
+            if sync:
+                self._journal.sync()
+        except OSError as error:
+            full = storage_error(error)
+            raise (full if isinstance(full, DiskFull) else self._break(error)) from error
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except OSError as error:
+            raise self._break(error) from error
+
+    def _break(self, error: OSError) -> SyncFailed:
+        """From now on nothing is vouched for: the system may have dropped what it could not write."""
+        self._broken = SyncFailed(str(error))
+        return self._broken
+
+    def _raise_if_broken(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    def _new_log(self, partition: Partition) -> PartitionLog:
+        return PartitionLog(self._files, self._open_files, self._indexes, self._settings, partition)
+
+
+def _parse_directory(name: str) -> Partition | None:
+    match = _DIRECTORY_NAME.fullmatch(name)
+    if match is None:
+        return None
+    return Partition(TopicId(int(match[1], 16)), PartitionIndex(int(match[2])))

@@ -1,0 +1,114 @@
+"""One client's connection on a node: bytes in, messages to the broker, frames out."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, cast
+
+from rostra.broker.api import Accept, Congest, Drain, Lose, Receive
+from rostra.errors import PeerViolation
+from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
+from rostra.wire.messages import ClientMessage, Failed
+
+if TYPE_CHECKING:
+    from rostra.runtime.node import Node
+
+WRITE_HIGH_BYTES = 4 << 20
+WRITE_LOW_BYTES = 1 << 20
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """Frames that arrive together are stepped together, and all answers leave in one write."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._reader: FrameReader[ClientMessage] = FrameReader(FROM_CLIENT)
+        self._transport: asyncio.Transport | None = None
+        self.number = 0
+        self.out: list[Buffer] = []
+        self.address = ""
+        self._closing = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("socket")
+        if peer is not None and peer.family in (socket.AF_INET, socket.AF_INET6):
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
+        self.address = str(transport.get_extra_info("peername"))
+        self.number = self._node.attach(self)
+        self._node.step(Accept(self.number))
+        self._node.settle()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        node = self._node
+        node.counters.bytes_in += nbytes
+        if self._closing:
+            return
+        try:
+            messages = self._reader.took(nbytes)
+        except PeerViolation as violation:
+            self._reject(violation)
+            return
+        number = self.number
+        for message, payload in messages:
+            node.step(Receive(number, message, payload))
+        node.settle()
+
+    def eof_received(self) -> bool:
+        try:
+            self._reader.closed()
+        except PeerViolation as violation:
+            self._reject(violation)
+        return False
+
+    def _reject(self, violation: PeerViolation) -> None:
+        """Bad input costs this connection and nothing else."""
+        self._node.counters.violations[violation.reason] += 1
+        self._node.log.warning("connection closed", client=self.address, reason=str(violation))
+        self.out.append(encode(Failed(0, type(violation).__name__, violation.carried())))
+        self.close()
+
+    def greeted(self, frame_bytes_max: int) -> None:
+        self._reader.frame_bytes_max = frame_bytes_max
+
+    def send(self) -> None:
+        """Hands over what has gathered since the last turn."""
+        out, self.out = self.out, []
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if len(out) == 1:
+            transport.write(out[0])
+        else:
+            transport.writelines(out)
+
+    def close(self) -> None:
+        if not self._closing and self._transport is not None:
+            self._closing = True
+            self.send()
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self._node.step(Congest(self.number))
+
+    def resume_writing(self) -> None:
+        self._node.step(Drain(self.number))
+        self._node.settle()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closing = True
+        self.out.clear()
+        self._node.detach(self)
+        self._node.step(Lose(self.number))
+        self._node.settle()

@@ -1,0 +1,42 @@
+"""Running a node as a process: until a signal asks it to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import uvloop
+
+from rostra.runtime import logs
+from rostra.runtime.node import Node
+from rostra.runtime.settings import NodeSettings
+
+
+def serve(settings: NodeSettings, *, log_level: str = "info", log_json: bool | None = None) -> bool:
+    """Blocks until SIGINT or SIGTERM; a second signal does not wait. True if all was finished."""
+    logs.configure(log_level, json=log_json)
+    return uvloop.run(_serve(settings))
+
+
+async def _serve(settings: NodeSettings) -> bool:
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+    again = asyncio.Event()
+
+    def ask() -> None:
+        (again if asked.is_set() else asked).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ask)
+    node = Node(settings)
+    await node.start()
+    await asked.wait()
+    stopping = asyncio.create_task(node.stop())
+    hurrying = asyncio.create_task(again.wait())
+    await asyncio.wait([stopping, hurrying], return_when=asyncio.FIRST_COMPLETED)
+    hurrying.cancel()
+    if not stopping.done():
+        node.abandon()
+        stopping.cancel()
+        return False
+    return stopping.result()

@@ -1,0 +1,415 @@
+"""A disk in memory that fails as disks do, by the choices of a seeded generator.
+
+What is written is readable at once, and durable when a sync of it has returned. A crash keeps the durable part and, of
+the rest, whatever the generator spares: nothing, a beginning, or blocks here and there. A fault counts in `counters`
+when it takes effect, not when it is switched on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from errno import EBADF, EIO, ENOENT, ENOSPC
+from random import Random
+
+import msgspec
+
+from rostra.log.files import Buffer, File
+
+BLOCK_BYTES = 512
+"""What a disk writes whole or not at all."""
+
+
+class DiskFaults(msgspec.Struct):
+    """Which faults are on. Chances are per operation; a capacity of None is a disk without end."""
+
+    sync_failure_chance: float = 0.0
+    write_failure_chance: float = 0.0
+    capacity_bytes: int | None = None
+    reorder: bool = True
+    """Whether a crash may spare later blocks of a file and lose earlier ones."""
+
+
+class Write(msgspec.Struct, frozen=True, gc=False):
+    number: int
+    position: int
+    content: bytes
+
+
+class Cut(msgspec.Struct, frozen=True, gc=False):
+    number: int
+    size: int
+
+
+class Survival(Enum):
+    """What a crash spares of a file's unsynced writes."""
+
+    NOTHING = 0
+    BEGINNING = 1
+    BLOCKS = 2
+
+
+class Inode:
+    """A file's content, and what of it is durable. `pending` are the changes since, oldest first."""
+
+    __slots__ = ("content", "durable", "pending", "stale")
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.durable = bytearray()
+        self.pending: list[Write | Cut] = []
+        self.stale = False
+        """Whether a failed sync has dropped changes: content and durable part differ without anything pending."""
+
+    def settle(self, number: int) -> None:
+        """Make the changes up to this one durable."""
+        settled = 0
+        for change in self.pending:
+            if change.number > number:
+                break
+            apply(self.durable, change)
+            settled += 1
+        del self.pending[:settled]
+
+    def drop(self, number: int) -> None:
+        """What Linux does after a failed sync: the pages count as clean, and are never written."""
+        kept = [change for change in self.pending if change.number > number]
+        self.stale = self.stale or len(kept) < len(self.pending)
+        self.pending = kept
+
+
+def apply(durable: bytearray, change: Write | Cut) -> None:
+    if isinstance(change, Cut):
+        resize(durable, change.size)
+    else:
+        if change.position > len(durable):
+            resize(durable, change.position)
+        durable[change.position : change.position + len(change.content)] = change.content
+
+
+def resize(content: bytearray, size: int) -> None:
+    if size < len(content):
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))
+
+
+class Directory:
+    """Entries as they are, and as they are durable; `changes` are the steps between, each of one or two entries."""
+
+    __slots__ = ("changes", "durable", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Inode | Directory] = {}
+        self.durable: dict[str, Inode | Directory] = {}
+        self.changes: list[dict[str, Inode | Directory | None]] = []
+
+    def change(self, **changed: Inode | Directory | None) -> None:
+        set_entries(self.entries, changed)
+        self.changes.append(changed)
+
+
+def set_entries(entries: dict[str, Inode | Directory], changed: dict[str, Inode | Directory | None]) -> None:
+    for name, node in changed.items():
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node
+
+
+class FaultyFile:
+    __slots__ = ("_crashes", "_files", "_inode")
+
+    def __init__(self, files: FaultyFiles, inode: Inode) -> None:
+        self._files = files
+        self._inode = inode
+        self._crashes = files.crashes
+
+    def size(self) -> int:
+        return len(self._inode.content)
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        inode = self._inode
+        self._write(len(inode.content), b"".join(buffers))
+        return len(inode.content)
+
+    def write_at(self, position: int, buffer: Buffer) -> None:
+        self._write(position, bytes(buffer))
+
+    def _write(self, position: int, written: bytes) -> None:
+        files, inode = self._files, self._inode
+        self._check_alive()
+        refusal = files.refuse_write()
+        growth = position + len(written) - len(inode.content)
+        if growth > 0:
+            room = files.room_for(growth)
+            if room < growth:
+                refusal = OSError(ENOSPC, "no space left on device")
+                files.counters["disk_full"] += 1
+                written = written[: max(len(written) - (growth - room), 0)]
+        content = inode.content
+        before = len(content)
+        if position == before:
+            content += written
+        else:
+            if position > before:
+                resize(content, position)
+            content[position : position + len(written)] = written
+        files.used_bytes += len(content) - before
+        inode.pending.append(Write(files.next_number(), position, written))
+        if refusal is not None:
+            raise refusal
+
+    def read(self, position: int, count: int) -> bytes:
+        return bytes(self._inode.content[position : position + count])
+
+    def truncate(self, size: int) -> None:
+        self._check_alive()
+        content = self._inode.content
+        if size != len(content):
+            self._files.used_bytes += size - len(content)
+            resize(content, size)
+            self._inode.pending.append(Cut(self._files.next_number(), size))
+
+    def begin_sync(self) -> Callable[[], None]:
+        number = self._files.number
+
+        def sync() -> None:
+            self._check_alive()
+            if self._inode.pending and self._files.fails_sync():
+                self._inode.drop(number)
+                raise OSError(EIO, "input/output error")
+            self._inode.settle(number)
+
+        return sync
+
+    def close(self) -> None:
+        pass
+
+    def _check_alive(self) -> None:
+        if self._crashes != self._files.crashes:
+            raise OSError(EBADF, "this file was open when the power went")
+
+
+class FaultyFiles:
+    """The port's simulated side. After `crash`, the power cut, it is the disk as the next start finds it."""
+
+    def __init__(self, random: Random, faults: DiskFaults | None = None) -> None:
+        self._random = random
+        self.faults = faults or DiskFaults()
+        self.counters: Counter[str] = Counter()
+        self.crashes = 0
+        self.number = 0
+        self.used_bytes = 0
+        self._root = Directory()
+
+    # --- the port ----------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        directory, name = self._parent(path)
+        node = directory.entries.get(name)
+        if node is None:
+            if not create:
+                raise FileNotFoundError(ENOENT, "no such file", path)
+            node = Inode()
+            directory.change(**{name: node})
+        if isinstance(node, Directory):
+            raise IsADirectoryError(path)
+        return FaultyFile(self, node)
+
+    def exists(self, path: str) -> bool:
+        try:
+            directory, name = self._parent(path)
+        except FileNotFoundError:
+            return False
+        return name in directory.entries
+
+    def names(self, directory: str) -> list[str]:
+        try:
+            return sorted(self._directory(directory).entries)
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: str) -> None:
+        node = self._root
+        for level in path.split("/"):
+            entry = node.entries.get(level)
+            if entry is None:
+                entry = Directory()
+                node.change(**{level: entry})
+            assert isinstance(entry, Directory)
+            node = entry
+
+    def rename(self, old: str, new: str) -> None:
+        directory, old_name = self._parent(old)
+        target, new_name = self._parent(new)
+        assert directory is target, "a rename stays in its directory"
+        node = directory.entries.get(old_name)
+        if node is None:
+            raise FileNotFoundError(ENOENT, "no such file", old)
+        self._release(directory.entries.get(new_name))
+        directory.change(**{old_name: None, new_name: node})
+
+    def remove(self, path: str) -> None:
+        directory, name = self._parent(path)
+        node = directory.entries.get(name)
+        if node is None:
+            raise FileNotFoundError(ENOENT, "no such file", path)
+        self._release(node)
+        directory.change(**{name: None})
+
+    def remove_directory(self, path: str) -> None:
+        directory, name = self._parent(path)
+        node = directory.entries.get(name)
+        if node is not None:
+            self._release(node)
+            directory.change(**{name: None})
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directory(path)
+        if directory.changes:
+            if self.fails_sync():
+                raise OSError(EIO, "input/output error")
+            directory.durable = dict(directory.entries)
+            directory.changes.clear()
+
+    # --- faults ------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """The power goes: open files can be used no more, and what was not synced is at the generator's mercy."""
+        self.crashes += 1
+        self._crash_directory(self._root)
+        self.used_bytes = sum(len(inode.content) for _, inode in self._inodes(self._root, ""))
+
+    def flip_bits(self, count: int, under: str = "topics") -> list[tuple[str, int]]:
+        """Flip bits in durable bytes; returns where."""
+        inodes = [(path, inode) for path, inode in self._inodes(self._root, "") if path.startswith(under)]
+        candidates = [(path, inode) for path, inode in inodes if inode.durable]
+        flipped: list[tuple[str, int]] = []
+        for _ in range(count if candidates else 0):
+            path, inode = self._random.choice(candidates)
+            position = self._random.randrange(min(len(inode.durable), len(inode.content)) or 1)
+            bit = 1 << self._random.randrange(8)
+            for content in (inode.durable, inode.content):
+                if position < len(content):
+                    content[position] ^= bit
+            self.counters["bits_flipped"] += 1
+            flipped.append((path, position))
+        return flipped
+
+    def refuse_write(self) -> OSError | None:
+        chance = self.faults.write_failure_chance
+        if chance and self._random.random() < chance:
+            self.counters["writes_failed"] += 1
+            return OSError(EIO, "input/output error")
+        return None
+
+    def fails_sync(self) -> bool:
+        chance = self.faults.sync_failure_chance
+        if chance and self._random.random() < chance:
+            self.counters["syncs_failed"] += 1
+            return True
+        return False
+
+    def room_for(self, growth: int) -> int:
+        capacity = self.faults.capacity_bytes
+        return growth if capacity is None else max(min(growth, capacity - self.used_bytes), 0)
+
+    def next_number(self) -> int:
+        self.number += 1
+        return self.number
+
+    def _crash_directory(self, directory: Directory) -> None:
+        """Entries change in order: a journalling file system loses the last changes, not some in between."""
+        kept = self._random.randint(0, len(directory.changes)) if directory.changes else 0
+        for changed in directory.changes[:kept]:
+            set_entries(directory.durable, changed)
+        for changed in directory.changes[kept:]:
+            self.counters["renames_lost" if len(changed) > 1 else "entries_lost"] += 1
+        directory.changes.clear()
+        directory.entries = dict(directory.durable)
+        for _, node in sorted(directory.entries.items()):
+            if isinstance(node, Directory):
+                self._crash_directory(node)
+            elif node.pending or node.stale:
+                self._crash_inode(node)
+
+    def _crash_inode(self, inode: Inode) -> None:
+        survival = self._random.choice(
+            list(Survival) if self.faults.reorder else [Survival.NOTHING, Survival.BEGINNING]
+        )
+        before = len(inode.durable)
+        if survival is not Survival.NOTHING:
+            self._spare(inode, survival)
+        inode.pending.clear()
+        lost = sum(a != b for a, b in zip(inode.content[before:], inode.durable[before:], strict=False))
+        lost += max(len(inode.content) - len(inode.durable), 0)
+        self.counters["bytes_lost"] += lost
+        inode.content = bytearray(inode.durable)
+        inode.stale = False
+
+    def _spare(self, inode: Inode, survival: Survival) -> None:
+        spared = self._random.randint(0, len(inode.pending))
+        for place, change in enumerate(inode.pending):
+            if survival is Survival.BEGINNING and place >= spared:
+                if isinstance(change, Write) and len(change.content) > 1:
+                    torn = change.content[: self._random.randrange(1, len(change.content))]
+                    apply(inode.durable, Write(0, change.position, torn))
+                    self.counters["writes_torn"] += 1
+                return
+            if isinstance(change, Cut):
+                # What was written behind a lost truncation is lost with it.
+                if survival is Survival.BLOCKS and self._random.random() < 0.5:
+                    return
+                apply(inode.durable, change)
+            elif survival is Survival.BEGINNING:
+                apply(inode.durable, change)
+            else:
+                self._spare_blocks(inode, change)
+
+    def _spare_blocks(self, inode: Inode, write: Write) -> None:
+        lost = 0
+        position, end = write.position, write.position + len(write.content)
+        while position < end:
+            stop = min(position - position % BLOCK_BYTES + BLOCK_BYTES, end)
+            if self._random.random() < 0.5:
+                block = write.content[position - write.position : stop - write.position]
+                apply(inode.durable, Write(0, position, block))
+            else:
+                lost += stop - position
+            position = stop
+        if 0 < lost < len(write.content):
+            self.counters["writes_torn"] += 1
+        if lost and end > len(inode.durable) and self._random.random() < 0.25:
+            # The size reached the disk, the bytes did not.
+            resize(inode.durable, end)
+
+    # --- the tree ----------------------------------------------------------------------------------
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        directory, _, name = path.rpartition("/")
+        return self._directory(directory), name
+
+    def _directory(self, path: str) -> Directory:
+        node = self._root
+        for level in path.split("/") if path else ():
+            entry = node.entries.get(level)
+            if not isinstance(entry, Directory):
+                raise FileNotFoundError(ENOENT, "no such directory", path)
+            node = entry
+        return node
+
+    def _inodes(self, directory: Directory, path: str) -> Iterator[tuple[str, Inode]]:
+        for name, node in sorted(directory.entries.items()):
+            if isinstance(node, Directory):
+                yield from self._inodes(node, f"{path}{name}/")
+            else:
+                yield f"{path}{name}", node
+
+    def _release(self, node: Inode | Directory | None) -> None:
+        """The space of what is removed is free again."""
+        if isinstance(node, Directory):
+            self.used_bytes -= sum(len(inode.content) for _, inode in self._inodes(node, ""))
+        elif node is not None:
+            self.used_bytes -= len(node.content)
