@@ -15,9 +15,9 @@ from rostra.log.facts import Chunk, EpochRow, LogSettings, SegmentFacts
 from rostra.log.files import Buffer, File, Files
 from rostra.log.index import NO_TIME_US, Index
 from rostra.log.open_files import OpenFiles
+from rostra.log.scan import stored_length
 from rostra.log.segment import CONTROL, Indexes, Segment
 from rostra.model.batch import HEADER_BYTES, OwnerFlag, last_offset
-from rostra.model.check import check_stored
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, text
 
@@ -296,7 +296,7 @@ class PartitionLog:
 
     def _check(self, segment: Segment, start: int, buffer: bytes, at: int, base: int) -> int:
         try:
-            length = check_stored(buffer, at, self.partition)
+            length = stored_length(buffer, at, self.partition, self._settings.verifies)
         except BatchRejected as rejection:
             raise CorruptLog(segment.path, start + at, rejection.detail) from None
         found = int.from_bytes(buffer[at + 8 : at + 16], "little")

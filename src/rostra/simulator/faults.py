@@ -31,6 +31,7 @@ class Fault(StrEnum):
     FLIPPED = "bits flipped"
     FULL = "writes refused"
     FAILED_SYNC = "syncs failed"
+    FAILED_WRITE = "writes failed"
     SLOW = "slow syncs"
     SKEWED = "batches under skew"
     STOPPED = "graceful restarts"
@@ -65,6 +66,7 @@ class Swarm(msgspec.Struct, frozen=True):
     full_every_us: int
     full_us: int
     sync_fails: float
+    write_fails: float
     skew_every_us: int
     skew_us: int
     sync_us: tuple[int, int]
@@ -98,6 +100,7 @@ class Swarm(msgspec.Struct, frozen=True):
             full_every_us=every(0.35, 1, 10),
             full_us=random.choice((2, 60, 2_000)) * MS_US,
             sync_fails=maybe(0.2, 0.002, 0.02),
+            write_fails=maybe(0.15, 0.002, 0.02),
             skew_every_us=every(0.4, 1, 8),
             skew_us=random.choice((2, 500, 20_000)) * MS_US,
             sync_us=(200, random.choice((400, 1_500, 5_000))),

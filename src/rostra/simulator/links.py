@@ -30,6 +30,7 @@ class Dialer(Protocol):
     def lost(self, link: Link, reason: str) -> None: ...
     def congested(self, link: Link) -> None: ...
     def drained(self, link: Link) -> None: ...
+    def watch(self, link: Link) -> None: ...
 
 
 class Listener(Protocol):
@@ -263,11 +264,10 @@ class Network:
         if whole:
             self.random.choice(whole).cut(half_open=half_open)
 
-    def node_died(self, *, silently: bool) -> None:
+    def node_died(self, links: list[Link], *, silently: bool) -> None:
         """After a kill the host resets the connections; after a power cut nobody says anything."""
-        for link in list(self.links.values()):
-            if link.node_open:
-                link.node_open = False
-                link.down.cut_us = self.clock.now_us + 1 + self.random.randrange(self._high)
-                if not silently:
-                    self.clock.after(self._high + 1 + self.random.randrange(5 * MS_US), link.tell_client, "reset")
+        for link in links:
+            link.node_open = False
+            link.down.cut_us = self.clock.now_us + 1 + self.random.randrange(self._high)
+            if not silently and not link.cut_off:
+                self.clock.after(self._high + 1 + self.random.randrange(5 * MS_US), link.tell_client, "reset")

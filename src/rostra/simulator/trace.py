@@ -24,7 +24,7 @@ class Trace:
     def note(self, who: str, kind: str, content: bytes = b"", said: object = "") -> None:
         """`content` enters the digest; `said` is for the eye, and is put into words only when somebody looks."""
         now_us = self._clock.now_us
-        self._digest.update(f"{now_us} {who} {kind} ")
+        self._digest.update(f"{now_us} {who} {kind} ".encode())
         if content:
             self._digest.update(content)
         entry = (now_us, who, kind, said if said != "" else content)
