@@ -119,7 +119,8 @@ class PartitionLog:
                 written = at
         if written:
             batches, placed = batches[written:], placed[written:]
-        self._write(batches, placed)
+        if placed:
+            self._write(batches, placed)
 
     def _write(self, batches: Sequence[Buffer], placed: list[tuple[int, ...]]) -> None:
         old = self.active

@@ -89,9 +89,8 @@ class Store:
     def close(self, clean: bool) -> None:
         """A clean stop syncs everything and says so on disk; after a failed sync there is none."""
         if clean and self._broken is None:
-            for job in (self.begin_sync(list(self._dirty)), self.begin_mark()):
-                job.run()
-                job.finish()
+            self._run(self.begin_sync(list(self._dirty)))
+            self._run(self.begin_mark())
             try:
                 write_clean(self._files, self._clean_ends())
             except OSError as error:
@@ -279,7 +278,9 @@ class Store:
 
     def _sync_oldest(self) -> None:
         """A file not yet synced stays open, and so many may be open: the partition that waited longest goes first."""
-        job = self.begin_sync([next(iter(self._dirty))])
+        self._run(self.begin_sync([next(iter(self._dirty))]))
+
+    def _run(self, job: SyncJob) -> None:
         job.run()
         job.finish()
 
