@@ -6,6 +6,7 @@
 `rostra.blocking.connect` gives the same without asyncio.
 """
 
+from rostra.client import blocking
 from rostra.client.aio import Client, connect
 from rostra.client.aio_producer import Producer
 from rostra.client.aio_subscription import Subscription
@@ -49,5 +50,6 @@ __all__ = [
     "Topic",
     "TopicDescription",
     "TopicSettings",
+    "blocking",
     "connect",
 ]
