@@ -5,6 +5,7 @@ An application reacts to an answer by a later event, never inside it, as a progr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -137,7 +138,8 @@ class Subscriber(Application):
         self._credit_bytes = random.choice((600, 4_000, 100_000))
         self._stays_us = random.choice((2, 9, 60)) * SECOND_US
         self._count = 0
-        self._free_us = 0
+        self._untaken: deque[tuple[Subscribing, int, int]] = deque()
+        self._taking = False
         self._subscribing: Subscribing | None = None
         self._seen: Subscription | None = None
         client.credit_bytes += self._credit_bytes
@@ -186,12 +188,19 @@ class Subscriber(Application):
                 Got(now_us, offset, value) for offset, value in zip(batch.offsets(), batch.values(), strict=True)
             ]
             feed.reached = batch.next_offset
-            self._free_us = max(self._free_us, now_us) + (0 if self.over else self._pace_us)
-            self.clock.at(self._free_us, self._take, subscribing, batch.partition, batch.bytes)
+            self._untaken.append((subscribing, batch.partition, batch.bytes))
+        if not self._taking:
+            self._taking = True
+            self.clock.after(self._pace_us, self._take)
 
-    def _take(self, subscribing: Subscribing, partition: int, size: int) -> None:
-        self.client.core.taken(subscribing, partition, size)
+    def _take(self) -> None:
+        """One batch at a time, as slowly as this subscriber is; all at once when the world has healed."""
+        for _ in range(len(self._untaken) if self.over else 1):
+            self.client.core.taken(*self._untaken.popleft())
         self.client.act()
+        self._taking = bool(self._untaken)
+        if self._taking:
+            self.clock.after(self._pace_us, self._take)
 
     def _leave(self, seen: Subscription) -> None:
         if seen is not self._seen or seen.ended is not None or self.over or self._subscribing is None:

@@ -254,7 +254,9 @@ class Node:
             case Note():
                 self.trace.note("node", effect.level, effect.event.encode(), effect)
             case Greeted():
-                self._readers[effect.conn].frame_bytes_max = self.settings.frame_bytes_max
+                reader = self._readers.get(effect.conn)
+                if reader is not None:
+                    reader.frame_bytes_max = self.settings.frame_bytes_max
             case CloseConn():
                 link = self._links.get(effect.conn)
                 if link is not None:
