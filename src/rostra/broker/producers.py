@@ -57,6 +57,9 @@ class ProducerTable:
             return Verdict.NEW, 0, 0
         for known, base, last in entry.latest:
             if known == sequence:
+                if last - base + 1 != count:
+                    # Another batch under the numbers of one that is stored: to call it stored would lose it.
+                    return SequenceGap(producer, entry.expected, sequence)
                 return Verdict.STORED, base, last
         ahead = (sequence - entry.expected) % SEQUENCES
         if ahead < SEQUENCES >> 1:

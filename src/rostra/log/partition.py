@@ -10,7 +10,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, StorageError
+from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, StorageError, SyncFailed
 from rostra.log.facts import Chunk, EpochRow, LogSettings, SegmentFacts
 from rostra.log.files import Buffer, File, Files
 from rostra.log.index import NO_TIME_US, Index
@@ -130,8 +130,11 @@ class PartitionLog:
             file = self._open_files.get(segment.path)
             file.append(batches)
         except OSError as error:
+            refusal = storage_error(error)
             self._undo_write(rolls)
-            raise storage_error(error) from error
+            if not isinstance(refusal, DiskFull):
+                self._sync_undone(rolls)
+            raise refusal from error
         self.dirty[segment.path] = file
         self.version += 1
         if rolls:
@@ -174,6 +177,19 @@ class PartitionLog:
         except OSError as error:
             # Bytes of a refused batch may lie behind the end: nothing can be written there before a start has looked.
             self._refusal = DiskFailed(f"a refused write could not be undone: {error}")
+
+    def _sync_undone(self, rolls: bool) -> None:
+        """A batch that was refused for good must not come back with a crash: its numbers may belong to another by then.
+
+        With a full disk that does not matter, for the same batch is tried again.
+        """
+        try:
+            if rolls:
+                self._files.sync_directory(self.directory)
+            else:
+                self._open_files.get(self.active.path).begin_sync()()
+        except OSError as error:
+            raise SyncFailed(str(error)) from error
 
     def _new_segment(self, first: int) -> Segment:
         segment = Segment(self.directory, first, Index(self._settings.index_every_bytes))

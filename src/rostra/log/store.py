@@ -137,7 +137,11 @@ class Store:
 
     def append(self, partition: Partition, batches: Sequence[Buffer]) -> None:
         """Stamped batches at the end; a checkpoint begins a segment. If the disk refuses, `end` says what is there."""
-        self._logs[partition].append(batches)
+        try:
+            self._logs[partition].append(batches)
+        except SyncFailed as error:
+            self._broken = error
+            raise
         self._dirty[partition] = None
         if len(self._dirty) > self._settings.files_open_max:
             self._sync_oldest()
