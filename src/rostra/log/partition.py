@@ -10,14 +10,14 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, StorageError
+from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, StorageError, SyncFailed
 from rostra.log.facts import Chunk, EpochRow, LogSettings, SegmentFacts
 from rostra.log.files import Buffer, File, Files
 from rostra.log.index import NO_TIME_US, Index
 from rostra.log.open_files import OpenFiles
+from rostra.log.scan import stored_length
 from rostra.log.segment import CONTROL, Indexes, Segment
 from rostra.model.batch import HEADER_BYTES, OwnerFlag, last_offset
-from rostra.model.check import check_stored
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, text
 
@@ -130,8 +130,11 @@ class PartitionLog:
             file = self._open_files.get(segment.path)
             file.append(batches)
         except OSError as error:
+            refusal = storage_error(error)
             self._undo_write(rolls)
-            raise storage_error(error) from error
+            if not isinstance(refusal, DiskFull):
+                self._sync_undone(rolls)
+            raise refusal from error
         self.dirty[segment.path] = file
         self.version += 1
         if rolls:
@@ -174,6 +177,19 @@ class PartitionLog:
         except OSError as error:
             # Bytes of a refused batch may lie behind the end: nothing can be written there before a start has looked.
             self._refusal = DiskFailed(f"a refused write could not be undone: {error}")
+
+    def _sync_undone(self, rolls: bool) -> None:
+        """A batch that was refused for good must not come back with a crash: its numbers may belong to another by then.
+
+        With a full disk that does not matter, for the same batch is tried again.
+        """
+        try:
+            if rolls:
+                self._files.sync_directory(self.directory)
+            else:
+                self._open_files.get(self.active.path).begin_sync()()
+        except OSError as error:
+            raise SyncFailed(str(error)) from error
 
     def _new_segment(self, first: int) -> Segment:
         segment = Segment(self.directory, first, Index(self._settings.index_every_bytes))
@@ -297,7 +313,7 @@ class PartitionLog:
 
     def _check(self, segment: Segment, start: int, buffer: bytes, at: int, base: int) -> int:
         try:
-            length = check_stored(buffer, at, self.partition)
+            length = stored_length(buffer, at, self.partition, self._settings.verifies)
         except BatchRejected as rejection:
             raise CorruptLog(segment.path, start + at, rejection.detail) from None
         found = int.from_bytes(buffer[at + 8 : at + 16], "little")

@@ -177,7 +177,10 @@ class Recovering:
         """Every intact batch; where the part begins that is not known to be synced is taken down."""
         file = self._open_files.get(segment.path)
         above = False
-        for found in scan(file, self._partition, segment.first, file.size(), self._settings.recover_chunk_bytes):
+        settings = self._settings
+        for found in scan(
+            file, self._partition, segment.first, file.size(), settings.recover_chunk_bytes, settings.verifies
+        ):
             segment.note(found.position, found.header)
             if not above and found.header.next_offset > self._mark.synced:
                 above = True

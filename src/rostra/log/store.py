@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+import msgspec
+
 from rostra.errors import CorruptLog, DiskFull, SyncFailed
 from rostra.log.clean import CleanEnd, take_clean, write_clean
 from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, SegmentFacts
@@ -23,14 +25,18 @@ from rostra.log.partition import PartitionLog, storage_error
 from rostra.log.recovery import Recovering
 from rostra.log.segment import Indexes
 from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.safeguards import ALL_ON, Safeguard, Without
 
 _DIRECTORY_NAME = re.compile(r"([0-9a-f]{16})-(0|[1-9][0-9]*)")
 
 
 class Store:
-    def __init__(self, files: Files, settings: LogSettings | None = None) -> None:
+    def __init__(self, files: Files, settings: LogSettings | None = None, without: Without = ALL_ON) -> None:
         self._files = files
-        self._settings = settings or LogSettings()
+        settings = settings or LogSettings()
+        if Safeguard.CHECKSUM in without:
+            settings = msgspec.structs.replace(settings, verifies=False)
+        self._settings = settings
         self._open_files = OpenFiles(files, self._settings.files_open_max)
         self._indexes = Indexes(files, self._open_files, self._settings)
         self._journal = Journal(files, self._settings.journal_bytes)
@@ -131,7 +137,11 @@ class Store:
 
     def append(self, partition: Partition, batches: Sequence[Buffer]) -> None:
         """Stamped batches at the end; a checkpoint begins a segment. If the disk refuses, `end` says what is there."""
-        self._logs[partition].append(batches)
+        try:
+            self._logs[partition].append(batches)
+        except SyncFailed as error:
+            self._broken = error
+            raise
         self._dirty[partition] = None
         if len(self._dirty) > self._settings.files_open_max:
             self._sync_oldest()

@@ -305,6 +305,10 @@ class Lane:
         self.refusals = 0
         self._settle(outgoing, offset)
         self._shorten()
+        self._close_waiting(now_us)
+
+    def _close_waiting(self, now_us: int) -> None:
+        """An open batch waited for others to be settled, in whichever way that came about."""
         if self.draft.values and not self.producing.settings.linger_ms and len(self.queue) < EAGER_BATCHES:
             self.close(now_us)
 
@@ -322,6 +326,7 @@ class Lane:
                 self._pause(now_us)
             case _:
                 self._drop(outgoing, error)
+                self._close_waiting(now_us)
 
     def refused_unanswered(self, epoch: int, error: RostraError) -> None:
         """A batch sent with acks `none` was refused. Those behind it in the same epoch are refused for the gap."""
@@ -432,6 +437,7 @@ class Lane:
         if not expired[0].attempts:
             # None of these numbers was ever used. Otherwise they stay: if there is a gap now, the node will say so.
             self._renumber(self.epoch, sequence)
+        self._close_waiting(now_us)
 
     def _tell(self, event: Resent | MayDuplicate) -> None:
         self.producing.link.out.append(Tell(event))
