@@ -14,7 +14,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from random import Random, SystemRandom
 from time import monotonic_ns, time_ns
 from types import TracebackType
@@ -315,7 +315,7 @@ class Client:
 
     # --- events --------------------------------------------------------------------------------------
 
-    async def events(self) -> AsyncIterator[ClientEvent]:
+    async def events(self) -> AsyncGenerator[ClientEvent, None]:
         """What happens to the connection from now on. The oldest are dropped when nobody reads them.
 
         >>> async for event in client.events():  # doctest: +SKIP
