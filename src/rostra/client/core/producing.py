@@ -256,11 +256,6 @@ class Producing:
             self.link.out.append(Resume(self.number))
 
     @property
-    def crowded(self) -> bool:
-        """Whether an open batch for records without a key waits to fill up."""
-        return len(self.lanes[self._sticky].queue) >= EAGER_BATCHES
-
-    @property
     def busy(self) -> bool:
         return bool(self.unacknowledged_batches or self.held) or any(lane.draft.values for lane in self.lanes)
 
