@@ -73,7 +73,9 @@ def test_a_subscription_begins_where_it_is_told_and_ends_when_nothing_comes(cli:
 
 
 def test_topics_are_created_listed_described_and_deleted(cli: CommandLine) -> None:
-    made = cli.run("topic", "create", "orders/eu", "--partitions", "3", "--retention", "7d", "--retention-bytes", "1GiB")
+    made = cli.run(
+        "topic", "create", "orders/eu", "--partitions", "3", "--retention", "7d", "--retention-bytes", "1GiB"
+    )
     assert made.code == 0
     assert made.rows[0]["retention_ms"] == 7 * 86_400_000
     assert "orders/eu" in [row["name"] for row in cli.run("topic", "list").rows]

@@ -12,6 +12,7 @@ import msgspec
 
 from rostra.broker.api import (
     Accept,
+    AskDrain,
     Boot,
     BrokerEffect,
     BrokerInput,
@@ -253,6 +254,8 @@ class Node:
                 self._set_timer(effect)
             case Note():
                 self.trace.note("node", effect.level, effect.event.encode(), effect)
+            case AskDrain():
+                self._later(self.random.randint(0, self.swarm.turn_us), self._feed, Drain(effect.conn))
             case Greeted():
                 reader = self._readers.get(effect.conn)
                 if reader is not None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from rostra.errors import StoreInUse
 from rostra.runtime.files import DiskFiles
 

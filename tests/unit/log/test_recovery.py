@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rostra.errors import CorruptLog
 from rostra.log.files import Files
 from rostra.log.index import Index
 from rostra.log.scan import SEARCH_FACTOR, intact_batch_behind
 from rostra.log.store import Store
 from rostra.model.batch import HEADER_BYTES
-
 from tests.unit.log.batches import (
     DIRECTORY,
     PARTITION,

@@ -6,11 +6,11 @@ from errno import EIO
 from threading import Event, Thread
 
 import pytest
+
 from rostra.errors import CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, SyncFailed
 from rostra.log.facts import Durable, LogSettings
 from rostra.log.files import Files
 from rostra.log.store import Store
-
 from tests.unit.log.batches import (
     DIRECTORY,
     OTHER,
