@@ -63,10 +63,10 @@ class PartitionLog:
         self.damage: CorruptLog | None = None
         self.damaged_at: int | None = None
         self._refusal: StorageError | None = None
-        self.dirty: dict[str, File] = {}
+        self.dirty: dict[str, tuple[File, int]] = {}
+        """Files not yet synced, oldest first, each with the number of the last write to it."""
         self.dirty_directories: list[str] = []
-        self.version = 0
-        """Counts writes, so that a sync knows whether more was written since it began."""
+        self.writes = 0
 
     @property
     def first(self) -> int:
@@ -98,8 +98,7 @@ class PartitionLog:
         self._files.make_directory(self.directory)
         self.dirty_directories += ["topics", self.directory]
         segment = self._new_segment(first)
-        self.dirty[segment.path] = self._open_files.get(segment.path)
-        self.version += 1
+        self._soil(segment, self._open_files.get(segment.path))
         self.segments = (segment,)
         self.end = first
 
@@ -135,8 +134,7 @@ class PartitionLog:
             if not isinstance(refusal, DiskFull):
                 self._sync_undone(rolls)
             raise refusal from error
-        self.dirty[segment.path] = file
-        self.version += 1
+        self._soil(segment, file)
         if rolls:
             self.segments = (*self.segments, segment)
             self.dirty_directories.append(self.directory)
@@ -163,6 +161,18 @@ class PartitionLog:
         segment.max_us = max_us
         segment.bytes = position
         segment.next = self.end = end
+
+    def _soil(self, segment: Segment, file: File) -> None:
+        self.writes += 1
+        self.dirty[segment.path] = (file, self.writes)
+
+    def wash(self, synced: dict[str, tuple[File, int]], writes: int) -> None:
+        """These files were synced as of these writes; what was written to them since is still to be synced."""
+        for path, state in synced.items():
+            if self.dirty.get(path) == state:
+                del self.dirty[path]
+        if self.writes == writes:
+            self.dirty_directories.clear()
 
     def _undo_write(self, rolls: bool) -> None:
         """The log is as before; a segment that did not get its checkpoint is none."""
@@ -215,7 +225,7 @@ class PartitionLog:
         self.synced = min(self.synced, offset)
         self.damage = self.damaged_at = None
         file.truncate(last.bytes)
-        self.version += 1
+        self._soil(last, file)
         file.begin_sync()()
 
     def _remove_beyond(self, last: Segment) -> None:

@@ -206,9 +206,11 @@ class Store:
     def begin_sync(self, partitions: Iterable[Partition]) -> SyncJob:
         """Make what is written by now durable. `DiskFull` if not even the journal can say so; begin again later."""
         logs = [self._logs[partition] for partition in partitions if partition in self._logs]
-        captured = [(log, log.generation, log.end, log.version, list(log.dirty)) for log in logs]
+        captured = [(log, log.generation, log.end, log.writes, dict(log.dirty)) for log in logs]
         self._mark((log.partition, Mark(log.first, log.synced, log.end)) for log in logs if log.damage is None)
-        calls = [file.begin_sync() for log in logs for file in log.dirty.values()]
+        calls: list[Callable[[], None]] = [
+            partial(_one_by_one, [file.begin_sync() for file, _ in log.dirty.values()]) for log in logs if log.dirty
+        ]
         directories = dict.fromkeys(path for log in logs for path in log.dirty_directories)
         calls += [partial(self._files.sync_directory, path) for path in directories]
         finish_journal = self._add_journal(calls)
@@ -218,8 +220,12 @@ class Store:
             finish_journal()
             # A partition dropped meanwhile, and perhaps made anew, is not the one that was synced.
             there = [capture for capture in captured if self._logs.get(capture[0].partition) is capture[0]]
-            for log, generation, end, version, paths in there:
-                self._finish_log(log, generation, end, version, paths)
+            for log, generation, end, writes, dirty in there:
+                log.wash(dirty, writes)
+                if not log.dirty:
+                    self._dirty.pop(log.partition, None)
+                if log.generation == generation:
+                    log.synced = max(log.synced, end)
             return [Durable(log.partition, generation, end) for log, generation, end, _, _ in there]
 
         return SyncJob([partial(self._guarded, call) for call in calls], finish)
@@ -268,18 +274,6 @@ class Store:
         calls.append(call)
         return finish
 
-    def _finish_log(self, log: PartitionLog, generation: int, end: int, version: int, paths: list[str]) -> None:
-        """More may have been written to the active segment since the job began; to a sealed one, never."""
-        unchanged = log.version == version
-        for path in paths:
-            if unchanged or path != log.active.path:
-                log.dirty.pop(path, None)
-        if unchanged:
-            log.dirty_directories.clear()
-            self._dirty.pop(log.partition, None)
-        if log.generation == generation:
-            log.synced = max(log.synced, end)
-
     def _sync_oldest(self) -> None:
         """A file not yet synced stays open, and so many may be open: the partition that waited longest goes first."""
         self._run(self.begin_sync([next(iter(self._dirty))]))
@@ -315,6 +309,12 @@ class Store:
 
     def _new_log(self, partition: Partition) -> PartitionLog:
         return PartitionLog(self._files, self._open_files, self._indexes, self._settings, partition)
+
+
+def _one_by_one(calls: list[Callable[[], None]]) -> None:
+    """Segments in the order of their offsets: a power cut in between must not leave a later one without an earlier."""
+    for call in calls:
+        call()
 
 
 def _parse_directory(name: str) -> Partition | None:

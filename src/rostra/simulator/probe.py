@@ -29,7 +29,7 @@ from rostra.wire.messages import (
     Welcome,
 )
 
-CREDIT = 1 << 30
+CREDIT = 16 << 20
 FRAME_BYTES_MAX = 8 << 20
 
 
