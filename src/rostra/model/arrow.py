@@ -2,12 +2,21 @@
 
 from array import array
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rostra.errors import BatchRejected
-from rostra.model.batch import Buffer, Codec, Flag, Header, Reason
+from rostra.model.batch import Buffer, Codec, Header, Reason
 from rostra.model.encode import assemble, padding
-from rostra.model.layout import Column, Layout
+from rostra.model.layout import (
+    HEADERS,
+    KEY_NULLS,
+    KEYS,
+    TIMESTAMPS,
+    VALUE_NULLS,
+    Column,
+    Layout,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -15,9 +24,16 @@ if TYPE_CHECKING:
 COLUMNS = ("key", "value", "offset", "timestamp", "headers")
 
 
-def strings(raw: memoryview, column: Column, count: int) -> list[bytes | None]:
-    import pyarrow as pa
+def pyarrow_module() -> Any:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise ImportError("Arrow needs pyarrow; run: pip install rostra[arrow]") from None
+    return pa
 
+
+def strings(raw: memoryview, column: Column, count: int) -> list[bytes | None]:
+    pa = pyarrow_module()
     decoded: list[bytes | None] = _binary(pa.py_buffer(raw), column, count, pa.binary()).to_pylist()
     return decoded
 
@@ -25,44 +41,44 @@ def strings(raw: memoryview, column: Column, count: int) -> list[bytes | None]:
 def record_batch(
     raw: memoryview, layout: Layout, header: Header, offsets: Callable[[], list[int]]
 ) -> "pyarrow.RecordBatch":
-    import pyarrow as pa
-
+    pa = pyarrow_module()
     count = header.count
     whole = pa.py_buffer(raw)
     moment = pa.timestamp("us", "UTC")
-    if layout.keys is None:
-        keys = pa.nulls(count, pa.binary())
-    else:
-        keys = _binary(whole, layout.keys, count, pa.binary())
+    keys = pa.nulls(count, pa.binary()) if layout.keys is None else _binary(whole, layout.keys, count, pa.binary())
     if layout.timestamps_at < 0:
         timestamps = _int64(array("q", [header.base_timestamp_us]) * count, moment)
     else:
         places = whole.slice(layout.timestamps_at, 8 * count)
         timestamps = pa.Array.from_buffers(moment, count, [None, places])
-    if layout.deltas_at < 0:
-        rising = array("q", range(header.base_offset, header.base_offset + count))
-    else:
-        rising = array("q", offsets())
     columns = [
         keys,
         _binary(whole, layout.values, count, pa.binary()),
-        _int64(rising, pa.int64()),
+        _offsets(header, offsets if layout.deltas_at >= 0 else None),
         timestamps,
         _headers(whole, layout, count),
     ]
     return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
 
 
-def _int64(numbers: "array[int]", kind: Any) -> Any:
-    import pyarrow as pa
+def _offsets(header: Header, compacted: Callable[[], list[int]] | None) -> Any:
+    pa = pyarrow_module()
+    if compacted is not None:
+        return _int64(array("q", compacted()), pa.int64())
+    base, end = header.base_offset, header.base_offset + header.count
+    if hasattr(pa, "arange"):
+        return pa.arange(base, end)
+    return _int64(array("q", range(base, end)), pa.int64())
 
+
+def _int64(numbers: "array[int]", kind: Any) -> Any:
+    pa = pyarrow_module()
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _valid(made: Any) -> Any:
     """Arrow trusts its buffers; bytes from outside must be checked before anything reads them."""
-    import pyarrow as pa
-
+    pa = pyarrow_module()
     try:
         made.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -71,8 +87,7 @@ def _valid(made: Any) -> Any:
 
 
 def _binary(whole: Any, column: Column, count: int, kind: Any) -> Any:
-    import pyarrow as pa
-
+    pa = pyarrow_module()
     validity = None
     if column.validity_at >= 0:
         validity = whole.slice(column.validity_at, (count + 7) // 8)
@@ -81,16 +96,20 @@ def _binary(whole: Any, column: Column, count: int, kind: Any) -> Any:
     return _valid(pa.Array.from_buffers(kind, count, [validity, offsets, content]))
 
 
+@cache
 def headers_type() -> Any:
-    import pyarrow as pa
-
-    pair = pa.struct([pa.field("name", pa.string(), False), pa.field("value", pa.binary(), False)])
+    pa = pyarrow_module()
+    pair = pa.struct(
+        [
+            pa.field("name", pa.string(), nullable=False),
+            pa.field("value", pa.binary(), nullable=False),
+        ]
+    )
     return pa.list_(pa.field("item", pair, nullable=False))
 
 
 def _headers(whole: Any, layout: Layout, count: int) -> Any:
-    import pyarrow as pa
-
+    pa = pyarrow_module()
     kind = headers_type()
     columns = layout.headers
     if columns is None:
@@ -119,8 +138,7 @@ def encode_arrow(
     The bytes are those of `encode` for the same records. A column `offset` is ignored, so that
     what was read can be written again; timestamp_us serves records without a timestamp column.
     """
-    import pyarrow as pa
-
+    pa = pyarrow_module()
     columns = _columns(source)
     count = len(columns["value"])
     if count == 0:
@@ -131,17 +149,17 @@ def encode_arrow(
     if "timestamp" in columns:
         base_us, max_us, moments = _moments(columns["timestamp"])
         if base_us != max_us:
-            flags |= Flag.TIMESTAMPS
+            flags |= TIMESTAMPS
             parts.append(moments)
     if "key" in columns and columns["key"].null_count != count:
-        flags |= Flag.KEYS | _column(columns["key"], pa.binary(), parts, Flag.KEY_NULLS)
-    flags |= _column(columns["value"], pa.binary(), parts, Flag.VALUE_NULLS)
+        flags |= KEYS | _column(columns["key"], pa.binary(), parts, KEY_NULLS)
+    flags |= _column(columns["value"], pa.binary(), parts, VALUE_NULLS)
     if "headers" in columns and _header_columns(columns["headers"], parts):
-        flags |= Flag.HEADERS
+        flags |= HEADERS
     return assemble(
         parts,
         count=count,
-        flags=int(flags),
+        flags=flags,
         base_us=base_us,
         max_us=max_us,
         producer=producer,
@@ -152,15 +170,15 @@ def encode_arrow(
 
 
 def _columns(source: Any) -> dict[str, Any]:
-    import pyarrow as pa
-
+    pa = pyarrow_module()
     if isinstance(source, pa.Array | pa.ChunkedArray):
         found = {"value": source}
     else:
         found = dict(zip(source.schema.names, source.columns, strict=True))
     unknown = sorted(found.keys() - set(COLUMNS))
     if unknown or "value" not in found:
-        raise ValueError(f"a batch has columns {', '.join(COLUMNS)}; unknown or missing: {unknown or 'value'}")
+        wrong = f"does not know {', '.join(unknown)}" if unknown else "needs a column value"
+        raise ValueError(f"a batch {wrong}; its columns are {', '.join(COLUMNS)}")
     return {
         name: column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         for name, column in found.items()
@@ -168,7 +186,7 @@ def _columns(source: Any) -> dict[str, Any]:
 
 
 def _moments(column: Any) -> tuple[int, int, memoryview]:
-    import pyarrow as pa
+    pa = pyarrow_module()
     import pyarrow.compute as pc
 
     if column.null_count:
@@ -180,13 +198,13 @@ def _moments(column: Any) -> tuple[int, int, memoryview]:
     return ends["min"].as_py(), ends["max"].as_py(), places
 
 
-def _column(column: Any, kind: Any, parts: list[Buffer], nulls: Flag) -> int:
+def _column(column: Any, kind: Any, parts: list[Buffer], nulls: int) -> int:
     """Append the buffers of a column of byte strings; the flag if some are null."""
     column = column.cast(kind)
     flag = 0
     if column.null_count:
         parts += _padded(_validity(column))
-        flag = int(nulls)
+        flag = nulls
     offsets, first, last = _rebased(column, column.buffers()[1])
     parts += _padded(offsets)
     content = column.buffers()[2]
@@ -197,13 +215,14 @@ def _column(column: Any, kind: Any, parts: list[Buffer], nulls: Flag) -> int:
 def _validity(column: Any) -> bytes:
     """The bitmap of the column alone; a slice may begin in the middle of a byte."""
     count = len(column)
-    bits = int.from_bytes(memoryview(column.buffers()[0]), "little") >> column.offset
+    start: int = column.offset
+    bits = int.from_bytes(memoryview(column.buffers()[0]), "little") >> start
     return (bits & ((1 << count) - 1)).to_bytes((count + 7) // 8, "little")
 
 
 def _rebased(column: Any, buffer: Any) -> tuple[Buffer, int, int]:
     """Offsets that begin at zero, and the range of content they stood for."""
-    import pyarrow as pa
+    pa = pyarrow_module()
     import pyarrow.compute as pc
 
     size = len(column) + 1
@@ -217,8 +236,7 @@ def _rebased(column: Any, buffer: Any) -> tuple[Buffer, int, int]:
 
 def _header_columns(column: Any, parts: list[Buffer]) -> bool:
     """Append the three columns of headers; False if no record has any."""
-    import pyarrow as pa
-
+    pa = pyarrow_module()
     kind = headers_type()
     if column.null_count:
         column = pa.array([pairs or [] for pairs in column.to_pylist()], kind)
@@ -228,7 +246,7 @@ def _header_columns(column: Any, parts: list[Buffer]) -> bool:
         return False
     parts += _padded(lists)
     for child in column.values.slice(first, last - first).flatten():
-        if _column(child, pa.binary(), parts, Flag.VALUE_NULLS):
+        if _column(child, pa.binary(), parts, VALUE_NULLS):
             raise ValueError("a header has a name and a value; neither may be null")
     return True
 

@@ -164,13 +164,9 @@ def owner_epoch(buffer: Buffer, at: int = 0) -> Epoch:
     return Epoch(_UINT64.unpack_from(buffer, at + 16)[0])
 
 
-def producer_stamp(
-    buffer: Buffer, at: int = 0
-) -> tuple[ProducerId, ProducerEpoch, Sequence, int]:
+def producer_stamp(buffer: Buffer, at: int = 0) -> tuple[ProducerId, ProducerEpoch, Sequence, int]:
     """(producer id, producer epoch, base sequence, record count)."""
-    stamp_fields: tuple[ProducerId, ProducerEpoch, Sequence, int] = _PRODUCER.unpack_from(
-        buffer, at + 40
-    )
+    stamp_fields: tuple[ProducerId, ProducerEpoch, Sequence, int] = _PRODUCER.unpack_from(buffer, at + 40)
     return stamp_fields
 
 
@@ -186,8 +182,7 @@ def placement_crc(buffer: Buffer, at: int, partition: Partition) -> int:
 
 
 def body_crc(buffer: Buffer, at: int, length: int) -> int:
-    with memoryview(buffer) as whole, whole[at + CHECKED_FROM : at + length] as covered:
-        return crc32c(covered)
+    return crc32c(memoryview(buffer)[at + CHECKED_FROM : at + length])
 
 
 def stamp(

@@ -16,15 +16,11 @@ from rostra.model.batch import (
     placement_crc,
 )
 from rostra.model.ids import ID_MAX, Partition, ProducerEpoch, ProducerId, Sequence
-from rostra.model.layout import lay_out
+from rostra.model.layout import CONTROL, KEY_NULLS, KEYS, OFFSET_DELTAS, lay_out
 
-KNOWN_FLAGS = int(Flag.CONTROL | Flag.TIMESTAMPS | Flag.KEYS | Flag.KEY_NULLS) | int(
-    Flag.VALUE_NULLS | Flag.HEADERS | Flag.OFFSET_DELTAS
-)
-OWNERS_FLAGS = int(Flag.CONTROL | Flag.OFFSET_DELTAS)
+KNOWN_FLAGS = sum(Flag)
+OWNERS_FLAGS = CONTROL | OFFSET_DELTAS
 """Control batches and compacted ones are made inside the cluster, never sent to it."""
-KEYS = int(Flag.KEYS)
-KEY_NULLS = int(Flag.KEY_NULLS)
 CODEC_NONE = int(Codec.NONE)
 CODEC_LAST = int(Codec.ZSTD)
 
@@ -99,15 +95,11 @@ def check_produced(batch: Buffer, *, limits: BatchLimits, now_us: int) -> Produc
     return Produced(producer, epoch, sequence, count, base_us, max_us)
 
 
-def check_body(
-    batch: Buffer, end: int, count: int, flags: int, codec: int, raw_bytes: int
-) -> None:
+def check_body(batch: Buffer, end: int, count: int, flags: int, codec: int, raw_bytes: int) -> None:
     """What can be said about the body of the batch at 0..end without visiting its records."""
     if codec == CODEC_NONE:
         if raw_bytes != end - HEADER_BYTES:
-            raise BatchRejected(
-                Reason.LENGTH, f"claims a body of {raw_bytes} bytes, has {end - HEADER_BYTES}"
-            )
+            raise BatchRejected(Reason.LENGTH, f"claims a body of {raw_bytes} bytes, has {end - HEADER_BYTES}")
         if flags:
             lay_out(batch, HEADER_BYTES, end, count, flags)
         else:
@@ -132,8 +124,8 @@ def _check_plain(batch: Buffer, end: int, count: int) -> None:
 def check_stored(buffer: Buffer, at: int, partition: Partition) -> int:
     """The length of the intact batch at `at`, which belongs to the partition.
 
-    TRUNCATED means that everything up to the end of the buffer is consistent and more is missing;
-    any other reason means that bytes present are wrong.
+    TRUNCATED means that the buffer ends before the batch does and its header, where whole, is intact;
+    any other reason means that bytes which are present are wrong.
     """
     present = len(buffer) - at
     if present < HEADER_BYTES:
@@ -150,7 +142,7 @@ def check_stored(buffer: Buffer, at: int, partition: Partition) -> int:
         raise BatchRejected(Reason.TRUNCATED, f"{present} of {length} bytes present")
     if claimed_body_crc != body_crc(buffer, at, length):
         raise BatchRejected(Reason.BODY_CRC, "body damaged")
-    return length
+    return int(length)
 
 
 def _too_large(size: int, raw_bytes: int, limits: BatchLimits) -> BatchRejected:
@@ -164,9 +156,7 @@ def _too_large(size: int, raw_bytes: int, limits: BatchLimits) -> BatchRejected:
 def _bad_count(count: int, limits: BatchLimits) -> BatchRejected:
     if count == 0:
         return BatchRejected(Reason.EMPTY, "a produced batch holds at least one record")
-    return BatchRejected(
-        Reason.TOO_MANY_RECORDS, f"{count} records; at most {limits.records_max} are accepted"
-    )
+    return BatchRejected(Reason.TOO_MANY_RECORDS, f"{count} records; at most {limits.records_max} are accepted")
 
 
 def _bad_timestamps(base_us: int, max_us: int, now_us: int, limits: BatchLimits) -> BatchRejected:

