@@ -45,6 +45,8 @@ def main(directory: Path) -> None:
                 job = store.begin_sync([PARTITION])
                 job.run()
                 job.finish()
+            case other:
+                raise ValueError(other)
         sys.stdout.write(f"{store.end(PARTITION)}\n")
         sys.stdout.flush()
 

@@ -1,6 +1,7 @@
 """A power cut on a real file system: ext4 in an image file, of which a copy is what the disk held at that moment.
 
-Needs root, mkfs.ext4 and loop devices; the automatic run has them. With commit=300 the file system writes nothing back by itself during the test.
+Needs root, mkfs.ext4 and loop devices; the automatic run has them. With commit=300 the file system writes nothing back
+by itself during the test.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from rostra.errors import CorruptLog
 from rostra.log.facts import Recovery
 from rostra.log.store import Store
 from rostra.runtime.files import DiskFiles
-
 from tests.processes.power_cut_writer import PARTITION, numbered
 
 IMAGE_BYTES = 32 << 20
@@ -36,7 +37,7 @@ def mounted(image: Path, at: Path) -> Iterator[Path]:
     try:
         yield at
     finally:
-        # After a failed test something may still hold a file in there; detach at once, and free the device when it goes.
+        # After a failed test something may still hold a file in there; the device is free when that goes.
         subprocess.run(["umount", "--lazy", str(at)], check=True)
 
 

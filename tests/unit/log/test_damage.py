@@ -7,11 +7,11 @@ from collections import Counter
 from random import Random
 
 import pytest
+
 from rostra.errors import CorruptLog
 from rostra.log.files import Files
 from rostra.log.store import Store
 from rostra.model.batch import read_header
-
 from tests.unit.log.batches import DIRECTORY, PARTITION, SMALL, batch, copied, disk_of, faulty, opened, split, sync
 
 BLOCK = 64
@@ -79,7 +79,7 @@ def damaged(contents: dict[str, bytes], random: Random, kinds: Counter[str]) -> 
             content[at:at] = random.randbytes(random.randrange(1, 40))
         case "grow":
             content += random.randbytes(random.randrange(1, 200))
-        case "delete":
+        case _:
             return {name: kept for name, kept in contents.items() if name != path}
     return {**contents, path: bytes(content)}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from struct import calcsize
 
 import pytest
+
 from rostra.log import clean, index, journal
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "log.md"
