@@ -8,7 +8,7 @@ when it takes effect, not when it is switched on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from errno import EBADF, EIO, ENOENT, ENOSPC
 from random import Random
@@ -204,18 +204,30 @@ class FaultyFiles:
         self._crash_directory(self._root)
         self.used_bytes = sum(len(inode.content) for _, inode in self._inodes(self._root, ""))
 
-    def flip_bits(self, count: int, under: str = "topics") -> list[tuple[str, int]]:
-        """Flip bits in durable bytes; returns where."""
-        inodes = [(path, inode) for path, inode in self._inodes(self._root, "") if path.startswith(under)]
-        candidates = [(path, inode) for path, inode in inodes if inode.durable]
+    def durable_sizes(self, under: str = "topics") -> dict[str, int]:
+        """How many bytes of each file are durable."""
+        found = ((path, inode) for path, inode in self._inodes(self._root, "") if path.startswith(under))
+        return {path: min(len(inode.durable), len(inode.content)) for path, inode in found}
+
+    def flip_bits(self, count: int, below: Mapping[str, int] | None = None) -> list[tuple[str, int]]:
+        """Flip bits in durable bytes of the log; returns where. `below` limits it to the first bytes of some files.
+
+        Damage to the last group commit cannot be told from a torn tail; `durable_sizes` right after a recovery is what
+        the log can vouch for.
+        """
+        sizes = self.durable_sizes()
+        limits = [(path, min(sizes[path], limit)) for path, limit in sorted((below or sizes).items()) if path in sizes]
+        limits = [(path, limit) for path, limit in limits if limit > 0]
         flipped: list[tuple[str, int]] = []
-        for _ in range(count if candidates else 0):
-            path, inode = self._random.choice(candidates)
-            position = self._random.randrange(min(len(inode.durable), len(inode.content)) or 1)
+        for _ in range(count if limits else 0):
+            path, limit = self._random.choice(limits)
+            position = self._random.randrange(limit)
+            directory, name = self._parent(path)
+            inode = directory.entries[name]
+            assert isinstance(inode, Inode)
             bit = 1 << self._random.randrange(8)
-            for content in (inode.durable, inode.content):
-                if position < len(content):
-                    content[position] ^= bit
+            inode.durable[position] ^= bit
+            inode.content[position] ^= bit
             self.counters["bits_flipped"] += 1
             flipped.append((path, position))
         return flipped

@@ -441,3 +441,50 @@ def test_a_write_that_cannot_be_undone_closes_the_log_for_writing() -> None:
     with pytest.raises(DiskFailed, match="could not be undone"):
         store.append(PARTITION, chain(2, base=2))
     assert read_all(store) == chain(2)
+
+
+@pytest.mark.requirement("CM-13")
+def test_bits_flipped_below_what_a_start_found_are_always_noticed() -> None:
+    for seed in range(60):
+        files = faulty(seed)
+        store = opened(files)
+        batches = chain(0, *[3] * 8, 0, *[3] * 4)
+        store.append(PARTITION, batches)
+        sync(store)
+        store.close(clean=seed % 2 == 0)
+        store = Store(files, SMALL)
+        (facts,) = store.recover().logs
+        logs = {path: size for path, size in files.durable_sizes().items() if path.endswith(".log")}
+        files.flip_bits(1, below=logs)
+        store.append(PARTITION, chain(3, base=facts.end))
+        files.crash()
+        store = Store(files, SMALL)
+        (facts,) = store.recover().logs
+        with pytest.raises(CorruptLog):
+            read_all(store)
+            store.read(PARTITION, store.end(PARTITION), 1 << 40, 100)
+
+
+def test_a_killed_process_leaves_its_last_sync_marked() -> None:
+    files = faulty()
+    store = opened(files)
+    store.append(PARTITION, chain(2, 3))
+    sync(store)
+    store.append(PARTITION, chain(4, base=5))
+    store.close(clean=False)
+    file = files.open(f"{DIRECTORY}/{0:020}.log")
+    file.write_at(len(chain(2, 3)[0]) + 100, b"\xff")
+    (facts,) = Store(files, SMALL).recover().logs
+    assert facts.damaged_at == 2
+
+
+def test_an_idle_store_makes_its_marks_durable_once() -> None:
+    files = faulty()
+    store = opened(files)
+    store.append(PARTITION, chain(2))
+    sync(store)
+    job = store.begin_mark()
+    assert len(job.calls) == 1
+    job.run()
+    assert job.finish() == []
+    assert store.begin_mark().calls == []
