@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -175,8 +176,7 @@ class Store:
         start = max((s.next for s in log.sealed() if s.next <= first), default=log.first)
         if start == log.first:
             return
-        mark = self._caught_up(log, start)
-        self._write_journal(lambda: self._journal.mark([(partition, mark)]), sync=True)
+        self._write_journal(lambda: self._journal.mark([self._caught_up(log, start)]), sync=True)
         try:
             log.trim(start)
         except OSError as error:
@@ -226,15 +226,19 @@ class Store:
                     self._dirty.pop(log.partition, None)
                 if log.generation == generation:
                     log.synced = max(log.synced, end)
+            # Not synced before the next job: a killed process leaves it behind all the same, a power cut may not.
+            with suppress(DiskFull):
+                self._mark(self._caught_up(log) for log, _, _, _, _ in there if log.damage is None)
             return [Durable(log.partition, generation, end) for log, generation, end, _, _ in there]
 
         return SyncJob([partial(self._guarded, call) for call in calls], finish)
 
     def begin_mark(self) -> SyncJob:
-        """Let the known-synced marks catch up with the last sync: for a store that falls idle."""
-        self._mark(
-            (log.partition, self._caught_up(log, log.first)) for log in self._logs.values() if log.damage is None
-        )
+        """Make the known-synced marks durable that the last sync left behind: for a store that falls idle.
+
+        It has no calls when there is nothing to do.
+        """
+        self._mark(self._caught_up(log) for log in self._logs.values() if log.damage is None)
         calls: list[Callable[[], None]] = []
         finish_journal = self._add_journal(calls)
 
@@ -255,10 +259,13 @@ class Store:
 
         return PersistJob([partial(self._guarded, call)], finish)
 
-    def _caught_up(self, log: PartitionLog, first: int) -> Mark:
-        known = self._journal.marks.get(log.partition)
-        synced = max(log.synced, first)
-        return Mark(first, synced, max(synced, known.syncing if known is not None else 0))
+    def _caught_up(self, log: PartitionLog, first: int | None = None) -> tuple[Partition, Mark]:
+        """What is known now; retention is about to move the start to `first`."""
+        first = log.first if first is None else first
+        known = self._journal.marks.get(log.partition) or Mark(0, 0, 0)
+        # A damaged log keeps its marks: the next start must judge it the same way.
+        synced = max(log.synced if log.damage is None else known.synced, first)
+        return log.partition, Mark(first, synced, max(synced, known.syncing))
 
     def _mark(self, marks: Iterable[tuple[Partition, Mark]]) -> None:
         known = self._journal.marks
