@@ -6,24 +6,29 @@
 `rostra.blocking.connect` gives the same without asyncio.
 """
 
-from rostra.client.aio import Client, connect
-from rostra.client.aio_producer import Producer
-from rostra.client.aio_subscription import Subscription
-from rostra.client.core.delivered import Delivered
-from rostra.client.core.effects import Ack, Acknowledged, TopicDescription
-from rostra.client.core.events import (
-    ClientEvent,
-    Connected,
-    Disconnected,
-    MayDuplicate,
-    Reconnected,
-    Resent,
-    Resubscribed,
-)
-from rostra.client.core.options import Last, Offset
-from rostra.errors import RostraError
-from rostra.model.decode import Record
-from rostra.wire.messages import PartitionState, Topic, TopicSettings
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rostra import blocking
+    from rostra.client.aio import Client, connect
+    from rostra.client.aio_producer import Producer
+    from rostra.client.aio_subscription import Subscription
+    from rostra.client.core.delivered import Delivered
+    from rostra.client.core.effects import Ack, Acknowledged, TopicDescription
+    from rostra.client.core.events import (
+        ClientEvent,
+        Connected,
+        Disconnected,
+        MayDuplicate,
+        Reconnected,
+        Resent,
+        Resubscribed,
+    )
+    from rostra.client.core.options import Last, Offset
+    from rostra.errors import RostraError
+    from rostra.model.decode import Record
+    from rostra.wire.messages import PartitionState, Topic, TopicSettings
 
 __version__ = "0.1.0"
 
@@ -49,5 +54,42 @@ __all__ = [
     "Topic",
     "TopicDescription",
     "TopicSettings",
+    "blocking",
     "connect",
 ]
+
+_HOMES = {
+    "Ack": "rostra.client.core.effects",
+    "Acknowledged": "rostra.client.core.effects",
+    "Client": "rostra.client.aio",
+    "ClientEvent": "rostra.client.core.events",
+    "Connected": "rostra.client.core.events",
+    "Delivered": "rostra.client.core.delivered",
+    "Disconnected": "rostra.client.core.events",
+    "Last": "rostra.client.core.options",
+    "MayDuplicate": "rostra.client.core.events",
+    "Offset": "rostra.client.core.options",
+    "PartitionState": "rostra.wire.messages",
+    "Producer": "rostra.client.aio_producer",
+    "Reconnected": "rostra.client.core.events",
+    "Record": "rostra.model.decode",
+    "Resent": "rostra.client.core.events",
+    "Resubscribed": "rostra.client.core.events",
+    "RostraError": "rostra.errors",
+    "Subscription": "rostra.client.aio_subscription",
+    "Topic": "rostra.wire.messages",
+    "TopicDescription": "rostra.client.core.effects",
+    "TopicSettings": "rostra.wire.messages",
+    "connect": "rostra.client.aio",
+    "blocking": "rostra.blocking",
+}
+"""Where each name lives. Loaded when first used: `rostra --help` needs none of them, and neither does a node."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(_HOMES[name])
+    found: object = home if name == "blocking" else getattr(home, name)
+    globals()[name] = found
+    return found

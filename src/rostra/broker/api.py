@@ -182,6 +182,12 @@ class CloseConn(Value, frozen=True):
     reason: str
 
 
+class AskDrain(Value, frozen=True):
+    """So much was pushed to the connection that no more follows before the driver says `Drain`."""
+
+    conn: Conn
+
+
 class Greeted(Value, frozen=True):
     """The client said Hello: the driver may read larger frames from it."""
 
@@ -227,6 +233,7 @@ BrokerEffect = (
     | Note
     | Reply
     | PushTo
+    | AskDrain
     | CloseConn
     | Greeted
     | Listen

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rostra.broker.api import BrokerEffect, Conn, FindLast, PushTo, Reply
+from rostra.broker.api import AskDrain, BrokerEffect, Conn, FindLast, PushTo, Reply
 from rostra.broker.partition import Reader, ServedPartition
 from rostra.broker.settings import BrokerSettings
-from rostra.errors import OffsetOutOfRange, PartitionDamaged, RostraError
-from rostra.fabric.api import Read
+from rostra.errors import LimitExceeded, OffsetOutOfRange, PartitionDamaged, RostraError
+from rostra.fabric.api import Buffer, Read
 from rostra.wire.messages import Ended, Failed, Push, Subscribe, Subscribed
 
 
@@ -17,6 +17,9 @@ class Delivery:
         self._settings = settings
         self._readers: dict[Conn, dict[int, Reader]] = {}
         self._congested: set[Conn] = set()
+        self._pushed: dict[Conn, int] = {}
+        """Bytes since the connection was last known to have room."""
+        self._reads: dict[Conn, int] = {}
         self._asked: dict[int, tuple[Reader, int]] = {}
         self._token = 0
 
@@ -32,7 +35,9 @@ class Delivery:
         self, conn: Conn, served: ServedPartition, asked: Subscribe, out: list[BrokerEffect]
     ) -> RostraError | None:
         """Begins a subscription; its answer comes when its start is known."""
-        reader = Reader(conn, asked.subscription, served, min(asked.credit, self._settings.credit_bytes_max))
+        if asked.credit > self._settings.credit_bytes_max:
+            return LimitExceeded("credit_bytes_max", self._settings.credit_bytes_max)
+        reader = Reader(conn, asked.subscription, served, asked.credit)
         match asked.start:
             case "earliest":
                 reader.next = served.first
@@ -79,6 +84,8 @@ class Delivery:
 
     def lose(self, conn: Conn) -> None:
         self._congested.discard(conn)
+        self._pushed.pop(conn, None)
+        self._reads.pop(conn, None)
         for number in list(self._readers.get(conn, ())):
             self.close(conn, number)
         self._readers.pop(conn, None)
@@ -109,24 +116,38 @@ class Delivery:
 
     def drain(self, conn: Conn, out: list[BrokerEffect]) -> None:
         self._congested.discard(conn)
+        self._pushed.pop(conn, None)
+        self._feed_all(conn, out)
+
+    def _feed_all(self, conn: Conn, out: list[BrokerEffect]) -> None:
         for reader in list(self._readers.get(conn, {}).values()):
             self.feed(reader, out)
 
     def feed(self, reader: Reader, out: list[BrokerEffect]) -> None:
         """Pushes what the reader has credit for; asks the log when its place is no longer in memory."""
-        served = reader.partition
-        if reader.conn in self._congested or reader.reading or not reader.ready:
+        served, conn = reader.partition, reader.conn
+        if conn in self._congested or reader.reading or not reader.ready:
             return
         while reader.credit > 0 and reader.next < served.commit:
+            if self._pushed.get(conn, 0) >= self._settings.burst_bytes_max:
+                self._congested.add(conn)
+                out.append(AskDrain(conn))
+                return
             # The last batch may overdraw the credit, which a batch larger than any credit needs; no further one may.
             bytes_max = min(reader.credit, self._settings.push_bytes_max)
             batches, following, size = served.tail.take(reader.next, served.commit, bytes_max)
             if not batches:
                 self._read(reader, out)
                 return
-            reader.next = following
-            reader.credit -= size
-            out.append(PushTo(reader.conn, Push(reader.number, served.commit), batches))
+            self._push(reader, batches, following, size, out)
+
+    def _push(
+        self, reader: Reader, batches: tuple[Buffer, ...], following: int, size: int, out: list[BrokerEffect]
+    ) -> None:
+        reader.next = following
+        reader.credit -= size
+        self._pushed[reader.conn] = self._pushed.get(reader.conn, 0) + size
+        out.append(PushTo(reader.conn, Push(reader.number, reader.partition.commit), batches))
 
     def _read(self, reader: Reader, out: list[BrokerEffect]) -> None:
         served = reader.partition
@@ -134,6 +155,10 @@ class Delivery:
             error = OffsetOutOfRange(served.topic, served.partition.index, reader.next, served.first, served.commit)
             self.end(reader, error, out)
             return
+        reads = self._reads.get(reader.conn, 0)
+        if reads >= self._settings.reads_per_connection_max:
+            return
+        self._reads[reader.conn] = reads + 1
         reader.reading = True
         token = self._ask(reader, 0)
         bytes_max = min(reader.credit, self._settings.read_bytes_max)
@@ -143,30 +168,36 @@ class Delivery:
         reader, _ = self._asked.pop(token, (None, 0))
         if reader is None:
             return False
-        reader.reading = False
         if self._lives(reader) and batches:
-            reader.next = following
-            reader.credit -= len(batches)
-            out.append(PushTo(reader.conn, Push(reader.number, reader.partition.commit), (batches,)))
-            self.feed(reader, out)
+            self._push(reader, (batches,), following, len(batches), out)
+        self._read_over(reader, out)
         return True
+
+    def _read_over(self, reader: Reader, out: list[BrokerEffect]) -> None:
+        """Those of the connection that wait for their turn to read come before the one that just had it."""
+        conn = reader.conn
+        if reader.reading and conn in self._reads:
+            self._reads[conn] -= 1
+        reader.reading = False
+        if self._lives(reader):
+            readers = self._readers[conn]
+            readers[reader.number] = readers.pop(reader.number)
+        self._feed_all(conn, out)
 
     def read_failed(self, token: int, error: RostraError, out: list[BrokerEffect]) -> bool:
         reader, request = self._asked.pop(token, (None, 0))
         if reader is None:
             return False
-        reader.reading = False
         if self._lives(reader):
             served = reader.partition
             told = PartitionDamaged(served.topic, served.partition.index, reader.next)
             if not reader.ready:
                 self.close(reader.conn, reader.number)
                 out.append(Reply(reader.conn, Failed(request, type(told).__name__, told.carried())))
-            elif reader.next < served.first:
-                # Retention overtook it while the read was under way.
-                self._read(reader, out)
-            else:
+            elif reader.next >= served.first:
+                # Otherwise retention overtook it while the read was under way: feeding it again says so.
                 self.end(reader, told, out)
+        self._read_over(reader, out)
         return True
 
     def _ask(self, reader: Reader, request: int) -> int:

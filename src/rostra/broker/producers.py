@@ -59,7 +59,10 @@ class ProducerTable:
         if sequence == entry.expected or not self._dedup:
             return Verdict.NEW, 0, 0
         for known, base, last in entry.latest:
-            if known == sequence and last - base + 1 == count:
+            if known == sequence:
+                if last - base + 1 != count:
+                    # Another batch under the numbers of one that is stored: to call it stored would lose it.
+                    return SequenceGap(producer, entry.expected, sequence)
                 return Verdict.STORED, base, last
         behind = (entry.expected - sequence) % SEQUENCES
         if behind >= SEQUENCES >> 1 or count > behind:

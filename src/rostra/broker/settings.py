@@ -25,11 +25,15 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     producers_per_partition_max: int = 10_000
     """The least recently used producer is forgotten; if it returns it hears UnknownProducer."""
     credit_bytes_max: int = 64 << 20
-    """What one subscription may have granted; more counts as this much."""
+    """A subscription that grants more is refused."""
     push_bytes_max: int = 1 << 20
     """About how much goes into one push frame."""
+    burst_bytes_max: int = 2 << 20
+    """About how much is pushed to a connection before its send buffer must have taken it."""
     read_bytes_max: int = 256 << 10
     """About how much a subscriber that fell behind is read from disk at a time."""
+    reads_per_connection_max: int = 4
+    """Further subscriptions of the connection wait their turn."""
     tail_bytes_max: int = 32 << 20
     """Recent batches kept in memory for subscribers at the end of their partition; older ones are read from disk."""
     history_max: int = 100_000

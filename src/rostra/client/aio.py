@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
@@ -429,7 +430,7 @@ class Client:
         try:
             await self._loop.create_connection(lambda: connection, host, port)
         except OSError as error:
-            self._lost(number, error.strerror or str(error))
+            self._lost(number, os.strerror(error.errno) if error.errno else str(error))
 
     def _hang_up(self) -> None:
         if self._dialing is not None and not self._dialing.done():

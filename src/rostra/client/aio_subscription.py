@@ -152,15 +152,9 @@ class Subscription:
     @property
     def positions(self) -> dict[int, int]:
         """By partition, the offset behind the last record handed out."""
-        feeds = self._state.feeds if self._state is not None else {}
-        begun = {partition: self._begun(partition) for partition in feeds}
-        return {**begun, **self._positions}
-
-    def _begun(self, partition: int) -> int:
-        assert self._state is not None
-        queued = [delivered.first_offset for delivered in self._ready if delivered.partition == partition]
-        following = self._state.feeds[partition].next
-        return queued[0] if queued else following or 0
+        if self._state is None:
+            return {}
+        return {**self._state.positions(self._ready), **self._positions}
 
     @property
     def next_offset(self) -> int:
@@ -171,10 +165,7 @@ class Subscription:
     @property
     def lag(self) -> int:
         """How many offsets lie between the records handed out and the end, as last heard."""
-        if self._state is None:
-            return 0
-        positions = self.positions
-        return sum(max(feed.commit - positions[partition], 0) for partition, feed in self._state.feeds.items())
+        return 0 if self._state is None else self._state.lag(self.positions)
 
     # --- from the client -----------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from rostra.wire.messages import ClientMessage, Failed
 if TYPE_CHECKING:
     from rostra.runtime.node import Node
 
-WRITE_HIGH_BYTES = 4 << 20
-WRITE_LOW_BYTES = 1 << 20
+WRITE_HIGH_BYTES = 1 << 20
+WRITE_LOW_BYTES = 256 << 10
 
 Buffer = bytes | bytearray | memoryview
 
@@ -30,6 +30,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.number = 0
         self.out: list[Buffer] = []
         self.address = ""
+        self.full = False
+        """The send buffer is over its high mark."""
         self._closing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -100,9 +102,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def pause_writing(self) -> None:
+        self.full = True
         self._node.step(Congest(self.number))
 
     def resume_writing(self) -> None:
+        self.full = False
         self._node.step(Drain(self.number))
         self._node.settle()
 

@@ -6,17 +6,18 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import assert_never
 
 import structlog
 
 from rostra.broker.api import (
+    AskDrain,
     BrokerEffect,
     BrokerInput,
     CloseConn,
     Conn,
+    Drain,
     FindLast,
     Greeted,
     Listen,
@@ -28,7 +29,7 @@ from rostra.broker.api import (
     SyncBroke,
 )
 from rostra.broker.broker import Broker
-from rostra.broker.disk import Disk, Job
+from rostra.broker.disk import Disk, Job, LookUp
 from rostra.errors import StorageError
 from rostra.fabric.api import (
     Append,
@@ -54,10 +55,13 @@ from rostra.runtime.exposition import Exposition
 from rostra.runtime.files import DiskFiles
 from rostra.runtime.identity import identify
 from rostra.runtime.settings import NodeSettings, split_address
+from rostra.runtime.workers import Workers
 from rostra.wire.frames import encode
 from rostra.wire.messages import Failed
 
 BACKLOG = 1024
+SYNCERS = 4
+READERS = 2
 FULL_DISK_RETRY_S = 0.1
 
 
@@ -82,10 +86,9 @@ class Node:
         self._connections: dict[Conn, ClientConnection] = {}
         self._last_conn = 0
         self._sending: list[ClientConnection] = []
+        self._draining: list[Conn] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._syncing = False
-        self._sync_pool = ThreadPoolExecutor(4, thread_name_prefix="sync")
-        self._read_pool = ThreadPoolExecutor(2, thread_name_prefix="read")
         self._servers: list[asyncio.Server] = []
         self._exposition: Exposition | None = None
         self._closed = False
@@ -97,7 +100,9 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._listening = self._loop.create_future()
         self._stopped = self._loop.create_future()
-        boot, recovery = await self._loop.run_in_executor(self._read_pool, self._disk.boot)
+        self._syncers = Workers(self._loop, "sync", SYNCERS)
+        self._readers = Workers(self._loop, "read", READERS)
+        boot, recovery = await self._loop.run_in_executor(None, self._disk.boot)
         for note in recovery.notes:
             self.log.warning("recovery", note=str(note))
         self.step(boot)
@@ -140,8 +145,8 @@ class Node:
             connection.close()
         for server in self._servers:
             server.close()
-        await self._loop.run_in_executor(None, self._sync_pool.shutdown)
-        await self._loop.run_in_executor(None, self._read_pool.shutdown)
+        await self._loop.run_in_executor(None, self._syncers.stop)
+        await self._loop.run_in_executor(None, self._readers.stop)
         self._disk.flush()
         try:
             self._disk.store.close(clean=clean and self.broker.broken is None)
@@ -159,8 +164,8 @@ class Node:
             server.close()
         for connection in list(self._connections.values()):
             connection.abort()
-        self._sync_pool.shutdown()
-        self._read_pool.shutdown()
+        self._syncers.stop()
+        self._readers.stop()
         self._files.close()
 
     # --- stepping ---
@@ -184,10 +189,15 @@ class Node:
                 break
         if not self._syncing and self._disk.wants_sync:
             self._start_sync()
-        if self._sending:
+        while self._sending or self._draining:
             sending, self._sending = self._sending, []
             for connection in sending:
                 connection.send()
+            draining, self._draining = self._draining, []
+            for conn in draining:
+                # A connection whose send buffer is full says so itself when it has room again.
+                if conn in self._connections and not self._connections[conn].full:
+                    self.step(Drain(conn))
 
     def _settle_with(self, given: BrokerInput) -> None:
         self.step(given)
@@ -207,14 +217,15 @@ class Node:
                 self._disk.change(effect)
             case Read() | FindLast() | Survey():
                 self.counters.reads += 1
-                looked_up = self._loop.run_in_executor(self._read_pool, self._disk.look_up, effect)
-                looked_up.add_done_callback(lambda future: self._settle_with(future.result()))
+                self._look_up(effect)
             case Persist():
                 self._run(self._disk.begin_persist(effect), lambda: None)
             case SetTimer():
                 self._set_timer(effect)
             case Note():
                 getattr(self.log, effect.level)(effect.event, **effect.about)
+            case AskDrain():
+                self._draining.append(effect.conn)
             case Greeted():
                 self._connections[effect.conn].greeted(self._settings.broker.frame_bytes_max)
             case CloseConn():
@@ -290,30 +301,34 @@ class Node:
         self._run(job, done)
 
     def _run(self, job: Job, done: Callable[[], None]) -> None:
-        """Runs a job on the pool; its inputs, or the failure, are stepped when it is over."""
+        """Files sync in parallel: one after the other would add up. Then its inputs, or the failure, are stepped."""
 
-        def over(future: asyncio.Future[None]) -> None:
+        def over(error: BaseException | None) -> None:
             done()
             if self._closed:
                 return
             try:
-                future.result()
+                if error is not None:
+                    raise error
                 happened = job.finish()
-            except StorageError as error:
-                happened = [SyncBroke(error)]
+            except StorageError as failure:
+                happened = [SyncBroke(failure)]
             for given in happened:
                 self.step(given)
             self.settle()
 
-        self._loop.run_in_executor(self._sync_pool, self._run_calls, job.calls).add_done_callback(over)
+        self._syncers.run(job.calls, over)
 
-    def _run_calls(self, calls: list[Callable[[], None]]) -> None:
-        """Several files sync in parallel: one after the other would add up."""
-        others = [self._sync_pool.submit(call) for call in calls[1:]]
-        for call in calls[:1]:
-            call()
-        for other in others:
-            other.result()
+    def _look_up(self, effect: LookUp) -> None:
+        """On a thread, so that a cold disk delays nobody but the subscriber that fell behind."""
+        found: list[BrokerInput] = []
+
+        def over(error: BaseException | None) -> None:
+            if error is not None:
+                raise error
+            self._settle_with(found[0])
+
+        self._readers.run([lambda: found.append(self._disk.look_up(effect))], over)
 
     def _set_timer(self, effect: SetTimer) -> None:
         pending = self._timers.pop(effect.timer, None)

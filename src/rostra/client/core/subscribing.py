@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from functools import partial
 
@@ -20,6 +21,9 @@ from rostra.model.check import check_stored
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.wire.messages import Credit, Push, StartAt, Subscribe, Subscribed, Unsubscribe
+
+GRANT_BYTES_MAX = 8 << 20
+"""A node counts only so much credit, whatever it is granted: more must come before that is used up."""
 
 
 class FeedState(Enum):
@@ -105,6 +109,7 @@ class Feed:
             self._refusals += 1
             self.retry_at_us = now_us + self.subscribing.link.pause_us(self._refusals)
         else:
+            self.state = FeedState.ENDED
             self.subscribing.end(error)
 
     def halt(self) -> None:
@@ -152,7 +157,7 @@ class Feed:
         """The application took so many bytes; credit goes back in halves, not per batch."""
         self._unread_bytes -= size
         self._owed_bytes += size
-        if self._owed_bytes * 2 >= self.subscribing.credit_bytes and self.state is FeedState.LIVE:
+        if self._owed_bytes >= self.subscribing.grant_bytes and self.state is FeedState.LIVE:
             self.subscribing.link.write(Credit(self.number, self._owed_bytes))
             self._owed_bytes = 0
 
@@ -176,6 +181,7 @@ class Subscribing:
         self.start = start
         self.partition = partition
         self.credit_bytes = credit_bytes
+        self.grant_bytes = min(credit_bytes // 2, GRANT_BYTES_MAX)
         self.link = link
         self.call = call
         """Whoever waits for the subscription to stand; zero afterwards."""
@@ -212,6 +218,14 @@ class Subscribing:
         feed = self.feeds.get(partition)
         if feed is not None:
             feed.taken(size)
+
+    def positions(self, queued: Iterable[Delivered]) -> dict[int, int]:
+        """By partition, the offset before which nothing was handed out, given what still waits to be."""
+        first = {delivered.partition: delivered.first_offset for delivered in reversed(list(queued))}
+        return {index: first.get(index, feed.next or 0) for index, feed in self.feeds.items()}
+
+    def lag(self, positions: dict[int, int]) -> int:
+        return sum(max(feed.commit - positions[index], 0) for index, feed in self.feeds.items())
 
     def leave(self, call: CallNumber) -> None:
         """Unsubscribe: nothing is delivered any more, and the call is done when the node knows."""

@@ -1,0 +1,128 @@
+"""The command `rostra`: its commands, the options before them, and how every run ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+import typer
+
+from rostra.cli import config, measure, publish, serve, show, simulate, subscribe, topic
+from rostra.cli.exits import MEANINGS, ExitCode, exit_code_of
+from rostra.cli.invocation import Common, ConfigOption, NodeOption, OutputOption
+from rostra.cli.output import complain
+from rostra.errors import RostraError
+
+TRACEBACK_VARIABLE = "ROSTRA_TRACEBACK"
+
+EXIT_CODES = "Exit codes:\n" + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
+EXAMPLES = """
+rostra serve
+rostra sub greetings --from earliest
+rostra pub greetings hello"""
+
+
+def examples(lines: str) -> str:
+    return "Examples:\n" + "\n".join(f"$ {line}" for line in lines.strip().splitlines())
+
+
+app = typer.Typer(
+    name="rostra",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"{examples(EXAMPLES)}\n\n{EXIT_CODES}",
+)
+
+
+@app.callback()
+def rostra(
+    context: typer.Context, node: NodeOption = None, output: OutputOption = None, config: ConfigOption = None
+) -> None:
+    """Durable publish/subscribe: start a node, publish to topics, subscribe to them.
+
+    Settings come from flags, then ROSTRA_* variables, then ./rostra.toml and ~/.config/rostra/config.toml.
+    """
+    context.obj = Common(node, output, config)
+
+
+def add(group: typer.Typer, name: str, command: Callable[..., None], lines: str) -> None:
+    group.command(name, epilog=examples(lines))(command)
+
+
+topics = typer.Typer(no_args_is_help=True, epilog=examples(topic.EXAMPLES))
+add(topics, "create", topic.create, topic.CREATE_EXAMPLES)
+add(topics, "delete", topic.delete, topic.DELETE_EXAMPLES)
+add(topics, "list", topic.list_topics, topic.LIST_EXAMPLES)
+add(topics, "describe", topic.describe, topic.DESCRIBE_EXAMPLES)
+
+add(app, "serve", serve.serve, serve.EXAMPLES)
+app.add_typer(topics, name="topic", help="Create, delete, list and describe topics.")
+add(app, "pub", publish.publish, publish.EXAMPLES)
+add(app, "sub", subscribe.subscribe, subscribe.EXAMPLES)
+add(app, "demo", show.demo, show.EXAMPLES)
+add(app, "sim", simulate.simulate, simulate.EXAMPLES)
+add(app, "bench", measure.bench, measure.EXAMPLES)
+add(app, "config", config.config, config.EXAMPLES)
+add(app, "version", config.version, config.VERSION_EXAMPLES)
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command and says in one line what went wrong, if anything: never with a traceback."""
+    try:
+        return int(app(list(arguments), prog_name="rostra", standalone_mode=False) or ExitCode.OK)
+    except typer.TyperException as wrong:
+        return _wrong_use(wrong)
+    except RostraError as error:
+        carried = error.carried()
+        complain(error.fact.format(**carried), error.remedy.format(**carried))
+        return exit_code_of(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitCode.INTERRUPTED
+    except OSError as error:
+        complain(*_of_the_system(error))
+        return ExitCode.FAILURE
+    except Exception as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        complain(
+            f"this should not have happened: {type(error).__name__}: {error}",
+            f"please report it with what {TRACEBACK_VARIABLE}=1 in the environment shows",
+        )
+        return ExitCode.FAILURE
+
+
+def _wrong_use(wrong: typer.TyperException) -> int:
+    context = getattr(wrong, "ctx", None)
+    path = context.command_path if context is not None else "rostra"
+    # Without arguments the help has been shown already; there is nothing else to say.
+    complain(wrong.format_message() or f"{path} needs a command", f"`{path} --help` shows how it is used")
+    return wrong.exit_code
+
+
+def _of_the_system(error: OSError) -> tuple[str, str]:
+    what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    match error.errno:
+        case errno.EADDRINUSE:
+            return what, "another process listens there: stop it, or choose another address with --listen or --metrics"
+        case errno.EADDRNOTAVAIL:
+            return what, "this machine has no such address: choose another with --listen or --metrics"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return what, "choose a place you may write to, or change its permissions"
+        case errno.ENOSPC:
+            return what, "free some space"
+        case _:
+            return what, "mend what the message names, then try again"
+
+
+def exit_on_terminate() -> None:
+    """SIGTERM ends a command as Ctrl-C does, so that it cleans up behind itself."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))

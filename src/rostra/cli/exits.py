@@ -1,0 +1,42 @@
+"""What the exit code of a command says."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from rostra import errors
+
+
+class ExitCode(IntEnum):
+    OK = 0
+    FAILURE = 1
+    WRONG_USE = 2
+    UNREACHABLE = 3
+    UNKNOWN_TOPIC = 4
+    TOPIC_EXISTS = 5
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    ExitCode.OK: "done",
+    ExitCode.FAILURE: "it failed; the line `error:` says why, `hint:` what to do",
+    ExitCode.WRONG_USE: "wrong use: an argument, option, name or configuration file is not right",
+    ExitCode.UNREACHABLE: "no node could be reached, or the connection to it was lost for good",
+    ExitCode.UNKNOWN_TOPIC: "there is no such topic",
+    ExitCode.TOPIC_EXISTS: "the topic exists already",
+    ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
+}
+
+
+def exit_code_of(error: errors.RostraError) -> ExitCode:
+    match error:
+        case errors.UsageError():
+            return ExitCode.WRONG_USE
+        case errors.LinkError():
+            return ExitCode.UNREACHABLE
+        case errors.UnknownTopic() | errors.TopicDeleted():
+            return ExitCode.UNKNOWN_TOPIC
+        case errors.TopicExists():
+            return ExitCode.TOPIC_EXISTS
+        case _:
+            return ExitCode.FAILURE

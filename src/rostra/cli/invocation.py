@@ -1,0 +1,72 @@
+"""One run of a command: the options given before and behind its name, the configuration they lead to, its output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from rostra.cli.completion import complete_topic
+from rostra.cli.configuration import Configuration, find_files
+from rostra.cli.output import Output
+
+if TYPE_CHECKING:
+    from rostra.blocking import Client
+
+NodeOption = Annotated[
+    list[str] | None,
+    typer.Option("--node", "-n", metavar="ADDR", help="Node to connect to; repeat it or use commas for several."),
+]
+OutputOption = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="table|json", help="Table, or NDJSON; by default NDJSON on a pipe."),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file to read instead of those in the usual places."),
+]
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topic)
+]
+
+
+class Common(msgspec.Struct, frozen=True):
+    """Options that may stand before the command's name, where they serve as its defaults."""
+
+    node: list[str] | None = None
+    output: str | None = None
+    config: Path | None = None
+
+
+class Invocation:
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.output = Output(configuration.text("output"))
+
+    def connect(self) -> Client:
+        from rostra import blocking
+
+        return blocking.connect(
+            *self.configuration.texts("node"),
+            connect_timeout_ms=self.configuration.number("connect_timeout_ms"),
+            name="rostra-cli",
+        )
+
+
+def begin(
+    context: typer.Context,
+    flags: Mapping[str, object] | None = None,
+    *,
+    node: list[str] | None = None,
+    output: str | None = None,
+    config: Path | None = None,
+) -> Invocation:
+    """`flags` are further settings by name; None stands for a flag that was not given."""
+    common: Common = context.obj or Common()
+    given = {**(flags or {}), "node": node or common.node, "output": output or common.output}
+    files = find_files(config or common.config, os.environ)
+    return Invocation(Configuration(given, os.environ, files))

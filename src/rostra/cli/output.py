@@ -1,0 +1,95 @@
+"""Tables for people, NDJSON for programs; data on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import typer
+
+Cell = str | int | float | bool | None | list["Cell"] | dict[str, "Cell"]
+Row = Mapping[str, Cell]
+
+
+class Output:
+    """Writes the rows of one command in the form that was asked for, or that suits where stdout goes."""
+
+    def __init__(self, form: str) -> None:
+        self.is_json = form == "json" or (form == "auto" and not sys.stdout.isatty())
+
+    def row(self, row: Row) -> None:
+        """One line of NDJSON, at once."""
+        self.write(msgspec.json.encode(row) + b"\n")
+
+    def rows(self, rows: Sequence[Row], *, columns: Sequence[str], title: str | None = None) -> None:
+        """A table of the columns named, or every row whole as NDJSON."""
+        if self.is_json:
+            self.write(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+            return
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+        for column in columns:
+            numeric = all(isinstance(row.get(column), int | float) for row in rows) and bool(rows)
+            table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(show(row.get(column))) for column in columns))
+        console = Console(file=sys.stdout)
+        with console.capture() as drawn:
+            console.print(table)
+        self.write(drawn.get().encode())
+
+    def line(self, line: str) -> None:
+        self.write(f"{line}\n".encode(errors="replace"))
+
+    def write(self, chunk: bytes) -> None:
+        """To stdout at once. A reader that has gone away has had enough: the command ends quietly."""
+        try:
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # Python flushes stdout once more on its way out, which must not fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+
+def show(cell: Cell) -> str:
+    match cell:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if cell else "no"
+        case float():
+            return f"{cell:,.1f}"
+        case list():
+            return ", ".join(show(part) for part in cell)
+        case dict():
+            return " ".join(f"{name}={show(part)}" for name, part in cell.items())
+        case _:
+            return str(cell)
+
+
+def bytes_cell(name: str, content: bytes | None) -> dict[str, Cell]:
+    """Text where it is text; what is not UTF-8 goes into `NAME_base64`."""
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}
+
+
+def complain(fact: str, remedy: str = "") -> None:
+    print(f"error: {fact}", file=sys.stderr)
+    if remedy:
+        print(f"hint: {remedy}", file=sys.stderr)
+
+
+def note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,58 @@
+"""Amounts as people write them: 64MiB, 7d, 500ms."""
+
+from __future__ import annotations
+
+import re
+
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "k": 10**3,
+    "kb": 10**3,
+    "kib": 1 << 10,
+    "m": 10**6,
+    "mb": 10**6,
+    "mib": 1 << 20,
+    "g": 10**9,
+    "gb": 10**9,
+    "gib": 1 << 30,
+    "t": 10**12,
+    "tb": 10**12,
+    "tib": 1 << 40,
+}
+_MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+
+
+def parse_bytes(written: str) -> int:
+    """A number of bytes, with a unit such as kB, MiB or GiB if any."""
+    return _parse(written, _BYTES, "a number of bytes such as 1048576, 64MiB or 2GB")
+
+
+def parse_duration_ms(written: str) -> int:
+    """A length of time in milliseconds; a bare number is milliseconds already."""
+    if written.strip().isdecimal():
+        return int(written)
+    return _parse(written, _MILLISECONDS, "a length of time such as 500ms, 30s, 12h or 7d")
+
+
+def show_bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def show_duration(duration_ms: int) -> str:
+    for unit, size in reversed(_MILLISECONDS.items()):
+        if duration_ms and duration_ms % size == 0:
+            return f"{duration_ms // size}{unit}"
+    return f"{duration_ms}ms"
+
+
+def _parse(written: str, units: dict[str, int], expected: str) -> int:
+    found = _AMOUNT.fullmatch(written.strip())
+    if found is None or found[2].lower() not in units:
+        raise ValueError(f"{written!r} is not {expected}")
+    number, unit = found[1], units[found[2].lower()]
+    return round(float(number) * unit) if "." in number else int(number) * unit

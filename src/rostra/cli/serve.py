@@ -1,0 +1,104 @@
+"""`rostra serve`: a node as a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from rostra.cli.configuration import Configuration
+from rostra.cli.exits import ExitCode
+from rostra.cli.invocation import ConfigOption, begin
+from rostra.cli.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from rostra.runtime.settings import NodeSettings
+
+EXAMPLES = """
+rostra serve
+rostra serve --data /var/lib/rostra --listen 127.0.0.1:7400 --metrics 127.0.0.1:9400
+rostra serve --limit batch_bytes_max=8MiB --limit heartbeat_ms=2s"""
+
+
+def serve(
+    context: typer.Context,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory of the log.", show_default="./rostra-data")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="ADDR", help="Address for clients.", show_default="127.0.0.1:7400")
+    ] = None,
+    fsync: Annotated[
+        str | None,
+        typer.Option(
+            metavar="commit|never",
+            help="commit: fsync before acknowledging. never: a power cut may lose acknowledged records.",
+            show_default="commit",
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="ADDR|off", help="Address for Prometheus.", show_default="off")
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(metavar="debug|info|warning|error", help="Least severe line to log.", show_default="info"),
+    ] = None,
+    stop_deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long a graceful stop may take.", show_default="10s")
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A bound of the node; `rostra config` lists them. Repeatable."),
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Start a node.
+
+    It runs until Ctrl-C or SIGTERM, then finishes what is under way and exits with 0; a second Ctrl-C does not wait.
+    Logs go to stderr: JSON lines, or coloured ones on a terminal.
+    """
+    flags = {
+        "data": None if data is None else str(data),
+        "listen": listen,
+        "fsync": fsync,
+        "metrics": metrics,
+        "log_level": log_level,
+        "stop_deadline_ms": stop_deadline,
+        **_limits(limit or []),
+    }
+    configuration = begin(context, flags, config=config).configuration
+    from rostra.runtime import serve as process
+
+    finished = process.serve(node_settings(configuration), log_level=configuration.text("log_level"))
+    raise typer.Exit(ExitCode.OK if finished else ExitCode.FAILURE)
+
+
+def _limits(given: list[str]) -> dict[str, object]:
+    names = [setting.name for setting in SETTINGS if setting.section == "limits"]
+    limits: dict[str, object] = {}
+    for written in given:
+        name, equals, value = written.partition("=")
+        if not equals or name not in names:
+            raise typer.BadParameter(
+                f"{written!r} is not NAME=VALUE with one of: {', '.join(names)}", param_hint="'--limit'"
+            )
+        limits[name] = value
+    return limits
+
+
+def node_settings(configuration: Configuration) -> NodeSettings:
+    from rostra.broker.settings import BrokerSettings
+    from rostra.runtime.settings import NodeSettings
+
+    metrics = configuration.text("metrics")
+    limits = {setting.name: configuration[setting.name] for setting in SETTINGS if setting.section == "limits"}
+    return NodeSettings(
+        directory=configuration.text("data"),
+        listen=configuration.text("listen"),
+        fsync="commit" if configuration.text("fsync") == "commit" else "never",
+        metrics="" if metrics == "off" else metrics,
+        stop_deadline_ms=configuration.number("stop_deadline_ms"),
+        broker=msgspec.convert(limits, BrokerSettings),
+    )

@@ -1,0 +1,156 @@
+"""Every setting of the command line: its name, where it stands in a file, what it may be, its default.
+
+One name serves four places: `listen` is the flag `--listen`, the variable `ROSTRA_LISTEN`, and the key `listen` under
+`[serve]` in a TOML file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from rostra.broker.settings import BrokerSettings
+from rostra.cli.quantities import parse_bytes, parse_duration_ms
+
+Section = Literal["client", "serve", "limits"]
+Value = str | int | bool | tuple[str, ...]
+
+DEFAULT_NODE = "127.0.0.1:7400"
+PREFIX = "ROSTRA_"
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """`parse` takes what a file or a variable holds; it raises ValueError with what was expected."""
+
+    section: Section
+    name: str
+    default: Value
+    parse: Callable[[object], Value]
+    meaning: str
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+
+def text(given: object) -> Value:
+    if not isinstance(given, str) or not given:
+        raise ValueError(f"{given!r} is not a text")
+    return given
+
+
+def addresses(given: object) -> Value:
+    """One address, several with commas, or a list of them."""
+    listed = given.split(",") if isinstance(given, str) else given
+    if not isinstance(listed, list | tuple) or not all(isinstance(address, str) for address in listed):
+        raise ValueError(f"{given!r} is not an address or a list of addresses")
+    found = tuple(address.strip() for entry in listed for address in entry.split(",") if address.strip())
+    if not found:
+        raise ValueError("no address is given")
+    for address in found:
+        listen_address(address, port_min=1)
+    return found
+
+
+def listen_address(given: object, *, port_min: int = 0) -> Value:
+    host, colon, port = given.rpartition(":") if isinstance(given, str) else ("", "", "")
+    if not (host and colon and port.isdecimal() and port_min <= int(port) < 65_536):
+        raise ValueError(f"{given!r} is not HOST:PORT, for example 127.0.0.1:7400")
+    return f"{host}:{port}"
+
+
+def listen_address_or_off(given: object) -> Value:
+    return "off" if given in ("off", "", False) else listen_address(given)
+
+
+def choice(*choices: str) -> Callable[[object], Value]:
+    def parse(given: object) -> Value:
+        if given not in choices:
+            raise ValueError(f"{given!r} is none of {', '.join(choices)}")
+        return str(given)
+
+    return parse
+
+
+def count(given: object) -> Value:
+    if isinstance(given, str) and given.isdecimal():
+        return int(given)
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise ValueError(f"{given!r} is not a number of zero or more")
+    return given
+
+
+def byte_count(given: object) -> Value:
+    return parse_bytes(given) if isinstance(given, str) else count(given)
+
+
+def duration_ms(given: object) -> Value:
+    return parse_duration_ms(given) if isinstance(given, str) else count(given)
+
+
+def flag(given: object) -> Value:
+    match given:
+        case bool():
+            return given
+        case str() if given.lower() in ("1", "true", "yes", "on"):
+            return True
+        case str() if given.lower() in ("0", "false", "no", "off"):
+            return False
+        case _:
+            raise ValueError(f"{given!r} is neither true nor false")
+
+
+LIMIT_MEANINGS = {
+    "frame_bytes_max": "a larger frame closes its connection",
+    "batch_bytes_max": "a larger batch is refused",
+    "batch_inflated_bytes_max": "a batch that would decompress to more is refused",
+    "batch_records_max": "a batch of more records is refused",
+    "timestamp_ahead_max_ms": "a timestamp further ahead of the node's clock is refused",
+    "connections_max": "one more connection is told so and closed",
+    "subscriptions_per_connection_max": "one more subscription is refused",
+    "publishes_per_connection_max": "one more publish waiting for its acknowledgement is refused",
+    "topics_max": "one more topic is refused",
+    "producers_per_partition_max": "beyond it the least recently used producer is forgotten",
+    "credit_bytes_max": "what one subscription may have granted at most",
+    "push_bytes_max": "about how much goes into one push",
+    "burst_bytes_max": "about how much is pushed to a connection before its answers are sent",
+    "read_bytes_max": "about how much a subscriber that fell behind is read at a time",
+    "tail_bytes_max": "recent batches kept in memory; older ones are read from disk",
+    "history_max": "the largest N of a subscription from last:N",
+    "heartbeat_ms": "a connection silent for three of these is closed",
+    "retention_check_ms": "how often old segments are looked for",
+    "auto_create": "whether a client may have an unknown topic created by using it",
+}
+
+
+def _limits() -> tuple[Setting, ...]:
+    """The bounds of the broker, under the names they have there."""
+    limits = []
+    for field in msgspec.structs.fields(BrokerSettings):
+        parse = flag if field.type is bool else count
+        if "bytes" in field.name:
+            parse = byte_count
+        elif field.name.endswith("_ms"):
+            parse = duration_ms
+        limits.append(Setting("limits", field.name, field.default, parse, LIMIT_MEANINGS.get(field.name, "")))
+    return tuple(limits)
+
+
+CLIENT = (
+    Setting("client", "node", (DEFAULT_NODE,), addresses, "addresses of nodes to connect to, tried in turn"),
+    Setting("client", "output", "auto", choice("auto", "table", "json"), "auto: table on a terminal, json on a pipe"),
+    Setting("client", "acks", "all", choice("none", "owner", "all"), "what a publish waits for"),
+    Setting("client", "connect_timeout_ms", 3_000, duration_ms, "how long to try to reach a node"),
+)
+SERVE = (
+    Setting("serve", "data", "./rostra-data", text, "directory of the node's log; made if missing"),
+    Setting("serve", "listen", DEFAULT_NODE, listen_address, "address for clients; port 0 chooses a free one"),
+    Setting("serve", "fsync", "commit", choice("commit", "never"), "commit: fsync before acknowledging"),
+    Setting("serve", "metrics", "off", listen_address_or_off, "address of the Prometheus metrics, or off"),
+    Setting("serve", "log_level", "info", choice("debug", "info", "warning", "error"), "least severe log line shown"),
+    Setting("serve", "stop_deadline_ms", 10_000, duration_ms, "how long a graceful stop may take"),
+)
+SETTINGS: tuple[Setting, ...] = (*CLIENT, *SERVE, *_limits())
+BY_NAME = {setting.name: setting for setting in SETTINGS}

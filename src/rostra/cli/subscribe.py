@@ -1,0 +1,125 @@
+"""`rostra sub`: the records of a topic, as they come."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from rostra.cli.exits import ExitCode
+from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, TopicArgument, begin
+from rostra.cli.output import Cell, bytes_cell, note
+from rostra.cli.quantities import parse_duration_ms
+from rostra.model.ids import check_topic_name
+
+if TYPE_CHECKING:
+    from rostra.client.core.options import Start
+    from rostra.model.decode import Record
+
+EXAMPLES = """
+rostra sub greetings
+rostra sub orders --from earliest --count 10
+rostra sub orders --from last:5 --timeout 2s -o json
+rostra sub lines --from earliest --raw > lines.txt"""
+
+
+def subscribe(
+    context: typer.Context,
+    topic: TopicArgument,
+    start: Annotated[
+        str,
+        typer.Option("--from", "-f", metavar="earliest|latest|OFFSET|last:N", help="Where to begin."),
+    ] = "latest",
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", metavar="N", min=1, help="End after this many records.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="This partition only.", show_default="all")
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="End when no record came for so long, e.g. 5s.", show_default="never"),
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Values only, one per line, as they are.")] = False,
+    node: NodeOption = None,
+    output: OutputOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Subscribe to a topic and show its records as they come.
+
+    On a terminal each record is a line with its time, place, key and value; on a pipe, or with -o json, it is a JSON
+    object; bytes that are not UTF-8 stand there as value_base64 or key_base64. It ends with Ctrl-C, after --count
+    records, or when none came for --timeout. If the node goes away, the command reconnects and goes on without a gap.
+    """
+    check_topic_name(topic)
+    begin_at = parse_start(start)
+    patience_s = _patience_s(timeout)
+    invocation = begin(context, node=node, output=output, config=config)
+    encode = _raw if raw else _json if invocation.output.is_json else _line
+    shown = 0
+    with (
+        invocation.connect() as client,
+        client.subscribe(topic, start=begin_at, partition=partition) as subscription,
+    ):
+        for batch in subscription.batches(patience_s):
+            records = batch.records()[: None if count is None else count - shown]
+            invocation.output.write(b"".join(map(encode, records)))
+            shown += len(records)
+            if shown == count:
+                break
+    if count is not None and shown < count:
+        note(f"note: {shown} of {count} records came before the timeout")
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def parse_start(written: str) -> Start:
+    from rostra.client.core.options import Last, Offset
+
+    kind, colon, number = written.partition(":")
+    if written in ("earliest", "latest"):
+        return written
+    if written.isdecimal():
+        return Offset(int(written))
+    if kind == "last" and colon and number.isdecimal():
+        return Last(int(number))
+    raise typer.BadParameter(f"{written!r} is none of earliest, latest, an offset, last:N", param_hint="'--from'")
+
+
+def _patience_s(timeout: str | None) -> float | None:
+    try:
+        return None if timeout is None else parse_duration_ms(timeout) / 1000
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--timeout'") from None
+
+
+def _raw(record: Record) -> bytes:
+    return (record.value or b"") + b"\n"
+
+
+def _json(record: Record) -> bytes:
+    row: dict[str, Cell] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_us": record.timestamp_us,
+        **bytes_cell("key", record.key),
+        **bytes_cell("value", record.value),
+    }
+    if record.headers:
+        row["headers"] = [{"name": name, **bytes_cell("value", content)} for name, content in record.headers]
+    return msgspec.json.encode(row) + b"\n"
+
+
+def _line(record: Record) -> bytes:
+    at = datetime.fromtimestamp(record.timestamp_us / 1e6, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    place = f"{record.topic}/{record.partition}@{record.offset}"
+    key = "" if record.key is None else f"{_shown(record.key)} → "
+    return f"{at}  {place}  {key}{'∅' if record.value is None else _shown(record.value)}\n".encode()
+
+
+def _shown(content: bytes) -> str:
+    """Text as it is, without what would drive the terminal."""
+    text = content.decode(errors="replace")
+    return "".join(character if character.isprintable() or character == "\t" else "�" for character in text)

@@ -1,0 +1,183 @@
+"""`rostra topic`: create, delete, list, describe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, TopicArgument, begin
+from rostra.cli.output import Cell, note
+from rostra.cli.quantities import parse_bytes, parse_duration_ms, show_bytes, show_duration
+from rostra.errors import UnknownTopic
+from rostra.model.ids import check_topic_name, text
+
+if TYPE_CHECKING:
+    from rostra.wire.messages import PartitionState, TopicSettings
+
+EXAMPLES = """
+rostra topic create orders --partitions 4 --retention 7d
+rostra topic list"""
+
+CREATE_EXAMPLES = """
+rostra topic create orders
+rostra topic create orders/eu --partitions 4 --retention 7d --retention-bytes 10GiB
+rostra topic create orders --if-not-exists"""
+
+DELETE_EXAMPLES = """
+rostra topic delete orders
+rostra topic delete orders --if-exists"""
+
+LIST_EXAMPLES = """
+rostra topic list
+rostra topic list -o json | jq .name"""
+
+DESCRIBE_EXAMPLES = """
+rostra topic describe orders
+rostra -n 127.0.0.1:7401 topic describe orders -o json"""
+
+SEGMENT_BYTES = 64 << 20
+LIST_COLUMNS = ("name", "partitions", "retention", "retention_bytes", "id")
+DESCRIBE_COLUMNS = ("partition", "state", "first", "commit", "end", "records", "bytes", "epoch")
+
+
+def _bytes(written: str | None) -> int:
+    try:
+        return parse_bytes(written) if written else 0
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _duration_ms(written: str | None) -> int:
+    try:
+        return parse_duration_ms(written) if written else 0
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def create(
+    context: typer.Context,
+    name: TopicArgument,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", metavar="N", min=1, max=1024, help="Number of partitions.")
+    ] = 1,
+    retention: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Delete records older than this, e.g. 7d.", show_default="never")
+    ] = None,
+    retention_ms: Annotated[
+        int | None, typer.Option(metavar="MS", min=0, help="The same in milliseconds; 0: never.", show_default="0")
+    ] = None,
+    retention_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="Keep about this much per partition.", show_default="no bound"),
+    ] = None,
+    segment_bytes: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="Size of a log file.", show_default="64MiB")
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if it exists.")] = False,
+    node: NodeOption = None,
+    output: OutputOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Create a topic."""
+    check_topic_name(name)
+    if retention is not None and retention_ms is not None:
+        raise typer.BadParameter("give --retention or --retention-ms, not both", param_hint="'--retention'")
+    invocation = begin(context, node=node, output=output, config=config)
+    with invocation.connect() as client:
+        made = client.create_topic(
+            name,
+            partitions,
+            retention_ms=_duration_ms(retention) if retention_ms is None else retention_ms,
+            retention_bytes=_bytes(retention_bytes),
+            segment_bytes=_bytes(segment_bytes) or SEGMENT_BYTES,
+            if_not_exists=if_not_exists,
+        )
+    invocation.output.rows([_row(made.topic, made.name, made.settings)], columns=LIST_COLUMNS)
+
+
+def delete(
+    context: typer.Context,
+    name: TopicArgument,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if there is none.")] = False,
+    node: NodeOption = None,
+    output: OutputOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Delete a topic with all its records; its subscriptions end."""
+    check_topic_name(name)
+    invocation = begin(context, node=node, output=output, config=config)
+    with invocation.connect() as client:
+        try:
+            client.delete_topic(name)
+        except UnknownTopic:
+            if not if_exists:
+                raise
+            note(f"there is no topic {name}")
+            return
+    if invocation.output.is_json:
+        invocation.output.row({"name": name, "deleted": True})
+    else:
+        invocation.output.line(f"deleted {name}")
+
+
+def list_topics(
+    context: typer.Context, node: NodeOption = None, output: OutputOption = None, config: ConfigOption = None
+) -> None:
+    """List the topics."""
+    invocation = begin(context, node=node, output=output, config=config)
+    with invocation.connect() as client:
+        found = client.list_topics()
+    rows = [_row(topic.topic, topic.name, topic.settings) for topic in found]
+    if not rows and not invocation.output.is_json:
+        note("there are no topics; `rostra topic create NAME` makes one")
+        return
+    invocation.output.rows(rows, columns=LIST_COLUMNS)
+
+
+def describe(
+    context: typer.Context,
+    name: TopicArgument,
+    node: NodeOption = None,
+    output: OutputOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Show the settings of a topic and the state of its partitions."""
+    check_topic_name(name)
+    invocation = begin(context, node=node, output=output, config=config)
+    with invocation.connect() as client:
+        found = client.describe_topic(name)
+    row = _row(found.topic, found.name, found.settings)
+    partitions: list[Cell] = [dict(_partition_row(state)) for state in found.partitions]
+    if invocation.output.is_json:
+        invocation.output.row({**row, "partitions": partitions})
+        return
+    invocation.output.rows([row], columns=LIST_COLUMNS)
+    shown = [{**_partition_row(state), "bytes": show_bytes(state.bytes)} for state in found.partitions]
+    invocation.output.rows(shown, columns=DESCRIBE_COLUMNS)
+
+
+def _row(topic: int, name: str, settings: TopicSettings) -> dict[str, Cell]:
+    return {
+        "name": name,
+        "id": text(topic),
+        "partitions": settings.partitions,
+        "replicas": settings.replicas,
+        "retention": show_duration(settings.retention_ms) if settings.retention_ms else None,
+        "retention_ms": settings.retention_ms,
+        "retention_bytes": settings.retention_bytes,
+        "segment_bytes": settings.segment_bytes,
+    }
+
+
+def _partition_row(state: PartitionState) -> dict[str, Cell]:
+    return {
+        "partition": state.partition,
+        "state": state.state,
+        "first": state.first,
+        "commit": state.commit,
+        "end": state.end,
+        "records": state.commit - state.first,
+        "bytes": state.bytes,
+        "epoch": state.epoch,
+    }

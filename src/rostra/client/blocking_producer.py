@@ -1,0 +1,207 @@
+"""A producer for blocking code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rostra.client.core.effects import Acknowledged
+from rostra.client.core.options import ProducerSettings
+from rostra.client.core.producing import PER_RECORD_BYTES, Producing
+from rostra.errors import ClientClosed, LimitExceeded, RostraError
+from rostra.model.encode import Headers
+
+if TYPE_CHECKING:
+    from rostra.client.blocking import Client
+
+
+class Producer:
+    """Sends a stream of records into a topic. Made by `Client.producer`.
+
+    A record leaves at once while few batches are under way, otherwise with others when the batch is full. Call `flush`
+    when a stream pauses: between calls nothing is sent.
+
+    >>> with client.producer("orders") as producer:  # doctest: +SKIP
+    ...     producer.send_many([b"one", b"two"])
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        settings: ProducerSettings,
+        on_ack: Callable[[Acknowledged], None] | None,
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._settings = settings
+        self._batch_bytes = settings.batch_bytes
+        self._state: Producing | None = None
+        self.on_ack = on_ack
+
+    # --- opening and closing -------------------------------------------------------------------------
+
+    def open(self) -> Self:
+        """Find the topic; `with` and the first record do it too."""
+        if self._state is None:
+            client = self._client
+            with client._lock:
+                call = client._new_call()
+                state = client._core.open_producer(_now_us(), call, self._topic, self._settings)
+                client._answer(call)
+                self._state = state
+                client._producers[state.number] = self
+        return self
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif issubclass(kind, Exception):
+            # The block failed for its own reason, which must not be hidden by ours.
+            with suppress(RostraError):
+                self.close()
+        else:
+            self._forget()
+
+    def close(self) -> None:
+        """Flush, and give up the producer."""
+        try:
+            if self._state is not None and not self._client._core.closed:
+                self.flush()
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._state is not None:
+            with self._client._lock:
+                self._client._producers.pop(self._state.number, None)
+                self._client._core.close_producer(self._state)
+                self._client._run()
+
+    # --- records -------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Give one record; waits only while the window is full.
+
+        >>> producer.send(b"milk", key=b"customer-7")  # doctest: +SKIP
+        """
+        with self._client._lock:
+            state = self._opened()
+            if state.was_full:
+                self._wait_for_room(state)
+            self._add(state, value, key, headers, timestamp, partition)
+
+    def send_nowait(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Give one record without waiting; raises `LimitExceeded` when the window is full."""
+        with self._client._lock:
+            state = self._opened()
+            if state.was_full:
+                self._client._receive(0)
+                if state.full:
+                    raise LimitExceeded("window_bytes", self._settings.window_bytes)
+            self._add(state, value, key, headers, timestamp, partition)
+
+    def _add(
+        self,
+        state: Producing,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp: int | None,
+        partition: int | None,
+    ) -> None:
+        if key is None and headers is None and timestamp is None and partition is None and value is not None:
+            draft = state.draft
+            draft.values.append(value)
+            draft.bytes += len(value) + PER_RECORD_BYTES
+            if draft.bytes >= self._batch_bytes:
+                if state.ended is not None:
+                    raise state.ended
+                state.close(_now_us())
+            elif state.crowded:
+                return
+        else:
+            state.add(_now_us(), value, key, headers, timestamp, partition)
+        self._sent(state)
+
+    def send_many(self, values: Sequence[bytes | None]) -> None:
+        """Give many records at once, the fastest way in.
+
+        >>> producer.send_many([b"%d" % n for n in range(100_000)])  # doctest: +SKIP
+        """
+        with self._client._lock:
+            state = self._opened()
+            at, end = 0, len(values)
+            while at < end:
+                if state.full:
+                    self._wait_for_room(state)
+                at = state.add_many(_now_us(), values, at)
+                self._client._run()
+            self._sent(state)
+
+    def flush(self) -> None:
+        """Return when all records given so far are acknowledged; raise the first error if some were given up."""
+        with self._client._lock:
+            state = self._opened()
+            call = self._client._new_call()
+            state.flush(_now_us(), call)
+            self._client._answer(call)
+
+    def _opened(self) -> Producing:
+        if self._state is None:
+            self.open()
+        if self._state is None or self._client._core.closed:
+            raise ClientClosed()
+        return self._state
+
+    def _sent(self, state: Producing) -> None:
+        """A batch left, or may: take in what was acknowledged meanwhile, and let the open batch follow."""
+        client = self._client
+        state.turn(_now_us())
+        client._run()
+        if state.unacknowledged_batches:
+            client._receive(0)
+        if state.full:
+            self._wait_for_room(state)
+
+    def _wait_for_room(self, state: Producing) -> None:
+        while state.full and not self._client._core.closed:
+            self._client._step(None)
+
+    # --- counters ------------------------------------------------------------------------------------
+
+    @property
+    def sent(self) -> int:
+        """Records in closed batches."""
+        return 0 if self._state is None else self._state.sent
+
+    @property
+    def acked(self) -> int:
+        """Records acknowledged, as far as heard."""
+        return 0 if self._state is None else self._state.acked
+
+
+def _now_us() -> int:
+    return monotonic_ns() // 1000

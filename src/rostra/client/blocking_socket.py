@@ -1,0 +1,102 @@
+"""A socket that waits: one system call to send, one to receive, nothing in between."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from rostra.wire.frames import FROM_NODE, Buffer, FrameReader
+from rostra.wire.messages import NodeMessage
+
+FRAME_BYTES_MAX = 64 << 20
+SLICE_US = 100_000
+"""A wait in the kernel lasts at most this long; timers are kept to this precision."""
+BUFFERS_MAX = 512
+
+Messages = list[tuple[NodeMessage, bytearray | None]]
+
+
+class BlockingSocket:
+    """Receives straight into the frame reader's buffer; what cannot be sent at once leaves while it waits."""
+
+    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+        self._socket = socket.create_connection((host, port), timeout=timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The kernel's own timeout instead of Python's, which would poll before each receive.
+        self._socket.settimeout(None)
+        limit = struct.pack("@ll", SLICE_US // 1_000_000, SLICE_US % 1_000_000)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._reader: FrameReader[NodeMessage] = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+        self._outbox: deque[Buffer] = deque()
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+
+    @property
+    def congested(self) -> bool:
+        return bool(self._outbox)
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        if not self._outbox and len(buffers) <= BUFFERS_MAX:
+            try:
+                sent = self._socket.sendmsg(buffers, (), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sent = 0
+            if sent == sum(map(len, buffers)):
+                return
+            self._outbox.extend(buffers)
+            self._strike_off(sent)
+        else:
+            self._outbox.extend(buffers)
+            self._send_outbox()
+
+    def _send_outbox(self) -> None:
+        while self._outbox:
+            some = [self._outbox[place] for place in range(min(len(self._outbox), BUFFERS_MAX))]
+            try:
+                sent = self._socket.sendmsg(some, (), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            self._strike_off(sent)
+
+    def _strike_off(self, sent: int) -> None:
+        outbox = self._outbox
+        while outbox and sent >= len(outbox[0]):
+            sent -= len(outbox.popleft())
+        if sent:
+            outbox[0] = memoryview(outbox[0])[sent:]
+
+    def read(self, wait_us: int) -> Messages:
+        """What arrives within that time, or within one slice of it; nothing if nothing does."""
+        flags: int = socket.MSG_DONTWAIT
+        if self._outbox:
+            self._wait_for_either(wait_us)
+        elif wait_us >= SLICE_US:
+            flags = 0
+        elif wait_us > 0 and not self._poll.poll(-(-wait_us // 1000)):
+            return []
+        try:
+            size = self._socket.recv_into(self._reader.room(), 0, flags)
+        except BlockingIOError:
+            return []
+        if size == 0:
+            raise ConnectionResetError("closed by the node")
+        return self._reader.took(size)
+
+    def _wait_for_either(self, wait_us: int) -> None:
+        self._poll.modify(self._socket, select.POLLIN | select.POLLOUT)
+        try:
+            events = self._poll.poll(max(min(wait_us, SLICE_US), 0) / 1000)
+        finally:
+            self._poll.modify(self._socket, select.POLLIN)
+        if any(event & select.POLLOUT for _, event in events):
+            self._send_outbox()
+
+    def close(self) -> None:
+        # Best effort for a goodbye; whoever closes does not wait for it.
+        with suppress(OSError):
+            self._send_outbox()
+        self._socket.close()

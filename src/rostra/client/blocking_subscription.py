@@ -1,0 +1,184 @@
+"""A subscription for blocking code."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from time import monotonic_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rostra.client.core.delivered import Delivered
+from rostra.client.core.options import Start
+from rostra.client.core.subscribing import Subscribing
+from rostra.errors import ClientClosed, RostraError
+from rostra.model.decode import Record
+
+if TYPE_CHECKING:
+    from rostra.client.blocking import Client
+
+
+class Subscription:
+    """Records of a topic in order within each partition. Made by `Client.subscribe`.
+
+    Iterate over it for records, over `batches()` for speed, or `poll`. It goes on by itself after a lost connection,
+    where it stopped; it ends with an error when it cannot.
+    """
+
+    def __init__(self, client: Client, topic: str, start: Start, partition: int | None, credit_bytes: int) -> None:
+        self._client = client
+        self.topic = topic
+        self._start = start
+        self._partition = partition
+        self._credit_bytes = credit_bytes
+        self._state: Subscribing | None = None
+        self._ready: deque[Delivered] = deque()
+        self._error: RostraError | None = None
+        self._over = False
+        self._records: Iterator[Record] | None = None
+        self._positions: dict[int, int] = {}
+
+    # --- opening and closing -------------------------------------------------------------------------
+
+    def open(self) -> Self:
+        """Subscribe; `with` and the first iteration do it too."""
+        if self._state is None:
+            client = self._client
+            with client._lock:
+                call = client._new_call()
+                state = client._core.subscribe(
+                    _now_us(), call, self.topic, self._start, self._partition, self._credit_bytes
+                )
+                client._subscriptions[state.number] = self
+                self._state = state
+                try:
+                    client._answer(call)
+                except BaseException:
+                    client._subscriptions.pop(state.number, None)
+                    self._over = True
+                    raise
+        return self
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.unsubscribe()
+
+    def unsubscribe(self) -> None:
+        """End delivery. When this returns the node sends nothing more, and iteration stops."""
+        if self._state is None or self._over:
+            return
+        client = self._client
+        with client._lock:
+            self._over = True
+            self._ready.clear()
+            client._subscriptions.pop(self._state.number, None)
+            if not client._core.closed:
+                call = client._new_call()
+                client._core.unsubscribe(_now_us(), call, self._state)
+                client._answer(call)
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float | None = None) -> Delivered | None:
+        """The next batch, or None when none came within that many seconds, or there will be none.
+
+        >>> batch = subscription.poll(timeout=0.5)  # doctest: +SKIP
+        """
+        delivered = self._next(timeout)
+        if delivered is not None:
+            self._positions[delivered.partition] = delivered.next_offset
+        return delivered
+
+    def batches(self, timeout: float | None = None) -> Iterator[Delivered]:
+        """Whole batches as they come, the fastest way out; ends when none came within that many seconds.
+
+        >>> for batch in subscription.batches(timeout=1.0):  # doctest: +SKIP
+        ...     table = batch.to_arrow()
+        """
+        while (delivered := self.poll(timeout)) is not None:
+            yield delivered
+
+    def __iter__(self) -> Iterator[Record]:
+        if self._records is None:
+            self._records = self._each()
+        return self._records
+
+    def __next__(self) -> Record:
+        return next(iter(self))
+
+    def _each(self) -> Iterator[Record]:
+        positions = self._positions
+        while (delivered := self._next(None)) is not None:
+            partition = delivered.partition
+            for record in delivered.records():
+                positions[partition] = record.offset + 1
+                yield record
+                if self._over:
+                    return
+            positions[partition] = delivered.next_offset
+
+    def _next(self, timeout: float | None) -> Delivered | None:
+        self.open()
+        client = self._client
+        due_us = None if timeout is None else _now_us() + int(timeout * 1_000_000)
+        while not self._ready:
+            if self._over or self._ended():
+                return None
+            now = _now_us()
+            if due_us is not None and now >= due_us:
+                # What lies in the socket already is not late.
+                client._step(now)
+                if not self._ready:
+                    return None
+            else:
+                client._step(due_us)
+        with client._lock:
+            delivered = self._ready.popleft()
+            assert self._state is not None
+            client._core.taken(self._state, delivered.partition, delivered.bytes)
+            client._run()
+        return delivered
+
+    def _ended(self) -> bool:
+        if self._error is None:
+            return False
+        self._over = True
+        if isinstance(self._error, ClientClosed):
+            return True
+        raise self._error
+
+    # --- where it stands -----------------------------------------------------------------------------
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """By partition, the offset behind the last record handed out."""
+        if self._state is None:
+            return {}
+        return {**self._state.positions(self._ready), **self._positions}
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last record handed out; of the only partition, or the first."""
+        positions = self.positions
+        return positions[min(positions)] if positions else 0
+
+    @property
+    def lag(self) -> int:
+        """How many offsets lie between the records handed out and the end, as last heard."""
+        return 0 if self._state is None else self._state.lag(self.positions)
+
+    # --- from the client -----------------------------------------------------------------------------
+
+    def _delivered(self, batches: tuple[Delivered, ...]) -> None:
+        self._ready.extend(batches)
+
+    def _finished(self, error: RostraError) -> None:
+        self._error = error
+
+
+def _now_us() -> int:
+    return monotonic_ns() // 1000

@@ -1,0 +1,165 @@
+"""A node inside this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from threading import Thread
+from typing import Any, Literal, TypeVar
+
+import structlog
+import uvloop
+
+from rostra import blocking
+from rostra.broker.settings import BrokerSettings
+from rostra.runtime.node import Node
+from rostra.runtime.settings import NodeSettings
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+"""For what the thread of the node is asked to do, beyond the deadline of a stop."""
+
+
+class EmbeddedNode:
+    """A real node on a thread and a loop of its own. Made by `rostra.testing.node`.
+
+    >>> with rostra.testing.node() as node:  # doctest: +SKIP
+    ...     node.kill()
+    ...     node.restart()
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        listen: str = "127.0.0.1:0",
+        fsync: Literal["commit", "never"] = "commit",
+        metrics: str = "",
+        stop_deadline_ms: int = 10_000,
+        limits: BrokerSettings | None = None,
+        log_level: str = "warning",
+    ) -> None:
+        self.directory = directory
+        self.address = ""
+        """Where clients connect; kept across restarts."""
+        self.metrics_address = ""
+        self._listen = listen
+        self._fsync: Literal["commit", "never"] = fsync
+        self._metrics = metrics
+        self._stop_deadline_ms = stop_deadline_ms
+        self._limits = limits or BrokerSettings()
+        self._log_level = log_level
+        self._node: Node | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+
+    # --- life ---
+
+    @property
+    def running(self) -> bool:
+        return self._node is not None
+
+    def start(self) -> None:
+        """Returns when clients can connect."""
+        if self.running:
+            return
+        self._loop = uvloop.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="rostra-node", daemon=True)
+        self._thread.start()
+        try:
+            self._node = self._ask(self._started())
+        except BaseException:
+            self._end_thread()
+            raise
+        self.address, self.metrics_address = self._node.address, self._node.metrics_address
+
+    async def _started(self) -> Node:
+        node = Node(
+            NodeSettings(
+                directory=str(self.directory),
+                # A restarted node is found where it was.
+                listen=self.address or self._listen,
+                fsync=self._fsync,
+                metrics=self.metrics_address or self._metrics,
+                stop_deadline_ms=self._stop_deadline_ms,
+                broker=self._limits,
+            )
+        )
+        node.log = quiet_log(self._log_level)
+        await node.start()
+        return node
+
+    def stop(self, deadline_ms: int | None = None) -> bool:
+        """Graceful: finishes what is under way. True if all was finished, or there was nothing to stop."""
+        if self._node is None:
+            return True
+        node, self._node = self._node, None
+        try:
+            patience_ms = self._stop_deadline_ms if deadline_ms is None else deadline_ms
+            return self._ask(node.stop(patience_ms), PATIENCE_S + patience_ms / 1000)
+        finally:
+            self._end_thread()
+
+    def kill(self) -> None:
+        """Abrupt: nothing is finished, nothing is marked clean. What the node had not yet written is lost."""
+        if self._node is None:
+            return
+        node, self._node = self._node, None
+        try:
+            self._ask(_abandoned(node))
+        finally:
+            self._end_thread()
+
+    def restart(self) -> None:
+        """On the same files and the same port, after a graceful stop unless it was killed."""
+        self.stop()
+        self.start()
+
+    # --- use ---
+
+    def client(self, *, name: str = "rostra-testing") -> blocking.Client:
+        """A blocking client of this node."""
+        return blocking.connect(self.address, name=name)
+
+    # --- the thread ---
+
+    def _ask(self, work: Coroutine[Any, Any, T], patience_s: float = PATIENCE_S) -> T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(patience_s)
+
+    def _end_thread(self) -> None:
+        loop, self._loop = self._loop, None
+        thread, self._thread = self._thread, None
+        assert loop is not None and thread is not None
+        # Sockets close in a turn of the loop after the one that asks for it.
+        asyncio.run_coroutine_threadsafe(_last_turns(loop), loop).result(PATIENCE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(PATIENCE_S)
+        loop.close()
+
+
+async def _abandoned(node: Node) -> None:
+    node.abandon()
+
+
+async def _last_turns(loop: asyncio.AbstractEventLoop) -> None:
+    rest = [task for task in asyncio.all_tasks(loop) if task is not asyncio.current_task()]
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await loop.shutdown_default_executor()
+
+
+def quiet_log(level: str) -> Any:
+    """A log of its own on stderr, so that the application's logging is left as it is."""
+    return structlog.wrap_logger(
+        structlog.WriteLogger(sys.stderr),
+        processors=[structlog.processors.add_log_level, structlog.processors.JSONRenderer()],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+    )

@@ -1,0 +1,22 @@
+"""The pytest plugin: a fixture with a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import rostra.testing
+
+if TYPE_CHECKING:
+    from rostra.testing.embedded import EmbeddedNode
+
+
+@pytest.fixture
+def rostra_node(tmp_path: Path) -> Iterator[EmbeddedNode]:
+    """A Rostra node of its own for this test: real sockets, real files, empty at the start."""
+    # The disk of a test machine need not survive a power cut, and fsync would only slow the test.
+    with rostra.testing.node(directory=tmp_path / "rostra", fsync="never") as node:
+        yield node

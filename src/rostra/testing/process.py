@@ -1,0 +1,179 @@
+"""A node as a child process: started, killed and restarted on the same files and port; never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+READY_PATIENCE_S = 30.0
+STOP_PATIENCE_S = 20.0
+POLL_S = 0.005
+LOG_LINES_SHOWN = 20
+
+
+class NotReady(RuntimeError):
+    """The child did not come up; the message has the end of its log."""
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """One line of a node's log. Fields that depend on the event are in `about`."""
+
+    event: str
+    level: str
+    about: dict[str, object]
+
+
+class ProcessNode:
+    """`rostra serve` in a process of its own. Made by `rostra.testing.process_node`.
+
+    >>> with rostra.testing.process_node() as node:  # doctest: +SKIP
+    ...     node.sigkill()
+    ...     node.restart()
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        listen: str = "127.0.0.1:0",
+        fsync: Literal["commit", "never"] = "commit",
+        metrics: str = "off",
+        arguments: tuple[str, ...] = (),
+    ) -> None:
+        self.directory = directory
+        self.log_file = directory / "node.log"
+        self.address = ""
+        """Where clients connect; kept across restarts."""
+        self.metrics_address = ""
+        self._listen = listen
+        self._fsync = fsync
+        self._metrics = metrics
+        self._arguments = arguments
+        self._child: subprocess.Popen[bytes] | None = None
+
+    # --- life ---
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child is not None else None
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> None:
+        """Returns when clients can connect."""
+        if self.running:
+            return
+        self._release()
+        # The settings of whoever runs the tests must not reach into them.
+        settings = self.directory / "node.toml"
+        settings.write_text("")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ROSTRA_")}
+        begun_at = self.log_file.stat().st_size if self.log_file.exists() else 0
+        with self.log_file.open("ab") as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "rostra.testing.child", *self._command(settings)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                # Ctrl-C in a terminal goes to the parent alone, which then decides what to do with its child.
+                start_new_session=True,
+            )
+        self._wait_until_ready(begun_at)
+
+    def _command(self, settings: Path) -> list[str]:
+        return [
+            *("serve", "--config", str(settings), "--log-level", "info"),
+            *("--data", str(self.directory / "node")),
+            *("--listen", self.address or self._listen),
+            *("--metrics", self.metrics_address or self._metrics),
+            *("--fsync", self._fsync),
+            *self._arguments,
+        ]
+
+    def _wait_until_ready(self, begun_at: int) -> None:
+        deadline = time.monotonic() + READY_PATIENCE_S
+        while time.monotonic() < deadline:
+            for line in self.log_lines(begun_at):
+                if line.event == "listening":
+                    self.address = str(line.about["address"])
+                    self.metrics_address = str(line.about.get("metrics", ""))
+                    return
+            if not self.running:
+                break
+            time.sleep(POLL_S)
+        self.sigkill()
+        raise NotReady(f"the node did not come up; its log ends with:\n{self.end_of_log()}")
+
+    def sigkill(self) -> None:
+        """kill -9; returns when the process is gone."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+            self._release()
+
+    def interrupt(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal and do not wait."""
+        if self._child is not None:
+            self._child.send_signal(number)
+
+    def wait(self, patience_s: float = STOP_PATIENCE_S) -> int:
+        """The exit code, once the process has ended."""
+        assert self._child is not None
+        code = self._child.wait(patience_s)
+        self._release()
+        return code
+
+    def stop(self, patience_s: float = STOP_PATIENCE_S) -> int:
+        """Graceful; the exit code. A node that does not stop in time is killed."""
+        if self._child is None:
+            return 0
+        self._child.terminate()
+        try:
+            return self.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.sigkill()
+            return -signal.SIGKILL
+
+    def restart(self) -> None:
+        """On the same files and the same port, after a graceful stop unless it was killed."""
+        self.stop()
+        self.start()
+
+    def _release(self) -> None:
+        if self._child is not None and self._child.poll() is not None:
+            if self._child.stdin is not None:
+                self._child.stdin.close()
+            self._child = None
+
+    # --- its log ---
+
+    def log_lines(self, begun_at: int = 0) -> list[LogLine]:
+        """What the node has logged, from a position in the file on."""
+        if not self.log_file.exists():
+            return []
+        with self.log_file.open("rb") as log:
+            log.seek(begun_at)
+            # A last line without its end is still being written.
+            return [found for line in log.read().split(b"\n")[:-1] if (found := _log_line(line)) is not None]
+
+    def end_of_log(self) -> str:
+        written = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+        return "\n".join(written.splitlines()[-LOG_LINES_SHOWN:])
+
+
+def _log_line(line: bytes) -> LogLine | None:
+    try:
+        about = msgspec.json.decode(line, type=dict[str, object])
+    except msgspec.DecodeError:
+        return None
+    return LogLine(str(about.pop("event", "")), str(about.pop("level", "")), about)

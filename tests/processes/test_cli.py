@@ -1,0 +1,260 @@
+"""The command line as a person or a script uses it, against a real node."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rostra.testing
+from rostra.testing.process import ProcessNode
+from tests.processes.command_line import COMMAND, CommandLine, environment, is_alive
+
+NOWHERE = {"ROSTRA_NODE": "127.0.0.1:1", "ROSTRA_CONNECT_TIMEOUT_MS": "200"}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[ProcessNode]:
+    with rostra.testing.process_node(fsync="never") as node:
+        yield node
+
+
+@pytest.fixture
+def cli(node: ProcessNode, tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path, node.address)
+
+
+# --- publishing and subscribing ---
+
+
+def test_what_is_published_in_one_command_is_read_in_another(cli: CommandLine) -> None:
+    published = cli.run("pub", "greetings", "hello", "world", "--key", "k", "--header", "from=test")
+    assert (published.code, published.err) == (0, "")
+    assert published.rows == [
+        {"topic": "greetings", "partition": 0, "offset": 0},
+        {"topic": "greetings", "partition": 0, "offset": 1},
+    ]
+    read = cli.run("sub", "greetings", "--from", "earliest", "--count", "2")
+    assert (read.code, read.err) == (0, "")
+    assert [(row["offset"], row["key"], row["value"]) for row in read.rows] == [(0, "k", "hello"), (1, "k", "world")]
+    assert read.rows[0]["headers"] == [{"name": "from", "value": "test"}]
+
+
+def test_lines_of_stdin_become_records_and_raw_output_gives_them_back(cli: CommandLine) -> None:
+    lines = b"".join(b"line %d\n" % number for number in range(1000)) + b"\xff\xfe no text\n"
+    published = cli.run("pub", "lines", "-", stdin=lines)
+    assert published.rows == [{"topic": "lines", "records": 1001, "acks": "all"}]
+    read = subprocess.run(
+        [*COMMAND, "sub", "lines", "--from", "earliest", "--raw", "--count", "1001"],
+        cwd=cli.place,
+        env=environment(cli.place, cli.variables),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert read.stdout == lines
+    last = cli.run("sub", "lines", "--from", "last:1", "--count", "1")
+    assert last.rows[0]["value_base64"] == "//4gbm8gdGV4dA=="
+
+
+def test_a_subscription_begins_where_it_is_told_and_ends_when_nothing_comes(cli: CommandLine) -> None:
+    cli.run("pub", "numbers", "a", "b", "c", "d", "e")
+    at_offset = cli.run("sub", "numbers", "--from", "3", "--timeout", "300ms")
+    assert ([row["value"] for row in at_offset.rows], at_offset.code) == (["d", "e"], 0)
+    too_few = cli.run("sub", "numbers", "--from", "last:2", "--count", "3", "--timeout", "300ms")
+    assert [row["value"] for row in too_few.rows] == ["d", "e"]
+    assert too_few.code == 1
+    assert "2 of 3 records came" in too_few.err
+
+
+def test_topics_are_created_listed_described_and_deleted(cli: CommandLine) -> None:
+    made = cli.run(
+        "topic", "create", "orders/eu", "--partitions", "3", "--retention", "7d", "--retention-bytes", "1GiB"
+    )
+    assert made.code == 0
+    assert made.rows[0]["retention_ms"] == 7 * 86_400_000
+    assert "orders/eu" in [row["name"] for row in cli.run("topic", "list").rows]
+    described = cli.run("topic", "describe", "orders/eu", "-o", "json").rows[0]
+    partitions = described["partitions"]
+    assert isinstance(partitions, list)
+    assert [(state["partition"], state["records"]) for state in partitions] == [(0, 0), (1, 0), (2, 0)]
+    assert cli.run("topic", "delete", "orders/eu").rows == [{"name": "orders/eu", "deleted": True}]
+    assert "orders/eu" not in [row["name"] for row in cli.run("topic", "list").rows]
+
+
+# --- exit codes ---
+
+
+WRONG_USES = [
+    (["frobnicate"], "frobnicate"),
+    (["pub"], "TOPIC"),
+    (["serve", "--nope"], "--nope"),
+    (["pub", "a b", "x"], "'a b' is not a topic name"),
+    (["topic", "create", "../../escape"], "not a topic name"),
+    (["sub", "t", "--from", "yesterday"], "yesterday"),
+    (["sub", "t", "--timeout", "soon"], "soon"),
+    (["pub", "t", "x", "--acks", "maybe"], "maybe"),
+    (["pub", "t", "x", "--header", "novalue"], "novalue"),
+    (["-n", "not-an-address", "topic", "list"], "not-an-address"),
+    (["topic", "list", "-o", "xml"], "xml"),
+    (["topic", "create", "t", "--partitions", "0"], "--partitions"),
+    (["topic", "create", "t", "--retention", "soon"], "soon"),
+    (["serve", "--limit", "speed=9"], "speed"),
+    (["serve", "--fsync", "sometimes"], "sometimes"),
+    (["--config", "missing.toml", "config"], "missing.toml"),
+    (["config", "nonsense"], "nonsense"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), WRONG_USES, ids=[" ".join(use) for use, _ in WRONG_USES])
+def test_wrong_use_names_the_fault_says_what_to_do_and_exits_with_2(
+    cli: CommandLine, arguments: list[str], named: str
+) -> None:
+    ran = cli.run(*arguments)
+    assert ran.code == 2
+    error, hint = ran.err.splitlines()
+    assert error.startswith("error: ")
+    assert named in error
+    assert hint.startswith("hint: ")
+    assert ran.out == ""
+
+
+@pytest.mark.requirement("CM-11")
+def test_an_unreachable_node_is_exit_code_3_with_the_remedy(cli: CommandLine) -> None:
+    for arguments in (["topic", "list"], ["pub", "t", "x"], ["sub", "t"]):
+        ran = cli.run(*arguments, variables=NOWHERE)
+        assert ran.code == 3
+        assert "error: no node answers at 127.0.0.1:1" in ran.err
+        assert "hint: start one with `rostra serve`, or give the right address with --node" in ran.err
+
+
+def test_an_unknown_topic_is_exit_code_4_unless_that_is_fine(cli: CommandLine) -> None:
+    for command in ("describe", "delete"):
+        ran = cli.run("topic", command, "nobody/made/this")
+        assert ran.code == 4
+        assert "error: there is no topic 'nobody/made/this'" in ran.err
+        assert "hint: create it with `rostra topic create nobody/made/this`" in ran.err
+    assert cli.run("topic", "delete", "nobody/made/this", "--if-exists").code == 0
+
+
+def test_a_topic_that_exists_is_exit_code_5_unless_that_is_fine(cli: CommandLine) -> None:
+    assert cli.run("topic", "create", "twice").code == 0
+    again = cli.run("topic", "create", "twice")
+    assert again.code == 5
+    assert "error: topic 'twice' exists already" in again.err
+    assert cli.run("topic", "create", "twice", "--if-not-exists").code == 0
+
+
+def test_a_data_directory_in_use_and_a_taken_port_are_explained(cli: CommandLine, node: ProcessNode) -> None:
+    taken = cli.run("serve", "--data", "other", "--listen", node.address)
+    assert taken.code == 1
+    assert "error: " in taken.err
+    assert "hint: another process listens there" in taken.err
+    used = cli.run("serve", "--data", str(node.directory / "node"), "--listen", "127.0.0.1:0")
+    assert used.code == 1
+    assert "is used by another node process" in used.err
+    assert "Traceback" not in taken.err + used.err
+
+
+# --- interruption ---
+
+
+def test_ctrl_c_ends_a_subscriber_with_130_and_leaves_no_process(cli: CommandLine) -> None:
+    cli.run("pub", "endless", "first")
+    with cli.start("sub", "endless", "--from", "earliest") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        # The first record shows that it is subscribed and waits for the next.
+        assert b"first" in running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=20) == 130
+        assert running.stderr.read() == b""
+    assert not is_alive(running.pid)
+
+
+def test_a_reader_that_has_had_enough_ends_the_command_quietly(cli: CommandLine) -> None:
+    cli.run("pub", "plenty", "x" * 1000, "--repeat", "2000")
+    with cli.start("sub", "plenty", "--from", "earliest") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.readline()
+        running.stdout.close()
+        assert running.wait(timeout=20) == 0
+        assert running.stderr.read() == b""
+
+
+def test_ctrl_c_stops_a_node_gracefully(tmp_path: Path) -> None:
+    cli = CommandLine(tmp_path)
+    with cli.start("serve", "--listen", "127.0.0.1:0") as running:
+        assert running.stderr is not None
+        assert b'"listening"' in running.stderr.readline()
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=20) == 0
+        assert b'"finished": true' in running.stderr.read()
+    assert not is_alive(running.pid)
+
+
+# --- on a terminal ---
+
+
+def test_on_a_terminal_people_see_tables_and_lines(cli: CommandLine) -> None:
+    cli.run("topic", "create", "seen", "--partitions", "2")
+    cli.run("pub", "seen", "hello", "--key", "k", "--partition", "1")
+    table = _on_a_terminal(cli, "topic", "describe", "seen")
+    assert "partition" in table
+    assert "{" not in table
+    line = _on_a_terminal(cli, "sub", "seen", "--from", "earliest", "--count", "1")
+    assert "seen/1@0  k → hello" in line
+    assert '"name":"seen"' in _on_a_terminal(cli, "topic", "list", "-o", "json")
+
+
+def _on_a_terminal(cli: CommandLine, *arguments: str) -> str:
+    ours, theirs = pty.openpty()
+    running = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=cli.place, env=environment(cli.place, cli.variables), stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        # Reading a terminal whose other side is closed fails; that is its end of file.
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+    except OSError:
+        pass
+    finally:
+        os.close(ours)
+        assert running.wait(timeout=20) == 0
+    return shown.decode()
+
+
+def test_the_shell_completes_commands_and_the_names_of_topics(cli: CommandLine) -> None:
+    cli.run("topic", "create", "invoices")
+    complete = {**cli.variables, "_ROSTRA_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
+    topics = cli.run(variables={**complete, "COMP_WORDS": "rostra sub invo"})
+    assert topics.out.split() == ["invoices"]
+    commands = cli.run(variables={**complete, "COMP_WORDS": "rostra ver", "COMP_CWORD": "1"})
+    assert commands.out.split() == ["version"]
+    unreachable = cli.run(variables={**complete, **NOWHERE, "COMP_WORDS": "rostra sub invo"})
+    assert (unreachable.out.strip(), unreachable.err) == ("", "")
+
+
+# --- the life of the node, seen from outside ---
+
+
+def test_a_subscriber_outlives_the_node_and_goes_on_without_a_gap(tmp_path: Path) -> None:
+    with rostra.testing.process_node() as node:
+        cli = CommandLine(tmp_path, node.address)
+        cli.run("pub", "t", "before")
+        with cli.start("sub", "t", "--from", "earliest", "--raw", "--count", "2") as running:
+            assert running.stdout is not None
+            assert running.stdout.readline() == b"before\n"
+            node.sigkill()
+            node.start()
+            assert cli.run("pub", "t", "after").code == 0
+            assert running.stdout.read() == b"after\n"
+            assert running.wait(timeout=20) == 0
