@@ -12,10 +12,12 @@ from typing import Any, TypeVar, assert_never
 
 from rostra.broker.api import (
     Accept,
+    AskDrain,
     Boot,
     BrokerEffect,
     BrokerInput,
     CloseConn,
+    Drain,
     FindLast,
     Greeted,
     Listen,
@@ -150,7 +152,7 @@ class Desk:
                 self.logs[effect.partition].cut(effect.offset)
             case Trim():
                 self.logs[effect.partition].trim(effect.first)
-            case Sync() | Read() | FindLast() | Survey() | Persist():
+            case Sync() | Read() | FindLast() | Survey() | Persist() | AskDrain():
                 self.pending.append(effect)
             case SetTimer():
                 if effect.at_us is not None:
@@ -208,6 +210,8 @@ class Desk:
                 return [ReadDone(effect.token, effect.partition, batches, following)]
             case FindLast():
                 return [Located(effect.token, self.logs[effect.partition].find_last(effect.count, effect.end))]
+            case AskDrain(conn):
+                return [Drain(conn)]
             case Survey(partition):
                 return [Sealed(partition, tuple(facts(self.logs[partition])))]
             case _:

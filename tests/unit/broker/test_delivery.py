@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.broker.api import Congest, Drain, FindLast, PushTo
+from rostra.broker.api import AskDrain, Congest, Drain, FindLast, PushTo
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import LimitExceeded, OffsetOutOfRange, TopicDeleted, UnknownTopic, from_wire
-from rostra.fabric.api import Append, Read
+from rostra.fabric.api import Append, Read, Synced
 from rostra.wire.messages import (
     Credit,
     DeleteTopic,
@@ -172,6 +172,21 @@ def test_subscribers_at_the_same_place_share_the_same_bytes() -> None:
     assert all(push.batches[0] is batch for push in pushes)
 
 
+@pytest.mark.requirement("CM-7")
+def test_a_burst_waits_for_the_connection_to_drain() -> None:
+    desk, topic = filled(0, BrokerSettings(burst_bytes_max=1000))
+    desk.subscribe(2, topic)
+    for number in range(40):
+        desk.publish(1, topic, b"%d" % number)
+        desk.step(Synced(part(topic), 0, number + 1))
+    assert 0 < len(desk.pushed(2)) < 40
+    assert len(desk.of(AskDrain)) == 1
+    desk.settle()
+    desk.subscribe(2, topic, 1)
+    desk.settle()
+    assert desk.pushed(2, 1) == numbers(0, 40)
+
+
 @pytest.mark.requirement("CM-9")
 def test_unsubscribe_ends_delivery_once_acknowledged() -> None:
     desk, topic = filled(0)
@@ -235,9 +250,11 @@ def test_the_last_n_are_bounded() -> None:
 
 
 @pytest.mark.requirement("CM-19")
-def test_credit_beyond_the_bound_counts_as_the_bound() -> None:
+def test_credit_beyond_the_bound_is_refused_at_first_and_capped_later() -> None:
     desk, topic = filled(0, BrokerSettings(credit_bytes_max=500))
-    desk.subscribe(2, topic, credit=2**62)
+    desk.subscribe(2, topic, credit=501)
+    assert isinstance(desk.error(2), LimitExceeded)
+    desk.subscribe(2, topic, credit=500)
     desk.say(2, Credit(0, 2**62))
     for _ in range(20):
         desk.publish(1, topic, b"x" * 100)
