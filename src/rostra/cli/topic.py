@@ -41,9 +41,9 @@ LIST_COLUMNS = ("name", "partitions", "retention", "retention_bytes", "id")
 DESCRIBE_COLUMNS = ("partition", "state", "first", "commit", "end", "records", "bytes", "epoch")
 
 
-def _bytes(written: str | None) -> int:
+def _bytes(written: str | None, default: int) -> int:
     try:
-        return parse_bytes(written) if written else 0
+        return default if written is None else parse_bytes(written)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -83,14 +83,16 @@ def create(
     check_topic_name(name)
     if retention is not None and retention_ms is not None:
         raise typer.BadParameter("give --retention or --retention-ms, not both", param_hint="'--retention'")
+    age_ms = _duration_ms(retention) if retention_ms is None else retention_ms
+    size, segment = _bytes(retention_bytes, 0), _bytes(segment_bytes, SEGMENT_BYTES)
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         made = client.create_topic(
             name,
             partitions,
-            retention_ms=_duration_ms(retention) if retention_ms is None else retention_ms,
-            retention_bytes=_bytes(retention_bytes),
-            segment_bytes=_bytes(segment_bytes) or SEGMENT_BYTES,
+            retention_ms=age_ms,
+            retention_bytes=size,
+            segment_bytes=segment,
             if_not_exists=if_not_exists,
         )
     invocation.output.rows([_row(made.topic, made.name, made.settings)], columns=LIST_COLUMNS)
