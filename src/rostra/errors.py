@@ -62,8 +62,9 @@ def from_wire(code: str, carried: dict[str, Field]) -> RostraError:
     kind = RostraError.kinds.get(code)
     if kind is None or "__dataclass_fields__" not in kind.__dict__:
         return RemoteError(code, ", ".join(f"{name}={value}" for name, value in carried.items()))
-    expected = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if expected - carried.keys():
+    expected = {field.name: int if field.type == "int" else str for field in fields(kind)}  # type: ignore[arg-type]
+    # A fact of another type would break the sentence that the error is told in.
+    if not all(isinstance(carried.get(name), wanted) for name, wanted in expected.items()):
         return RemoteError(code, ", ".join(f"{name}={value}" for name, value in carried.items()))
     return kind(**{name: carried[name] for name in carried if name in expected})
 

@@ -13,6 +13,7 @@ from rostra.broker.api import (
     BrokerInput,
     CloseConn,
     Congest,
+    Conn,
     Drain,
     Listen,
     Located,
@@ -137,8 +138,7 @@ class Broker:
             case Accept():
                 self._accept(given)
             case Lose():
-                self.delivery.lose(given.conn)
-                self.sessions.close(given.conn)
+                self.forget(given.conn)
             case Located():
                 self.delivery.located(given.token, given.offset, out)
             case Sealed():
@@ -336,6 +336,15 @@ class Broker:
             return
         self.sessions.open(given.conn, self.now.mono_us)
 
+    def forget(self, conn: Conn) -> None:
+        self.delivery.lose(conn)
+        self.sessions.close(conn)
+
+    def hang_up(self, conn: Conn, reason: str) -> None:
+        """Closes a connection from this side. Forgotten at once: what it sent meanwhile is not listened to."""
+        self.forget(conn)
+        self.out.append(CloseConn(conn, reason))
+
     def _set_timers(self) -> list[BrokerEffect]:
         return [
             SetTimer(SWEEP, self.now.mono_us + self.settings.heartbeat_ms * 1000),
@@ -345,7 +354,8 @@ class Broker:
     def _timer(self, given: TimerFired) -> None:
         if given.timer == SWEEP:
             silent = self.sessions.silent_since(self.now.mono_us - 3 * self.settings.heartbeat_ms * 1000)
-            self.out += [CloseConn(conn, "silent for three heartbeats") for conn in silent]
+            for conn in silent:
+                self.hang_up(conn, "silent for three heartbeats")
             self.out.append(SetTimer(SWEEP, self.now.mono_us + self.settings.heartbeat_ms * 1000))
         elif given.timer == RETENTION:
             self.retention.survey(self)

@@ -133,7 +133,9 @@ class Delivery:
                 self._congested.add(conn)
                 out.append(AskDrain(conn))
                 return
-            batches, following, size = served.tail.take(reader.next, served.commit, self._settings.push_bytes_max)
+            # The last batch may overdraw the credit, which a batch larger than any credit needs; no further one may.
+            bytes_max = min(reader.credit, self._settings.push_bytes_max)
+            batches, following, size = served.tail.take(reader.next, served.commit, bytes_max)
             if not batches:
                 self._read(reader, out)
                 return
@@ -159,7 +161,8 @@ class Delivery:
         self._reads[reader.conn] = reads + 1
         reader.reading = True
         token = self._ask(reader, 0)
-        out.append(Read(token, served.partition, reader.next, served.commit, self._settings.read_bytes_max))
+        bytes_max = min(reader.credit, self._settings.read_bytes_max)
+        out.append(Read(token, served.partition, reader.next, served.commit, bytes_max))
 
     def read_done(self, token: int, batches: bytes, following: int, out: list[BrokerEffect]) -> bool:
         reader, _ = self._asked.pop(token, (None, 0))

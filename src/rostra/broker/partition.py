@@ -62,6 +62,8 @@ class ServedPartition:
         self._tails = tails
         self.waiting_commit: deque[Parked] = deque()
         self.waiting_sync: deque[Parked] = deque()
+        self._sizes: deque[tuple[int, int, int]] = deque()
+        """(base, bytes, bytes of the segment) before each batch that may still be cut."""
         self.readers: dict[tuple[Conn, int], Reader] = {}
 
     def rebuild(self, checkpoint: bytes | None, stamps: tuple[ProducerStamp, ...]) -> None:
@@ -74,7 +76,9 @@ class ServedPartition:
 
     def appended(self, batch: bytearray, *, rolls: bool) -> None:
         base, last = base_offset_of(batch), last_offset(batch)
-        self.segment_bytes = len(batch) if rolls else self.segment_bytes + len(batch)
+        self._sizes.append((base, self.bytes, self.segment_bytes))
+        # A checkpoint does not count: one larger than a segment would otherwise begin a segment with every batch.
+        self.segment_bytes = 0 if rolls else self.segment_bytes + len(batch)
         self.bytes += len(batch)
         self.end = last + 1
         producer, epoch, sequence, count = producer_stamp(batch)
@@ -88,6 +92,8 @@ class ServedPartition:
         self.end = offset
         self.generation = generation
         self.synced = min(self.synced, offset)
+        while self._sizes and self._sizes[-1][0] >= offset:
+            _, self.bytes, self.segment_bytes = self._sizes.pop()
         self.producers.truncate(offset)
         self._tails.truncate(self.tail, offset)
         cut: list[Parked] = []
@@ -101,6 +107,8 @@ class ServedPartition:
     def committed(self, offset: int) -> list[Parked]:
         """Records below `offset` are safe; returns the replies that waited for that."""
         self.commit = offset
+        while self._sizes and self._sizes[0][0] < offset:
+            self._sizes.popleft()
         self.producers.commit(offset)
         self.tail.forget_answers()
         return _released(self.waiting_commit, offset)

@@ -14,6 +14,9 @@ from rostra.safeguards import ALL_ON, Safeguard, Without
 REMEMBERED = 64
 """Batches per producer whose offsets are known when they come again: as many as a client keeps in flight."""
 
+SNAPSHOT_BATCHES_MAX = 1 << 16
+"""Batches remembered in one checkpoint, all producers together: about 1.5 MiB."""
+
 SEQUENCES = 1 << 32
 """Sequences count records modulo this."""
 
@@ -57,9 +60,13 @@ class ProducerTable:
             return Verdict.NEW, 0, 0
         for known, base, last in entry.latest:
             if known == sequence:
+                if last - base + 1 != count:
+                    # Another batch under the numbers of one that is stored: to call it stored would lose it.
+                    return SequenceGap(producer, entry.expected, sequence)
                 return Verdict.STORED, base, last
-        ahead = (sequence - entry.expected) % SEQUENCES
-        if ahead < SEQUENCES >> 1:
+        behind = (entry.expected - sequence) % SEQUENCES
+        if behind >= SEQUENCES >> 1 or count > behind:
+            # Ahead of what is expected, or a repeat that was cut differently and holds records nobody has stored.
             if not self._check_sequence:
                 return Verdict.NEW, 0, 0
             return SequenceGap(producer, entry.expected, sequence)
@@ -92,10 +99,21 @@ class ProducerTable:
             if before is None:
                 self._entries.pop(producer, None)
             else:
+                forgotten = producer not in self._entries
                 self._entries[producer] = before
+                if forgotten:
+                    self._entries.move_to_end(producer, last=False)
 
     def snapshot(self) -> list[tuple[int, Entry]]:
-        return list(self._entries.items())
+        """For a checkpoint. The more producers, the fewer batches of each: it must fit into one frame.
+
+        A repeat of a batch left out is still known to be stored, only its offset is not.
+        """
+        kept = max(1, min(REMEMBERED, SNAPSHOT_BATCHES_MAX // max(1, len(self._entries))))
+        return [
+            (producer, Entry(entry.epoch, entry.expected, entry.latest[-kept:]))
+            for producer, entry in self._entries.items()
+        ]
 
     def restore(self, entries: list[tuple[int, Entry]]) -> None:
         self._entries = OrderedDict(entries)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from rostra.broker.api import CloseConn, Conn, Greeted, Reply
+from rostra.broker.api import Conn, Greeted, Reply
 from rostra.broker.catalogue import Asked, KnownTopic
 from rostra.broker.control import checkpoint_batch
 from rostra.broker.partition import Parked, ServedPartition
@@ -112,18 +112,18 @@ class Requests:
             case Hello():
                 self._hello(conn, session, message)
             case Locate():
-                self._locate(conn, message)
+                self._locate(conn, session, message)
             case CreateTopic():
-                self._create(conn, message)
+                self._create(conn, session, message)
             case DeleteTopic():
-                self._delete(conn, message)
+                self._delete(conn, session, message)
             case ListTopics():
                 topics, more = self._broker.catalogue.page(message.after, message.limit)
                 self._reply(conn, TopicPage(message.request, topics, more))
             case DescribeTopic():
                 self._describe(conn, message)
             case Goodbye():
-                self._broker.out.append(CloseConn(conn, message.reason))
+                self._broker.hang_up(conn, message.reason)
             case _:
                 assert_never(message)
 
@@ -137,7 +137,7 @@ class Requests:
         error = PeerViolation(reason, detail)
         self._broker.out.append(Note("warning", "connection closed", {"conn": conn, "reason": str(error)}))
         self._fail(conn, 0, error)
-        self._broker.out.append(CloseConn(conn, str(error)))
+        self._broker.hang_up(conn, str(error))
 
     # --- connections ---
 
@@ -150,11 +150,11 @@ class Requests:
         if version < max(message.version_min, PROTOCOL_MIN):
             ours, theirs = f"{PROTOCOL_MIN}-{PROTOCOL_MAX}", f"{message.version_min}-{message.version_max}"
             self._fail(conn, message.request, IncompatibleVersion(ours, theirs))
-            broker.out.append(CloseConn(conn, "no common protocol version"))
+            broker.hang_up(conn, "no common protocol version")
             return
         if broker.stopping:
             self._fail(conn, message.request, NodeStopping())
-            broker.out.append(CloseConn(conn, "the node is stopping"))
+            broker.hang_up(conn, "the node is stopping")
             return
         session.greeted = True
         broker.out.append(Greeted(conn))
@@ -215,9 +215,11 @@ class Requests:
             return NodeStopping()
         if served.blocked is not None:
             return served.blocked
-        if session.waiting >= broker.settings.publishes_per_connection_max:
-            return LimitExceeded("publishes_per_connection_max", broker.settings.publishes_per_connection_max)
-        return None
+        return self._too_many(session)
+
+    def _too_many(self, session: Session) -> LimitExceeded | None:
+        bound = self._broker.settings.requests_per_connection_max
+        return LimitExceeded("requests_per_connection_max", bound) if session.waiting >= bound else None
 
     def _order(self, served: ServedPartition, batch: bytearray) -> tuple[int, int] | RostraError:
         """Gives the batch its offsets; begins a new segment before it when the last one is full."""
@@ -243,12 +245,11 @@ class Requests:
     def refused(self, token: int, error: RostraError) -> None:
         name = self._made.pop(token, None)
         if name is not None:
-            for asked in self._making.pop(name):
-                self._fail(asked.conn, asked.request, error)
+            self._fail_all(self._making.pop(name), error)
             return
         dropping = self._dropping.pop(token, None)
         if dropping is not None:
-            self._fail(dropping.conn, dropping.request, error)
+            self._fail_all([dropping], error)
             return
         assert token == self._token
         self._place = error
@@ -295,12 +296,12 @@ class Requests:
 
     # --- topics ---
 
-    def _locate(self, conn: Conn, message: Locate) -> None:
+    def _locate(self, conn: Conn, session: Session, message: Locate) -> None:
         known = self._broker.catalogue.named(message.name)
         if known is not None:
             self._located(conn, message.request, known)
         elif message.create and self._broker.settings.auto_create:
-            self._make(Asked(conn, message.request, lookup=True), message.name, TopicSettings())
+            self._make(session, Asked(conn, message.request, lookup=True), message.name, TopicSettings())
         else:
             self._fail(conn, message.request, UnknownTopic(message.name))
 
@@ -308,18 +309,19 @@ class Requests:
         places = tuple(PartitionPlace(served.partition.index, "", served.epoch) for served in known.partitions)
         self._reply(conn, Located(request, known.topic, places))
 
-    def _create(self, conn: Conn, message: CreateTopic) -> None:
+    def _create(self, conn: Conn, session: Session, message: CreateTopic) -> None:
         if self._broker.catalogue.named(message.name) is not None or message.name in self._making:
             self._fail(conn, message.request, TopicExists(message.name))
         else:
-            self._make(Asked(conn, message.request, lookup=False), message.name, message.settings)
+            self._make(session, Asked(conn, message.request, lookup=False), message.name, message.settings)
 
-    def _make(self, asked: Asked, name: str, settings: TopicSettings) -> None:
+    def _make(self, session: Session, asked: Asked, name: str, settings: TopicSettings) -> None:
         broker = self._broker
-        error = self._no_topic(name)
+        error = self._no_topic(name) or self._too_many(session)
         if error is not None:
             self._fail(asked.conn, asked.request, error)
             return
+        session.waiting += 1
         if name in self._making:
             self._making[name].append(asked)
             return
@@ -350,37 +352,44 @@ class Requests:
         if name is None:
             return
         for asked in self._making.pop(name):
+            if not self._broker.sessions.answered(asked.conn):
+                continue
             if asked.lookup:
                 self._located(asked.conn, asked.request, known)
             else:
                 self._reply(asked.conn, TopicCreated(asked.request, known.topic))
 
-    def _delete(self, conn: Conn, message: DeleteTopic) -> None:
+    def _delete(self, conn: Conn, session: Session, message: DeleteTopic) -> None:
         broker = self._broker
         known = broker.catalogue.named(message.name)
         if known is None:
             self._fail(conn, message.request, UnknownTopic(message.name))
             return
-        if broker.broken is not None:
-            self._fail(conn, message.request, broker.broken)
+        error = broker.broken or self._too_many(session)
+        if error is not None:
+            self._fail(conn, message.request, error)
             return
+        session.waiting += 1
         token = self._next_token()
         self._dropping[token] = Asked(conn, message.request, lookup=False)
         broker.ask_fabric(ProposeDrop(token, TopicId(known.topic.topic)))
 
     def closed(self, token: int | None, topic: int) -> None:
         asked = self._dropping.pop(token, None) if token is not None else None
-        if asked is not None:
+        if asked is not None and self._broker.sessions.answered(asked.conn):
             self._reply(asked.conn, TopicDropped(asked.request, topic))
 
     def broke(self, error: RostraError) -> None:
-        for name in list(self._making):
-            for asked in self._making.pop(name):
-                self._fail(asked.conn, asked.request, error)
-        for token in list(self._dropping):
-            asked = self._dropping.pop(token)
-            self._fail(asked.conn, asked.request, error)
+        waiting = [asked for making in self._making.values() for asked in making]
+        self._fail_all([*waiting, *self._dropping.values()], error)
+        self._making.clear()
+        self._dropping.clear()
         self._made.clear()
+
+    def _fail_all(self, waiting: list[Asked], error: RostraError) -> None:
+        for asked in waiting:
+            if self._broker.sessions.answered(asked.conn):
+                self._fail(asked.conn, asked.request, error)
 
     def _describe(self, conn: Conn, message: DescribeTopic) -> None:
         known = self._broker.catalogue.named(message.name)

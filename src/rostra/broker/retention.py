@@ -30,6 +30,8 @@ class Retention:
             return
         settings = known.topic.settings
         oldest_us = broker.now.wall_us - settings.retention_ms * 1000 if settings.retention_ms else None
+        # What the log says it has counts, not what was ever appended here.
+        served.bytes = sum(segment.bytes for segment in given.segments) + served.segment_bytes
         spare = served.bytes - settings.retention_bytes if settings.retention_bytes else 0
         first = served.first
         dropped = 0
@@ -41,5 +43,6 @@ class Retention:
             first = segment.next
             dropped += segment.bytes
         if first > served.first:
-            served.bytes -= dropped
             broker.ask_fabric(ProposeStart(served.partition, first))
+            if served.first >= first:
+                served.bytes -= dropped

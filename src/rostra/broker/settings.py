@@ -19,8 +19,8 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     connections_max: int = 20_000
     """One more connection is told LimitExceeded and closed."""
     subscriptions_per_connection_max: int = 1024
-    publishes_per_connection_max: int = 4096
-    """Publishes waiting for their acknowledgement; one more is refused."""
+    requests_per_connection_max: int = 4096
+    """Publishes waiting for their acknowledgement, and topics for their making; one more is refused."""
     topics_max: int = 100_000
     producers_per_partition_max: int = 10_000
     """The least recently used producer is forgotten; if it returns it hears UnknownProducer."""

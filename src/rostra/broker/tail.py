@@ -31,6 +31,7 @@ class Tail:
         size = len(self._batches[self._head])
         self._batches[self._head] = _FORGOTTEN
         self._head += 1
+        self.forget_answers()
         if self._head > 1024 and self._head * 2 > len(self._batches):
             del self._bases[: self._head], self._batches[: self._head]
             self._head = 0

@@ -103,10 +103,26 @@ class Producer:
 
         >>> await producer.send(b"milk", key=b"customer-7")  # doctest: +SKIP
         """
-        if self._state is not None and self._state.was_full:
-            await self._give_way()
-        if self.send_nowait(value, key, headers, timestamp, partition):
-            await self._give_way()
+        state = self._state
+        if state is None:
+            raise ClientClosed()
+        if value is not None and key is None and headers is None and timestamp is None and partition is None:
+            draft = state.draft
+            draft.values.append(value)
+            draft.bytes += len(value) + PER_RECORD_BYTES
+            if draft.bytes < self._batch_bytes and self._turning:
+                return
+            if draft.bytes >= self._batch_bytes:
+                if state.full:
+                    await self._give_way()
+                self._close_full(state)
+        else:
+            if state.full:
+                await self._give_way()
+            state.add(_now_us(), value, key, headers, timestamp, partition)
+        if self._left():
+            # At least one turn of the loop per batch: acknowledgements can only be read there.
+            await asyncio.sleep(0)
 
     def send_nowait(
         self,
@@ -115,35 +131,29 @@ class Producer:
         headers: Headers | None = None,
         timestamp: int | None = None,
         partition: int | None = None,
-    ) -> bool:
-        """Give one record without waiting. True when a batch left, which is a good moment to let others run.
-
-        Raises `LimitExceeded` when the window is full.
-        """
+    ) -> None:
+        """Give one record without waiting; raises `LimitExceeded` when the window is full."""
         state = self._state
         if state is None:
             raise ClientClosed()
         if state.was_full and state.full:
             raise LimitExceeded("window_bytes", self._settings.window_bytes)
-        if key is None and headers is None and timestamp is None and partition is None and value is not None:
-            draft = state.draft
-            draft.values.append(value)
-            draft.bytes += len(value) + PER_RECORD_BYTES
-            if draft.bytes < self._batch_bytes:
-                if not self._turning:
-                    self._schedule_turn()
-                return False
-            if state.ended is not None:
-                raise state.ended
-            state.close(_now_us())
-        else:
-            state.add(_now_us(), value, key, headers, timestamp, partition)
-        if self._client._core.idle:
-            if not self._turning:
-                self._schedule_turn()
-            return False
-        self._client._run()
-        return True
+        state.add(_now_us(), value, key, headers, timestamp, partition)
+        self._left()
+
+    def _close_full(self, state: Producing) -> None:
+        if state.ended is not None:
+            raise state.ended
+        state.close(_now_us())
+
+    def _left(self) -> bool:
+        """Carry out what a record caused: True if a batch left; otherwise it will at the end of the turn."""
+        if not self._client._core.idle:
+            self._client._run()
+            return True
+        if not self._turning:
+            self._schedule_turn()
+        return False
 
     async def send_many(self, values: Sequence[bytes | None]) -> None:
         """Give many records at once, the fastest way in.
@@ -200,8 +210,6 @@ class Producer:
     async def _give_way(self) -> None:
         state = self._state
         assert state is not None
-        # At least one turn of the loop: acknowledgements can only be read there.
-        await asyncio.sleep(0)
         while state.full:
             await asyncio.shield(self._client._room_for(state.number))
 

@@ -17,6 +17,8 @@ class LogSettings(msgspec.Struct, frozen=True):
     files_open_max: int = 512
     journal_bytes: int = 1 << 20
     recover_chunk_bytes: int = 1 << 20
+    verifies: bool = True
+    """False only where a test takes the checksum safeguard away."""
 
 
 class Chunk(NamedTuple):

@@ -168,6 +168,14 @@ class Journal:
             raise CorruptLog(PATH, at, f"entry kind {kind} is from a newer version")
 
 
+def known_marks(written: bytes) -> dict[Partition, int]:
+    """How far each partition is known to be durable, by the bytes of a journal."""
+    journal = Journal.__new__(Journal)
+    journal.state, journal.marks = {}, {}
+    journal._replay(written)
+    return {partition: mark.synced for partition, mark in journal.marks.items()}
+
+
 def _keyed(key: str, value: bytes) -> bytes:
     name = key.encode()
     return _KEY_BYTES.pack(len(name)) + name + value

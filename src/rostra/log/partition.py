@@ -10,14 +10,14 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, StorageError
+from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, StorageError, SyncFailed
 from rostra.log.facts import Chunk, EpochRow, LogSettings, SegmentFacts
 from rostra.log.files import Buffer, File, Files
 from rostra.log.index import NO_TIME_US, Index
 from rostra.log.open_files import OpenFiles
+from rostra.log.scan import stored_length
 from rostra.log.segment import CONTROL, Indexes, Segment
 from rostra.model.batch import HEADER_BYTES, OwnerFlag, last_offset
-from rostra.model.check import check_stored
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, text
 
@@ -63,10 +63,10 @@ class PartitionLog:
         self.damage: CorruptLog | None = None
         self.damaged_at: int | None = None
         self._refusal: StorageError | None = None
-        self.dirty: dict[str, File] = {}
+        self.dirty: dict[str, tuple[File, int]] = {}
+        """Files not yet synced, oldest first, each with the number of the last write to it."""
         self.dirty_directories: list[str] = []
-        self.version = 0
-        """Counts writes, so that a sync knows whether more was written since it began."""
+        self.writes = 0
 
     @property
     def first(self) -> int:
@@ -98,8 +98,7 @@ class PartitionLog:
         self._files.make_directory(self.directory)
         self.dirty_directories += ["topics", self.directory]
         segment = self._new_segment(first)
-        self.dirty[segment.path] = self._open_files.get(segment.path)
-        self.version += 1
+        self._soil(segment, self._open_files.get(segment.path))
         self.segments = (segment,)
         self.end = first
 
@@ -119,7 +118,8 @@ class PartitionLog:
                 written = at
         if written:
             batches, placed = batches[written:], placed[written:]
-        self._write(batches, placed)
+        if placed:
+            self._write(batches, placed)
 
     def _write(self, batches: Sequence[Buffer], placed: list[tuple[int, ...]]) -> None:
         old = self.active
@@ -129,10 +129,12 @@ class PartitionLog:
             file = self._open_files.get(segment.path)
             file.append(batches)
         except OSError as error:
+            refusal = storage_error(error)
             self._undo_write(rolls)
-            raise storage_error(error) from error
-        self.dirty[segment.path] = file
-        self.version += 1
+            if not isinstance(refusal, DiskFull):
+                self._sync_undone(rolls)
+            raise refusal from error
+        self._soil(segment, file)
         if rolls:
             self.segments = (*self.segments, segment)
             self.dirty_directories.append(self.directory)
@@ -160,6 +162,18 @@ class PartitionLog:
         segment.bytes = position
         segment.next = self.end = end
 
+    def _soil(self, segment: Segment, file: File) -> None:
+        self.writes += 1
+        self.dirty[segment.path] = (file, self.writes)
+
+    def wash(self, synced: dict[str, tuple[File, int]], writes: int) -> None:
+        """These files were synced as of these writes; what was written to them since is still to be synced."""
+        for path, state in synced.items():
+            if self.dirty.get(path) == state:
+                del self.dirty[path]
+        if self.writes == writes:
+            self.dirty_directories.clear()
+
     def _undo_write(self, rolls: bool) -> None:
         """The log is as before; a segment that did not get its checkpoint is none."""
         try:
@@ -173,6 +187,19 @@ class PartitionLog:
         except OSError as error:
             # Bytes of a refused batch may lie behind the end: nothing can be written there before a start has looked.
             self._refusal = DiskFailed(f"a refused write could not be undone: {error}")
+
+    def _sync_undone(self, rolls: bool) -> None:
+        """A batch that was refused for good must not come back with a crash: its numbers may belong to another by then.
+
+        With a full disk that does not matter, for the same batch is tried again.
+        """
+        try:
+            if rolls:
+                self._files.sync_directory(self.directory)
+            else:
+                self._open_files.get(self.active.path).begin_sync()()
+        except OSError as error:
+            raise SyncFailed(str(error)) from error
 
     def _new_segment(self, first: int) -> Segment:
         segment = Segment(self.directory, first, Index(self._settings.index_every_bytes))
@@ -198,7 +225,7 @@ class PartitionLog:
         self.synced = min(self.synced, offset)
         self.damage = self.damaged_at = None
         file.truncate(last.bytes)
-        self.version += 1
+        self._soil(last, file)
         file.begin_sync()()
 
     def _remove_beyond(self, last: Segment) -> None:
@@ -296,7 +323,7 @@ class PartitionLog:
 
     def _check(self, segment: Segment, start: int, buffer: bytes, at: int, base: int) -> int:
         try:
-            length = check_stored(buffer, at, self.partition)
+            length = stored_length(buffer, at, self.partition, self._settings.verifies)
         except BatchRejected as rejection:
             raise CorruptLog(segment.path, start + at, rejection.detail) from None
         found = int.from_bytes(buffer[at + 8 : at + 16], "little")

@@ -1,8 +1,8 @@
 """What a start makes of a partition's directory.
 
-Damage below the known-synced mark is corruption, and so is damage with an intact batch behind it, unless it lies where
-no sync was ever begun: there a power cut leaves holes, and nothing was acknowledged. Corruption is reported and left as
-it is; everything else that is not intact is a torn tail, and cut.
+Damage below the known-synced mark is corruption, and so is damage with an intact batch behind it. What lies where no
+sync was ever begun does not matter here: a power cut leaves holes there, and nothing of it was acknowledged. Corruption
+is reported and left as it is; everything else that is not intact is a torn tail, and cut.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from crc32c import crc32c
 from rostra.errors import CorruptLog
 from rostra.log.clean import CleanEnd
 from rostra.log.facts import LogFacts, LogSettings, RecoveryNote, Stamp
-from rostra.log.files import Files
+from rostra.log.files import File, Files
 from rostra.log.index import Index
 from rostra.log.journal import Mark
 from rostra.log.open_files import OpenFiles
 from rostra.log.partition import CHECKPOINT, PartitionLog
-from rostra.log.scan import Damage, Found, hop, intact_batch_behind, scan
+from rostra.log.scan import Damage, Found, hop, intact_batch_behind, is_intact, scan
 from rostra.log.segment import CONTROL, SEGMENT_NAME, Indexes, Segment
 from rostra.model.batch import Header
 from rostra.model.decode import Batch
@@ -171,13 +171,22 @@ class Recovering:
         except Damage:
             return False
         segment.headers_crc = crc
-        return crc == clean.headers_crc and segment.next == clean.end
+        return crc == clean.headers_crc and segment.next == clean.end and self._checkpoint_is_intact(file)
+
+    def _checkpoint_is_intact(self, file: File) -> bool:
+        """The one body that a start relies on."""
+        if not self.headers or not self.headers[0].owner_flags & CHECKPOINT:
+            return True
+        return is_intact(file.read(0, self.headers[0].length), self._partition)
 
     def _scan(self, segment: Segment) -> Iterator[Found]:
         """Every intact batch; where the part begins that is not known to be synced is taken down."""
         file = self._open_files.get(segment.path)
         above = False
-        for found in scan(file, self._partition, segment.first, file.size(), self._settings.recover_chunk_bytes):
+        settings = self._settings
+        for found in scan(
+            file, self._partition, segment.first, file.size(), settings.recover_chunk_bytes, settings.verifies
+        ):
             segment.note(found.position, found.header)
             if not above and found.header.next_offset > self._mark.synced:
                 above = True
@@ -191,12 +200,15 @@ class Recovering:
             return True
         if damage.offset >= self._mark.syncing:
             return False
+        # A record may hold the bytes of an older batch, and what lies beyond every sync may have reached the disk
+        # before this did: neither says that this was whole once.
+        telling = range(damage.offset, self._mark.syncing)
         damaged = self.log.active
         behind = [(damaged.path, damage.position)]
         behind += [(path, 0) for path in self._paths_behind(damaged)]
         return any(
             intact_batch_behind(
-                self._open_files.get(path), self._partition, position, damage.offset, self._settings.recover_chunk_bytes
+                self._open_files.get(path), self._partition, position, telling, self._settings.recover_chunk_bytes
             )
             for path, position in behind
         )

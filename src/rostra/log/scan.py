@@ -33,7 +33,19 @@ class Damage(Exception):
         self.detail = detail
 
 
-def scan(file: File, partition: Partition, first: int, size: int, chunk_bytes: int) -> Iterator[Found]:
+def stored_length(buffer: bytes, at: int, partition: Partition, verifies: bool) -> int:
+    """The length of the batch at `at`, which is intact, unless a test asks for belief."""
+    if verifies:
+        return check_stored(buffer, at, partition)
+    length = read_header(buffer, at).length if at + HEADER_BYTES <= len(buffer) else HEADER_BYTES
+    if length < HEADER_BYTES or at + length > len(buffer):
+        raise BatchRejected(Reason.TRUNCATED, f"{len(buffer) - at} of {length} bytes present")
+    return length
+
+
+def scan(
+    file: File, partition: Partition, first: int, size: int, chunk_bytes: int, verifies: bool = True
+) -> Iterator[Found]:
     """Every batch from the start to `size`, both checksums verified, offsets without gap, epochs never falling."""
     position, offset, epoch = 0, first, 0
     wanted_size = size
@@ -45,7 +57,7 @@ def scan(file: File, partition: Partition, first: int, size: int, chunk_bytes: i
         at = 0
         while at < len(buffer):
             try:
-                length = check_stored(buffer, at, partition)
+                length = stored_length(buffer, at, partition, verifies)
             except BatchRejected as rejection:
                 wanted = _wanted(buffer, at, rejection)
                 if (at == 0 and wanted <= len(buffer)) or position + at + wanted > size:
@@ -103,11 +115,11 @@ def hop(file: File, partition: Partition, first: int, size: int) -> Iterator[tup
         position += header.length
 
 
-def intact_batch_behind(file: File, partition: Partition, position: int, offset: int, chunk_bytes: int) -> bool:
-    """Whether a batch beyond `offset` lies anywhere at or behind `position`.
+def intact_batch_behind(file: File, partition: Partition, position: int, offsets: range, chunk_bytes: int) -> bool:
+    """Whether a batch that begins at one of the offsets lies anywhere at or behind `position`.
 
-    A record may hold the bytes of an older batch of its own partition, so only later offsets are evidence. Headers that
-    only look right are bounded by the bytes they make us check; beyond the bound we assume the worst, which is True.
+    Headers that only look right are bounded by the bytes they make us check; beyond the bound we assume the worst,
+    which is True.
     """
     size = file.size()
     budget = SEARCH_FACTOR * (size - position) + chunk_bytes
@@ -116,9 +128,9 @@ def intact_batch_behind(file: File, partition: Partition, position: int, offset:
         at = window.find(MAGIC)
         while 0 <= at < chunk_bytes:
             header = _plausible(window, at, partition)
-            if header is not None and header.base_offset > offset and position + at + header.length <= size:
+            if header is not None and header.base_offset in offsets and position + at + header.length <= size:
                 budget -= header.length
-                if budget < 0 or _intact(file.read(position + at, header.length), partition):
+                if budget < 0 or is_intact(file.read(position + at, header.length), partition):
                     return True
             at = window.find(MAGIC, at + 1)
         position += chunk_bytes
@@ -134,7 +146,7 @@ def _plausible(window: bytes, at: int, partition: Partition) -> Header | None:
     return header
 
 
-def _intact(batch: bytes, partition: Partition) -> bool:
+def is_intact(batch: bytes, partition: Partition) -> bool:
     try:
         check_stored(batch, 0, partition)
     except BatchRejected:

@@ -92,7 +92,11 @@ class Indexes:
         again = Segment("", segment.first, index)
         file = self._open_files.get(segment.path)
         try:
-            for found in scan(file, partition, segment.first, segment.bytes, self._settings.recover_chunk_bytes):
+            settings = self._settings
+            found_all = scan(
+                file, partition, segment.first, segment.bytes, settings.recover_chunk_bytes, settings.verifies
+            )
+            for found in found_all:
                 again.note(found.position, found.header)
         except Damage:
             # An index without a single entry could not be asked for anything.

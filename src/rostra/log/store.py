@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+import msgspec
+
 from rostra.errors import CorruptLog, DiskFull, SyncFailed
 from rostra.log.clean import CleanEnd, take_clean, write_clean
 from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, SegmentFacts
@@ -23,14 +25,18 @@ from rostra.log.partition import PartitionLog, storage_error
 from rostra.log.recovery import Recovering
 from rostra.log.segment import Indexes
 from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.safeguards import ALL_ON, Safeguard, Without
 
 _DIRECTORY_NAME = re.compile(r"([0-9a-f]{16})-(0|[1-9][0-9]*)")
 
 
 class Store:
-    def __init__(self, files: Files, settings: LogSettings | None = None) -> None:
+    def __init__(self, files: Files, settings: LogSettings | None = None, without: Without = ALL_ON) -> None:
         self._files = files
-        self._settings = settings or LogSettings()
+        settings = settings or LogSettings()
+        if Safeguard.CHECKSUM in without:
+            settings = msgspec.structs.replace(settings, verifies=False)
+        self._settings = settings
         self._open_files = OpenFiles(files, self._settings.files_open_max)
         self._indexes = Indexes(files, self._open_files, self._settings)
         self._journal = Journal(files, self._settings.journal_bytes)
@@ -83,9 +89,8 @@ class Store:
     def close(self, clean: bool) -> None:
         """A clean stop syncs everything and says so on disk; after a failed sync there is none."""
         if clean and self._broken is None:
-            for job in (self.begin_sync(list(self._dirty)), self.begin_mark()):
-                job.run()
-                job.finish()
+            self._run(self.begin_sync(list(self._dirty)))
+            self._run(self.begin_mark())
             try:
                 write_clean(self._files, self._clean_ends())
             except OSError as error:
@@ -132,7 +137,11 @@ class Store:
 
     def append(self, partition: Partition, batches: Sequence[Buffer]) -> None:
         """Stamped batches at the end; a checkpoint begins a segment. If the disk refuses, `end` says what is there."""
-        self._logs[partition].append(batches)
+        try:
+            self._logs[partition].append(batches)
+        except SyncFailed as error:
+            self._broken = error
+            raise
         self._dirty[partition] = None
         if len(self._dirty) > self._settings.files_open_max:
             self._sync_oldest()
@@ -197,9 +206,11 @@ class Store:
     def begin_sync(self, partitions: Iterable[Partition]) -> SyncJob:
         """Make what is written by now durable. `DiskFull` if not even the journal can say so; begin again later."""
         logs = [self._logs[partition] for partition in partitions if partition in self._logs]
-        captured = [(log, log.generation, log.end, log.version, list(log.dirty)) for log in logs]
+        captured = [(log, log.generation, log.end, log.writes, dict(log.dirty)) for log in logs]
         self._mark((log.partition, Mark(log.first, log.synced, log.end)) for log in logs if log.damage is None)
-        calls = [file.begin_sync() for log in logs for file in log.dirty.values()]
+        calls: list[Callable[[], None]] = [
+            partial(_one_by_one, [file.begin_sync() for file, _ in log.dirty.values()]) for log in logs if log.dirty
+        ]
         directories = dict.fromkeys(path for log in logs for path in log.dirty_directories)
         calls += [partial(self._files.sync_directory, path) for path in directories]
         finish_journal = self._add_journal(calls)
@@ -209,8 +220,12 @@ class Store:
             finish_journal()
             # A partition dropped meanwhile, and perhaps made anew, is not the one that was synced.
             there = [capture for capture in captured if self._logs.get(capture[0].partition) is capture[0]]
-            for log, generation, end, version, paths in there:
-                self._finish_log(log, generation, end, version, paths)
+            for log, generation, end, writes, dirty in there:
+                log.wash(dirty, writes)
+                if not log.dirty:
+                    self._dirty.pop(log.partition, None)
+                if log.generation == generation:
+                    log.synced = max(log.synced, end)
             return [Durable(log.partition, generation, end) for log, generation, end, _, _ in there]
 
         return SyncJob([partial(self._guarded, call) for call in calls], finish)
@@ -259,21 +274,11 @@ class Store:
         calls.append(call)
         return finish
 
-    def _finish_log(self, log: PartitionLog, generation: int, end: int, version: int, paths: list[str]) -> None:
-        """More may have been written to the active segment since the job began; to a sealed one, never."""
-        unchanged = log.version == version
-        for path in paths:
-            if unchanged or path != log.active.path:
-                log.dirty.pop(path, None)
-        if unchanged:
-            log.dirty_directories.clear()
-            self._dirty.pop(log.partition, None)
-        if log.generation == generation:
-            log.synced = max(log.synced, end)
-
     def _sync_oldest(self) -> None:
         """A file not yet synced stays open, and so many may be open: the partition that waited longest goes first."""
-        job = self.begin_sync([next(iter(self._dirty))])
+        self._run(self.begin_sync([next(iter(self._dirty))]))
+
+    def _run(self, job: SyncJob) -> None:
         job.run()
         job.finish()
 
@@ -304,6 +309,12 @@ class Store:
 
     def _new_log(self, partition: Partition) -> PartitionLog:
         return PartitionLog(self._files, self._open_files, self._indexes, self._settings, partition)
+
+
+def _one_by_one(calls: list[Callable[[], None]]) -> None:
+    """Segments in the order of their offsets: a power cut in between must not leave a later one without an earlier."""
+    for call in calls:
+        call()
 
 
 def _parse_directory(name: str) -> Partition | None:

@@ -298,6 +298,26 @@ class FaultyFiles:
             flipped.append((path, position))
         return flipped
 
+    def paths(self, under: str) -> list[str]:
+        return [path for path, _ in self._inodes(self._root, "") if path.startswith(under)]
+
+    def durable_bytes(self, path: str) -> bytes:
+        """What would be left of a file if all that is not synced were lost."""
+        return bytes(self._inode(path).durable)
+
+    def flip_bit(self, path: str, position: int, bit: int) -> None:
+        inode = self._inode(path)
+        for content in (inode.durable, inode.content):
+            if position < len(content):
+                content[position] ^= 1 << bit
+        self.counters["bits_flipped"] += 1
+
+    def _inode(self, path: str) -> Inode:
+        directory, name = self._parent(path)
+        node = directory.entries[name]
+        assert isinstance(node, Inode)
+        return node
+
     def refuse_write(self) -> OSError | None:
         chance = self.faults.write_failure_chance
         if chance and self._random.random() < chance:

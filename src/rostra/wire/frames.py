@@ -101,7 +101,8 @@ class FrameReader(Generic[M]):
 
     The driver receives into `room()`, tells `took(n)` and gets the messages that are complete, each with its payload.
     A payload is one fresh bytearray per frame: the owner stamps batches in place and everyone shares the same bytes.
-    Lengths are checked before anything is allocated for them.
+    Lengths are checked before anything is allocated for them. After a violation the stream is of no more use, and what
+    came before it in the same read may go unheard: nobody was promised an answer to it.
     """
 
     __slots__ = ("_buffer", "_dialect", "_end", "_start", "_view", "frame_bytes_max")
@@ -171,15 +172,16 @@ class FrameReader(Generic[M]):
         """Makes room: rewinds when all is parsed, otherwise moves the rest to the front or into a larger buffer."""
         rest = self._end - self._start
         size = len(self._buffer)
-        # A read that filled the buffer tells of a busy link: fewer, larger reads pay off there.
-        wanted = size * 2 if filled and size < BUFFER_BYTES_MAX else size
-        wanted = min(max(wanted, needed), max(BUFFER_BYTES_MAX, needed))
-        if wanted <= size and rest == 0:
+        # A read that filled the buffer tells of a busy link: fewer, larger reads pay off there. Before its Hello a
+        # stranger gets no more than one frame of its size, and what a rare large frame needed is given back after it.
+        bound = max(BUFFER_BYTES_MIN, min(BUFFER_BYTES_MAX, FRAME_BYTES + self.frame_bytes_max))
+        wanted = max(min(size * 2 if filled else size, bound), needed)
+        if wanted == size and rest == 0:
             self._start = self._end = 0
-        elif wanted > size:
-            larger = bytearray(wanted)
-            larger[:rest] = self._view[self._start : self._end]
-            self._buffer, self._view = larger, memoryview(larger)
+        elif wanted > size or size > bound >= needed:
+            other = bytearray(wanted)
+            other[:rest] = self._view[self._start : self._end]
+            self._buffer, self._view = other, memoryview(other)
             self._start, self._end = 0, rest
         elif size - self._end < max(needed - rest, size >> 1):
             self._view[:rest] = bytes(self._view[self._start : self._end])

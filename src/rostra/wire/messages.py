@@ -26,6 +26,8 @@ Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=64)]
+Carried = Annotated[dict[Text, int | Text], Meta(max_length=32)]
+"""The facts of an error by name."""
 Acks = Literal["none", "owner", "all"]
 StartAt = Literal["earliest", "latest", "offset", "last"]
 
@@ -268,7 +270,7 @@ class Ended(Message, frozen=True, array_like=True):
     kind: ClassVar[int] = 42
     subscription: Index
     code: Text
-    carried: dict[Text, int | Text]
+    carried: Carried
 
 
 class Failed(Message, frozen=True, array_like=True):
@@ -277,7 +279,7 @@ class Failed(Message, frozen=True, array_like=True):
     kind: ClassVar[int] = 43
     request: Request
     code: Text
-    carried: dict[Text, int | Text]
+    carried: Carried
 
 
 ClientMessage = (

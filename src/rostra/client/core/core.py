@@ -204,7 +204,7 @@ class Core:
     def received(self, now_us: int, link: LinkNumber, message: NodeMessage, payload: bytearray | None) -> None:
         if link != self.link.number or self.link.state not in (State.GREETING, State.UP):
             return
-        self.link.heard(now_us)
+        self.link.heard()
         try:
             if self.link.up:
                 self._received(now_us, message, payload)

@@ -13,6 +13,7 @@ from rostra.client.core.events import MayDuplicate, Resent
 from rostra.client.core.options import EAGER_BATCHES
 from rostra.errors import (
     BatchRejected,
+    LimitExceeded,
     NotAcknowledged,
     ProducerFenced,
     RecordTooLarge,
@@ -33,7 +34,8 @@ from rostra.wire.messages import Publish
 if TYPE_CHECKING:
     from rostra.client.core.producing import Producing
 
-SEQUENCE_MAX = 2**32 - 1
+SEQUENCES = 2**32
+"""Sequences count records modulo this."""
 
 _STAMP = Struct("<II")
 _STAMP_AT = 48
@@ -46,6 +48,9 @@ class Draft:
     __slots__ = ("bytes", "calls", "due_us", "headers", "keys", "timestamps", "values")
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
         self.values: list[bytes | None] = []
         self.bytes = 0
         self.keys: list[bytes | None] | None = None
@@ -89,6 +94,15 @@ class Draft:
             self.calls.append(call)
         values.append(value)
         self.bytes += size
+
+    def moved(self) -> Draft:
+        """All of it in another draft, and this one empty: whoever adds to it need not look for a new one."""
+        moved = Draft.__new__(Draft)
+        moved.values, moved.bytes = self.values, self.bytes
+        moved.keys, moved.headers, moved.timestamps = self.keys, self.headers, self.timestamps
+        moved.calls, moved.due_us = self.calls, self.due_us
+        self.clear()
+        return moved
 
     def half(self) -> tuple[Draft, Draft]:
         """Two of it, for a batch that came out too large."""
@@ -162,16 +176,13 @@ class Lane:
         self.sequence = 0
         self.refusals = 0
         self.paused_until_us: int | None = None
-        self._turning: list[Outgoing] = []
-        """Closed behind the last sequence number of the epoch; they wait for the queue to empty."""
 
     # --- closing batches -----------------------------------------------------------------------------
 
     def close(self, now_us: int) -> None:
         """Turn the open batch into bytes on their way."""
-        draft = self.draft
-        if draft.values:
-            self.draft = Draft()
+        if self.draft.values:
+            draft = self.draft.moved()
             if self.producing.ended is None:
                 self._close(now_us, draft)
             else:
@@ -202,28 +213,15 @@ class Lane:
         elif size > bytes_max:
             self._give_up(1, draft.calls, RecordTooLarge(size, bytes_max))
         else:
-            self._enqueue(now_us, Outgoing(self, batch, count, draft.calls, now_us, producing.next_ordinal()))
+            self._enqueue(Outgoing(self, batch, count, draft.calls, now_us, producing.next_ordinal()))
 
-    def _enqueue(self, now_us: int, outgoing: Outgoing) -> None:
+    def _enqueue(self, outgoing: Outgoing) -> None:
         self.producing.closed(outgoing)
-        if self._turning or self.sequence + outgoing.count > SEQUENCE_MAX:
-            self._turning.append(outgoing)
-            self._turn(now_us)
-            return
-        self.sequence += outgoing.count
+        self.sequence = (self.sequence + outgoing.count) % SEQUENCES
         self.queue.append(outgoing)
         if self.flowing:
             self._send(outgoing)
             self._forget_unacknowledged()
-
-    def _turn(self, now_us: int) -> None:
-        """Begin a new epoch once nothing of the old one is left to be sent again."""
-        if not self._turning or self.queue:
-            return
-        self.queue.extend(self._turning)
-        self._turning = []
-        self._renumber(self.epoch + 1, 0)
-        self._send_all()
 
     # --- sending -------------------------------------------------------------------------------------
 
@@ -290,14 +288,14 @@ class Lane:
         for outgoing in self.queue:
             if not outgoing.settled:
                 outgoing.restamp(epoch, self.sequence)
-                self.sequence += outgoing.count
+                self.sequence = (self.sequence + outgoing.count) % SEQUENCES
 
-    def _new_epoch(self, reason: RostraError, *, attempts_refused: int) -> None:
+    def _new_epoch(self, reason: RostraError, *, refused_from: int) -> None:
         """Numbers of the old epoch are of no use any more: start again from zero with what is left."""
         self._disown()
-        doubtful = sum(o.count for o in self.queue if o.attempts > attempts_refused and not o.settled)
+        doubtful = [o.count for o in self.queue if not o.settled and o.attempts > (o.ordinal >= refused_from)]
         if doubtful:
-            self._tell(MayDuplicate(self.producing.name, self.partition, doubtful, str(reason)))
+            self._tell(MayDuplicate(self.producing.name, self.partition, sum(doubtful), str(reason)))
         self._renumber(self.epoch + 1, 0)
         self._send_all()
 
@@ -306,23 +304,29 @@ class Lane:
     def published(self, now_us: int, outgoing: Outgoing, offset: int) -> None:
         self.refusals = 0
         self._settle(outgoing, offset)
-        self._shorten(now_us)
+        self._shorten()
+        self._close_waiting(now_us)
+
+    def _close_waiting(self, now_us: int) -> None:
+        """An open batch waited for others to be settled, in whichever way that came about."""
         if self.draft.values and not self.producing.settings.linger_ms and len(self.queue) < EAGER_BATCHES:
             self.close(now_us)
 
     def refused(self, now_us: int, outgoing: Outgoing, error: RostraError) -> None:
         match error:
             case UnknownProducer() | SequenceGap():
-                # The node refused all of the present attempt; only an earlier one may have been stored.
-                self._new_epoch(error, attempts_refused=1)
+                # The node refused this attempt of all from here on; only an earlier one may have been stored.
+                self._new_epoch(error, refused_from=outgoing.ordinal)
             case BatchRejected(reason=Reason.BODY_CRC):
                 self._pause(now_us)
             case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition() | ProducerFenced():
                 self.producing.end(error)
-            case _ if error.retryable:
+            case _ if error.retryable or isinstance(error, LimitExceeded):
+                # A connection may have only so many publishes under way; fewer will be after a while.
                 self._pause(now_us)
             case _:
-                self._drop(now_us, outgoing, error)
+                self._drop(outgoing, error)
+                self._close_waiting(now_us)
 
     def refused_unanswered(self, epoch: int, error: RostraError) -> None:
         """A batch sent with acks `none` was refused. Those behind it in the same epoch are refused for the gap."""
@@ -333,17 +337,17 @@ class Lane:
         if not error.retryable and not isinstance(error, UnknownProducer | SequenceGap | BatchRejected):
             self.producing.end(error)
 
-    def _drop(self, now_us: int, outgoing: Outgoing, error: RostraError) -> None:
-        """Go on without this batch. What follows it was refused too, for the gap, and takes over its numbers."""
-        first = outgoing.attempts == 1
+    def _drop(self, outgoing: Outgoing, error: RostraError) -> None:
+        """Go on without this batch. What follows it was refused too, for the gap, and takes over its numbers.
+
+        Unless it was sent before: then an earlier attempt may be stored under these numbers, and what follows with it.
+        If so all is well; if not, the node will say SequenceGap.
+        """
         _, sequence = _STAMP.unpack_from(outgoing.batch, _STAMP_AT)
         self._settle(outgoing, error)
-        if first:
+        if outgoing.attempts == 1:
             self._close_up(outgoing, sequence)
-        self._shorten(now_us)
-        if not first:
-            # An earlier attempt may have been stored under these numbers: nothing else may take them.
-            self._new_epoch(error, attempts_refused=0)
+        self._shorten()
 
     def _close_up(self, gone: Outgoing, sequence: int) -> None:
         awaiting = self.producing.link.awaiting
@@ -352,16 +356,14 @@ class Lane:
             if outgoing.ordinal > gone.ordinal and not outgoing.settled:
                 awaiting.pop(outgoing.request, None)
                 outgoing.restamp(self.epoch, self.sequence)
-                self.sequence += outgoing.count
+                self.sequence = (self.sequence + outgoing.count) % SEQUENCES
                 if self.flowing:
                     self._send(outgoing)
 
-    def _shorten(self, now_us: int) -> None:
+    def _shorten(self) -> None:
         queue = self.queue
         while queue and queue[0].settled:
             queue.popleft()
-        if self._turning:
-            self._turn(now_us)
 
     def _settle(self, outgoing: Outgoing, outcome: int | RostraError) -> None:
         """The fate of a batch is known: its first offset, or why it is given up."""
@@ -389,19 +391,18 @@ class Lane:
 
     def fail_all(self, error: RostraError) -> None:
         self._disown()
-        self.draft, draft = Draft(), self.draft
+        draft = self.draft.moved()
         if draft.values:
             draft.fill_up(0)
             self._give_up(len(draft.values), draft.calls, error)
-        unsettled = [outgoing for outgoing in (*self.queue, *self._turning) if not outgoing.settled]
+        unsettled = [outgoing for outgoing in self.queue if not outgoing.settled]
         self.queue.clear()
-        self._turning = []
         for outgoing in unsettled:
             self._settle(outgoing, error)
 
     def oldest_ordinal(self) -> int | None:
         """Of the oldest batch whose fate is open."""
-        for outgoing in (*self.queue, *self._turning):
+        for outgoing in self.queue:
             if not outgoing.settled:
                 return outgoing.ordinal
         return None
@@ -427,12 +428,16 @@ class Lane:
         expired = [o for o in self.queue if not o.settled and o.closed_us + timeout_us <= now_us]
         if not expired:
             return
-        self._disown()
+        awaiting = self.producing.link.awaiting
+        _, sequence = _STAMP.unpack_from(expired[0].batch, _STAMP_AT)
         for outgoing in expired:
+            awaiting.pop(outgoing.request, None)
             self._settle(outgoing, NotAcknowledged(outgoing.count, (now_us - outgoing.closed_us) // 1000))
-        self._shorten(now_us)
-        reason = NotAcknowledged(sum(outgoing.count for outgoing in expired), timeout_us // 1000)
-        self._new_epoch(reason, attempts_refused=0)
+        self._shorten()
+        if not expired[0].attempts:
+            # None of these numbers was ever used. Otherwise they stay: if there is a gap now, the node will say so.
+            self._renumber(self.epoch, sequence)
+        self._close_waiting(now_us)
 
     def _tell(self, event: Resent | MayDuplicate) -> None:
         self.producing.link.out.append(Tell(event))

@@ -60,8 +60,8 @@ class Link:
         self._request = 0
         self._due_us = 0
         self._heartbeat_us = 0
-        self._heard_us = 0
-        self._pinged = False
+        self._silent = 0
+        """Pings sent since the node was last heard."""
 
     # --- towards a connection ------------------------------------------------------------------------
 
@@ -97,7 +97,8 @@ class Link:
         self.congested = False
         self.batch_bytes_max = welcome.batch_bytes_max
         self._heartbeat_us = max(welcome.heartbeat_ms, HEARTBEAT_MS_MIN) * 1000
-        self.heard(now_us)
+        self._due_us = now_us + self._heartbeat_us
+        self.heard()
 
     def broken(self, now_us: int, reason: str, *, hang_up: bool) -> None:
         """Gone, or never came about; the next attempt is due after a pause, shorter while addresses are untried."""
@@ -129,9 +130,8 @@ class Link:
 
     # --- while it stands -----------------------------------------------------------------------------
 
-    def heard(self, now_us: int) -> None:
-        self._heard_us = now_us
-        self._pinged = False
+    def heard(self) -> None:
+        self._silent = 0
 
     def write(self, message: ClientMessage, payload: Buffer | None = None) -> None:
         if payload is None:
@@ -156,9 +156,7 @@ class Link:
         match self.state:
             case State.IDLE:
                 return None
-            case State.UP:
-                return self._heard_us + self._heartbeat_us if not self._pinged else self._due_us
-            case State.WAITING | State.DIALING | State.GREETING:
+            case State.WAITING | State.DIALING | State.GREETING | State.UP:
                 return self._due_us
 
     def tick(self, now_us: int) -> str | None:
@@ -171,13 +169,14 @@ class Link:
                 self.dial(now_us)
             case State.DIALING | State.GREETING:
                 return "no answer in time"
-            case State.UP if not self._pinged:
-                # Counted from the ping and not from the last word: a driver that slept must not blame the node.
-                self._pinged = True
-                self._due_us = now_us + (SILENT_HEARTBEATS_MAX - 1) * self._heartbeat_us
-                self.write(Ping(self.next_request()))
-            case State.UP:
+            case State.UP if self._silent + 1 >= SILENT_HEARTBEATS_MAX:
                 return f"silent for {SILENT_HEARTBEATS_MAX} heartbeats"
+            case State.UP:
+                # Sent even while the node is heard, for it wants to hear us. Silence is counted in pings and not in
+                # time: a driver that slept must not blame the node.
+                self._silent += 1
+                self._due_us = now_us + self._heartbeat_us
+                self.write(Ping(self.next_request()))
             case State.IDLE:
                 pass
         return None

@@ -62,6 +62,8 @@ class Producing:
         self.wall_offset_us = 0
         self.topic = 0
         self.lanes: list[Lane] = []
+        self.draft = Draft()
+        """The open batch for records without a key, once the topic is located; another one after each `close`."""
         self.ended: RostraError | None = None
         self.error: RostraError | None = None
         """The first failure that no call was told of; `flush` tells."""
@@ -86,6 +88,7 @@ class Producing:
             return
         self.lanes = [Lane(self, partition) for partition in range(partitions)]
         self._sticky = chosen or 0
+        self.draft = self.lanes[self._sticky].draft
         for lane in self.lanes:
             lane.flow(now_us)
         held, self.held = self.held, []
@@ -93,11 +96,6 @@ class Producing:
             self.add(
                 now_us, record.value, record.key, record.headers, record.timestamp_us, record.partition, record.call
             )
-
-    @property
-    def draft(self) -> Draft:
-        """The open batch for records without a key; another one after each `close`."""
-        return self.lanes[self._sticky].draft
 
     def _lane_for(self, key: bytes | None, partition: int | None) -> Lane:
         if partition is None:
@@ -148,6 +146,7 @@ class Producing:
         lane.close(now_us)
         if self.settings.partition is None and lane.partition == self._sticky:
             self._sticky = (self._sticky + 1) % len(self.lanes)
+            self.draft = self.lanes[self._sticky].draft
 
     def add_many(self, now_us: int, values: Sequence[bytes | None], at: int) -> int:
         """Take as many of the values from `at` on as make one batch; where to go on."""

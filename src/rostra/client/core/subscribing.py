@@ -22,6 +22,9 @@ from rostra.model.decode import Batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.wire.messages import Credit, Push, StartAt, Subscribe, Subscribed, Unsubscribe
 
+GRANT_BYTES_MAX = 8 << 20
+"""A node counts only so much credit, whatever it is granted: more must come before that is used up."""
+
 
 class FeedState(Enum):
     WAITING = auto()
@@ -106,6 +109,7 @@ class Feed:
             self._refusals += 1
             self.retry_at_us = now_us + self.subscribing.link.pause_us(self._refusals)
         else:
+            self.state = FeedState.ENDED
             self.subscribing.end(error)
 
     def halt(self) -> None:
@@ -153,7 +157,7 @@ class Feed:
         """The application took so many bytes; credit goes back in halves, not per batch."""
         self._unread_bytes -= size
         self._owed_bytes += size
-        if self._owed_bytes * 2 >= self.subscribing.credit_bytes and self.state is FeedState.LIVE:
+        if self._owed_bytes >= self.subscribing.grant_bytes and self.state is FeedState.LIVE:
             self.subscribing.link.write(Credit(self.number, self._owed_bytes))
             self._owed_bytes = 0
 
@@ -177,6 +181,7 @@ class Subscribing:
         self.start = start
         self.partition = partition
         self.credit_bytes = credit_bytes
+        self.grant_bytes = min(credit_bytes // 2, GRANT_BYTES_MAX)
         self.link = link
         self.call = call
         """Whoever waits for the subscription to stand; zero afterwards."""

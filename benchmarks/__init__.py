@@ -1,0 +1,1 @@
+"""Rostra and its peers, driven side by side on one machine: `python -m benchmarks`."""

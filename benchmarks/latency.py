@@ -1,0 +1,78 @@
+"""From just before publish to just after receive, at 1,000 records a second."""
+
+from benchmarks import targets
+from benchmarks.contender import Endpoint, Pace, PacedContender
+from benchmarks.estimates import percentile, ratio_estimate
+from benchmarks.harness import Trial, paced_trial
+from benchmarks.ours import RostraBlocking
+from benchmarks.peers.jetstream import JetStream
+from benchmarks.peers.nats_core import NatsCore
+from benchmarks.peers.redis_streams import RedisStreams
+from benchmarks.peers.zeromq import ZeroMq
+from benchmarks.throughput import absence, durabilities
+from benchmarks.workbench import Measurement, Workbench
+
+PER_SECOND = 1000
+RECORD_BYTES = 100
+WARM_UP_RECORDS = 500
+
+
+def run(bench: Workbench) -> None:
+    ours, nats = RostraBlocking(fsync=False), NatsCore()
+    medians = measure(bench, [ours, nats])
+    if ours.name in medians and nats.name in medians:
+        ratio = ratio_estimate(medians[ours.name], medians[nats.name])
+        bench.compare("latency p50", ours, nats, ratio, "")
+        bench.judge(targets.LATENCY, ratio, durabilities(ours, nats))
+    else:
+        bench.judge(targets.LATENCY, None, absence(bench, ours, nats))
+    if bench.is_quick:
+        return
+    durable: list[PacedContender] = [
+        RostraBlocking(fsync=True),
+        RedisStreams(appendfsync="always"),
+        JetStream(sync_always=False),
+    ]
+    measure(bench, durable)
+    measure(bench, [ZeroMq(subscribers=1)])
+
+
+def measure(bench: Workbench, contenders: list[PacedContender]) -> dict[str, list[float]]:
+    """Medians per trial in µs, by contender."""
+    bench.say(f"latency at {PER_SECOND:,}/s: {', '.join(each.name for each in contenders)}")
+    return measure_started(bench, contenders, {}, {})
+
+
+def measure_started(
+    bench: Workbench,
+    waiting: list[PacedContender],
+    started: dict[str, PacedContender],
+    measurements: dict[str, Measurement],
+) -> dict[str, list[float]]:
+    """Start those that wait one inside the other, then measure all in turn."""
+    if waiting:
+        contender, *rest = waiting
+        with bench.running(contender) as endpoint:
+            if endpoint is not None:
+                started = {**started, contender.name: contender}
+                trial = paced(bench, contender, endpoint)
+                measurements = {**measurements, contender.name: trial}
+            return measure_started(bench, rest, started, measurements)
+    trials = bench.interleaved(measurements, 3)
+    medians = {}
+    for name, done in trials.items():
+        medians[name] = [percentile(trial.delays_ns, 0.5) / 1e3 for trial in done]
+        tails = [percentile(trial.delays_ns, 0.99) / 1e3 for trial in done]
+        bench.record("latency", started[name], "µs p50", medians[name], done, name)
+        bench.record("latency", started[name], "µs p99", tails, done, name)
+    return medians
+
+
+def paced(bench: Workbench, contender: PacedContender, endpoint: Endpoint) -> Measurement:
+    count = WARM_UP_RECORDS + (1500 if bench.is_quick else 3500)
+    pace = Pace(count=count, record_bytes=RECORD_BYTES, per_second=PER_SECOND)
+
+    def trial() -> Trial:
+        return paced_trial(contender, endpoint, pace, WARM_UP_RECORDS)
+
+    return trial

@@ -1,0 +1,1 @@
+"""The peers, each at the best settings its documentation names."""

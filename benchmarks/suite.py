@@ -1,0 +1,28 @@
+"""The scenarios in the order they run."""
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+
+from benchmarks import catchup, fanout, latency, memory, relay, stall, throughput
+from benchmarks.findings import Findings
+from benchmarks.servers import Servers
+from benchmarks.workbench import Workbench
+
+SCENARIOS: dict[str, Callable[[Workbench], None]] = {
+    "relay": relay.run,
+    "throughput": throughput.run,
+    "fanout": fanout.run,
+    "latency": latency.run,
+    "memory": memory.run,
+    "stall": stall.run,
+    "catchup": catchup.run,
+}
+
+
+def run_suite(console: Console, names: Sequence[str], *, is_quick: bool) -> Findings:
+    with Servers() as servers:
+        bench = Workbench(servers, console, is_quick=is_quick)
+        for name in names:
+            SCENARIOS[name](bench)
+        return bench.findings

@@ -1,0 +1,50 @@
+"""What Rostra promises: one node, 100-byte records, fsync before acknowledge unless said."""
+
+from benchmarks.findings import Bound, Target
+
+
+def times_faster(claim: str, value: float) -> Target:
+    return Target(claim=claim, bound=Bound.AT_LEAST, value=value, unit="x")
+
+
+JETSTREAM = times_faster("durable records/s against JetStream as shipped", 20.0)
+REDIS_ALWAYS = times_faster("durable records/s against Redis streams, always", 10.0)
+RABBITMQ = times_faster("durable records/s against RabbitMQ streams", 4.0)
+KAFKA = times_faster("durable records/s against Kafka as shipped, C client", 1.0)
+FAN_OUT = times_faster("deliveries/s to 10 subscribers against NATS core", 10.0)
+LATENCY = Target(
+    claim="p50 at 1,000/s, blocking client, no fsync, against NATS core",
+    bound=Bound.AT_MOST,
+    value=0.6,
+    unit="x",
+)
+RELAY = Target(
+    claim="1 KiB records, no fsync, of what a relay moves",
+    bound=Bound.AT_LEAST,
+    value=40.0,
+    unit=" %",
+)
+RELAY_FSYNC = Target(
+    claim="1 KiB records, fsync before acknowledge, of what a relay moves",
+    bound=Bound.AT_LEAST,
+    value=25.0,
+    unit=" %",
+)
+MEMORY = Target(
+    claim="growth of the node's memory by 1 GB passing through",
+    bound=Bound.BELOW,
+    value=64.0,
+    unit=" MiB",
+)
+STALL = Target(
+    claim="cost to 99 subscribers of one that stalls",
+    bound=Bound.BELOW,
+    value=5.0,
+    unit=" %",
+)
+CATCH_UP = Target(
+    claim="cost to live traffic of catch-up reads from disk",
+    bound=Bound.BELOW,
+    value=20.0,
+    unit=" %",
+)

@@ -1,0 +1,295 @@
+"""What the clients' applications do: produce in bursts, subscribe at different paces, make and delete topics.
+
+An application reacts to an answer by a later event, never inside it, as a program behind a queue would.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from rostra.client.core.effects import Ack, Deliver, Result
+from rostra.client.core.events import ClientEvent, MayDuplicate
+from rostra.client.core.options import Last, Offset, ProducerSettings, Start
+from rostra.client.core.producing import Producing
+from rostra.client.core.subscribing import FeedState, Subscribing
+from rostra.errors import RostraError
+from rostra.simulator.clients import Client
+from rostra.simulator.clock import MS_US, SECOND_US
+from rostra.simulator.history import Acked, Failed, Got, History, Made, Sent, Subscription
+from rostra.wire.messages import Acks, Topic, TopicSettings
+
+REOPEN_US = 700 * MS_US
+
+
+class Application:
+    """One client and a life of its own until `ends_us`."""
+
+    def __init__(self, client: Client, random: Random, topics: list[str], ends_us: int) -> None:
+        self.client = client
+        self.random = random
+        self.topics = topics
+        self.ends_us = ends_us
+        self.clock = client.clock
+        self.history: History = client.history
+
+    @property
+    def over(self) -> bool:
+        return self.clock.now_us >= self.ends_us
+
+    def later(self, low_us: int, high_us: int, act: Callable[..., None], *about: object) -> None:
+        self.clock.after(self.random.randint(low_us, high_us), act, *about)
+
+
+class Publisher(Application):
+    """Bursts of records to one topic, so that several batches are under way at once."""
+
+    def __init__(
+        self, client: Client, random: Random, topics: list[str], ends_us: int, acks: Acks, records: int
+    ) -> None:
+        super().__init__(client, random, topics, ends_us)
+        self.acks = acks
+        self._left = records
+        self._order = 0
+        self._generation = 0
+        self._pace_us = int(ends_us * 14 / records)
+        self._settings = ProducerSettings(
+            acks=acks,
+            batch_bytes=random.choice((200, 800, 3_000)),
+            linger_ms=random.choice((0, 0, 5)),
+            window_bytes=random.choice((3_000, 20_000)),
+            partition=random.choice((None, None, 0)),
+        )
+        self._keyed = random.random() < 0.3
+        self._producing: Producing | None = None
+        self._unsettled: dict[bytes, str] = {}
+        client.told.append(self._told)
+
+    def begin(self) -> None:
+        topic = self.random.choice(self.topics)
+        self._generation += 1
+        self.history.operations += 1
+        call = self.client.call(f"producer on {topic}", self._opened)
+        self._producing = self.client.core.open_producer(self.clock.now_us, call, topic, self._settings)
+        self.client.act()
+
+    def _opened(self, result: Result | RostraError) -> None:
+        if isinstance(result, RostraError):
+            self._producing = None
+            self.later(REOPEN_US, 2 * REOPEN_US, self._again)
+        else:
+            self.later(0, self._pace_us, self._burst)
+
+    def _again(self) -> None:
+        if not self.over:
+            self.begin()
+
+    def _burst(self) -> None:
+        producing = self._producing
+        if producing is None or self.over:
+            return
+        if producing.ended is not None:
+            self._producing = None
+            self.later(REOPEN_US, 2 * REOPEN_US, self._again)
+            return
+        for _ in range(min(self.random.choice((1, 3, 12, 30)), self._left)):
+            if producing.full:
+                break
+            self._send(producing)
+        producing.turn(self.clock.now_us)
+        self.client.act()
+        if self._left > 0:
+            self.later(self._pace_us // 3, self._pace_us, self._burst)
+
+    def _send(self, producing: Producing) -> None:
+        self._left -= 1
+        self._order += 1
+        value = b"%b.%d " % (self.client.name.encode(), self._order)
+        value += b"x" * self.random.choice((0, 20, 60, 300))
+        producer = f"{self.client.name}/{self._generation}"
+        self.history.sent[value] = Sent(value, producer, self._order, producing.name, self.acks)
+        self._unsettled[value] = producing.name
+        self.history.operations += 1
+        key = b"k%d" % self.random.randrange(5) if self._keyed else None
+        call = self.client.call(f"publish of {value[:20]!r}", partial(self._settled, value, producing))
+        producing.add(self.clock.now_us, value, key=key, call=call)
+
+    def _settled(self, value: bytes, producing: Producing, result: Result | RostraError) -> None:
+        del self._unsettled[value]
+        if isinstance(result, Ack):
+            self.history.acked[value] = Acked(value, producing.topic, result.partition, result.offset)
+        else:
+            assert isinstance(result, RostraError)
+            self.history.failed[value] = Failed(value, result)
+
+    def _told(self, event: ClientEvent) -> None:
+        if isinstance(event, MayDuplicate):
+            self.history.maybe_twice.update(value for value, topic in self._unsettled.items() if topic == event.topic)
+
+
+class Subscriber(Application):
+    """Subscribes, takes what comes at its own pace, leaves and comes again."""
+
+    def __init__(self, client: Client, random: Random, topics: list[str], ends_us: int) -> None:
+        super().__init__(client, random, topics, ends_us)
+        self._pace_us = random.choice((0, 200, 20 * MS_US, 900 * MS_US))
+        self._credit_bytes = random.choice((600, 4_000, 100_000))
+        self._stays_us = random.choice((2, 9, 60)) * SECOND_US
+        self._count = 0
+        self._untaken: deque[tuple[Subscribing, int, int]] = deque()
+        self._taking = False
+        self._subscribing: Subscribing | None = None
+        self._seen: Subscription | None = None
+        client.credit_bytes += self._credit_bytes
+
+    def begin(self) -> None:
+        self._subscribe("earliest", 0)
+
+    def _again(self) -> None:
+        if self.over:
+            # The last one stays to the end, so that convergence has somebody to show it.
+            self._subscribe("earliest", 0)
+            return
+        start = self.random.choice(("earliest", "latest", "offset", "last"))
+        self._subscribe(start, self.random.randrange(12))
+
+    def _subscribe(self, start: str, value: int) -> None:
+        topic = self.random.choice(self.topics)
+        self._count += 1
+        seen = self._seen = Subscription(f"{self.client.name}.{self._count}", topic, start, value)
+        self.history.subscriptions.append(seen)
+        self.history.operations += 1
+        asked: Start = Offset(value) if start == "offset" else Last(value) if start == "last" else start
+        subscribing = self._subscribing = self.client.core.subscribe(
+            self.clock.now_us,
+            self.client.call(f"subscription {seen.name} to {topic}", partial(self._stands, seen)),
+            topic,
+            asked,
+            credit_bytes=self._credit_bytes,
+        )
+        self.client.delivered[subscribing.number] = partial(self._delivered, seen, subscribing)
+        self.client.finished[subscribing.number] = partial(self._finished, seen)
+        self.client.act()
+
+    def _stands(self, seen: Subscription, result: Result | RostraError) -> None:
+        if isinstance(result, RostraError):
+            self._finished(seen, result)
+            return
+        seen.stands = True
+        self.later(self._stays_us // 2, self._stays_us, self._leave, seen)
+
+    def _delivered(self, seen: Subscription, subscribing: Subscribing, effect: Deliver) -> None:
+        now_us = self.clock.now_us
+        for batch in effect.batches:
+            feed = seen.feed(subscribing.topic, batch.partition)
+            feed.got += [
+                Got(now_us, offset, value) for offset, value in zip(batch.offsets(), batch.values(), strict=True)
+            ]
+            feed.reached = batch.next_offset
+            self._untaken.append((subscribing, batch.partition, batch.bytes))
+        if not self._taking:
+            self._taking = True
+            self.clock.after(self._pace_us, self._take)
+
+    def _take(self) -> None:
+        """One batch at a time, as slowly as this subscriber is; all at once when the world has healed."""
+        for _ in range(len(self._untaken) if self.over else 1):
+            self.client.core.taken(*self._untaken.popleft())
+        self.client.act()
+        self._taking = bool(self._untaken)
+        if self._taking:
+            self.clock.after(self._pace_us, self._take)
+
+    def _leave(self, seen: Subscription) -> None:
+        if seen is not self._seen or seen.ended is not None or self.over or self._subscribing is None:
+            return
+        seen.leaving = True
+        self.history.operations += 1
+        call = self.client.call(f"unsubscribe of {seen.name}", partial(self._left, seen))
+        self.client.core.unsubscribe(self.clock.now_us, call, self._subscribing)
+        self.client.act()
+
+    def _left(self, seen: Subscription, result: Result | RostraError) -> None:
+        seen.left_us = self.clock.now_us
+        self.later(REOPEN_US, 3 * REOPEN_US, self._again)
+
+    def _finished(self, seen: Subscription, error: RostraError) -> None:
+        seen.ended = error
+        if seen is self._seen and not seen.leaving:
+            self.later(REOPEN_US, 3 * REOPEN_US, self._again)
+
+    def at_end(self) -> bool:
+        """Whether the last subscription stands and has been shown all it knows of."""
+        if self._seen is None or self._subscribing is None or not self._seen.stands:
+            return False
+        return self._seen.ended is None and all(
+            feed.state is FeedState.LIVE and (feed.next or 0) >= feed.commit
+            for feed in self._subscribing.feeds.values()
+        )
+
+    def positions(self) -> None:
+        """Where the last subscription has come to, records it passed over included."""
+        if self._seen is not None and self._subscribing is not None:
+            for partition, feed in self._subscribing.feeds.items():
+                self._seen.feed(self._subscribing.topic, partition).reached = feed.next or 0
+
+
+class Keeper(Application):
+    """Makes the topics, looks at them, deletes one now and then and makes it again."""
+
+    def __init__(
+        self, client: Client, random: Random, topics: list[str], ends_us: int, settings: dict[str, TopicSettings]
+    ) -> None:
+        super().__init__(client, random, topics, ends_us)
+        self._settings = settings
+        self._volatile = random.random() < 0.5
+        self._ids: dict[str, int] = {}
+
+    def begin(self) -> None:
+        for topic in self.topics:
+            self._create(topic)
+        self.later(SECOND_US, 3 * SECOND_US, self._look)
+        if self._volatile:
+            self.later(4 * SECOND_US, 9 * SECOND_US, self._delete, self.topics[-1])
+
+    def _create(self, topic: str) -> None:
+        self.history.operations += 1
+        call = self.client.call(f"create {topic}", partial(self._created, topic))
+        self.client.core.create_topic(self.clock.now_us, call, topic, self._settings[topic])
+        self.client.act()
+
+    def _created(self, topic: str, result: Result | RostraError) -> None:
+        if isinstance(result, Topic):
+            self._ids[topic] = result.topic
+            self.history.made.append(Made(result.topic, topic))
+
+    def _delete(self, topic: str) -> None:
+        if self.over:
+            return
+        self.history.operations += 1
+        self.history.delete_asked.add(topic)
+        call = self.client.call(f"delete {topic}", partial(self._deleted, topic, self._ids.get(topic)))
+        self.client.core.delete_topic(self.clock.now_us, call, topic)
+        self.client.act()
+
+    def _deleted(self, topic: str, identity: int | None, result: Result | RostraError) -> None:
+        if result is None and identity is not None:
+            self.history.deleted.append(identity)
+        self._ids.pop(topic, None)
+        self.later(100 * MS_US, SECOND_US, self._create, topic)
+        self.later(5 * SECOND_US, 9 * SECOND_US, self._delete, topic)
+
+    def _look(self) -> None:
+        if self.over:
+            return
+        self.history.operations += 1
+        if self.random.random() < 0.5:
+            topic = self.random.choice(self.topics)
+            call = self.client.call(f"describe {topic}", lambda _: None)
+            self.client.core.describe_topic(self.clock.now_us, call, topic)
+        else:
+            self.client.core.list_topics(self.clock.now_us, self.client.call("list", lambda _: None))
+        self.client.act()
+        self.later(SECOND_US, 3 * SECOND_US, self._look)

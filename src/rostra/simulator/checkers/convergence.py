@@ -1,0 +1,23 @@
+"""After healing nobody waits: every record has its answer, every subscription is at the end of its partition."""
+
+from __future__ import annotations
+
+from rostra.simulator.history import History
+
+
+def check(history: History) -> list[str]:
+    found = [f"still waiting: {what}" for what in history.unsettled]
+    for final in history.final.values():
+        if not final.complete:
+            found.append(f"a fresh reader of {final.name}/{final.partition} came to {len(final.stored)} records only")
+    for subscription in history.subscriptions:
+        if subscription.ended is not None or subscription.leaving or not subscription.stands:
+            continue
+        for place, feed in subscription.feeds.items():
+            at_end = history.final.get(place)
+            if at_end is None or at_end.damaged_at is not None:
+                continue
+            last = max((one.offset for one in at_end.stored if not one.control), default=-1)
+            if feed.reached <= last:
+                found.append(f"{subscription.name} came to {feed.reached} of {at_end.name}/{place[1]}, end {last + 1}")
+    return found

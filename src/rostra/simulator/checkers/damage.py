@@ -1,0 +1,23 @@
+"""Damaged bytes are reported and never served; nothing is called damaged that no fault has touched."""
+
+from __future__ import annotations
+
+from rostra.errors import PartitionDamaged
+from rostra.simulator.history import History
+
+
+def check(history: History) -> list[str]:
+    found: list[str] = []
+    for final in history.final.values():
+        if final.served_damage:
+            found.append(f"{final.name}/{final.partition} was served with {final.served_damage}")
+    names = {final.name: final.topic for final in history.final.values()}
+    for name, partition, offset in sorted(history.damage_told):
+        topic = names.get(name)
+        if topic is not None and name not in history.delete_asked and (topic, partition) not in history.flipped:
+            found.append(f"{name}/{partition} was called damaged at {offset}, but no fault has touched it")
+    for subscription in history.subscriptions:
+        error = subscription.ended
+        if isinstance(error, PartitionDamaged) and history.damage_of(error.topic, error.partition) is None:
+            found.append(f"{subscription.name} was served damaged bytes of {error.topic}/{error.partition}")
+    return found

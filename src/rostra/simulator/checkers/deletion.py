@@ -1,0 +1,29 @@
+"""A topic that was made is there; one that was deleted is gone, and its subscriptions heard why."""
+
+from __future__ import annotations
+
+from rostra.errors import PartitionDamaged, TopicError
+from rostra.simulator.history import History
+
+
+def check(history: History) -> list[str]:
+    found: list[str] = []
+    for made in history.made:
+        if made.topic not in history.listed and made.name not in history.delete_asked:
+            found.append(f"topic {made.name} was made, never deleted, and is gone")
+    for topic in history.deleted:
+        if topic in history.listed:
+            found.append(f"topic {history.listed[topic]} was deleted and is there")
+    names = list(history.listed.values())
+    if len(names) != len(set(names)):
+        found.append(f"two topics have one name: {sorted(names)}")
+    for subscription in history.subscriptions:
+        topics = {topic for topic, _ in subscription.feeds}
+        if subscription.left_us is None and not subscription.leaving and any(t in history.deleted for t in topics):
+            if not isinstance(subscription.ended, TopicError | PartitionDamaged):
+                found.append(f"{subscription.name} on a deleted topic ended with {subscription.ended!r}")
+    for subscription in history.subscriptions:
+        for feed in subscription.feeds.values():
+            if subscription.left_us is not None and feed.got and feed.got[-1].at_us > subscription.left_us:
+                found.append(f"{subscription.name} got {feed.got[-1].offset} after its unsubscribe was acknowledged")
+    return found

@@ -1,0 +1,15 @@
+"""Nothing but typed errors comes out, anywhere."""
+
+from __future__ import annotations
+
+from rostra.errors import RemoteError, RostraError
+from rostra.simulator.history import History
+
+
+def check(history: History) -> list[str]:
+    found = list(history.escaped)
+    told = [failed.error for failed in history.failed.values()]
+    told += [subscription.ended for subscription in history.subscriptions if subscription.ended is not None]
+    found += [f"an untyped error was told: {error!r}" for error in told if not isinstance(error, RostraError)]
+    found += [f"an error has no name here: {error!r}" for error in told if isinstance(error, RemoteError)]
+    return found

@@ -1,0 +1,43 @@
+"""What was acknowledged at `owner` or `all` is readable at its offset."""
+
+from __future__ import annotations
+
+from rostra.simulator.history import Acked, FinalPartition, History
+
+
+def check(history: History) -> list[str]:
+    found: list[str] = []
+    by_place = {
+        place: {stored.offset: stored.value for stored in final.stored} for place, final in history.final.items()
+    }
+    values = {place: set(stored.values()) for place, stored in by_place.items()}
+    for acked in history.acked.values():
+        if history.sent[acked.value].acks == "none":
+            continue
+        place = acked.topic, acked.partition
+        final = history.final.get(place)
+        if final is None:
+            if history.sent[acked.value].topic not in history.delete_asked:
+                found.append(f"{acked.value!r} was acknowledged, but its partition {place} is gone")
+            continue
+        if _excused(history, final, acked, values[place]):
+            continue
+        if acked.offset < 0:
+            if acked.value not in values[place]:
+                found.append(f"{acked.value!r} was acknowledged in {final.name}/{final.partition}, but is not there")
+        elif by_place[place].get(acked.offset) != acked.value:
+            there = by_place[place].get(acked.offset)
+            found.append(
+                f"{acked.value!r} was acknowledged at {final.name}/{final.partition}:{acked.offset}, there is {there!r}"
+            )
+    return found
+
+
+def _excused(history: History, final: FinalPartition, acked: Acked, values: set[bytes | None]) -> bool:
+    """Expired by retention, or behind damage that the node reported."""
+    damaged_at = history.damage_of(final.name, final.partition)
+    if acked.offset < 0:
+        # Nobody knows where it was: it may have been in what is gone.
+        return damaged_at is not None or final.first > 0
+    expires = final.settings.retention_ms > 0 or final.settings.retention_bytes > 0
+    return (damaged_at is not None and acked.offset >= damaged_at) or (expires and acked.offset < final.first)

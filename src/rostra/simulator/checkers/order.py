@@ -1,0 +1,25 @@
+"""Within a partition, the records of one producer lie in the order in which they were sent."""
+
+from __future__ import annotations
+
+from rostra.simulator.history import History
+
+
+def check(history: History) -> list[str]:
+    found: list[str] = []
+    for final in history.final.values():
+        last: dict[str, int] = {}
+        seen: set[bytes] = set()
+        for stored in final.stored:
+            sent = history.sent.get(stored.value) if stored.value is not None else None
+            if sent is None or sent.value in seen:
+                # A repeat that the client announced stands behind records sent later; its first place counts.
+                continue
+            seen.add(sent.value)
+            if sent.order < last.get(sent.producer, -1):
+                found.append(
+                    f"{final.name}/{final.partition}:{stored.offset} holds record {sent.order} of {sent.producer}"
+                    f" behind its record {last[sent.producer]}"
+                )
+            last[sent.producer] = max(sent.order, last.get(sent.producer, -1))
+    return found

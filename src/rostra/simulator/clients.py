@@ -1,0 +1,205 @@
+"""A client in the simulator: the client's core, driven on virtual time over simulated links."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from random import Random
+from typing import assert_never
+
+from rostra.client.core.core import Core
+from rostra.client.core.effects import (
+    Acknowledged,
+    ClientEffect,
+    Deliver,
+    Dial,
+    Done,
+    Fail,
+    Finish,
+    HangUp,
+    Refused,
+    Result,
+    Resume,
+    Tell,
+    Write,
+)
+from rostra.client.core.events import ClientEvent
+from rostra.client.core.options import Options
+from rostra.errors import PartitionDamaged, PeerViolation, RostraError, from_wire
+from rostra.simulator.clock import EPOCH_US, Clock
+from rostra.simulator.history import History
+from rostra.simulator.links import BUFFER_HIGH, Link, Network
+from rostra.simulator.trace import Trace
+from rostra.wire.frames import FROM_NODE, FrameReader
+from rostra.wire.messages import Ended, Failed, NodeMessage
+
+FRAME_BYTES_MAX = 8 << 20
+
+Outcome = Callable[[Result | RostraError], None]
+
+
+class Client:
+    """What an application holds in its hands. Calls are answered through the function given with them."""
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        trace: Trace,
+        history: History,
+        network: Network,
+        options: Options,
+        random: Random,
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.trace = trace
+        self.history = history
+        self.network = network
+        self.core = Core(options, random, EPOCH_US)
+        self.delivered: dict[int, Callable[[Deliver], None]] = {}
+        self.finished: dict[int, Callable[[RostraError], None]] = {}
+        self.resumed: dict[int, Callable[[], None]] = {}
+        self.told: list[Callable[[ClientEvent], None]] = []
+        self.credit_bytes = 0
+        """What its subscriptions have granted together: no more may be under way to it."""
+        self._link: Link | None = None
+        self._reader: FrameReader[NodeMessage] | None = None
+        self._call = 0
+        self._waiting: dict[int, tuple[str, Outcome]] = {}
+        self._armed_us: int | None = None
+
+    # --- the application's side ----------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> list[str]:
+        return [what for what, _ in self._waiting.values()]
+
+    def call(self, what: str, outcome: Outcome) -> int:
+        """A number under which the core will answer."""
+        self._call += 1
+        self._waiting[self._call] = (what, outcome)
+        return self._call
+
+    def start(self) -> None:
+        self.core.start(self.clock.now_us, self.call("connect", lambda _: None))
+        self.act()
+
+    def act(self) -> None:
+        """Carry out what the core wants after the application or the network did something to it."""
+        try:
+            while effects := self.core.take():
+                for effect in effects:
+                    self._carry_out(effect)
+            due_us = self.core.deadline_us()
+        except Exception:
+            self._escaped("acting")
+            return
+        if due_us is not None and (self._armed_us is None or due_us < self._armed_us):
+            self._armed_us = max(due_us, self.clock.now_us)
+            self.clock.at(self._armed_us, self._tick, self._armed_us)
+
+    def _carry_out(self, effect: ClientEffect) -> None:
+        match effect:
+            case Write():
+                if self._link is not None and self._link.number == effect.link and self._link.client_open:
+                    chunk = b"".join(effect.buffers)
+                    self.trace.note(self.name, "sends", chunk)
+                    self._link.up.send(chunk)
+            case Done():
+                self._answer(effect.call, effect.result)
+            case Fail():
+                self._answer(effect.call, effect.error)
+            case Deliver():
+                deliver = self.delivered.get(effect.subscription)
+                if deliver is not None:
+                    deliver(effect)
+            case Finish():
+                self.trace.note(self.name, "finish", b"%d" % effect.subscription, effect)
+                self.delivered.pop(effect.subscription, None)
+                self.finished.pop(effect.subscription)(effect.error)
+            case Acknowledged() | Refused():
+                pass
+            case Resume():
+                resumed = self.resumed.get(effect.producer)
+                if resumed is not None:
+                    resumed()
+            case Dial():
+                self._link = self.network.dial(self, effect.link)
+                self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+                self.trace.note(self.name, "dials", b"%d" % effect.link, effect.link)
+            case HangUp():
+                if self._link is not None and self._link.number == effect.link:
+                    self._link.client_closes()
+            case Tell():
+                self.trace.note(self.name, "event", said=effect.event)
+                for told in self.told:
+                    told(effect.event)
+            case _:
+                assert_never(effect)
+
+    def _answer(self, call: int, result: Result | RostraError) -> None:
+        if not call:
+            return
+        what, outcome = self._waiting.pop(call)
+        self.trace.note(self.name, "answered", b"%d" % call, (what, result))
+        outcome(result)
+
+    def _tick(self, armed_us: int) -> None:
+        if self._armed_us != armed_us:
+            return
+        self._armed_us = None
+        try:
+            self.core.tick(self.clock.now_us)
+        except Exception:
+            self._escaped("ticking")
+        self.act()
+
+    def _escaped(self, where: str) -> None:
+        self.history.escaped.append(f"{self.name} {where}: {traceback.format_exc()}")
+        self.trace.note(self.name, "escaped", said=where)
+
+    # --- the network's side --------------------------------------------------------------------------
+
+    def opened(self, link: Link) -> None:
+        self.core.opened(self.clock.now_us, link.number)
+        self.act()
+
+    def received(self, link: Link, chunk: bytes) -> None:
+        if link is not self._link or self._reader is None:
+            return
+        self.trace.note(self.name, "received", chunk)
+        try:
+            for message, payload in self._reader.feed(chunk):
+                self._observe(message)
+                self.core.received(self.clock.now_us, link.number, message, payload)
+        except PeerViolation:
+            self._escaped("reading")
+        except Exception:
+            self._escaped("receiving")
+        self.act()
+
+    def _observe(self, message: NodeMessage) -> None:
+        """The node's word that a partition is damaged, to whichever request it came."""
+        if isinstance(message, Ended | Failed):
+            error = from_wire(message.code, message.carried)
+            if isinstance(error, PartitionDamaged):
+                self.history.damage_told.add((error.topic, error.partition, error.offset))
+
+    def lost(self, link: Link, reason: str) -> None:
+        self.watch(link)
+        self.trace.note(self.name, "lost", reason.encode(), reason)
+        self.core.lost(self.clock.now_us, link.number, reason)
+        self.act()
+
+    def watch(self, link: Link) -> None:
+        bound = BUFFER_HIGH + 3 * self.credit_bytes + (32 << 10)
+        self.history.level("bytes under way to a client", link.down.in_flight_bytes_max, bound)
+
+    def congested(self, link: Link) -> None:
+        self.core.congested(link.number)
+        self.act()
+
+    def drained(self, link: Link) -> None:
+        self.core.drained(link.number)
+        self.act()

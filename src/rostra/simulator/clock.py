@@ -1,0 +1,51 @@
+"""Virtual time: a heap of events, and sources of chance that a seed decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+SECOND_US = 1_000_000
+MS_US = 1_000
+EPOCH_US = 1_700_000_000 * SECOND_US
+"""The time of day when a simulation begins."""
+
+
+def chance(seed: int, purpose: str) -> Random:
+    """A generator of its own for each purpose: drawing more for one does not disturb the others.
+
+    A text as seed is hashed by SHA-512 and not by `hash()`, so it is the same in every process.
+    """
+    return Random(f"{seed}/{purpose}")
+
+
+class Clock:
+    """Events in order of time; those of the same time in the order in which they were set."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self.events = 0
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+
+    def at(self, time_us: int, act: Callable[..., None], *about: Any) -> None:
+        self._sequence += 1
+        heappush(self._heap, (max(time_us, self.now_us), self._sequence, act, about))
+
+    def after(self, delay_us: int, act: Callable[..., None], *about: Any) -> None:
+        self._sequence += 1
+        heappush(self._heap, (self.now_us + delay_us, self._sequence, act, about))
+
+    def run_until(self, time_us: int, done: Callable[[], bool] | None = None) -> bool:
+        """Lets events happen up to this time, or until `done`; whether `done` came true."""
+        heap = self._heap
+        while heap and heap[0][0] <= time_us:
+            if done is not None and done():
+                return True
+            self.now_us, _, act, about = heappop(heap)
+            self.events += 1
+            act(*about)
+        self.now_us = max(self.now_us, time_us)
+        return done is not None and done()

@@ -1,0 +1,110 @@
+"""Which faults a seed suffers and how hard, and how often each took effect.
+
+A seed that has all faults at once hides bugs behind each other: each seed draws its own mixture (a swarm).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from random import Random
+
+import msgspec
+
+from rostra.simulator.clock import MS_US, SECOND_US
+
+
+class Fault(StrEnum):
+    """Columns of the summary; each counts what took effect, not what was attempted."""
+
+    CUT = "connections cut"
+    DROPPED = "messages dropped"
+    TORN_FRAME = "frames torn"
+    HALF_OPEN = "links half open"
+    DELAYED = "messages delayed"
+    OVERTAKEN = "messages overtaken"
+    PAUSED = "inputs paused"
+    KILLED = "processes killed"
+    POWER_CUT = "power cuts"
+    CUT_SYNC = "syncs cut short"
+    LOST_BYTES = "bytes lost"
+    TORN_WRITE = "writes torn"
+    FLIPPED = "bits flipped"
+    FULL = "writes refused"
+    FAILED_SYNC = "syncs failed"
+    FAILED_WRITE = "writes failed"
+    SLOW = "slow syncs"
+    SKEWED = "batches under skew"
+    STOPPED = "graceful restarts"
+
+
+class Tally:
+    """How often each fault took effect in one seed."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Fault, int] = dict.fromkeys(Fault, 0)
+
+    def add(self, fault: Fault, count: int = 1) -> None:
+        self.counts[fault] += count
+
+
+class Swarm(msgspec.Struct, frozen=True):
+    """What one seed draws. An interval of zero means: never; a probability is per message or per sync."""
+
+    delay_us: tuple[int, int]
+    spike: float
+    spike_us: int
+    bytes_per_ms: int
+    cut_every_us: int
+    half_open: float
+    pause_every_us: int
+    pause_us: int
+    kill_every_us: int
+    power_every_us: int
+    down_us: int
+    stop_every_us: int
+    flip_every_us: int
+    full_every_us: int
+    full_us: int
+    sync_fails: float
+    write_fails: float
+    skew_every_us: int
+    skew_us: int
+    sync_us: tuple[int, int]
+    slow: float
+    slow_us: int
+    turn_us: int
+
+    @staticmethod
+    def draw(random: Random) -> Swarm:
+        def every(chance: float, low_s: float, high_s: float) -> int:
+            return int(random.uniform(low_s, high_s) * SECOND_US) if random.random() < chance else 0
+
+        def maybe(chance: float, low: float, high: float) -> float:
+            return random.uniform(low, high) if random.random() < chance else 0.0
+
+        fastest = random.randint(50, 800)
+        return Swarm(
+            delay_us=(fastest, fastest + random.randint(50, 3_000)),
+            spike=maybe(0.5, 0.002, 0.05),
+            spike_us=random.choice((5, 40, 300)) * MS_US,
+            bytes_per_ms=random.choice((100, 2_000, 20_000)),
+            cut_every_us=every(0.6, 0.7, 8),
+            half_open=maybe(0.5, 0.1, 0.6),
+            pause_every_us=every(0.4, 1, 10),
+            pause_us=random.choice((5, 80, 1_500)) * MS_US,
+            kill_every_us=every(0.4, 2, 12),
+            power_every_us=every(0.5, 2, 12),
+            down_us=random.choice((10, 200, 2_500)) * MS_US,
+            stop_every_us=every(0.25, 4, 15),
+            flip_every_us=every(0.2, 5, 20),
+            full_every_us=every(0.35, 1, 10),
+            full_us=random.choice((2, 60, 2_000)) * MS_US,
+            sync_fails=maybe(0.2, 0.002, 0.02),
+            write_fails=maybe(0.15, 0.002, 0.02),
+            skew_every_us=every(0.4, 1, 8),
+            skew_us=random.choice((2, 500, 20_000)) * MS_US,
+            sync_us=(200, random.choice((400, 1_500, 5_000))),
+            slow=maybe(0.4, 0.01, 0.1),
+            slow_us=random.choice((30, 200, 900)) * MS_US,
+            turn_us=random.choice((0, 30, 400)),
+        )

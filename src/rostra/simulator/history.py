@@ -1,0 +1,149 @@
+"""What could be seen from outside in one seed. Checkers judge by this and by nothing else.
+
+Values are unique: a value names the record that an application sent.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rostra.errors import RostraError
+from rostra.wire.messages import Acks, TopicSettings
+
+
+class Sent(NamedTuple):
+    """An application gave this record to its producer; `order` counts the producer's records."""
+
+    value: bytes
+    producer: str
+    order: int
+    topic: str
+    acks: Acks
+
+
+class Acked(NamedTuple):
+    """The producer was told where the record is stored; offset -1: only that it is."""
+
+    value: bytes
+    topic: int
+    partition: int
+    offset: int
+
+
+class Failed(NamedTuple):
+    """The producer was told that the record is given up."""
+
+    value: bytes
+    error: RostraError
+
+
+class Got(NamedTuple):
+    """One record shown to a subscriber."""
+
+    at_us: int
+    offset: int
+    value: bytes | None
+
+
+class Feed:
+    """What one subscription got of one partition."""
+
+    def __init__(self, topic: int, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.got: list[Got] = []
+        self.reached = 0
+        """The offset behind the last one that the client was shown or passed over."""
+
+
+class Subscription:
+    """One subscription from its first word to its last."""
+
+    def __init__(self, name: str, topic: str, start: str, value: int) -> None:
+        self.name = name
+        self.topic = topic
+        self.start = start
+        self.value = value
+        self.feeds: dict[tuple[int, int], Feed] = {}
+        self.stands = False
+        self.left_us: int | None = None
+        """When unsubscribing was acknowledged."""
+        self.leaving = False
+        self.ended: RostraError | None = None
+
+    def feed(self, topic: int, partition: int) -> Feed:
+        place = topic, partition
+        if place not in self.feeds:
+            self.feeds[place] = Feed(topic, partition)
+        return self.feeds[place]
+
+
+class Stored(NamedTuple):
+    """A record or a control record as a fresh reader got it at the end."""
+
+    offset: int
+    value: bytes | None
+    control: bool
+
+
+class FinalPartition:
+    """A partition as a fresh reader found it after healing, through the wire."""
+
+    def __init__(self, topic: int, name: str, partition: int, settings: TopicSettings) -> None:
+        self.topic = topic
+        self.name = name
+        self.partition = partition
+        self.settings = settings
+        self.first = 0
+        self.commit = 0
+        self.bytes = 0
+        self.stored: list[Stored] = []
+        self.damaged_at: int | None = None
+        """Where the node said that damage begins."""
+        self.served_damage: str = ""
+        """What was wrong with the bytes that it served, if anything was."""
+        self.complete = False
+        """The reader came to the commit offset, or to the damage."""
+
+
+class Made(NamedTuple):
+    topic: int
+    name: str
+
+
+class History:
+    def __init__(self) -> None:
+        self.sent: dict[bytes, Sent] = {}
+        self.acked: dict[bytes, Acked] = {}
+        self.failed: dict[bytes, Failed] = {}
+        self.subscriptions: list[Subscription] = []
+        self.made: list[Made] = []
+        """Topics whose creation was acknowledged."""
+        self.delete_asked: set[str] = set()
+        self.deleted: list[int] = []
+        """Topics whose deletion was acknowledged."""
+        self.maybe_twice: set[bytes] = set()
+        """Records that a client said may be stored twice."""
+        self.damage_told: set[tuple[str, int, int]] = set()
+        """(topic name, partition, offset) that the node reported as damaged."""
+        self.flipped: set[tuple[int, int]] = set()
+        """(topic, partition) whose files a fault has damaged."""
+        self.unsettled: list[str] = []
+        """What was still waiting when the time to converge was over."""
+        self.final: dict[tuple[int, int], FinalPartition] = {}
+        self.listed: dict[int, str] = {}
+        """Topics by id at the end."""
+        self.levels: dict[str, tuple[int, int]] = {}
+        """The highest level seen of each queue, and its bound."""
+        self.escaped: list[str] = []
+        """Exceptions that came out where only typed errors may."""
+        self.operations = 0
+
+    def level(self, queue: str, size: int, bound: int) -> None:
+        if size > self.levels.get(queue, (-1, 0))[0]:
+            self.levels[queue] = (size, bound)
+
+    def damage_of(self, name: str, partition: int) -> int | None:
+        """From which offset on the node reported damage, if it did."""
+        told = [at for topic, index, at in self.damage_told if topic == name and index == partition]
+        return min(told, default=None)

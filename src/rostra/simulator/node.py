@@ -1,0 +1,439 @@
+"""The node in the simulator: a broker, its disk and its connections, driven on virtual time."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any, assert_never
+
+import msgspec
+
+from rostra.broker.api import (
+    Accept,
+    AskDrain,
+    Boot,
+    BrokerEffect,
+    BrokerInput,
+    CloseConn,
+    Congest,
+    Drain,
+    FindLast,
+    Greeted,
+    Listen,
+    Lose,
+    PushTo,
+    Receive,
+    Reply,
+    Stop,
+    Stopped,
+    Survey,
+    SyncBroke,
+)
+from rostra.broker.broker import Broker, Identity
+from rostra.broker.disk import Disk, Job
+from rostra.broker.settings import BrokerSettings
+from rostra.errors import PeerViolation, StorageError, SyncFailed
+from rostra.fabric.api import (
+    Append,
+    Drop,
+    Note,
+    Now,
+    Open,
+    Persist,
+    Read,
+    Send,
+    SetTimer,
+    Sync,
+    TimerFired,
+    Trim,
+    Truncate,
+)
+from rostra.fabric.solo.machine import Solo
+from rostra.log.facts import LogSettings
+from rostra.log.store import Store
+from rostra.model.ids import ClusterId, NodeId
+from rostra.safeguards import Without
+from rostra.simulator.clock import EPOCH_US, MS_US, Clock
+from rostra.simulator.faults import Fault, Swarm, Tally
+from rostra.simulator.files import FaultyFiles
+from rostra.simulator.history import History
+from rostra.simulator.links import Link, Network
+from rostra.simulator.trace import Trace
+from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
+from rostra.wire.messages import ClientMessage, Publish
+
+LOG_SETTINGS = LogSettings(index_every_bytes=512, indexes_cached_max=8, files_open_max=16, journal_bytes=8 << 10)
+SYNC_AGAIN_US = 20 * MS_US
+"""How long after a full disk refused a sync the next is tried."""
+
+
+class Node:
+    def __init__(
+        self,
+        clock: Clock,
+        trace: Trace,
+        swarm: Swarm,
+        tally: Tally,
+        history: History,
+        files: FaultyFiles,
+        settings: BrokerSettings,
+        random: Random,
+        without: Without,
+    ) -> None:
+        self.clock = clock
+        self.trace = trace
+        self.swarm = swarm
+        self.tally = tally
+        self.history = history
+        self.files = files
+        self.settings = settings
+        self.random = random
+        self.without = without
+        self.network: Network
+        self.skew_us = 0
+        self.healed = False
+        self.incarnation = 0
+        self.host_up = True
+        self.listening = False
+        self.broker: Broker | None = None
+        self.stopped: Callable[[], None] = lambda: None
+        """Called when a graceful stop is through."""
+        self.broke: Callable[[], None] = lambda: None
+        """Called when the node will acknowledge nothing until it is started anew."""
+        self._disk: Disk
+        self._paused_until_us = 0
+        self._waiting: list[BrokerInput] = []
+        self._links: dict[int, Link] = {}
+        self._readers: dict[int, FrameReader[ClientMessage]] = {}
+        self._timers: dict[str, int] = {}
+        self._flushing = False
+        self._syncing = False
+        self._sync_due = False
+        self._identity = Identity(ClusterId(1), NodeId(1))
+
+    # --- starting and stopping -----------------------------------------------------------------------
+
+    @property
+    def up(self) -> bool:
+        return self.broker is not None
+
+    @property
+    def needs_restart(self) -> bool:
+        return self.broker is not None and self.broker.broken is not None
+
+    def start(self) -> bool:
+        """Whether the disk let it start."""
+        assert self.broker is None
+        self.incarnation += 1
+        store = Store(self.files, LOG_SETTINGS, self.without)
+        self._disk = Disk(store)
+        try:
+            boot, recovery = self._disk.boot()
+        except StorageError as error:
+            self.trace.note("node", "no start", said=error)
+            return False
+        except Exception:
+            self._escaped("starting")
+            return False
+        for found in recovery.notes:
+            self.trace.note("node", "recovery", found.event.encode(), found)
+        self.broker = Broker(self._identity, Solo(self.without), self.settings, self.random, self.without)
+        self.trace.note("node", "start", said=f"incarnation {self.incarnation}, {len(boot.logs)} logs")
+        self._later(self.random.randrange(5 * MS_US), self._feed, boot)
+        return True
+
+    def die(self, *, power: bool) -> None:
+        """All that is in memory is gone; after a power cut also what the disk was not yet made to keep."""
+        self.trace.note("node", "power cut" if power else "kill")
+        if self.up:
+            self.tally.add(Fault.POWER_CUT if power else Fault.KILLED)
+            if power and self._syncing:
+                self.tally.add(Fault.CUT_SYNC)
+        self._forget_everything(silently=power)
+        if power:
+            self.host_up = False
+            self.files.crash()
+
+    def _forget_everything(self, *, silently: bool) -> None:
+        self.incarnation += 1
+        self.broker = None
+        self.listening = False
+        self._paused_until_us = 0
+        self._waiting.clear()
+        self._readers.clear()
+        self._timers.clear()
+        self._flushing = self._syncing = self._sync_due = False
+        links, self._links = self._links, {}
+        self.network.node_died(list(links.values()), silently=silently)
+
+    def stop(self) -> None:
+        if self.up:
+            self._feed(Stop())
+
+    def _close(self) -> None:
+        """The broker is done: write everything down and leave."""
+        try:
+            self._disk.flush()
+            self._disk.store.close(clean=True)
+        except StorageError as error:
+            self.trace.note("node", "unclean", said=error)
+        except Exception:
+            self._escaped("closing")
+        self.tally.add(Fault.STOPPED)
+        self._forget_everything(silently=False)
+        self.stopped()
+
+    def pause(self, duration_us: int) -> None:
+        if self.up and not self._paused_until_us:
+            self._paused_until_us = self.clock.now_us + duration_us
+            self.trace.note("node", "pause", said=duration_us)
+            self._later(duration_us, self._resume)
+
+    def _resume(self) -> None:
+        self._paused_until_us = 0
+        waiting, self._waiting = self._waiting, []
+        self.trace.note("node", "resume", said=f"{len(waiting)} inputs")
+        self.tally.add(Fault.PAUSED, len(waiting))
+        incarnation = self.incarnation
+        for given in waiting:
+            if self.incarnation == incarnation:
+                self._feed(given)
+
+    def _later(self, delay_us: int, act: Callable[..., None], *about: Any) -> None:
+        """Unless the process has ended by then."""
+        self.clock.after(delay_us, self._if_alive, self.incarnation, act, about)
+
+    def _if_alive(self, incarnation: int, act: Callable[..., None], about: tuple[Any, ...]) -> None:
+        if incarnation == self.incarnation:
+            act(*about)
+
+    def _escaped(self, where: str) -> None:
+        self.history.escaped.append(f"{where}: {traceback.format_exc()}")
+        self.trace.note("node", "escaped", said=where)
+
+    # --- the broker ----------------------------------------------------------------------------------
+
+    def _feed(self, given: BrokerInput) -> None:
+        broker = self.broker
+        if broker is None:
+            return
+        if self._paused_until_us and not isinstance(given, Boot):
+            self._waiting.append(given)
+            return
+        now_us = self.clock.now_us
+        if isinstance(given, SyncBroke):
+            self.broke()
+        try:
+            effects = broker.step(Now(now_us, EPOCH_US + now_us + self.skew_us), given)
+            for effect in effects:
+                self._carry_out(effect)
+        except Exception:
+            self._escaped(f"stepping {type(given).__name__}")
+            self.die(power=False)
+            return
+        if not self._flushing and self.broker is not None:
+            self._flushing = True
+            self._later(self.random.randint(0, self.swarm.turn_us), self._flush)
+
+    def _carry_out(self, effect: BrokerEffect) -> None:
+        match effect:
+            case Reply():
+                self._send(effect.conn, encode(effect.message), effect.message)
+            case PushTo():
+                size = sum(map(len, effect.batches))
+                self._send(
+                    effect.conn, b"".join((encode(effect.message, size), *effect.batches)), (effect.message, size)
+                )
+            case Append() | Sync() | Open() | Drop() | Truncate() | Trim():
+                self._disk.change(effect)
+            case Read() | FindLast() | Survey():
+                self._later(self._disk_us(), self._look_up, effect)
+            case SetTimer():
+                self._set_timer(effect)
+            case Note():
+                self.trace.note("node", effect.level, effect.event.encode(), effect)
+            case AskDrain():
+                self._later(self.random.randint(0, self.swarm.turn_us), self._feed, Drain(effect.conn))
+            case Greeted():
+                reader = self._readers.get(effect.conn)
+                if reader is not None:
+                    reader.frame_bytes_max = self.settings.frame_bytes_max
+            case CloseConn():
+                link = self._links.get(effect.conn)
+                if link is not None:
+                    link.node_closes()
+            case Persist():
+                self._run(self._disk.begin_persist(effect), 0, syncs=False)
+            case Listen():
+                self.listening = True
+            case Stopped():
+                self._later(0, self._close)
+            case Send():
+                raise AssertionError("a node alone has no peers")
+            case _:
+                assert_never(effect)
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        if effect.at_us is None:
+            self._timers.pop(effect.timer, None)
+            return
+        self._timers[effect.timer] = effect.at_us
+        self._later(max(effect.at_us - self.clock.now_us, 0), self._timer, effect.timer, effect.at_us)
+
+    def _timer(self, timer: str, at_us: int) -> None:
+        if self._timers.get(timer) == at_us:
+            del self._timers[timer]
+            self.trace.note("node", "timer", timer.encode(), timer)
+            self._feed(TimerFired(timer))
+            self._watch_levels()
+
+    # --- the disk ------------------------------------------------------------------------------------
+
+    def _disk_us(self) -> int:
+        low, high = self.swarm.sync_us
+        took_us = low + int(self.random.random() * (high - low))
+        if self.swarm.slow and not self.healed and self.random.random() < self.swarm.slow:
+            self.tally.add(Fault.SLOW)
+            took_us += int(self.random.random() * self.swarm.slow_us)
+        return took_us
+
+    def _flush(self) -> None:
+        self._flushing = False
+        try:
+            happened = self._disk.flush()
+        except Exception:
+            self._escaped("flushing")
+            self.die(power=False)
+            return
+        for given in happened:
+            self.trace.note("node", "disk", type(given).__name__.encode(), given)
+            self._feed(given)
+        self._begin_sync()
+
+    def _begin_sync(self) -> None:
+        if self._syncing or self.broker is None:
+            return
+        try:
+            job = self._disk.begin_sync()
+        except Exception:
+            self._escaped("beginning a sync")
+            self.die(power=False)
+            return
+        if job is not None:
+            self._syncing = True
+            self._run(job, 0, syncs=True)
+        elif self._disk.wants_sync and not self._sync_due:
+            self._sync_due = True
+            self._later(SYNC_AGAIN_US, self._sync_again)
+
+    def _sync_again(self) -> None:
+        self._sync_due = False
+        self._flush()
+
+    def _run(self, job: Job, at: int, *, syncs: bool) -> None:
+        """One file after the other, each taking its time: a power cut may come in between."""
+        try:
+            if at > 0:
+                job.calls[at - 1]()
+            if at < len(job.calls):
+                share_us = self._disk_us() // len(job.calls)
+                self._later(share_us, partial(self._run, job, at + 1, syncs=syncs))
+                return
+            happened = job.finish()
+        except SyncFailed as error:
+            self.trace.note("node", "sync failed", said=error)
+            happened = [SyncBroke(error)]
+        except Exception:
+            self._escaped("syncing")
+            self.die(power=False)
+            return
+        if syncs:
+            self._syncing = False
+        for given in happened:
+            self.trace.note("node", "done", type(given).__name__.encode(), given)
+            self._feed(given)
+        if syncs:
+            self._begin_sync()
+
+    def _look_up(self, effect: Read | FindLast | Survey) -> None:
+        try:
+            given = self._disk.look_up(effect)
+        except Exception:
+            self._escaped(f"looking up {effect}")
+            self.die(power=False)
+            return
+        self.trace.note("node", "looked up", said=given)
+        self._feed(given)
+
+    # --- connections ---------------------------------------------------------------------------------
+
+    def accept(self, link: Link) -> None:
+        self._links[link.conn] = link
+        self._readers[link.conn] = FrameReader(FROM_CLIENT)
+        self.trace.note("node", "accept", b"%d" % link.conn, f"{link.conn} from {link.client.name}")
+        self._feed(Accept(link.conn))
+
+    def received(self, link: Link, chunk: bytes) -> None:
+        reader = self._readers.get(link.conn)
+        if reader is None:
+            return
+        self.trace.note("node", "received", chunk, (link.conn, len(chunk)))
+        try:
+            messages = reader.feed(chunk)
+        except PeerViolation:
+            self._escaped(f"reading from {link.client.name}")
+            link.node_closes()
+            return
+        for message, payload in messages:
+            if self.skew_us and isinstance(message, Publish):
+                self.tally.add(Fault.SKEWED)
+            self._feed(Receive(link.conn, message, payload))
+
+    def lost(self, link: Link) -> None:
+        self._links.pop(link.conn, None)
+        self._readers.pop(link.conn, None)
+        self.trace.note("node", "lost", b"%d" % link.conn, link.conn)
+        self._feed(Lose(link.conn))
+
+    def congested(self, link: Link) -> None:
+        if link.conn in self._links:
+            self._feed(Congest(link.conn))
+
+    def drained(self, link: Link) -> None:
+        if link.conn in self._links:
+            self._feed(Drain(link.conn))
+
+    def _send(self, conn: int, frame: bytes, said: object) -> None:
+        link = self._links.get(conn)
+        if link is not None:
+            self.trace.note("node", "sends", frame, (conn, said))
+            link.down.send(frame)
+
+    # --- levels --------------------------------------------------------------------------------------
+
+    def _watch_levels(self) -> None:
+        broker = self.broker
+        if broker is None:
+            return
+        level, settings = self.history.level, self.settings
+        level("tail bytes", broker.tails.bytes, settings.tail_bytes_max)
+        level("connections", len(broker.sessions), settings.connections_max)
+        level("topics", len(broker.catalogue), settings.topics_max)
+        for served in broker.catalogue.partitions():
+            level("producers of a partition", len(served.producers), settings.producers_per_partition_max)
+
+
+def settings_for(random: Random) -> BrokerSettings:
+    """Small bounds, so that a short run reaches them."""
+    return msgspec.structs.replace(
+        BrokerSettings(),
+        tail_bytes_max=random.choice((1 << 10, 8 << 10, 1 << 20)),
+        push_bytes_max=random.choice((1 << 9, 4 << 10)),
+        read_bytes_max=random.choice((1 << 9, 4 << 10)),
+        producers_per_partition_max=random.choice((2, 100)),
+        publishes_per_connection_max=random.choice((3, 4096)),
+        heartbeat_ms=random.choice((500, 1_500)),
+        retention_check_ms=1_500,
+    )

@@ -1,0 +1,156 @@
+"""A fresh reader that speaks the wire itself: everything the node still has, control records included."""
+
+from __future__ import annotations
+
+from rostra.errors import BatchRejected, PartitionDamaged, from_wire
+from rostra.model.check import check_stored
+from rostra.model.decode import Batch
+from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.simulator.history import FinalPartition, History, Stored
+from rostra.simulator.links import Link, Network
+from rostra.simulator.trace import Trace
+from rostra.wire.frames import FROM_NODE, FrameReader, encode
+from rostra.wire.messages import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    ClientMessage,
+    DescribeTopic,
+    Ended,
+    Failed,
+    Hello,
+    ListTopics,
+    NodeMessage,
+    Ping,
+    Pong,
+    Push,
+    Subscribe,
+    TopicDescribed,
+    TopicPage,
+    Welcome,
+)
+
+CREDIT = 16 << 20
+FRAME_BYTES_MAX = 8 << 20
+
+
+class Probe:
+    name = "probe"
+
+    def __init__(self, network: Network, history: History, trace: Trace) -> None:
+        self._network = network
+        self._history = history
+        self._trace = trace
+        self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+        self._link: Link
+        self._request = 0
+        self._undescribed = 0
+        self._listed = False
+        self._partitions: dict[int, FinalPartition] = {}
+        self._next: dict[int, int] = {}
+        self._begins: dict[int, int] = {}
+
+    @property
+    def done(self) -> bool:
+        return self._listed and not self._undescribed and all(final.complete for final in self._partitions.values())
+
+    def begin(self) -> None:
+        self._link = self._network.dial(self, 1)
+
+    def _send(self, message: ClientMessage) -> None:
+        self._link.up.send(encode(message))
+
+    def _number(self) -> int:
+        self._request += 1
+        return self._request
+
+    def opened(self, link: Link) -> None:
+        self._send(Hello(self._number(), PROTOCOL_MIN, PROTOCOL_MAX))
+
+    def received(self, link: Link, chunk: bytes) -> None:
+        self._trace.note(self.name, "received", chunk)
+        for message, payload in self._reader.feed(chunk):
+            self._take(message, payload)
+
+    def lost(self, link: Link, reason: str) -> None:
+        self._history.unsettled.append(f"the probe lost its connection: {reason}")
+
+    def congested(self, link: Link) -> None:
+        pass
+
+    def drained(self, link: Link) -> None:
+        pass
+
+    def watch(self, link: Link) -> None:
+        pass
+
+    def _take(self, message: NodeMessage, payload: bytearray | None) -> None:
+        match message:
+            case Welcome():
+                self._send(ListTopics(self._number()))
+            case TopicPage():
+                self._history.listed = {topic.topic: topic.name for topic in message.topics}
+                self._undescribed = len(message.topics)
+                self._listed = True
+                for topic in message.topics:
+                    self._send(DescribeTopic(self._number(), topic.name))
+            case TopicDescribed():
+                self._undescribed -= 1
+                self._subscribe(message)
+            case Push() if payload is not None:
+                self._read(message.subscription, payload)
+            case Ended():
+                self._ended(message)
+            case Failed():
+                self._history.unsettled.append(f"the probe was refused: {message}")
+            case Ping():
+                self._send(Pong(message.request))
+            case _:
+                pass
+
+    def _subscribe(self, described: TopicDescribed) -> None:
+        topic = described.topic
+        for state in described.partitions:
+            final = FinalPartition(topic.topic, topic.name, state.partition, topic.settings)
+            final.first, final.commit = state.first, state.commit
+            self._history.final[topic.topic, state.partition] = final
+            number = len(self._partitions) + 1
+            self._partitions[number] = final
+            self._next[number] = state.first
+            final.complete = state.first >= state.commit
+            if state.state == "damaged":
+                final.damaged_at = state.end
+                self._history.damage_told.add((topic.name, state.partition, state.end))
+            self._send(Subscribe(self._number(), number, topic.topic, state.partition, "earliest", 0, CREDIT))
+
+    def _read(self, number: int, payload: bytearray) -> None:
+        final = self._partitions[number]
+        place = Partition(TopicId(final.topic), PartitionIndex(final.partition))
+        at = 0
+        while at < len(payload):
+            try:
+                length = check_stored(payload, at, place)
+                batch = Batch(payload, at)
+                values = batch.values()
+            except BatchRejected as rejected:
+                final.served_damage = f"{rejected.reason} at offset {self._next[number]}"
+                final.complete = True
+                return
+            for offset, value in zip(batch.offsets(), values, strict=True):
+                if offset != self._next[number]:
+                    final.served_damage = f"offset {offset} where {self._next[number]} belongs"
+                self._next[number] = offset + 1
+                final.stored.append(Stored(offset, value, batch.is_control))
+            final.bytes += length
+            at += length
+        if self._next[number] >= final.commit:
+            final.complete = True
+
+    def _ended(self, message: Ended) -> None:
+        final = self._partitions[message.subscription]
+        error = from_wire(message.code, message.carried)
+        if isinstance(error, PartitionDamaged):
+            final.damaged_at = error.offset
+            self._history.damage_told.add((error.topic, error.partition, error.offset))
+            final.complete = True
+        else:
+            self._history.unsettled.append(f"the probe's reading of {final.name}/{final.partition} ended: {error}")

@@ -1,0 +1,191 @@
+"""A core and a model node, with the time and the network between them in the test's hands.
+
+Every message crosses the wire codec. What the client writes waits in `towards_node`, what the node says in
+`towards_client`, until the test lets it through.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+from rostra.client.core import Core
+from rostra.client.core.delivered import Delivered
+from rostra.client.core.effects import (
+    Acknowledged,
+    Deliver,
+    Dial,
+    Done,
+    Fail,
+    Finish,
+    HangUp,
+    Refused,
+    Result,
+    Resume,
+    Tell,
+    Write,
+)
+from rostra.client.core.events import ClientEvent
+from rostra.client.core.options import Options
+from rostra.errors import RostraError
+from rostra.wire.frames import FROM_CLIENT, FROM_NODE, FrameReader, encode
+from rostra.wire.messages import ClientMessage, NodeMessage
+from tests.unit.client.model_node import ModelNode, Reply
+
+FRAME_BYTES_MAX = 1 << 26
+
+
+class Play:
+    def __init__(self, options: Options | None = None, node: ModelNode | None = None, seed: int = 0) -> None:
+        self.now_us = 1_000_000
+        self.node = node or ModelNode()
+        self.core = Core(options or Options(), Random(seed), wall_offset_us=1_700_000_000_000_000)
+        self.link: int | None = None
+        self.dialed: list[str] = []
+        self.reachable = True
+        self.towards_node: deque[tuple[ClientMessage, bytearray | None]] = deque()
+        self.towards_client: deque[Reply] = deque()
+        self.written: list[ClientMessage] = []
+        self.results: dict[int, Result] = {}
+        self.errors: dict[int, RostraError] = {}
+        self.events: list[ClientEvent] = []
+        self.acknowledged: list[Acknowledged] = []
+        self.refused: list[Refused] = []
+        self.resumed: list[int] = []
+        self.delivered: dict[int, list[Delivered]] = {}
+        self.finished: dict[int, RostraError] = {}
+        self._call = 0
+        self._reader: FrameReader[ClientMessage] = FrameReader(FROM_CLIENT, FRAME_BYTES_MAX)
+
+    # --- effects -------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        for effect in self.core.take():
+            match effect:
+                case Dial():
+                    self.dialed.append(effect.address)
+                    self.link = effect.link
+                    self._reader = FrameReader(FROM_CLIENT, FRAME_BYTES_MAX)
+                case HangUp():
+                    self._gone()
+                case Write():
+                    assert effect.link == self.link
+                    for buffer in effect.buffers:
+                        for message, payload in self._reader.feed(buffer):
+                            self.towards_node.append((message, payload))
+                            self.written.append(message)
+                case Done():
+                    self.results[effect.call] = effect.result
+                case Fail():
+                    self.errors[effect.call] = effect.error
+                case Acknowledged():
+                    self.acknowledged.append(effect)
+                case Refused():
+                    self.refused.append(effect)
+                case Resume():
+                    self.resumed.append(effect.producer)
+                case Deliver():
+                    self.delivered.setdefault(effect.subscription, []).extend(effect.batches)
+                case Finish():
+                    self.finished[effect.subscription] = effect.error
+                case Tell():
+                    self.events.append(effect.event)
+
+    def call(self) -> int:
+        self._call += 1
+        return self._call
+
+    # --- the network ---------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        self.core.start(self.now_us, self.call())
+        self.run()
+        self.settle()
+        assert self.core.link.up
+
+    def open(self) -> None:
+        """Let the connection come about that was dialed."""
+        assert self.link is not None
+        self.core.opened(self.now_us, self.link)
+        self.run()
+
+    def lose(self, reason: str = "cut") -> None:
+        """Cut the connection; what was on its way is gone."""
+        assert self.link is not None
+        link = self.link
+        self._gone()
+        self.core.lost(self.now_us, link, reason)
+        self.run()
+
+    def _gone(self) -> None:
+        if self.link is not None:
+            self.node.lost(self.link)
+        self.link = None
+        self.towards_node.clear()
+        self.towards_client.clear()
+
+    def node_hears(self, count: int = 1) -> None:
+        """Let messages through to the node; its answers wait."""
+        for _ in range(min(count, len(self.towards_node))):
+            message, payload = self.towards_node.popleft()
+            assert self.link is not None
+            self.towards_client.extend(self.node.received(self.link, message, payload))
+
+    def node_pushes(self) -> None:
+        if self.link is not None:
+            self.towards_client.extend(self.node.pushes(self.link))
+
+    def client_hears(self, count: int = 1) -> None:
+        for _ in range(min(count, len(self.towards_client))):
+            message, payload = self.towards_client.popleft()
+            self.hear(message, payload)
+
+    def hear(self, message: NodeMessage, payload: bytes | None = None) -> None:
+        assert self.link is not None
+        reader: FrameReader[NodeMessage] = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+        raw = encode(message, len(payload or b"")) + (payload or b"")
+        for decoded, tail in reader.feed(raw):
+            self.core.received(self.now_us, self.link, decoded, tail)
+        self.run()
+
+    def settle(self) -> None:
+        """Let everything through until nothing moves, dialing included, without time passing."""
+        while True:
+            if self.link is not None and self.reachable and not self.core.link.up:
+                self.open()
+            self.node_hears(len(self.towards_node))
+            self.node_pushes()
+            if not self.towards_client:
+                if not self.towards_node:
+                    return
+                continue
+            self.client_hears(len(self.towards_client))
+
+    # --- time ----------------------------------------------------------------------------------------
+
+    def pass_time(self, us: int) -> None:
+        """Tick whenever due; dials fail at once while nothing is reachable."""
+        end = self.now_us + us
+        while (due := self.core.deadline_us()) is not None and due <= end:
+            self.now_us = max(self.now_us, due)
+            self.core.tick(self.now_us)
+            self.run()
+            if self.link is not None and not self.core.link.up and not self.reachable:
+                self.lose("refused")
+        self.now_us = end
+
+    def come_back(self) -> None:
+        """Wait for the next attempt to connect and let it succeed."""
+        for _ in range(100):
+            if self.core.link.up:
+                break
+            due = self.core.deadline_us()
+            assert due is not None
+            self.pass_time(max(due - self.now_us, 0))
+            if self.link is not None:
+                self.settle()
+        assert self.core.link.up
+        self.settle()
+
+    def values(self, subscription: int) -> list[bytes | None]:
+        return [value for batch in self.delivered.get(subscription, []) for value in batch.values()]

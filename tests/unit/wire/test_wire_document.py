@@ -1,0 +1,56 @@
+"""docs/formats/wire.md says what the code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import calcsize
+
+from msgspec import inspect
+
+from rostra.wire.frames import FRAME, FRAME_BYTES, Violation, encode
+from rostra.wire.messages import Message, Ping
+from tests.unit.wire.streams import ALL_KINDS, CLIENT_KINDS, NODE_KINDS
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "formats" / "wire.md"
+
+
+def table(heading: str) -> list[list[str]]:
+    """The rows of the table whose first column has this heading."""
+    after = DOCUMENT.read_text(encoding="utf-8").split(f"\n| {heading} |", 1)[1]
+    rows = after.split("\n\n", 1)[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def message_row(kind: type[Message]) -> list[str]:
+    found = inspect.type_info(kind)
+    assert isinstance(found, inspect.StructType)
+    fields = ", ".join(field.name if field.required else f"[{field.name}]" for field in found.fields)
+    direction = {(True, False): "client → node", (False, True): "node → client", (True, True): "both ways"}
+    return [
+        str(kind.kind),
+        kind.__name__,
+        direction[kind in CLIENT_KINDS, kind in NODE_KINDS],
+        fields,
+        "batches" if kind.payload else "",
+    ]
+
+
+def test_the_frame_header_is_as_documented() -> None:
+    rows = table("at")
+    sizes = [calcsize("<" + form) for form in FRAME.format.lstrip("<")]
+    assert [int(row[1]) for row in rows] == sizes
+    assert [int(row[0]) for row in rows] == [sum(sizes[:place]) for place in range(len(sizes))]
+    assert sum(sizes) == FRAME_BYTES
+
+
+def test_every_message_is_documented_with_its_fields_and_direction() -> None:
+    assert table("kind") == [message_row(kind) for kind in sorted(ALL_KINDS, key=lambda kind: kind.kind)]
+
+
+def test_every_reason_for_rejection_is_documented() -> None:
+    assert [row[0] for row in table("reason")] == list(Violation)
+
+
+def test_the_example_frame_is_what_the_code_writes() -> None:
+    written = DOCUMENT.read_text(encoding="utf-8").split("```\n")[1]
+    assert bytes.fromhex(written.replace("\n", " ")) == encode(Ping(7))
