@@ -143,6 +143,21 @@ def test_ctrl_c_ends_a_subscriber_with_130_and_leaves_no_process(cli: CommandLin
     assert not is_alive(running.pid)
 
 
+def test_ctrl_c_ends_a_subscriber_at_once_while_the_node_is_away(tmp_path: Path) -> None:
+    with rostra.testing.process_node() as node:
+        cli = CommandLine(tmp_path, node.address)
+        cli.run("pub", "t", "first")
+        with cli.start("sub", "t", "--from", "earliest") as running:
+            assert running.stdout is not None
+            assert running.stderr is not None
+            assert b"first" in running.stdout.readline()
+            node.sigkill()
+            assert b"was lost" in running.stderr.readline()
+            running.send_signal(signal.SIGINT)
+            assert running.wait(timeout=5) == 130
+            assert running.stderr.read() == b""
+
+
 def test_a_reader_that_has_had_enough_ends_the_command_quietly(cli: CommandLine) -> None:
     cli.run("pub", "plenty", "x" * 1000, "--repeat", "2000")
     with cli.start("sub", "plenty", "--from", "earliest") as running:

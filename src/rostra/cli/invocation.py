@@ -64,6 +64,9 @@ def _tell(event: ClientEvent) -> None:
     from rostra import Disconnected, MayDuplicate, Reconnected
 
     match event:
+        case Disconnected(reason="interrupted"):
+            # By Ctrl-C, which needs no explanation.
+            pass
         case Disconnected():
             note(f"note: the connection to {event.address} was lost ({event.reason}); trying again")
         case Reconnected():
