@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer.main
 
+import rostra
 from rostra import errors
 from rostra.cli.app import app, run
 from rostra.cli.exits import MEANINGS, ExitCode, exit_code_of
@@ -114,3 +117,20 @@ def test_a_bug_is_one_line_and_not_a_traceback(
     shown = capfd.readouterr().err
     assert "ZeroDivisionError: oops" in shown
     assert "Traceback" not in shown
+
+
+def test_bench_outside_a_checkout_says_where_it_can_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rostra, "__file__", str(tmp_path / "site-packages" / "rostra" / "__init__.py"))
+    assert run(["bench"]) == 1
+    shown = capfd.readouterr().err
+    assert "error: the benchmarks are not part of the installed package" in shown
+    assert "hint: run it in a source checkout" in shown
+
+
+def test_help_does_not_wait_for_what_it_does_not_need() -> None:
+    heavy = ["asyncio", "uvloop", "structlog", "prometheus_client", "pyarrow", "rostra.client", "rostra.runtime.node"]
+    script = f"import sys, rostra.cli.app; print([name for name in {heavy} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert loaded.stdout.strip() == "[]"
