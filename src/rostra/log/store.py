@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from rostra.errors import CorruptLog, DiskFull, SyncFailed
+from rostra.errors import CorruptLog, DiskFull, StorageError, SyncFailed
 from rostra.log.clean import CleanEnd, take_clean, write_clean
 from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, SegmentFacts
 from rostra.log.files import Buffer, Files
@@ -141,6 +141,9 @@ class Store:
             self._logs[partition].append(batches)
         except SyncFailed as error:
             self._broken = error
+            raise
+        except StorageError:
+            self._dirty[partition] = None
             raise
         self._dirty[partition] = None
         if len(self._dirty) > self._settings.files_open_max:
