@@ -60,6 +60,8 @@ class ServedPartition:
         self.producers = producers
         self.tail = Tail()
         self._tails = tails
+        self._uncommitted: deque[tuple[int, int, int]] = deque()
+        """Base, bytes, and the segment's bytes before, of each batch that may still be cut."""
         self.waiting_commit: deque[Parked] = deque()
         self.waiting_sync: deque[Parked] = deque()
         self.readers: dict[tuple[Conn, int], Reader] = {}
@@ -74,8 +76,10 @@ class ServedPartition:
 
     def appended(self, batch: bytearray, *, rolls: bool) -> None:
         base, last = base_offset_of(batch), last_offset(batch)
-        self.segment_bytes = len(batch) if rolls else self.segment_bytes + len(batch)
-        self.bytes += len(batch)
+        size = len(batch)
+        self._uncommitted.append((base, size, self.segment_bytes))
+        self.segment_bytes = size if rolls else self.segment_bytes + size
+        self.bytes += size
         self.end = last + 1
         producer, epoch, sequence, count = producer_stamp(batch)
         if producer:
@@ -89,6 +93,9 @@ class ServedPartition:
         self.generation = generation
         self.synced = min(self.synced, offset)
         self.producers.truncate(offset)
+        while self._uncommitted and self._uncommitted[-1][0] >= offset:
+            _, size, self.segment_bytes = self._uncommitted.pop()
+            self.bytes -= size
         self._tails.truncate(self.tail, offset)
         cut: list[Parked] = []
         for waiting in (self.waiting_commit, self.waiting_sync):
@@ -102,6 +109,9 @@ class ServedPartition:
         """Records below `offset` are safe; returns the replies that waited for that."""
         self.commit = offset
         self.producers.commit(offset)
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[0][0] < offset:
+            uncommitted.popleft()
         self.tail.forget_answers()
         return _released(self.waiting_commit, offset)
 
