@@ -191,7 +191,7 @@ class Subscriber(Application):
             self._untaken.append((subscribing, batch.partition, batch.bytes))
         if not self._taking:
             self._taking = True
-            self.clock.after(self._pace_us, self._take)
+            self.clock.after(0 if self.over else self._pace_us, self._take)
 
     def _take(self) -> None:
         """One batch at a time, as slowly as this subscriber is; all at once when the world has healed."""
@@ -200,7 +200,7 @@ class Subscriber(Application):
         self.client.act()
         self._taking = bool(self._untaken)
         if self._taking:
-            self.clock.after(self._pace_us, self._take)
+            self.clock.after(0 if self.over else self._pace_us, self._take)
 
     def _leave(self, seen: Subscription) -> None:
         if seen is not self._seen or seen.ended is not None or self.over or self._subscribing is None:
