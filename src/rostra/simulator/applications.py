@@ -15,7 +15,7 @@ from rostra.client.core.events import ClientEvent, MayDuplicate
 from rostra.client.core.options import Last, Offset, ProducerSettings, Start
 from rostra.client.core.producing import Producing
 from rostra.client.core.subscribing import FeedState, Subscribing
-from rostra.errors import RostraError
+from rostra.errors import RostraError, TopicExists
 from rostra.simulator.clients import Client
 from rostra.simulator.clock import MS_US, SECOND_US
 from rostra.simulator.history import Acked, Failed, Got, History, Made, Sent, Subscription
@@ -264,6 +264,8 @@ class Keeper(Application):
         if isinstance(result, Topic):
             self._ids[topic] = result.topic
             self.history.made.append(Made(result.topic, topic))
+        elif not isinstance(result, TopicExists):
+            self.later(100 * MS_US, SECOND_US, self._create, topic)
 
     def _delete(self, topic: str) -> None:
         if self.over:

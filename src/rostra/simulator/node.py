@@ -92,7 +92,7 @@ class Node:
         self.without = without
         self.network: Network
         self.skew_us = 0
-        self.healed = False
+        self.calm = True
         self.incarnation = 0
         self.host_up = True
         self.listening = False
@@ -291,7 +291,7 @@ class Node:
     def _disk_us(self) -> int:
         low, high = self.swarm.sync_us
         took_us = low + int(self.random.random() * (high - low))
-        if self.swarm.slow and not self.healed and self.random.random() < self.swarm.slow:
+        if self.swarm.slow and not self.calm and self.random.random() < self.swarm.slow:
             self.tally.add(Fault.SLOW)
             took_us += int(self.random.random() * self.swarm.slow_us)
         return took_us
@@ -430,7 +430,7 @@ def settings_for(random: Random) -> BrokerSettings:
         push_bytes_max=random.choice((1 << 9, 4 << 10)),
         read_bytes_max=random.choice((1 << 9, 4 << 10)),
         producers_per_partition_max=random.choice((2, 100)),
-        publishes_per_connection_max=random.choice((3, 4096)),
+        publishes_per_connection_max=random.choice((3, 4096, 4096)),
         heartbeat_ms=random.choice((500, 1_500)),
         retention_check_ms=1_500,
     )
