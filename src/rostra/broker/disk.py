@@ -169,7 +169,11 @@ class Disk:
 
     def begin_persist(self, effect: Persist) -> Job:
         """Hard state that cannot be written is as grave as a failed sync."""
-        job = self.store.begin_persist(effect.key, effect.state)
+        try:
+            job = self.store.begin_persist(effect.key, effect.state)
+        except StorageError as error:
+            broke = SyncBroke(error)
+            return Job([], lambda: [broke])
 
         def finish() -> list[BrokerInput]:
             job.finish()

@@ -297,6 +297,9 @@ class Node:
         return took_us
 
     def _flush(self) -> None:
+        if self._paused_until_us:
+            self._later(self._paused_until_us - self.clock.now_us + 1, self._flush)
+            return
         self._flushing = False
         try:
             happened = self._disk.flush()
@@ -352,7 +355,7 @@ class Node:
             self.trace.note("node", "done", type(given).__name__.encode(), given)
             self._feed(given)
         if syncs:
-            self._begin_sync()
+            self._flush()
 
     def _look_up(self, effect: Read | FindLast | Survey) -> None:
         try:
