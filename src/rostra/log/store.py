@@ -266,9 +266,10 @@ class Store:
         return PersistJob([partial(self._guarded, call)], finish)
 
     def _caught_up(self, log: PartitionLog, first: int) -> Mark:
-        known = self._journal.marks.get(log.partition)
-        synced = max(log.synced, first)
-        return Mark(first, synced, max(synced, known.syncing if known is not None else 0))
+        known = self._journal.marks.get(log.partition) or Mark(0, 0, 0)
+        # A damaged log keeps its marks: the next start must judge it the same way.
+        synced = max(log.synced if log.damage is None else known.synced, first)
+        return Mark(first, synced, max(synced, known.syncing))
 
     def _mark(self, marks: Iterable[tuple[Partition, Mark]]) -> None:
         known = self._journal.marks

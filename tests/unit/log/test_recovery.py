@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rostra.errors import CorruptLog
 from rostra.log.files import Files
 from rostra.log.index import Index
 from rostra.log.scan import SEARCH_FACTOR, intact_batch_behind
 from rostra.log.store import Store
 from rostra.model.batch import HEADER_BYTES
-
 from tests.unit.log.batches import (
     DIRECTORY,
     PARTITION,
@@ -27,7 +27,7 @@ from tests.unit.log.batches import (
 )
 
 SEGMENT = f"{DIRECTORY}/{0:020}.log"
-BATCHES = chain(0, 2, 3, 4)
+BATCHES = [bytes(made) for made in chain(0, 2, 3, 4)]
 BOUNDS = [0, 1, 3, 6, 10]
 SIZES = [len(made) for made in BATCHES]
 

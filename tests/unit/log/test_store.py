@@ -6,11 +6,13 @@ from errno import EIO
 from threading import Event, Thread
 
 import pytest
+
 from rostra.errors import CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, SyncFailed
 from rostra.log.facts import Durable, LogSettings
 from rostra.log.files import Files
 from rostra.log.store import Store
-
+from rostra.simulator.files import FaultyFile
+from rostra.simulator.inode import Inode
 from tests.unit.log.batches import (
     DIRECTORY,
     OTHER,
@@ -369,8 +371,11 @@ def test_an_index_that_is_lost_or_wrong_is_made_again(files: Files) -> None:
     sync(store)
     store.close(clean=True)
     path = f"{DIRECTORY}/{0:020}.index"
-    for spoil in (lambda: files.remove(path), lambda: files.open(path).write_at(90, b"\xff\xff")):
-        spoil()
+    for spoiled in (None, b"\xff\xff"):
+        if spoiled is None:
+            files.remove(path)
+        else:
+            files.open(path).write_at(90, spoiled)
         store = Store(files, SMALL)
         recovery = store.recover()
         assert [note.event for note in recovery.notes] == ["index_rebuilt"]
@@ -421,11 +426,13 @@ def test_a_write_that_cannot_be_undone_closes_the_log_for_writing() -> None:
     store = opened(files)
     store.append(PARTITION, chain(2))
 
-    class Stuck(type(files.open("journal"))):  # type: ignore[misc]
+    class Stuck(FaultyFile):
         def truncate(self, size: int) -> None:
             raise OSError(EIO, "stuck")
 
-    stuck = Stuck(files, files._directory(DIRECTORY).entries[f"{0:020}.log"])
+    inode = files._directory(DIRECTORY).entries[f"{0:020}.log"]
+    assert isinstance(inode, Inode)
+    stuck = Stuck(files, inode)
     store._open_files._keep(f"{DIRECTORY}/{0:020}.log", stuck)
     files.faults.write_failure_chance = 1.0
     with pytest.raises(DiskFailed):
