@@ -44,6 +44,9 @@ class Delivery:
             case "latest":
                 reader.next = served.commit
             case "offset":
+                if served.blocked is not None and asked.value > served.commit:
+                    # It had come further before the damage: to say that there never was so much would hide that.
+                    return served.blocked
                 if not served.first <= asked.value <= served.commit:
                     return OffsetOutOfRange(
                         served.topic, served.partition.index, asked.value, served.first, served.commit

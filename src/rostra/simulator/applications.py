@@ -216,7 +216,7 @@ class Subscriber(Application):
         self.later(REOPEN_US, 3 * REOPEN_US, self._again)
 
     def _finished(self, seen: Subscription, error: RostraError) -> None:
-        seen.ended = error
+        seen.ended, seen.ended_us = error, self.clock.now_us
         if seen is self._seen and not seen.leaving:
             self.later(REOPEN_US, 3 * REOPEN_US, self._again)
 
@@ -278,7 +278,7 @@ class Keeper(Application):
 
     def _deleted(self, topic: str, identity: int | None, result: Result | RostraError) -> None:
         if result is None and identity is not None:
-            self.history.deleted.append(identity)
+            self.history.deleted[identity] = self.clock.now_us
         self._ids.pop(topic, None)
         self.later(100 * MS_US, SECOND_US, self._create, topic)
         self.later(5 * SECOND_US, 9 * SECOND_US, self._delete, topic)
