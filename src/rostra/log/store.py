@@ -14,7 +14,7 @@ from functools import partial
 
 import msgspec
 
-from rostra.errors import CorruptLog, DiskFull, SyncFailed
+from rostra.errors import CorruptLog, DiskFull, StorageError, SyncFailed, UnknownPartition
 from rostra.log.clean import CleanEnd, take_clean, write_clean
 from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, SegmentFacts
 from rostra.log.files import Buffer, Files
@@ -25,7 +25,7 @@ from rostra.log.open_files import OpenFiles
 from rostra.log.partition import PartitionLog, storage_error
 from rostra.log.recovery import Recovering
 from rostra.log.segment import Indexes
-from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.model.ids import Partition, PartitionIndex, TopicId, text
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
 _DIRECTORY_NAME = re.compile(r"([0-9a-f]{16})-(0|[1-9][0-9]*)")
@@ -143,19 +143,29 @@ class Store:
         except SyncFailed as error:
             self._broken = error
             raise
+        except StorageError:
+            self._dirty[partition] = None
+            raise
         self._dirty[partition] = None
         if len(self._dirty) > self._settings.files_open_max:
             self._sync_oldest()
 
     def read(self, partition: Partition, offset: int, end: int, bytes_max: int) -> Chunk:
         """Whole batches from the one that holds `offset` on: at least one if it is below `end`, none beyond that."""
-        return self._logs[partition].read(offset, end, bytes_max)
+        return self._there(partition).read(offset, end, bytes_max)
+
+    def _there(self, partition: Partition) -> PartitionLog:
+        """For lookups, which may have been under way when the log was dropped."""
+        log = self._logs.get(partition)
+        if log is None:
+            raise UnknownPartition(text(partition.topic), partition.index)
+        return log
 
     def find_last(self, partition: Partition, count: int, end: int) -> int:
-        return self._logs[partition].find_last(count, end)
+        return self._there(partition).find_last(count, end)
 
     def find_time(self, partition: Partition, timestamp_us: int) -> int:
-        return self._logs[partition].find_time(timestamp_us)
+        return self._there(partition).find_time(timestamp_us)
 
     def truncate(self, partition: Partition, offset: int) -> int:
         """Cut the end; returns the new generation. The marks are lowered before the bytes they vouch for can change."""
@@ -183,7 +193,7 @@ class Store:
             raise storage_error(error) from error
 
     def sealed(self, partition: Partition) -> tuple[SegmentFacts, ...]:
-        return self._logs[partition].sealed()
+        return self._there(partition).sealed()
 
     def end(self, partition: Partition) -> int:
         return self._logs[partition].end
