@@ -40,16 +40,11 @@ def run(bench: Workbench) -> None:
         try:
             old_topic = create_topic(ours, endpoint)
             flood_trial(ours, endpoint, old, topic=old_topic)
-            costs = [
-                pair_cost(ours, endpoint, live, old_topic, len(old), turn)
-                for turn in range(1 + PAIRS)
-            ][1:]
+            costs = [pair_cost(ours, endpoint, live, old_topic, len(old), turn) for turn in range(1 + PAIRS)][1:]
         except TrialFailed as error:
             bench.judge(targets.CATCH_UP, None, f"failed: {str(error).splitlines()[-1]}")
             return
-    bench.say(
-        f"  cost in %: {', '.join(f'{cost:.1f}' for cost in costs)}; median {median(costs):.1f}"
-    )
+    bench.say(f"  cost in %: {', '.join(f'{cost:.1f}' for cost in costs)}; median {median(costs):.1f}")
     bench.judge(
         targets.CATCH_UP,
         median_estimate(costs),
@@ -78,9 +73,7 @@ def pair_cost(
     return 100 * (1 - rates[beside_a_reader] / rates[alone])
 
 
-def trial_beside_a_reader(
-    ours: Rostra, endpoint: Endpoint, live: list[bytes], old_topic: str, old_count: int
-) -> Trial:
+def trial_beside_a_reader(ours: Rostra, endpoint: Endpoint, live: list[bytes], old_topic: str, old_count: int) -> Trial:
     def reader(stage: Stage) -> RoleOutcome:
         return RoleOutcome(received=ours.read_again(endpoint, old_topic, stage, old_count))
 

@@ -114,15 +114,11 @@ class Contender(ABC):
         return
 
     @abstractmethod
-    def publish(
-        self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]
-    ) -> None:
+    def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         """Publish all messages as fast as the client can; `stage.finished` after the last ack."""
 
     @abstractmethod
-    def subscribe(
-        self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]
-    ) -> None:
+    def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         """One connection per inbox, all records; `stage.finished` when every inbox is full."""
 
 

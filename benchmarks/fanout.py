@@ -33,9 +33,7 @@ def run(bench: Workbench) -> None:
             measurements[ours.name] = flood(bench, ours, our_endpoint, OUR_RECORDS)
         if nats_endpoint is not None:
             measurements[nats.name] = flood(bench, nats, nats_endpoint, NATS_RECORDS)
-            measurements[by_hand] = flood(
-                bench, nats, nats_endpoint, HAND_BATCHED_RECORDS, by_hand=True
-            )
+            measurements[by_hand] = flood(bench, nats, nats_endpoint, HAND_BATCHED_RECORDS, by_hand=True)
         if zeromq_endpoint is not None:
             measurements[zeromq.name] = flood(bench, zeromq, zeromq_endpoint, ZEROMQ_RECORDS)
         trials = bench.interleaved(measurements, bench.rounds)
@@ -45,9 +43,7 @@ def run(bench: Workbench) -> None:
     ]  # fmt: skip
     for name, contender in named:
         if name in rates:
-            bench.record(
-                "fan-out to 10", contender, "deliveries/s", rates[name], trials[name], name
-            )
+            bench.record("fan-out to 10", contender, "deliveries/s", rates[name], trials[name], name)
     if ours.name not in rates or nats.name not in rates:
         bench.judge(targets.FAN_OUT, None, absence(bench, ours, nats))
         return

@@ -119,9 +119,7 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     words = [str(part) for part in command]
     try:
-        done = subprocess.run(
-            words, cwd=folder, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False
-        )
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise Unavailable(f"{words[0]} took longer than {FETCH_TIMEOUT_S} s") from None
     if done.returncode:

@@ -93,10 +93,7 @@ def flood_trial(
 
     def subscriber(stage: Stage, subscribers: int) -> RoleOutcome:
         size = len(records[0])
-        inboxes = [
-            SplittingInbox(len(records), size) if by_hand else Inbox(len(records))
-            for _ in range(subscribers)
-        ]
+        inboxes = [SplittingInbox(len(records), size) if by_hand else Inbox(len(records)) for _ in range(subscribers)]
         contender.subscribe(endpoint, topic, stage, inboxes)
         for inbox in inboxes:
             require_same(inbox, records)
@@ -193,9 +190,7 @@ class RoleProcess:
         self.start_event = _fork.Event()
         self.outcomes, sender = _fork.Pipe(duplex=False)
         stage = Stage(self.ready, self.start_event, TRIAL_TIMEOUT_S)
-        self.process: ForkProcess = _fork.Process(
-            target=play, args=(role, stage, sender), daemon=True
-        )
+        self.process: ForkProcess = _fork.Process(target=play, args=(role, stage, sender), daemon=True)
         self.process.start()
         sender.close()
 

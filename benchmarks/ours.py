@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import rostra.blocking
 import uvloop
 
 import rostra
+import rostra.blocking
 from benchmarks.contender import (
     Durability,
     Endpoint,
@@ -56,14 +56,10 @@ class Rostra(PacedContender):
             "--listen",
             f"127.0.0.1:{port}",
         ]
-        pid = servers.start(
-            [sys.executable, "-m", "rostra", *serve, "--fsync", self._fsync_mode], folder, port
-        )
+        pid = servers.start([sys.executable, "-m", "rostra", *serve, "--fsync", self._fsync_mode], folder, port)
         return Endpoint(port=port, pids=(pid,), folder=folder)
 
-    def publish(
-        self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]
-    ) -> None:
+    def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         async def run() -> None:
             client = await rostra.connect(address(endpoint))
             async with client.producer(topic, acks="all") as producer:
@@ -84,14 +80,10 @@ class Rostra(PacedContender):
                 client.publish(topic, value)
             stage.finished()
 
-    def subscribe(
-        self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]
-    ) -> None:
+    def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         uvloop.run(self._subscribe(endpoint, topic, stage, inboxes))
 
-    async def _subscribe(
-        self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]
-    ) -> None:
+    async def _subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         subscribed = asyncio.Semaphore(0)
 
         async def fill(inbox: Inbox) -> None:
@@ -112,9 +104,7 @@ class Rostra(PacedContender):
             stage.ready()
         stage.finished()
 
-    def subscribe_blocking(
-        self, endpoint: Endpoint, topic: str, stage: Stage, inbox: Inbox
-    ) -> None:
+    def subscribe_blocking(self, endpoint: Endpoint, topic: str, stage: Stage, inbox: Inbox) -> None:
         """One subscriber on blocking sockets: no event loop between the socket and the caller."""
         with (
             rostra.blocking.connect(address(endpoint)) as client,
@@ -178,9 +168,7 @@ class RostraBlocking(Rostra):
         super().__init__(fsync=fsync)
         self.name = f"{self.name}, blocking client"
 
-    def subscribe(
-        self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]
-    ) -> None:
+    def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         (inbox,) = inboxes
         self.subscribe_blocking(endpoint, topic, stage, inbox)
 

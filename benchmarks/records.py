@@ -20,10 +20,7 @@ def distinct_records(count: int, size: int, seed: int = 7) -> list[bytes]:
     pool = generator.randbytes(pool_bytes + size)
     body = size - 8
     starts = generator.choices(range(pool_bytes), k=count)
-    return [
-        index.to_bytes(8, "little") + pool[start : start + body]
-        for index, start in enumerate(starts)
-    ]
+    return [index.to_bytes(8, "little") + pool[start : start + body] for index, start in enumerate(starts)]
 
 
 def hand_batches(records: Sequence[bytes]) -> Iterator[bytes]:

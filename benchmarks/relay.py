@@ -24,9 +24,7 @@ def run(bench: Workbench) -> None:
     unsynced, synced = Rostra(fsync=False), Rostra(fsync=True)
     records = distinct_records(bench.scaled(RECORDS), RECORD_BYTES)
     with bench.running(unsynced) as unsynced_endpoint, bench.running(synced) as synced_endpoint:
-        measurements: dict[str, Measurement] = {
-            RELAY_NAME: lambda: limit.trial(bench.scaled(RELAY_BYTES))
-        }
+        measurements: dict[str, Measurement] = {RELAY_NAME: lambda: limit.trial(bench.scaled(RELAY_BYTES))}
         if unsynced_endpoint is not None:
             measurements[unsynced.name] = lambda: flood_trial(unsynced, unsynced_endpoint, records)
         if synced_endpoint is not None:
@@ -34,9 +32,7 @@ def run(bench: Workbench) -> None:
         trials = bench.interleaved(measurements, bench.rounds)
     bench.servers.stop(limit.endpoint.pids)
     rates = {
-        name: [
-            trial.per_second * (1 if name == RELAY_NAME else RECORD_BYTES) / 1e6 for trial in done
-        ]
+        name: [trial.per_second * (1 if name == RELAY_NAME else RECORD_BYTES) / 1e6 for trial in done]
         for name, done in trials.items()
     }
     if RELAY_NAME in rates:
@@ -66,6 +62,4 @@ def note_limit(bench: Workbench, name: str, quantity: str, estimate: Estimate) -
 
 
 def in_percent(ratio: Estimate) -> Estimate:
-    return Estimate(
-        median=100 * ratio.median, low=100 * ratio.low, high=100 * ratio.high, count=ratio.count
-    )
+    return Estimate(median=100 * ratio.median, low=100 * ratio.low, high=100 * ratio.high, count=ratio.count)

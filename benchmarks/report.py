@@ -113,9 +113,7 @@ def markdown_table(columns: tuple[str, ...], rows: Rows) -> str:
 def machine_lines() -> list[str]:
     """What a reader needs to judge the figures, and nothing that names the machine."""
     cpu_info = Path("/proc/cpuinfo").read_text()
-    models = [
-        line.split(":", 1)[1].strip() for line in cpu_info.splitlines() if "model name" in line
-    ]
+    models = [line.split(":", 1)[1].strip() for line in cpu_info.splitlines() if "model name" in line]
     return [
         f"CPU: {models[0] if models else platform.machine()}, {len(models)} cores",
         f"kernel: {platform.system()} {platform.release()}",

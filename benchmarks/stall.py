@@ -39,9 +39,7 @@ def run(bench: Workbench) -> None:
         except TrialFailed as error:
             bench.judge(targets.STALL, None, f"failed: {str(error).splitlines()[-1]}")
             return
-    bench.say(
-        f"  cost in %: {', '.join(f'{cost:.1f}' for cost in costs)}; median {median(costs):.1f}"
-    )
+    bench.say(f"  cost in %: {', '.join(f'{cost:.1f}' for cost in costs)}; median {median(costs):.1f}")
     bench.judge(
         targets.STALL,
         median_estimate(costs),
@@ -54,9 +52,7 @@ def pair_cost(ours: Rostra, endpoint: Endpoint, records: list[bytes], turn: int)
 
     def alone() -> Trial:
         topic = create_topic(ours, endpoint)
-        return flood_trial(
-            ours, endpoint, records, topic=topic, subscribers_by_process=OTHERS_BY_PROCESS
-        )
+        return flood_trial(ours, endpoint, records, topic=topic, subscribers_by_process=OTHERS_BY_PROCESS)
 
     def beside_a_stalled_one() -> Trial:
         return stalled_trial(ours, endpoint, records)
@@ -78,9 +74,7 @@ def stalled_trial(ours: Rostra, endpoint: Endpoint, records: list[bytes]) -> Tri
     role = RoleProcess(stalled)
     try:
         wait_until_ready([role])
-        trial = flood_trial(
-            ours, endpoint, records, topic=topic, subscribers_by_process=OTHERS_BY_PROCESS
-        )
+        trial = flood_trial(ours, endpoint, records, topic=topic, subscribers_by_process=OTHERS_BY_PROCESS)
         role.start_event.set()
         role.wait_for_outcome()
     finally:

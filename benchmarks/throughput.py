@@ -72,9 +72,7 @@ def fight(
     if peer_endpoint is not None:
         measurements[peer.name] = flood(bench, peer, peer_endpoint, duel.records)
         if duel.by_hand:
-            measurements[by_hand] = flood(
-                bench, peer, peer_endpoint, HAND_BATCHED_RECORDS, by_hand=True
-            )
+            measurements[by_hand] = flood(bench, peer, peer_endpoint, HAND_BATCHED_RECORDS, by_hand=True)
     trials = bench.interleaved(measurements, bench.rounds)
     rates = {name: [trial.per_second for trial in done] for name, done in trials.items()}
     for name, contender in ((ours.name, ours), (peer.name, peer), (by_hand, peer)):

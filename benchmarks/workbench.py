@@ -49,9 +49,7 @@ class Workbench:
             if endpoint is not None:
                 self.servers.stop(endpoint.pids)
 
-    def interleaved(
-        self, measurements: dict[str, Measurement], rounds: int
-    ) -> dict[str, list[Trial]]:
+    def interleaved(self, measurements: dict[str, Measurement], rounds: int) -> dict[str, list[Trial]]:
         """Each in turn, round after round, so that a slow minute of the machine hits all alike.
 
         The first run of each only warms up. One that fails is reported and left out.
@@ -98,9 +96,7 @@ class Workbench:
         remark = f" ({disturbed} of {len(trials)} trials disturbed)" if disturbed else ""
         self.say(f"  {name}: {estimate.median:,.0f} {quantity}{remark}")
 
-    def compare(
-        self, scenario: str, ours: Contender, peer: Contender, ratio: Estimate, remark: str
-    ) -> None:
+    def compare(self, scenario: str, ours: Contender, peer: Contender, ratio: Estimate, remark: str) -> None:
         self.findings.comparisons.append(
             Comparison(
                 scenario=scenario,

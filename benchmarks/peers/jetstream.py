@@ -36,17 +36,13 @@ class JetStream(PacedContender):
     def create(self, endpoint: Endpoint, topic: str) -> None:
         async def run() -> None:
             client = await connect(endpoint)
-            stream = StreamConfig(
-                name=topic, subjects=[topic], storage=StorageType.FILE, num_replicas=1
-            )
+            stream = StreamConfig(name=topic, subjects=[topic], storage=StorageType.FILE, num_replicas=1)
             await client.jetstream().add_stream(stream)
             await client.close()
 
         uvloop.run(run())
 
-    def publish(
-        self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]
-    ) -> None:
+    def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         async def run() -> None:
             client = await connect(endpoint)
             stream = client.jetstream(timeout=stage.timeout_s, publish_async_max_pending=WINDOW)
@@ -73,9 +69,7 @@ class JetStream(PacedContender):
 
         uvloop.run(run())
 
-    def subscribe(
-        self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]
-    ) -> None:
+    def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         async def run() -> None:
             full = [asyncio.Event() for _ in inboxes]
             clients = []

@@ -63,15 +63,11 @@ class Kafka(Contender):
         properties = folder / "server.properties"
         flush = "log.flush.interval.messages=1" if self._flush_always else ""
         properties.write_text(
-            SERVER_PROPERTIES.format(
-                port=port, controller_port=controller_port, folder=folder, flush=flush
-            )
+            SERVER_PROPERTIES.format(port=port, controller_port=controller_port, folder=folder, flush=flush)
         )
         format_storage(classpath, folder, properties)
         java = ["java", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
-        pid = servers.start(
-            [*java, "-cp", classpath, "kafka.Kafka", properties], folder, port, timeout_s=60.0
-        )
+        pid = servers.start([*java, "-cp", classpath, "kafka.Kafka", properties], folder, port, timeout_s=60.0)
         return Endpoint(port=port, pids=(pid,), folder=folder)
 
     def create(self, endpoint: Endpoint, topic: str) -> None:
@@ -79,9 +75,7 @@ class Kafka(Contender):
         created = client.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])
         created[topic].result(30)
 
-    def publish(
-        self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]
-    ) -> None:
+    def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         refused: list[KafkaError] = []
         producer = connect_producer(endpoint, topic, refused)
         stage.ready()
@@ -95,9 +89,7 @@ class Kafka(Contender):
         require_acknowledged(producer, stage, refused)
         stage.finished()
 
-    def subscribe(
-        self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]
-    ) -> None:
+    def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         consumers = [connect_consumer(endpoint, topic) for _ in inboxes]
         stage.ready()
         deadline = time.monotonic() + stage.timeout_s
@@ -173,9 +165,7 @@ def connect_consumer(endpoint: Endpoint, topic: str) -> Consumer:
 def require_acknowledged(producer: Producer, stage: Stage, refused: list[KafkaError]) -> None:
     waiting = producer.flush(stage.timeout_s)
     if waiting or refused:
-        raise RuntimeError(
-            f"{waiting} records unacknowledged, {len(refused)} refused: {refused[:1]}"
-        )
+        raise RuntimeError(f"{waiting} records unacknowledged, {len(refused)} refused: {refused[:1]}")
 
 
 def format_storage(classpath: str, folder: Path, properties: Path) -> None:

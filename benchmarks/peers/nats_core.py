@@ -34,9 +34,7 @@ def start_nats(servers: Servers, name: str, extra: str = "") -> Endpoint:
 
 
 async def connect(endpoint: Endpoint) -> Client:
-    return await nats.connect(
-        f"nats://127.0.0.1:{endpoint.port}", pending_size=64 << 20, max_reconnect_attempts=0
-    )
+    return await nats.connect(f"nats://127.0.0.1:{endpoint.port}", pending_size=64 << 20, max_reconnect_attempts=0)
 
 
 class NatsCore(PacedContender):
@@ -50,9 +48,7 @@ class NatsCore(PacedContender):
     def start(self, servers: Servers) -> Endpoint:
         return start_nats(servers, "nats-core")
 
-    def publish(
-        self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]
-    ) -> None:
+    def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         async def run() -> None:
             client = await connect(endpoint)
             await stage.start()
@@ -78,9 +74,7 @@ class NatsCore(PacedContender):
 
         uvloop.run(run())
 
-    def subscribe(
-        self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]
-    ) -> None:
+    def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         async def run() -> None:
             full = [asyncio.Event() for _ in inboxes]
             clients = []

@@ -49,15 +49,11 @@ class RabbitStreams(Contender):
         folder = servers.new_folder("rabbitmq")
         mapper_port, amqp_port, stream_port = free_port(), free_port(), free_port()
         (folder / "enabled_plugins").write_text("[rabbitmq_stream].\n")
-        (folder / "rabbitmq.conf").write_text(
-            SERVER_CONF.format(amqp_port=amqp_port, stream_port=stream_port)
-        )
+        (folder / "rabbitmq.conf").write_text(SERVER_CONF.format(amqp_port=amqp_port, stream_port=stream_port))
         environment = node_environment(root, home, folder, mapper_port, amqp_port)
         # Erlang would start the mapper as a daemon that outlives the node: ours is a child instead.
         mapper_folder = servers.new_folder("epmd")
-        mapper_pid = servers.start(
-            [root / "usr/bin/epmd"], mapper_folder, mapper_port, environment=environment
-        )
+        mapper_pid = servers.start([root / "usr/bin/epmd"], mapper_folder, mapper_port, environment=environment)
         node_pid = servers.start(
             [home / "sbin/rabbitmq-server"],
             folder,
@@ -74,9 +70,7 @@ class RabbitStreams(Contender):
 
         uvloop.run(run())
 
-    def publish(
-        self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]
-    ) -> None:
+    def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         async def run() -> None:
             confirmed = 0
             last = asyncio.Event()
@@ -102,9 +96,7 @@ class RabbitStreams(Contender):
 
         uvloop.run(run())
 
-    def subscribe(
-        self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]
-    ) -> None:
+    def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         async def run() -> None:
             full = [asyncio.Event() for _ in inboxes]
             consumers = []
@@ -125,9 +117,7 @@ class RabbitStreams(Contender):
         uvloop.run(run())
 
 
-def receive_into(
-    inbox: Inbox, full: asyncio.Event
-) -> Callable[[AMQPMessage, MessageContext], None]:
+def receive_into(inbox: Inbox, full: asyncio.Event) -> Callable[[AMQPMessage, MessageContext], None]:
     expected = inbox.expected
 
     def receive(message: AMQPMessage, context: MessageContext) -> None:
@@ -151,9 +141,7 @@ def relocate_erlang(root: Path) -> None:
     script.write_text(script.read_text().replace("ROOTDIR=/usr/lib/erlang\n", here))
 
 
-def node_environment(
-    root: Path, home: Path, folder: Path, mapper_port: int, amqp_port: int
-) -> dict[str, str]:
+def node_environment(root: Path, home: Path, folder: Path, mapper_port: int, amqp_port: int) -> dict[str, str]:
     """Everything of the node stays in its folder and on loopback."""
     return {
         "HOME": str(folder),

@@ -53,9 +53,7 @@ class RedisStreams(PacedContender):
         )
         return Endpoint(port=port, pids=(pid,), folder=folder)
 
-    def publish(
-        self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]
-    ) -> None:
+    def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         client = redis.Redis(port=endpoint.port)
         client.ping()
         stage.ready()
@@ -76,9 +74,7 @@ class RedisStreams(PacedContender):
             client.execute_command("XADD", topic, "*", "v", value)
         stage.finished()
 
-    def subscribe(
-        self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]
-    ) -> None:
+    def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         clients = [redis.Redis(port=endpoint.port) for _ in inboxes]
         positions = list(repeat(b"0", len(inboxes)))
         stage.ready()

@@ -23,9 +23,7 @@ class ZeroMq(PacedContender):
     def start(self, servers: Servers) -> Endpoint:
         return Endpoint(port=free_port())
 
-    def publish(
-        self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]
-    ) -> None:
+    def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         with zmq.Context() as context, self._bind(context, endpoint, stage) as socket:
             stage.ready()
             stage.wait_for_start()
@@ -42,9 +40,7 @@ class ZeroMq(PacedContender):
                 socket.send(value)
             stage.finished()
 
-    def subscribe(
-        self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]
-    ) -> None:
+    def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         with zmq.Context() as context:
             poller = zmq.Poller()
             receivers = {}
@@ -68,9 +64,7 @@ class ZeroMq(PacedContender):
             for socket in receivers:
                 socket.close()
 
-    def _bind(
-        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, stage: Stage
-    ) -> zmq.Socket[bytes]:
+    def _bind(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, stage: Stage) -> zmq.Socket[bytes]:
         # XPUB is PUB that also shows subscriptions; VERBOSE shows each, not just the first.
         socket = context.socket(zmq.XPUB)
         socket.set_hwm(0)

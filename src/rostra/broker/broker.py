@@ -20,35 +20,40 @@ from rostra.broker.api import (
     Lose,
     Persisted,
     Receive,
-    RecoveredLog,
     Reply,
     Sealed,
     Stop,
     Stopped,
     SyncBroke,
 )
-from rostra.broker.catalogue import Catalogue, KnownTopic
+from rostra.broker.catalogue import Catalogue
 from rostra.broker.delivery import Delivery
-from rostra.broker.partition import Parked, ServedPartition
-from rostra.broker.producers import ProducerTable
+from rostra.broker.partition import Parked
+from rostra.broker.placement import Placement
 from rostra.broker.requests import Requests
 from rostra.broker.retention import Retention
 from rostra.broker.sessions import Sessions
 from rostra.broker.settings import BrokerSettings
 from rostra.broker.tail import Tails
-from rostra.errors import LimitExceeded, RostraError, TopicDeleted, Unavailable
+from rostra.errors import LimitExceeded, RostraError, Unavailable
 from rostra.fabric.api import (
     Accepted,
     Append,
     Blocked,
+    Broke,
     Committed,
+    Covered,
     Drop,
+    Elsewhere,
     Fabric,
     FabricEffect,
     FabricInput,
+    HandedOver,
+    HandOver,
     Note,
     Now,
     Open,
+    PartitionJoined,
     PeerLost,
     PeerReceived,
     Persist,
@@ -60,7 +65,6 @@ from rostra.fabric.api import (
     Send,
     Serving,
     SetTimer,
-    Started,
     Sync,
     Synced,
     TimerFired,
@@ -71,9 +75,9 @@ from rostra.fabric.api import (
     WriteFailed,
 )
 from rostra.model.batch import OwnerFlag
-from rostra.model.ids import ClusterId, NodeId, Partition, PartitionIndex, RandomSource
+from rostra.model.ids import ClusterId, NodeId, Partition, RandomSource
 from rostra.safeguards import ALL_ON, Without
-from rostra.wire.messages import Failed, Goodbye, Published, Topic, TopicSettings
+from rostra.wire.messages import Failed, Goodbye, Published
 
 SWEEP = "broker/sweep"
 RETENTION = "broker/retention"
@@ -107,13 +111,14 @@ class Broker:
         self.tails = Tails(settings.tail_bytes_max)
         self.delivery = Delivery(settings)
         self.requests = Requests(self)
+        self.placement = Placement(self)
         self.retention = Retention()
         self.broken: RostraError | None = None
         """Why nothing is acknowledged any more."""
         self.stopping = False
         self._stopped = False
-        self._logs: dict[Partition, RecoveredLog] = {}
-        self._opened: list[tuple[int | None, KnownTopic]] = []
+        self._handing_over = False
+        self._handed_over = False
         self.now = Now(0, 0)
         self.out: list[BrokerEffect] = []
 
@@ -154,7 +159,7 @@ class Broker:
             case PeerReceived() | PeerLost():
                 self.ask_fabric(given)
             case Boot():
-                self._boot(given)
+                self.placement.boot(given)
             case Stop():
                 self.stopping = True
             case _:
@@ -178,6 +183,8 @@ class Broker:
                 case Committed():
                     self._committed(effect)
                 case Sync() | Read() | Send() | SetTimer() | Note() | Open() | Drop() | Persist():
+                    if isinstance(effect, Open):
+                        self.placement.opened(effect)
                     self.out.append(effect)
                 case Refused():
                     self._refused(effect)
@@ -187,25 +194,30 @@ class Broker:
                 case Trim():
                     served = self.catalogue.served(effect.partition)
                     if served is not None:
-                        served.first = effect.first
+                        served.trimmed(effect.first)
                     self.out.append(effect)
+                case Covered():
+                    self._covered(effect)
                 case Serving():
-                    self._serving(effect)
+                    self.placement.serving(effect)
+                case Elsewhere():
+                    self.placement.elsewhere(effect)
                 case Blocked():
-                    self._blocked(effect)
+                    self.placement.blocked(effect)
                 case TopicOpened():
-                    self._topic_opened(effect)
+                    self.placement.topic_opened(effect)
                 case TopicClosed():
-                    self._topic_closed(effect)
+                    self.placement.topic_closed(effect)
+                case PartitionJoined():
+                    self.placement.joined(effect)
+                case HandedOver():
+                    self._handed_over = True
                 case Ready():
+                    self.placement.ready()
                     self.out += [Listen(), *self._set_timers()]
                 case _:
                     assert_never(effect)
-        if self._opened:
-            # Only now: the answer says where the new topic's partitions are served.
-            opened, self._opened = self._opened, []
-            for token, known in opened:
-                self.requests.opened(token, known)
+        self.placement.answer_openers()
 
     def _appended(self, effect: Append) -> None:
         served = self.catalogue.served(effect.partition)
@@ -234,10 +246,15 @@ class Broker:
             self._release(served.committed(effect.offset))
             self.delivery.committed(served, self.out)
 
-    def _release(self, replies: list[Parked]) -> None:
+    def _covered(self, effect: Covered) -> None:
+        served = self.catalogue.served(effect.partition)
+        if served is not None:
+            self._release(served.cover(effect.offset, effect.view.active), effect.view.active)
+
+    def _release(self, replies: list[Parked], view: tuple[int, ...] = ()) -> None:
         for parked in replies:
             if self.sessions.answered(parked.conn):
-                self.out.append(Reply(parked.conn, Published(parked.request, parked.base)))
+                self.out.append(Reply(parked.conn, Published(parked.request, parked.base, view)))
 
     def fail(self, parked: list[Parked], error: RostraError) -> None:
         for reply in parked:
@@ -267,62 +284,9 @@ class Broker:
         self.broken = error
         self.out.append(Note("error", "acknowledging stopped", {"error": str(error)}))
         for served in self.catalogue.partitions():
-            self.fail([*served.waiting_commit, *served.waiting_sync], error)
-            served.waiting_commit.clear()
-            served.waiting_sync.clear()
+            self.fail(served.give_up(), error)
         self.requests.broke(error)
-
-    # --- topics ---
-
-    def _boot(self, given: Boot) -> None:
-        self._logs = {recovered.log.partition: recovered for recovered in given.logs}
-        self.ask_fabric(Started(given.hard, tuple(recovered.log for recovered in given.logs)))
-
-    def _topic_opened(self, effect: TopicOpened) -> None:
-        spec = effect.spec
-        settings = msgspec.msgpack.decode(spec.settings, type=TopicSettings)
-        partitions = [
-            ServedPartition(
-                Partition(spec.topic, PartitionIndex(index)),
-                spec.name,
-                ProducerTable(self.settings.producers_per_partition_max, self.without),
-                self.tails,
-            )
-            for index in range(spec.partitions)
-        ]
-        known = KnownTopic(Topic(spec.topic, spec.name, settings), partitions)
-        self.catalogue.add(known)
-        self._opened.append((effect.token, known))
-
-    def _serving(self, effect: Serving) -> None:
-        served = self.catalogue.served(effect.partition)
-        if served is None:
-            return
-        served.epoch, served.owner = effect.epoch, effect.owner
-        served.first, served.end, served.commit = effect.first, effect.end, effect.commit
-        served.synced = effect.end
-        served.tail.next = effect.end
-        recovered = self._logs.pop(effect.partition, None)
-        if recovered is not None:
-            served.bytes, served.segment_bytes = recovered.bytes, recovered.segment_bytes
-            served.rebuild(recovered.checkpoint, recovered.stamps)
-            served.producers.commit(effect.commit)
-
-    def _blocked(self, effect: Blocked) -> None:
-        served = self.catalogue.served(effect.partition)
-        if served is not None:
-            served.blocked = effect.error
-            self.out.append(Note("error", "partition blocked", {"topic": served.topic, "error": str(effect.error)}))
-
-    def _topic_closed(self, effect: TopicClosed) -> None:
-        known = self.catalogue.drop(effect.topic)
-        if known is not None:
-            error = TopicDeleted(known.topic.name)
-            for served in known.partitions:
-                self.fail(served.close(), error)
-                for reader in list(served.readers.values()):
-                    self.delivery.end(reader, error, self.out)
-        self.requests.closed(effect.token, effect.topic)
+        self.ask_fabric(Broke(error))
 
     # --- connections and time ---
 
@@ -364,10 +328,13 @@ class Broker:
             self.ask_fabric(given)
 
     def _finish(self) -> None:
-        """Once nobody waits for an acknowledgement, say goodbye."""
-        if self.requests.waiting() or any(
-            served.waiting_commit or served.waiting_sync for served in self.catalogue.partitions()
-        ):
+        """Once nobody waits for an acknowledgement, give away what is owned here, then say goodbye."""
+        if self.requests.waiting() or any(served.awaited for served in self.catalogue.partitions()):
+            return
+        if not self._handing_over:
+            self._handing_over = True
+            self.ask_fabric(HandOver())
+        if not self._handed_over:
             return
         self._stopped = True
         for conn in self.sessions.all():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rostra.broker.api import Conn
 from rostra.broker.partition import ServedPartition
 from rostra.errors import RostraError, TopicDeleted, TopicRecreated, UnknownPartition, UnknownTopic
-from rostra.model.ids import Partition, TopicId, text
+from rostra.model.ids import Partition, PartitionIndex, TopicId, text
 from rostra.wire.messages import Topic
 
 DROPPED_REMEMBERED = 10_000
@@ -27,14 +27,15 @@ class Asked(NamedTuple):
 class KnownTopic:
     __slots__ = ("partitions", "topic")
 
-    def __init__(self, topic: Topic, partitions: list[ServedPartition]) -> None:
+    def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self.partitions = partitions
+        self.partitions: list[ServedPartition] = []
 
 
 class Catalogue:
     def __init__(self) -> None:
         self._by_id: dict[int, KnownTopic] = {}
+        self._served: dict[Partition, ServedPartition] = {}
         self._by_name: dict[str, KnownTopic] = {}
         self._names: list[str] = []
         self._dropped: OrderedDict[int, str] = OrderedDict()
@@ -45,12 +46,21 @@ class Catalogue:
     def add(self, known: KnownTopic) -> None:
         self._by_id[known.topic.topic] = known
         self._by_name[known.topic.name] = known
+        self._served |= {served.partition: served for served in known.partitions}
         insort(self._names, known.topic.name)
+
+    def join(self, known: KnownTopic, served: ServedPartition) -> None:
+        """One partition more, with an id of its own in place of its topic's."""
+        if served.partition not in self._served:
+            known.partitions.append(served)
+            self._served[served.partition] = served
 
     def drop(self, topic: TopicId) -> KnownTopic | None:
         known = self._by_id.pop(topic, None)
         if known is None:
             return None
+        for served in known.partitions:
+            del self._served[served.partition]
         name = known.topic.name
         if self._by_name.get(name) is known:
             del self._by_name[name]
@@ -63,20 +73,23 @@ class Catalogue:
     def named(self, name: str) -> KnownTopic | None:
         return self._by_name.get(name)
 
+    def known(self, topic: TopicId) -> KnownTopic | None:
+        return self._by_id.get(topic)
+
     def find(self, topic: int, partition: int) -> ServedPartition | RostraError:
+        served = self._served.get(Partition(TopicId(topic), PartitionIndex(partition)))
+        if served is not None:
+            return served
         known = self._by_id.get(topic)
         if known is None:
             name = self._dropped.get(topic)
             if name is None:
                 return UnknownTopic(text(TopicId(topic)))
             return TopicRecreated(name) if name in self._by_name else TopicDeleted(name)
-        if partition >= len(known.partitions):
-            return UnknownPartition(known.topic.name, partition)
-        return known.partitions[partition]
+        return UnknownPartition(known.topic.name, partition)
 
     def served(self, partition: Partition) -> ServedPartition | None:
-        known = self._by_id.get(partition.topic)
-        return known.partitions[partition.index] if known is not None else None
+        return self._served.get(partition)
 
     def page(self, after: str, limit: int) -> tuple[tuple[Topic, ...], bool]:
         """Topics by name behind `after`, at most `limit`, and whether there are more."""

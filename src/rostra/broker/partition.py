@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from rostra.broker.api import Conn, ProducerStamp
+from rostra.broker.api import Conn, ProducerStamp, RecoveredLog
 from rostra.broker.control import read_checkpoint
 from rostra.broker.producers import ProducerTable
 from rostra.broker.tail import Tail, Tails
 from rostra.errors import RostraError
 from rostra.model.batch import base_offset as base_offset_of
-from rostra.model.batch import last_offset, producer_stamp
+from rostra.model.batch import last_offset, owner_epoch, producer_stamp
 from rostra.model.ids import Partition
 
 
@@ -56,23 +56,46 @@ class ServedPartition:
         self.bytes = 0
         self.segment_bytes = 0
         self.owner = False
+        self.copy = False
+        """Whether this node has a log of it."""
+        self.address = ""
+        """The owner's, if it is another node and known."""
         self.blocked: RostraError | None = None
         self.producers = producers
         self.tail = Tail()
         self._tails = tails
         self.waiting_commit: deque[Parked] = deque()
         self.waiting_sync: deque[Parked] = deque()
+        self.waiting_cover: deque[Parked] = deque()
+        self.covered = 0
+        self.view: tuple[int, ...] = ()
+        """The nodes that have all below `covered`, where acks `all` asks for more than commit."""
+        self.epochs: list[tuple[int, int]] = []
+        """(owner epoch, its first offset) for every epoch in the log, and the one before its start."""
         self._sizes: deque[tuple[int, int, int]] = deque()
         """(base, bytes, bytes of the segment) before each batch that may still be cut."""
         self.readers: dict[tuple[Conn, int], Reader] = {}
 
-    def rebuild(self, checkpoint: bytes | None, stamps: tuple[ProducerStamp, ...]) -> None:
-        """From what the disk had: the last checkpoint and the batches behind it."""
-        if checkpoint is not None:
-            self.producers.restore(read_checkpoint(checkpoint).producers)
-        for stamp in stamps:
+    def recovered(self, found: RecoveredLog) -> None:
+        """From what the disk had, all of it fsynced: the last checkpoint and the batches behind it."""
+        self.end = self.synced = found.log.end
+        self.bytes, self.segment_bytes = found.bytes, found.segment_bytes
+        self.epochs = [(row.epoch, row.offset) for row in found.log.epochs]
+        if found.checkpoint is not None:
+            self.producers.restore(read_checkpoint(found.checkpoint).producers)
+        for stamp in found.stamps:
             if stamp.producer:
                 self.producers.apply(stamp)
+
+    def emptied(self, first: int) -> None:
+        """The log is empty and begins at `first`."""
+        self.first = self.end = self.commit = self.synced = self.covered = first
+        self.bytes = self.segment_bytes = self.generation = 0
+        self.epochs = []
+        self._sizes.clear()
+        self.producers.restore([])
+        self._tails.truncate(self.tail, 0)
+        self.tail.next = first
 
     def appended(self, batch: bytearray, *, rolls: bool) -> None:
         base, last = base_offset_of(batch), last_offset(batch)
@@ -81,10 +104,13 @@ class ServedPartition:
         self.segment_bytes = 0 if rolls else self.segment_bytes + len(batch)
         self.bytes += len(batch)
         self.end = last + 1
-        producer, epoch, sequence, count = producer_stamp(batch)
+        epoch = owner_epoch(batch)
+        if not self.epochs or self.epochs[-1][0] != epoch:
+            self.epochs.append((epoch, base))
+        producer, producer_epoch, sequence, count = producer_stamp(batch)
         if producer:
             # Control batches have no producer; neither has a client that asks for no protection from repeats.
-            self.producers.apply(ProducerStamp(base, last, producer, epoch, sequence, count))
+            self.producers.apply(ProducerStamp(base, last, producer, producer_epoch, sequence, count))
         self._tails.add(self.tail, base, last, batch)
 
     def truncated(self, offset: int, generation: int) -> list[Parked]:
@@ -94,10 +120,12 @@ class ServedPartition:
         self.synced = min(self.synced, offset)
         while self._sizes and self._sizes[-1][0] >= offset:
             _, self.bytes, self.segment_bytes = self._sizes.pop()
+        while self.epochs and self.epochs[-1][1] >= offset:
+            self.epochs.pop()
         self.producers.truncate(offset)
         self._tails.truncate(self.tail, offset)
         cut: list[Parked] = []
-        for waiting in (self.waiting_commit, self.waiting_sync):
+        for waiting in self._waiting():
             cut += [parked for parked in waiting if parked.last >= offset]
             kept = [parked for parked in waiting if parked.last < offset]
             waiting.clear()
@@ -118,9 +146,18 @@ class ServedPartition:
         self.synced = max(self.synced, offset)
         return _released(self.waiting_sync, offset)
 
-    def park(self, parked: Parked, *, until_commit: bool) -> None:
+    def cover(self, offset: int, view: tuple[int, ...]) -> list[Parked]:
+        """Every node of the view has what lies below `offset`; returns the replies that waited for that."""
+        self.covered, self.view = max(self.covered, offset), view
+        return _released(self.waiting_cover, offset)
+
+    def trimmed(self, first: int) -> None:
+        self.first = first
+        while len(self.epochs) > 1 and self.epochs[1][1] < first:
+            del self.epochs[0]
+
+    def park(self, parked: Parked, waiting: deque[Parked]) -> None:
         """A repeated batch may wait for an earlier place than the last one parked: keep them in order."""
-        waiting = self.waiting_commit if until_commit else self.waiting_sync
         if not waiting or waiting[-1].last <= parked.last:
             waiting.append(parked)
             return
@@ -131,10 +168,21 @@ class ServedPartition:
     def close(self) -> list[Parked]:
         """The partition is gone; returns all replies that waited."""
         self._tails.truncate(self.tail, 0)
-        left = [*self.waiting_commit, *self.waiting_sync]
-        self.waiting_commit.clear()
-        self.waiting_sync.clear()
+        return self.give_up()
+
+    def give_up(self) -> list[Parked]:
+        """Nothing is acknowledged here any more; returns all replies that waited."""
+        left = [parked for waiting in self._waiting() for parked in waiting]
+        for waiting in self._waiting():
+            waiting.clear()
         return left
+
+    @property
+    def awaited(self) -> bool:
+        return any(self._waiting())
+
+    def _waiting(self) -> tuple[deque[Parked], ...]:
+        return self.waiting_commit, self.waiting_sync, self.waiting_cover
 
 
 def _released(waiting: deque[Parked], offset: int) -> list[Parked]:

@@ -23,7 +23,7 @@ from rostra.errors import (
     TopicExists,
     UnknownTopic,
 )
-from rostra.fabric.api import Note, Propose, ProposeDrop, ProposeTopic, TopicSpec
+from rostra.fabric.api import AcksAll, Note, Propose, ProposeDrop, ProposeTopic, TopicSpec
 from rostra.model.batch import OwnerFlag
 from rostra.model.check import BatchLimits, check_produced
 from rostra.model.ids import TopicId, check_topic_name, is_internal, random_id
@@ -50,6 +50,7 @@ from rostra.wire.messages import (
     Publish,
     Published,
     Subscribe,
+    Topic,
     TopicCreated,
     TopicDescribed,
     TopicDropped,
@@ -215,6 +216,8 @@ class Requests:
             return NodeStopping()
         if served.blocked is not None:
             return served.blocked
+        if not served.owner:
+            return broker.placement.not_owner(served)
         return self._too_many(session)
 
     def _too_many(self, session: Session) -> LimitExceeded | None:
@@ -225,7 +228,7 @@ class Requests:
         """Gives the batch its offsets; begins a new segment before it when the last one is full."""
         known = self._broker.catalogue.named(served.topic)
         if known is not None and served.segment_bytes >= known.topic.settings.segment_bytes:
-            checkpoint = checkpoint_batch(served.producers.snapshot(), self._broker.now.wall_us)
+            checkpoint = checkpoint_batch(served.producers.snapshot(), served.epochs, self._broker.now.wall_us)
             placed = self._propose(served, checkpoint, OwnerFlag.CHECKPOINT)
             if isinstance(placed, RostraError):
                 return placed
@@ -259,12 +262,18 @@ class Requests:
     ) -> None:
         if message.acks == "none":
             return
-        until_commit = message.acks == "all"
-        if last < (served.commit if until_commit else served.synced):
-            self._reply(conn, Published(message.request, base))
+        if message.acks == "owner":
+            safe, waiting = served.synced, served.waiting_sync
+        elif self._broker.fabric.guarantees.acks_all is AcksAll.VIEW:
+            safe, waiting = served.covered, served.waiting_cover
+        else:
+            safe, waiting = served.commit, served.waiting_commit
+        if last < safe:
+            view = served.view if waiting is served.waiting_cover else ()
+            self._reply(conn, Published(message.request, base, view))
             return
         session.waiting += 1
-        served.park(Parked(last, conn, message.request, base), until_commit=until_commit)
+        served.park(Parked(last, conn, message.request, base), waiting)
 
     def _next_token(self) -> int:
         self._token += 2
@@ -280,6 +289,10 @@ class Requests:
             return
         if broker.delivery.has(conn, message.subscription):
             self._violated(conn, Violation.OUT_OF_ORDER, f"subscription {message.subscription} exists")
+            return
+        elsewhere = broker.placement.no_reading(served)
+        if elsewhere is not None:
+            self._fail(conn, message.request, elsewhere)
             return
         bound = broker.settings.subscriptions_per_connection_max
         if broker.delivery.count(conn) >= bound:
@@ -306,7 +319,7 @@ class Requests:
             self._fail(conn, message.request, UnknownTopic(message.name))
 
     def _located(self, conn: Conn, request: int, known: KnownTopic) -> None:
-        places = tuple(PartitionPlace(served.partition.index, "", served.epoch) for served in known.partitions)
+        places = tuple(_place(known.topic, served) for served in known.partitions)
         self._reply(conn, Located(request, known.topic, places))
 
     def _create(self, conn: Conn, session: Session, message: CreateTopic) -> None:
@@ -409,3 +422,8 @@ class Requests:
             for served in known.partitions
         )
         self._reply(conn, TopicDescribed(message.request, known.topic, states))
+
+
+def _place(topic: Topic, served: ServedPartition) -> PartitionPlace:
+    own = served.partition.topic
+    return PartitionPlace(served.partition.index, served.address, served.epoch, 0 if own == topic.topic else own)

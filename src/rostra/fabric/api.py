@@ -14,8 +14,13 @@ import msgspec
 
 from rostra.errors import RostraError
 from rostra.model.ids import NodeId, Partition, TopicId
+from rostra.model.view import View
 
 Buffer = bytes | bytearray | memoryview
+
+COORDINATION = NodeId(0)
+"""The peer that is no node: a coordination service. Requests leave by `Send`; answers, watches and its loss arrive as
+`PeerReceived` and `PeerLost`, under the same faults as any other link. No node has this id."""
 
 
 class Now(NamedTuple):
@@ -53,12 +58,21 @@ class Split(StrEnum):
     MERGES = "each side goes on and they merge"
 
 
+class Delivers(StrEnum):
+    """At which nodes a subscription is served; anywhere else the client is told where."""
+
+    OWNER = "the owner"
+    REPLICA = "the owner or a replica"
+    HERE = "the subscriber's own node"
+
+
 class Guarantees(Value, frozen=True):
     """One row of the table of promises; the contract suite proves every cell."""
 
     fabric: str
     order: Order
     acks_all: AcksAll
+    delivers: Delivers
     split: Split
     crashes_survived: str
     groups_span_nodes: bool
@@ -88,7 +102,11 @@ class EpochStart(Value, frozen=True, array_like=True):
 
 
 class Recovered(Value, frozen=True):
-    """One partition as the disk had it. Everything below `end` is fsynced when this arrives."""
+    """One partition as the disk had it. Everything below `end` is fsynced when this arrives.
+
+    `epochs` begins with the row of the epoch before `first`, which the last checkpoint remembers: so the match check
+    works at log start. A copy with `damaged_at` neither votes, leads nor acknowledges until it is refilled.
+    """
 
     partition: Partition
     first: int
@@ -180,6 +198,19 @@ class ReadFailed(Value, frozen=True):
     error: RostraError
 
 
+class Broke(Value, frozen=True):
+    """An fsync failed: no `Synced` follows. What this node owns is better owned by another."""
+
+    error: RostraError
+
+
+class HandOver(Value, frozen=True):
+    """The node is stopping and nobody waits for an answer: give away what it owns, then say `HandedOver`.
+
+    Peers' messages and timers still arrive until then; no proposal does.
+    """
+
+
 FabricInput = (
     Started
     | Propose
@@ -193,13 +224,18 @@ FabricInput = (
     | WriteFailed
     | ReadDone
     | ReadFailed
+    | Broke
+    | HandOver
 )
 
 # --- effects the driver executes -------------------------------------------------------------------
 
 
 class Open(Value, frozen=True):
-    """Make the partition's log, empty, beginning at `first`. Idempotent."""
+    """Make the partition's log, empty, beginning at `first`. Idempotent.
+
+    A copy that is filled from others begins at their log start: `Drop`, then `Open` with `first`.
+    """
 
     partition: Partition
     segment_bytes: int
@@ -295,8 +331,24 @@ class Committed(Value, frozen=True):
     offset: int
 
 
+class Covered(Value, frozen=True):
+    """Every node of `view` has the records below `offset` on stable storage.
+
+    Only where `AcksAll.VIEW` is promised: there commit says less than acks `all` asks for. Elsewhere commit is enough.
+    """
+
+    partition: Partition
+    offset: int
+    view: View
+
+
 class Serving(Value, frozen=True):
-    """This node orders the partition (`owner`), or holds a copy. Its log spans `first` to `end`."""
+    """This node orders the partition (`owner`), or holds a copy. Its log spans `first` to `end`.
+
+    Said again whenever that changes. `address` is the owner's if it is another node, empty if nobody is known to be
+    it: replies that wait for a batch of this node's ordering then end with `Moved`, or `Unavailable`. Their batches may
+    still commit; the client sends them again to the new owner, which knows them by producer and sequence.
+    """
 
     partition: Partition
     epoch: int
@@ -307,8 +359,16 @@ class Serving(Value, frozen=True):
     address: str = ""
 
 
+class Elsewhere(Value, frozen=True):
+    """No copy of the partition is here: its owner is at `address`, empty if nobody is known to be it."""
+
+    partition: Partition
+    epoch: int
+    address: str
+
+
 class Blocked(Value, frozen=True):
-    """The partition takes no proposals for now, for this reason; reads below commit go on."""
+    """The partition takes no proposals until `Serving` is said again, for this reason; reads below commit go on."""
 
     partition: Partition
     error: RostraError
@@ -324,6 +384,22 @@ class TopicOpened(Value, frozen=True):
 class TopicClosed(Value, frozen=True):
     token: int | None
     topic: TopicId
+
+
+class PartitionJoined(Value, frozen=True):
+    """A partition that its topic was not made with: the part that an origin incarnation has of it.
+
+    The origin draws `partition.topic` at random when it first publishes to the topic, so it names topic, origin and
+    incarnation at once, in the width that ids have everywhere. `Serving` follows, with the incarnation as epoch.
+    """
+
+    topic: TopicId
+    partition: Partition
+    origin: NodeId
+
+
+class HandedOver(Value, frozen=True):
+    """The answer to `HandOver`: this node may go."""
 
 
 class Ready(Value, frozen=True):
@@ -352,10 +428,14 @@ FabricEffect = (
     | Accepted
     | Refused
     | Committed
+    | Covered
     | Serving
+    | Elsewhere
     | Blocked
     | TopicOpened
     | TopicClosed
+    | PartitionJoined
+    | HandedOver
     | Ready
     | Persist
 )

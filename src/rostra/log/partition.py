@@ -63,10 +63,10 @@ class PartitionLog:
         self.damage: CorruptLog | None = None
         self.damaged_at: int | None = None
         self._refusal: StorageError | None = None
-        self.dirty: dict[str, File] = {}
+        self.dirty: dict[str, tuple[File, int]] = {}
+        """Files not yet synced, oldest first, each with the number of the last write to it."""
         self.dirty_directories: list[str] = []
-        self.version = 0
-        """Counts writes, so that a sync knows whether more was written since it began."""
+        self.writes = 0
 
     @property
     def first(self) -> int:
@@ -98,8 +98,7 @@ class PartitionLog:
         self._files.make_directory(self.directory)
         self.dirty_directories += ["topics", self.directory]
         segment = self._new_segment(first)
-        self.dirty[segment.path] = self._open_files.get(segment.path)
-        self.version += 1
+        self._soil(segment, self._open_files.get(segment.path))
         self.segments = (segment,)
         self.end = first
 
@@ -135,8 +134,7 @@ class PartitionLog:
             if not isinstance(refusal, DiskFull):
                 self._sync_undone(rolls)
             raise refusal from error
-        self.dirty[segment.path] = file
-        self.version += 1
+        self._soil(segment, file)
         if rolls:
             self.segments = (*self.segments, segment)
             self.dirty_directories.append(self.directory)
@@ -164,16 +162,35 @@ class PartitionLog:
         segment.bytes = position
         segment.next = self.end = end
 
+    def _soil(self, segment: Segment, file: File) -> None:
+        self.writes += 1
+        self.dirty[segment.path] = (file, self.writes)
+
+    def wash(self, synced: dict[str, tuple[File, int]], writes: int) -> None:
+        """These files were synced as of these writes; what was written to them since is still to be synced."""
+        for path, state in synced.items():
+            if self.dirty.get(path) == state:
+                del self.dirty[path]
+        if self.writes == writes:
+            self.dirty_directories.clear()
+
     def _undo_write(self, rolls: bool) -> None:
-        """The log is as before; a segment that did not get its checkpoint is none."""
+        """The log is as before; a segment that did not get its checkpoint is none.
+
+        That too must be synced before anything behind it counts: else a crash brings back what was undone.
+        """
         try:
             if rolls:
                 unborn = Segment(self.directory, self.end, None)
                 self._open_files.forget(unborn.path)
                 if self._files.exists(unborn.path):
                     self._files.remove(unborn.path)
+                self.writes += 1
+                self.dirty_directories.append(self.directory)
             else:
-                self._open_files.get(self.active.path).truncate(self.active.bytes)
+                file = self._open_files.get(self.active.path)
+                file.truncate(self.active.bytes)
+                self._soil(self.active, file)
         except OSError as error:
             # Bytes of a refused batch may lie behind the end: nothing can be written there before a start has looked.
             self._refusal = DiskFailed(f"a refused write could not be undone: {error}")
@@ -215,7 +232,7 @@ class PartitionLog:
         self.synced = min(self.synced, offset)
         self.damage = self.damaged_at = None
         file.truncate(last.bytes)
-        self.version += 1
+        self._soil(last, file)
         file.begin_sync()()
 
     def _remove_beyond(self, last: Segment) -> None:

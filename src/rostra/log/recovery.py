@@ -1,8 +1,8 @@
 """What a start makes of a partition's directory.
 
-Damage below the known-synced mark is corruption, and so is damage with an intact batch behind it, unless it lies where
-no sync was ever begun: there a power cut leaves holes, and nothing was acknowledged. Corruption is reported and left as
-it is; everything else that is not intact is a torn tail, and cut.
+Damage below the known-synced mark is corruption, and so is damage with an intact batch behind it. What lies where no
+sync was ever begun does not matter here: a power cut leaves holes there, and nothing of it was acknowledged. Corruption
+is reported and left as it is; everything else that is not intact is a torn tail, and cut.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from crc32c import crc32c
 from rostra.errors import CorruptLog
 from rostra.log.clean import CleanEnd
 from rostra.log.facts import LogFacts, LogSettings, RecoveryNote, Stamp
-from rostra.log.files import Files
+from rostra.log.files import File, Files
 from rostra.log.index import Index
 from rostra.log.journal import Mark
 from rostra.log.open_files import OpenFiles
 from rostra.log.partition import CHECKPOINT, PartitionLog
-from rostra.log.scan import Damage, Found, hop, intact_batch_behind, scan
+from rostra.log.scan import Damage, Found, hop, intact_batch_behind, is_intact, scan
 from rostra.log.segment import CONTROL, SEGMENT_NAME, Indexes, Segment
 from rostra.model.batch import Header
 from rostra.model.decode import Batch
@@ -28,7 +28,7 @@ from rostra.model.ids import Partition
 
 
 class Recovering:
-    """One partition while a start looks at it. `log` is filled segment by segment; `headers` are of the last one."""
+    """One partition while a start looks at it; `log` is filled segment by segment."""
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class Recovering:
         self._mark = mark or Mark(0, 0, 0)
         self._clean = clean
         self._unsynced: list[tuple[Segment, int]] = []
-        self.headers: list[Header] = []
+        self._checkpoint_bytes = 0
+        self._stamps: list[Stamp] = []
         self.notes: list[RecoveryNote] = []
 
     # --- the whole ---------------------------------------------------------------------------------
@@ -88,15 +89,15 @@ class Recovering:
             epochs=log.epochs(),
             damaged_at=log.damaged_at,
             checkpoint=self._checkpoint(),
-            stamps=tuple(_stamp(header) for header in self.headers if not header.flags & CONTROL),
+            stamps=tuple(self._stamps),
             segment_bytes=log.active.bytes,
             bytes=log.size,
         )
 
     def _checkpoint(self) -> bytes | None:
-        if not self.headers or not self.headers[0].owner_flags & CHECKPOINT:
+        if not self._checkpoint_bytes:
             return None
-        return Batch(self._open_files.get(self.log.active.path).read(0, self.headers[0].length)).values()[0]
+        return Batch(self._open_files.get(self.log.active.path).read(0, self._checkpoint_bytes)).values()[0]
 
     # --- looking -----------------------------------------------------------------------------------
 
@@ -109,7 +110,8 @@ class Recovering:
         log = self.log
         log.segments = ()
         self._unsynced = []
-        self.headers = []
+        self._checkpoint_bytes = 0
+        self._stamps = []
         firsts = self._segment_firsts()
         expected = self._mark.first if self._mark.synced else firsts[0]
         for first in firsts:
@@ -154,8 +156,16 @@ class Recovering:
                 raise _NotAsClosed
             return
         for found in self._scan(segment):
-            self.headers.append(found.header)
+            self._note_last(found)
         segment.headers_crc = None
+
+    def _note_last(self, found: Found) -> None:
+        """Of the last segment, the broker needs the checkpoint and who wrote what behind it."""
+        header = found.header
+        if not header.flags & CONTROL:
+            self._stamps.append(_stamp(header))
+        elif not found.position and header.owner_flags & CHECKPOINT:
+            self._checkpoint_bytes = header.length
 
     def _is_as_closed(self, segment: Segment, clean: CleanEnd) -> bool:
         """Whether the last segment is, header for header, the one that was closed; bodies are checked when read."""
@@ -166,12 +176,17 @@ class Recovering:
         try:
             for found, raw in hop(file, self._partition, segment.first, clean.bytes):
                 crc = crc32c(raw, crc)
-                self.headers.append(found.header)
+                self._note_last(found)
                 segment.note(found.position, found.header)
         except Damage:
             return False
         segment.headers_crc = crc
-        return crc == clean.headers_crc and segment.next == clean.end
+        return crc == clean.headers_crc and segment.next == clean.end and self._checkpoint_is_intact(file)
+
+    def _checkpoint_is_intact(self, file: File) -> bool:
+        """The one body that a start relies on."""
+        size = self._checkpoint_bytes
+        return not size or is_intact(file.read(0, size), self._partition)
 
     def _scan(self, segment: Segment) -> Iterator[Found]:
         """Every intact batch; where the part begins that is not known to be synced is taken down."""
@@ -194,12 +209,15 @@ class Recovering:
             return True
         if damage.offset >= self._mark.syncing:
             return False
+        # A record may hold the bytes of an older batch, and what lies beyond every sync may have reached the disk
+        # before this did: neither says that this was whole once.
+        telling = range(damage.offset, self._mark.syncing)
         damaged = self.log.active
         behind = [(damaged.path, damage.position)]
         behind += [(path, 0) for path in self._paths_behind(damaged)]
         return any(
             intact_batch_behind(
-                self._open_files.get(path), self._partition, position, damage.offset, self._settings.recover_chunk_bytes
+                self._open_files.get(path), self._partition, position, telling, self._settings.recover_chunk_bytes
             )
             for path, position in behind
         )

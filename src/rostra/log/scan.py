@@ -115,11 +115,11 @@ def hop(file: File, partition: Partition, first: int, size: int) -> Iterator[tup
         position += header.length
 
 
-def intact_batch_behind(file: File, partition: Partition, position: int, offset: int, chunk_bytes: int) -> bool:
-    """Whether a batch beyond `offset` lies anywhere at or behind `position`.
+def intact_batch_behind(file: File, partition: Partition, position: int, offsets: range, chunk_bytes: int) -> bool:
+    """Whether a batch that begins at one of the offsets lies anywhere at or behind `position`.
 
-    A record may hold the bytes of an older batch of its own partition, so only later offsets are evidence. Headers that
-    only look right are bounded by the bytes they make us check; beyond the bound we assume the worst, which is True.
+    Headers that only look right are bounded by the bytes they make us check; beyond the bound we assume the worst,
+    which is True.
     """
     size = file.size()
     budget = SEARCH_FACTOR * (size - position) + chunk_bytes
@@ -128,9 +128,9 @@ def intact_batch_behind(file: File, partition: Partition, position: int, offset:
         at = window.find(MAGIC)
         while 0 <= at < chunk_bytes:
             header = _plausible(window, at, partition)
-            if header is not None and header.base_offset > offset and position + at + header.length <= size:
+            if header is not None and header.base_offset in offsets and position + at + header.length <= size:
                 budget -= header.length
-                if budget < 0 or _intact(file.read(position + at, header.length), partition):
+                if budget < 0 or is_intact(file.read(position + at, header.length), partition):
                     return True
             at = window.find(MAGIC, at + 1)
         position += chunk_bytes
@@ -146,7 +146,7 @@ def _plausible(window: bytes, at: int, partition: Partition) -> Header | None:
     return header
 
 
-def _intact(batch: bytes, partition: Partition) -> bool:
+def is_intact(batch: bytes, partition: Partition) -> bool:
     try:
         check_stored(batch, 0, partition)
     except BatchRejected:

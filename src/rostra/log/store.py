@@ -9,11 +9,12 @@ from __future__ import annotations
 import builtins
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 
-from rostra.errors import CorruptLog, DiskFull, SyncFailed
+from rostra.errors import CorruptLog, DiskFull, StorageError, SyncFailed, UnknownPartition
 from rostra.log.clean import CleanEnd, take_clean, write_clean
 from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, SegmentFacts
 from rostra.log.files import Buffer, Files
@@ -24,7 +25,7 @@ from rostra.log.open_files import OpenFiles
 from rostra.log.partition import PartitionLog, storage_error
 from rostra.log.recovery import Recovering
 from rostra.log.segment import Indexes
-from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.model.ids import Partition, PartitionIndex, TopicId, text
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
 _DIRECTORY_NAME = re.compile(r"([0-9a-f]{16})-(0|[1-9][0-9]*)")
@@ -142,19 +143,29 @@ class Store:
         except SyncFailed as error:
             self._broken = error
             raise
+        except StorageError:
+            self._dirty[partition] = None
+            raise
         self._dirty[partition] = None
         if len(self._dirty) > self._settings.files_open_max:
             self._sync_oldest()
 
     def read(self, partition: Partition, offset: int, end: int, bytes_max: int) -> Chunk:
         """Whole batches from the one that holds `offset` on: at least one if it is below `end`, none beyond that."""
-        return self._logs[partition].read(offset, end, bytes_max)
+        return self._there(partition).read(offset, end, bytes_max)
+
+    def _there(self, partition: Partition) -> PartitionLog:
+        """For lookups, which may have been under way when the log was dropped."""
+        log = self._logs.get(partition)
+        if log is None:
+            raise UnknownPartition(text(partition.topic), partition.index)
+        return log
 
     def find_last(self, partition: Partition, count: int, end: int) -> int:
-        return self._logs[partition].find_last(count, end)
+        return self._there(partition).find_last(count, end)
 
     def find_time(self, partition: Partition, timestamp_us: int) -> int:
-        return self._logs[partition].find_time(timestamp_us)
+        return self._there(partition).find_time(timestamp_us)
 
     def truncate(self, partition: Partition, offset: int) -> int:
         """Cut the end; returns the new generation. The marks are lowered before the bytes they vouch for can change."""
@@ -175,15 +186,14 @@ class Store:
         start = max((s.next for s in log.sealed() if s.next <= first), default=log.first)
         if start == log.first:
             return
-        mark = self._caught_up(log, start)
-        self._write_journal(lambda: self._journal.mark([(partition, mark)]), sync=True)
+        self._write_journal(lambda: self._journal.mark([self._caught_up(log, start)]), sync=True)
         try:
             log.trim(start)
         except OSError as error:
             raise storage_error(error) from error
 
     def sealed(self, partition: Partition) -> tuple[SegmentFacts, ...]:
-        return self._logs[partition].sealed()
+        return self._there(partition).sealed()
 
     def end(self, partition: Partition) -> int:
         return self._logs[partition].end
@@ -206,9 +216,11 @@ class Store:
     def begin_sync(self, partitions: Iterable[Partition]) -> SyncJob:
         """Make what is written by now durable. `DiskFull` if not even the journal can say so; begin again later."""
         logs = [self._logs[partition] for partition in partitions if partition in self._logs]
-        captured = [(log, log.generation, log.end, log.version, list(log.dirty)) for log in logs]
+        captured = [(log, log.generation, log.end, log.writes, dict(log.dirty)) for log in logs]
         self._mark((log.partition, Mark(log.first, log.synced, log.end)) for log in logs if log.damage is None)
-        calls = [file.begin_sync() for log in logs for file in log.dirty.values()]
+        calls: list[Callable[[], None]] = [
+            partial(_one_by_one, [file.begin_sync() for file, _ in log.dirty.values()]) for log in logs if log.dirty
+        ]
         directories = dict.fromkeys(path for log in logs for path in log.dirty_directories)
         calls += [partial(self._files.sync_directory, path) for path in directories]
         finish_journal = self._add_journal(calls)
@@ -218,17 +230,25 @@ class Store:
             finish_journal()
             # A partition dropped meanwhile, and perhaps made anew, is not the one that was synced.
             there = [capture for capture in captured if self._logs.get(capture[0].partition) is capture[0]]
-            for log, generation, end, version, paths in there:
-                self._finish_log(log, generation, end, version, paths)
+            for log, generation, end, writes, dirty in there:
+                log.wash(dirty, writes)
+                if not log.dirty:
+                    self._dirty.pop(log.partition, None)
+                if log.generation == generation:
+                    log.synced = max(log.synced, end)
+            # Not synced before the next job: a killed process leaves it behind all the same, a power cut may not.
+            with suppress(DiskFull):
+                self._mark(self._caught_up(log) for log, _, _, _, _ in there if log.damage is None)
             return [Durable(log.partition, generation, end) for log, generation, end, _, _ in there]
 
         return SyncJob([partial(self._guarded, call) for call in calls], finish)
 
     def begin_mark(self) -> SyncJob:
-        """Let the known-synced marks catch up with the last sync: for a store that falls idle."""
-        self._mark(
-            (log.partition, self._caught_up(log, log.first)) for log in self._logs.values() if log.damage is None
-        )
+        """Make the known-synced marks durable that the last sync left behind: for a store that falls idle.
+
+        It has no calls when there is nothing to do.
+        """
+        self._mark(self._caught_up(log) for log in self._logs.values() if log.damage is None)
         calls: list[Callable[[], None]] = []
         finish_journal = self._add_journal(calls)
 
@@ -249,10 +269,13 @@ class Store:
 
         return PersistJob([partial(self._guarded, call)], finish)
 
-    def _caught_up(self, log: PartitionLog, first: int) -> Mark:
-        known = self._journal.marks.get(log.partition)
-        synced = max(log.synced, first)
-        return Mark(first, synced, max(synced, known.syncing if known is not None else 0))
+    def _caught_up(self, log: PartitionLog, first: int | None = None) -> tuple[Partition, Mark]:
+        """What is known now; retention is about to move the start to `first`."""
+        first = log.first if first is None else first
+        known = self._journal.marks.get(log.partition) or Mark(0, 0, 0)
+        # A damaged log keeps its marks: the next start must judge it the same way.
+        synced = max(log.synced if log.damage is None else known.synced, first)
+        return log.partition, Mark(first, synced, max(synced, known.syncing))
 
     def _mark(self, marks: Iterable[tuple[Partition, Mark]]) -> None:
         known = self._journal.marks
@@ -267,18 +290,6 @@ class Store:
         call, finish = self._journal.begin_sync()
         calls.append(call)
         return finish
-
-    def _finish_log(self, log: PartitionLog, generation: int, end: int, version: int, paths: list[str]) -> None:
-        """More may have been written to the active segment since the job began; to a sealed one, never."""
-        unchanged = log.version == version
-        for path in paths:
-            if unchanged or path != log.active.path:
-                log.dirty.pop(path, None)
-        if unchanged:
-            log.dirty_directories.clear()
-            self._dirty.pop(log.partition, None)
-        if log.generation == generation:
-            log.synced = max(log.synced, end)
 
     def _sync_oldest(self) -> None:
         """A file not yet synced stays open, and so many may be open: the partition that waited longest goes first."""
@@ -315,6 +326,12 @@ class Store:
 
     def _new_log(self, partition: Partition) -> PartitionLog:
         return PartitionLog(self._files, self._open_files, self._indexes, self._settings, partition)
+
+
+def _one_by_one(calls: list[Callable[[], None]]) -> None:
+    """Segments in the order of their offsets: a power cut in between must not leave a later one without an earlier."""
+    for call in calls:
+        call()
 
 
 def _parse_directory(name: str) -> Partition | None:

@@ -53,11 +53,15 @@ class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartitionPlace(msgspec.Struct, frozen=True, array_like=True):
-    """Where a partition is served. An empty address means: at the node that answers."""
+    """Where a partition is served. An empty address means: at the node that answers.
+
+    `topic` is to be named in requests to a partition that has an id of its own; 0 means the topic's.
+    """
 
     partition: Index
     address: Text
     epoch: Count
+    topic: Id = 0
 
 
 class PartitionState(msgspec.Struct, frozen=True, array_like=True):
@@ -232,11 +236,15 @@ class TopicDescribed(Message, frozen=True, array_like=True):
 
 
 class Published(Message, frozen=True, array_like=True):
-    """`offset` is the first record's; -1 when a repeated batch is so old that only its being stored is known."""
+    """`offset` is the first record's; -1 when a repeated batch is so old that only its being stored is known.
+
+    `view` names the nodes that have it, where acks `all` promises just these.
+    """
 
     kind: ClassVar[int] = 38
     request: Request
     offset: Annotated[int, Meta(ge=-1)]
+    view: Annotated[tuple[Id, ...], Meta(max_length=1024)] = ()
 
 
 class Subscribed(Message, frozen=True, array_like=True):

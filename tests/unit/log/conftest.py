@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from rostra.log.files import Files
 from rostra.runtime.files import DiskFiles
-
 from tests.unit.log.batches import faulty
 
 

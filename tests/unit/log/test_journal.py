@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from rostra.errors import CorruptLog
 from rostra.log.files import Files
 from rostra.log.journal import Journal, Mark
-
 from tests.unit.log.batches import OTHER, PARTITION, copied, disk_of, faulty
 
 MARK = Mark(1, 2, 3)

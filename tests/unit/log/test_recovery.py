@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rostra.errors import CorruptLog
 from rostra.log.files import Files
 from rostra.log.index import Index
 from rostra.log.scan import SEARCH_FACTOR, intact_batch_behind
 from rostra.log.store import Store
 from rostra.model.batch import HEADER_BYTES
-
 from tests.unit.log.batches import (
     DIRECTORY,
     PARTITION,
@@ -27,7 +27,7 @@ from tests.unit.log.batches import (
 )
 
 SEGMENT = f"{DIRECTORY}/{0:020}.log"
-BATCHES = chain(0, 2, 3, 4)
+BATCHES = [bytes(made) for made in chain(0, 2, 3, 4)]
 BOUNDS = [0, 1, 3, 6, 10]
 SIZES = [len(made) for made in BATCHES]
 
@@ -328,10 +328,10 @@ def test_the_search_behind_damage_reads_a_bounded_number_of_bytes() -> None:
     bomb = batch(50, 700)
     lure = bytes(bomb[:HEADER_BYTES])
     file = Counting(lure * 200 + bytes(len(bomb)))
-    assert intact_batch_behind(file, PARTITION, 0, 5, 1024)  # type: ignore[arg-type]
+    assert intact_batch_behind(file, PARTITION, 0, range(5, 100), 1024)  # type: ignore[arg-type]
     assert file.bytes_read < (SEARCH_FACTOR + 2) * file.size() + 4096
     file = Counting(lure * 3 + bytes(len(bomb)))
-    assert not intact_batch_behind(file, PARTITION, 0, 5, 1024)  # type: ignore[arg-type]
+    assert not intact_batch_behind(file, PARTITION, 0, range(5, 100), 1024)  # type: ignore[arg-type]
 
 
 def test_an_older_batch_inside_a_record_is_no_evidence_behind_a_torn_end() -> None:

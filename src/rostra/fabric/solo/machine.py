@@ -12,11 +12,15 @@ from rostra.fabric.api import (
     AcksAll,
     Append,
     Blocked,
+    Broke,
     Committed,
+    Delivers,
     Drop,
     FabricEffect,
     FabricInput,
     Guarantees,
+    HandedOver,
+    HandOver,
     Note,
     Now,
     Open,
@@ -56,6 +60,7 @@ GUARANTEES = Guarantees(
     fabric="solo",
     order=Order.PARTITION,
     acks_all=AcksAll.OWNER,
+    delivers=Delivers.OWNER,
     split=Split.ALONE,
     crashes_survived="its own, by restarting",
     groups_span_nodes=False,
@@ -131,6 +136,10 @@ class Solo:
                 return [Trim(given.partition, given.first)]
             case WriteFailed():
                 return self._write_failed(given)
+            case Broke():
+                return []
+            case HandOver():
+                return [HandedOver()]
             case PeerReceived() | PeerLost() | TimerFired():
                 raise AssertionError(f"a node alone has no peers and no timers: {given}")
             case _:
@@ -240,7 +249,10 @@ class Solo:
         return [Committed(given.partition, given.offset)]
 
     def _write_failed(self, given: WriteFailed) -> list[FabricEffect]:
-        held = self._held[given.partition]
+        held = self._held.get(given.partition)
+        if held is None:
+            # The topic was dropped while the write was on its way.
+            return []
         held.end = given.offset
         held.generation = given.generation
         if given.partition != META:

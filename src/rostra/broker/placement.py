@@ -1,0 +1,168 @@
+"""What is served where: topics and partitions as the fabric announces them, and what becomes of those who wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rostra.broker.api import Boot, RecoveredLog
+from rostra.broker.catalogue import KnownTopic
+from rostra.broker.control import read_checkpoint
+from rostra.broker.partition import ServedPartition
+from rostra.broker.producers import ProducerTable
+from rostra.errors import Moved, RostraError, TopicDeleted, Unavailable
+from rostra.fabric.api import (
+    Blocked,
+    Delivers,
+    Elsewhere,
+    EpochStart,
+    Note,
+    Open,
+    PartitionJoined,
+    Serving,
+    Started,
+    TopicClosed,
+    TopicOpened,
+)
+from rostra.model.ids import Partition, PartitionIndex
+from rostra.wire.messages import Topic, TopicSettings
+
+if TYPE_CHECKING:
+    from rostra.broker.broker import Broker
+
+
+class Placement:
+    """Keeps the catalogue in step with the fabric's word."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._logs: dict[Partition, RecoveredLog] = {}
+        self._opened: list[tuple[int | None, KnownTopic]] = []
+
+    def boot(self, given: Boot) -> None:
+        logs = [_with_earlier_epoch(recovered) for recovered in given.logs]
+        self._logs = {recovered.log.partition: recovered for recovered in logs}
+        self._broker.ask_fabric(Started(given.hard, tuple(recovered.log for recovered in logs)))
+
+    def ready(self) -> None:
+        """What the fabric has not claimed by now it will not claim."""
+        self._logs.clear()
+
+    # --- topics ---
+
+    def topic_opened(self, effect: TopicOpened) -> None:
+        spec = effect.spec
+        settings = msgspec.msgpack.decode(spec.settings, type=TopicSettings)
+        known = KnownTopic(Topic(spec.topic, spec.name, settings))
+        for index in range(spec.partitions):
+            known.partitions.append(self._served(Partition(spec.topic, PartitionIndex(index)), spec.name))
+        self._broker.catalogue.add(known)
+        self._opened.append((effect.token, known))
+
+    def answer_openers(self) -> None:
+        """Only when all effects of a step are carried out: the answer says where the new topic is served."""
+        opened, self._opened = self._opened, []
+        for token, known in opened:
+            self._broker.requests.opened(token, known)
+
+    def topic_closed(self, effect: TopicClosed) -> None:
+        broker = self._broker
+        known = broker.catalogue.drop(effect.topic)
+        if known is not None:
+            error = TopicDeleted(known.topic.name)
+            for served in known.partitions:
+                broker.fail(served.close(), error)
+                self._end_readers(served, error)
+        broker.requests.closed(effect.token, effect.topic)
+
+    def joined(self, effect: PartitionJoined) -> None:
+        known = self._broker.catalogue.known(effect.topic)
+        if known is not None:
+            self._broker.catalogue.join(known, self._served(effect.partition, known.topic.name))
+
+    def _served(self, partition: Partition, name: str) -> ServedPartition:
+        broker = self._broker
+        table = ProducerTable(broker.settings.producers_per_partition_max, broker.without)
+        return ServedPartition(partition, name, table, broker.tails)
+
+    # --- partitions ---
+
+    def opened(self, effect: Open) -> None:
+        """An empty log: at a topic's making, or because this copy is filled anew from others."""
+        served = self._broker.catalogue.served(effect.partition)
+        if served is not None:
+            served.emptied(effect.first)
+
+    def serving(self, effect: Serving) -> None:
+        served = self._broker.catalogue.served(effect.partition)
+        if served is None:
+            return
+        recovered = self._logs.pop(effect.partition, None)
+        if recovered is not None:
+            served.recovered(recovered)
+        served.copy, served.owner = True, effect.owner
+        served.epoch, served.address = effect.epoch, effect.address
+        served.first, served.end, served.commit = effect.first, effect.end, effect.commit
+        served.synced = min(served.synced, effect.end)
+        served.tail.next = effect.end
+        served.producers.commit(effect.commit)
+        served.blocked = None
+        if not effect.owner:
+            self._turn_away(served)
+
+    def elsewhere(self, effect: Elsewhere) -> None:
+        served = self._broker.catalogue.served(effect.partition)
+        if served is not None:
+            served.copy = served.owner = False
+            served.epoch, served.address = effect.epoch, effect.address
+            self._turn_away(served)
+
+    def blocked(self, effect: Blocked) -> None:
+        served = self._broker.catalogue.served(effect.partition)
+        if served is not None:
+            served.blocked = effect.error
+            note = Note("error", "partition blocked", {"topic": served.topic, "error": str(effect.error)})
+            self._broker.out.append(note)
+
+    def _turn_away(self, served: ServedPartition) -> None:
+        """This node does not own it any more. What was ordered here may still commit: the new owner will know it."""
+        self._broker.fail(served.give_up(), self.not_owner(served))
+        error = self.no_reading(served)
+        if error is not None:
+            self._end_readers(served, error)
+
+    def _end_readers(self, served: ServedPartition, error: RostraError) -> None:
+        for reader in list(served.readers.values()):
+            self._broker.delivery.end(reader, error, self._broker.out)
+
+    def not_owner(self, served: ServedPartition) -> RostraError:
+        """Where a publish belongs that does not belong here."""
+        if served.address:
+            return Moved(served.address, served.epoch)
+        return Unavailable(served.topic, served.partition.index, "no owner is known yet")
+
+    def no_reading(self, served: ServedPartition) -> RostraError | None:
+        """Why a subscription is not served here, if it is not."""
+        match self._broker.fabric.guarantees.delivers:
+            case Delivers.OWNER:
+                here = served.owner
+            case Delivers.REPLICA:
+                here = served.copy
+            case Delivers.HERE:
+                here = True
+        return None if here else self.not_owner(served)
+
+
+def _with_earlier_epoch(recovered: RecoveredLog) -> RecoveredLog:
+    """Adds the row of the epoch before log start, which retention took from the log but the checkpoint remembers."""
+    log = recovered.log
+    if recovered.checkpoint is None:
+        return recovered
+    rows = read_checkpoint(recovered.checkpoint).epochs
+    earlier = [EpochStart(epoch, offset) for epoch, offset in rows if offset < log.first]
+    if not earlier:
+        return recovered
+    found = [row for row in log.epochs if row.epoch != earlier[-1].epoch]
+    whole = msgspec.structs.replace(log, epochs=(earlier[-1], *found))
+    return msgspec.structs.replace(recovered, log=whole)

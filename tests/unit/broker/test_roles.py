@@ -1,0 +1,243 @@
+"""Ownership that changes hands: who waits, who reads, and where they are told to go."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rostra.broker.api import Stop, SyncBroke
+from rostra.errors import Moved, OffsetOutOfRange, SyncFailed, Unavailable, from_wire
+from rostra.fabric.api import (
+    Accepted,
+    AcksAll,
+    Append,
+    Broke,
+    Committed,
+    Covered,
+    Delivers,
+    Elsewhere,
+    FabricEffect,
+    FabricInput,
+    Guarantees,
+    HandedOver,
+    HandOver,
+    Now,
+    Open,
+    Order,
+    PartitionJoined,
+    Propose,
+    Ready,
+    Serving,
+    Split,
+    Started,
+    Sync,
+    Synced,
+    TimerFired,
+    TopicOpened,
+    TopicSpec,
+    Truncate,
+)
+from rostra.model.batch import last_offset, stamp
+from rostra.model.ids import Epoch, NodeId, TopicId
+from rostra.model.view import View
+from rostra.wire.messages import Ended, Failed, Locate, Located, Published, Subscribed, TopicSettings
+from tests.unit.broker.desk import Desk, part
+
+TOPIC = 5
+HERE = part(TOPIC)
+
+
+class Scripted:
+    """A fabric of one partition whose every word the test puts into its mouth: `say`, then fire the timer."""
+
+    def __init__(self, delivers: Delivers = Delivers.OWNER, acks_all: AcksAll = AcksAll.MAJORITY) -> None:
+        self.guarantees = Guarantees("scripted", Order.PARTITION, acks_all, delivers, Split.REFUSES, "", False, False)
+        self.heard: list[FabricInput] = []
+        self.say: list[FabricEffect] = []
+        self.end = 0
+
+    def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
+        self.heard.append(given)
+        match given:
+            case Started():
+                spec = TopicSpec(TopicId(TOPIC), "t", 1, msgspec.msgpack.encode(TopicSettings()))
+                return [TopicOpened(None, spec), Open(HERE, 1 << 20), Serving(HERE, 1, True, 0, 0, 0), Ready()]
+            case Propose():
+                base = self.end
+                stamp(given.batch, partition=HERE, base_offset=base, owner_epoch=1, owner_flags=given.owner_flags)
+                self.end = last_offset(given.batch) + 1
+                return [Append(HERE, given.batch), Accepted(given.token, HERE, base, self.end - 1), Sync(HERE)]
+            case TimerFired():
+                say, self.say = self.say, []
+                return say
+            case _:
+                return []
+
+
+def desk_with(fabric: Scripted) -> Desk:
+    desk = Desk(fabric=fabric).start()
+    desk.connect(1)
+    desk.connect(2)
+    return desk
+
+
+def tell(desk: Desk, *effects: FabricEffect) -> None:
+    assert isinstance(desk.broker.fabric, Scripted)
+    desk.broker.fabric.say = list(effects)
+    desk.step(TimerFired("scripted"))
+
+
+def test_replies_that_wait_end_with_moved_when_ownership_goes() -> None:
+    desk = desk_with(Scripted())
+    for acks in ("owner", "all"):
+        desk.publish(1, TOPIC, acks=acks)
+    tell(desk, Serving(HERE, 2, False, 0, 2, 0, "other:1"))
+    errors = [from_wire(failed.code, failed.carried) for failed in desk.heard(1, Failed)]
+    assert [(type(error), error.carried()) for error in errors] == [(Moved, {"address": "other:1", "epoch": 2})] * 2
+    tell(desk, Committed(HERE, 2))
+    desk.settle()
+    assert desk.heard(1, Published) == []
+
+
+def test_a_publish_to_a_replica_is_told_where_the_owner_is() -> None:
+    desk = desk_with(Scripted())
+    tell(desk, Serving(HERE, 2, False, 0, 0, 0, "other:1"))
+    desk.publish(1, TOPIC)
+    assert isinstance(desk.error(1), Moved)
+    tell(desk, Serving(HERE, 3, False, 0, 0, 0))
+    desk.publish(1, TOPIC)
+    assert isinstance(desk.error(1), Unavailable)
+
+
+def test_a_lookup_says_where_a_partition_is_served() -> None:
+    desk = desk_with(Scripted())
+    tell(desk, Elsewhere(HERE, 7, "other:1"))
+    desk.say(1, Locate(1, "t"))
+    (located,) = desk.heard(1, Located)
+    assert [(place.address, place.epoch) for place in located.places] == [("other:1", 7)]
+
+
+@pytest.mark.parametrize(
+    ("delivers", "role", "served"),
+    [
+        (Delivers.OWNER, "replica", False),
+        (Delivers.OWNER, "nothing", False),
+        (Delivers.REPLICA, "replica", True),
+        (Delivers.REPLICA, "nothing", False),
+        (Delivers.HERE, "nothing", True),
+    ],
+)
+def test_subscriptions_are_served_where_the_fabric_promises_it(delivers: Delivers, role: str, served: bool) -> None:
+    desk = desk_with(Scripted(delivers))
+    desk.subscribe(1, TOPIC)
+    replica = Serving(HERE, 2, False, 0, 0, 0, "other:1")
+    tell(desk, replica if role == "replica" else Elsewhere(HERE, 2, "other:1"))
+    ended = [from_wire(one.code, one.carried) for one in desk.heard(1, Ended)]
+    desk.subscribe(2, TOPIC)
+    if served:
+        assert ended == []
+        assert len(desk.heard(2, Subscribed)) == 1
+    else:
+        assert isinstance(ended[0], Moved)
+        assert isinstance(desk.error(2), Moved)
+
+
+def test_a_reader_may_resume_beyond_the_commit_that_a_new_owner_knows() -> None:
+    desk = desk_with(Scripted())
+    for value in (b"a", b"b", b"c"):
+        desk.publish(1, TOPIC, value)
+    tell(desk, Serving(HERE, 2, True, 0, 3, 1))
+    desk.subscribe(2, TOPIC, start="offset", value=2)
+    assert desk.pushed(2) == []
+    tell(desk, Committed(HERE, 3))
+    assert desk.pushed(2) == [b"c"]
+    desk.subscribe(2, TOPIC, 1, start="offset", value=4)
+    assert isinstance(desk.error(2), OffsetOutOfRange)
+
+
+def test_what_a_takeover_cuts_is_forgotten_and_its_repeat_is_new() -> None:
+    desk = desk_with(Scripted())
+    desk.publish(1, TOPIC, b"kept", producer=9, sequence=0)
+    desk.publish(1, TOPIC, b"cut", producer=9, sequence=1)
+    tell(
+        desk,
+        Committed(HERE, 1),
+        Serving(HERE, 2, False, 0, 2, 1, "other:1"),
+        Truncate(HERE, 1, 1),
+        Serving(HERE, 3, True, 0, 1, 1),
+    )
+    fabric = desk.broker.fabric
+    assert isinstance(fabric, Scripted)
+    fabric.end = 1
+    desk.heard(1, Failed)
+    desk.heard(1, Published)
+    again = desk.publish(1, TOPIC, b"cut", producer=9, sequence=1)
+    assert desk.heard(1, Published) == []
+    desk.step(Synced(HERE, 0, 2))
+    tell(desk, Committed(HERE, 2))
+    assert desk.heard(1, Published) == [Published(again, 1)]
+
+
+def test_becoming_owner_does_not_make_an_unsynced_end_safe() -> None:
+    desk = desk_with(Scripted())
+    desk.publish(1, TOPIC, acks="none", producer=9)
+    tell(desk, Serving(HERE, 2, True, 0, 1, 0))
+    desk.publish(1, TOPIC, acks="owner", producer=9)
+    assert desk.heard(1, Published) == []
+
+
+def test_acks_all_waits_for_the_whole_view_where_that_is_the_promise() -> None:
+    desk = desk_with(Scripted(acks_all=AcksAll.VIEW))
+    request = desk.publish(1, TOPIC, producer=9)
+    tell(desk, Committed(HERE, 1))
+    assert desk.heard(1, Published) == []
+    view = View.of(Epoch(4), [NodeId(2), NodeId(3)])
+    tell(desk, Covered(HERE, 1, view))
+    assert desk.heard(1, Published) == [Published(request, 0, (2, 3))]
+    again = desk.publish(1, TOPIC, producer=9)
+    assert desk.heard(1, Published) == [Published(again, 0, (2, 3))]
+
+
+def test_a_partition_that_joins_is_found_served_and_dropped_with_its_topic() -> None:
+    desk = desk_with(Scripted(Delivers.HERE))
+    joined = part(77)
+    tell(desk, PartitionJoined(TopicId(TOPIC), joined, NodeId(3)), Open(joined, 1 << 20))
+    tell(desk, Serving(joined, 4, False, 0, 0, 0, "origin:1"))
+    desk.say(1, Locate(1, "t"))
+    (located,) = desk.heard(1, Located)
+    assert [(place.topic, place.address) for place in located.places] == [(0, ""), (77, "origin:1")]
+    desk.subscribe(1, 77)
+    assert len(desk.heard(1, Subscribed)) == 1
+
+
+def test_a_copy_that_is_filled_anew_begins_where_the_others_do() -> None:
+    desk = desk_with(Scripted(Delivers.REPLICA))
+    desk.publish(1, TOPIC, producer=9)
+    tell(desk, Elsewhere(HERE, 2, "other:1"))
+    desk.logs.clear()
+    tell(desk, Open(HERE, 1 << 20, 500), Serving(HERE, 2, False, 500, 500, 500, "other:1"))
+    served = desk.broker.catalogue.served(HERE)
+    assert served is not None
+    assert (served.first, served.end, served.commit, served.synced, len(served.producers)) == (500, 500, 500, 500, 0)
+
+
+def test_a_stopping_node_hands_over_before_it_goes() -> None:
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    desk.publish(1, TOPIC)
+    desk.step(Stop())
+    assert HandOver() not in fabric.heard
+    tell(desk, Committed(HERE, 1))
+    assert fabric.heard.count(HandOver()) == 1
+    assert not desk.stopped
+    tell(desk, HandedOver())
+    assert desk.stopped
+
+
+def test_a_fabric_learns_that_its_disk_broke() -> None:
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    desk.step(SyncBroke(SyncFailed("EIO")))
+    assert isinstance(fabric.heard[-1], Broke)
+    desk.step(Synced(HERE, 0, 0))
+    assert isinstance(fabric.heard[-1], Broke)

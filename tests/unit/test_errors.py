@@ -1,0 +1,76 @@
+"""Every error is typed, names the fact and the remedy, and crosses the wire."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+import pytest
+
+from rostra import errors
+from rostra.errors import RemoteError, RostraError, from_wire
+from rostra.wire.frames import FROM_NODE, FrameReader, encode
+from rostra.wire.messages import Failed
+
+RAISED = [kind for kind in RostraError.kinds.values() if "__dataclass_fields__" in kind.__dict__]
+
+
+def example(kind: type[RostraError]) -> RostraError:
+    facts: list[Any] = [7 if field.type == "int" else "some-text" for field in fields(kind)]  # type: ignore[arg-type]
+    return kind(*facts)
+
+
+@pytest.mark.requirement("CM-11")
+@pytest.mark.parametrize("kind", RAISED, ids=lambda kind: kind.__name__)
+def test_an_error_is_told_with_its_fact_and_remedy_and_crosses_the_wire(kind: type[RostraError]) -> None:
+    error = example(kind)
+    assert kind.fact != RostraError.fact
+    assert kind.remedy != RostraError.remedy
+    assert "{" not in str(error)
+    assert isinstance(error.retryable, bool)
+    sent = Failed(3, kind.__name__, error.carried())
+    ((received, _),) = FrameReader(FROM_NODE).feed(encode(sent))
+    assert isinstance(received, Failed)
+    told = from_wire(received.code, received.carried)
+    assert type(told) is kind
+    assert str(told) == str(error)
+    assert told.retryable == error.retryable
+
+
+@pytest.mark.parametrize("kind", RAISED, ids=lambda kind: kind.__name__)
+def test_an_error_is_in_the_tree_that_the_module_prints(kind: type[RostraError]) -> None:
+    assert kind.__name__ in str(errors.__doc__)
+
+
+@pytest.mark.parametrize(
+    ("code", "carried"),
+    [
+        ("FromTheFuture", {"fact": 1}),
+        ("RostraError", {}),
+        ("TopicError", {}),
+        ("UnknownProducer", {}),
+        ("UnknownProducer", {"producer": "text"}),
+        ("UnknownTopic", {"topic": 5}),
+        ("__init__", {}),
+    ],
+)
+def test_what_this_version_does_not_know_is_told_as_remote(code: str, carried: dict[str, Any]) -> None:
+    error = from_wire(code, carried)
+    assert type(error) is RemoteError
+    assert code in str(error)
+
+
+def test_facts_that_a_newer_node_added_are_ignored() -> None:
+    error = from_wire("UnknownTopic", {"topic": "t", "since": 5})
+    assert str(error) == str(errors.UnknownTopic("t"))
+
+
+def test_errors_keep_their_facts_between_processes() -> None:
+    for kind in RAISED:
+        error = example(kind)
+        made, facts = error.__reduce__()
+        assert callable(made)
+        assert isinstance(facts, tuple)
+        assert str(made(*facts)) == str(error)
+    assert msgspec.msgpack.encode(example(errors.Moved).carried())
