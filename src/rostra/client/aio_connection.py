@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FRAME_BYTES_MAX = 64 << 20
 SEND_BUFFER_BYTES = 1 << 20
+LAST_WORDS_S = 2.0
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -60,3 +61,6 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self.transport is not None:
             self.transport.close()
+            if self.transport.get_write_buffer_size():
+                # Closing sends what is left first, and a node that does not answer takes nothing.
+                asyncio.get_running_loop().call_later(LAST_WORDS_S, self.transport.abort)

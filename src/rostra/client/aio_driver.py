@@ -161,9 +161,8 @@ class Driver:
     # --- effects -------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Carry out the effects; what the application may do in a callback comes last, for it may cause others."""
+        """Carry out the effects. The application's callbacks get a turn of their own: they may cause other effects."""
         writes: list[Buffer] = []
-        callbacks: list[Callable[[], None]] = []
         for effect in self.core.take():
             if isinstance(effect, Write):
                 writes += effect.buffers
@@ -171,23 +170,20 @@ class Driver:
                 if isinstance(effect, Dial | HangUp):
                     self._write(writes)
                     writes = []
-                self._carry_out(effect, callbacks)
+                self._carry_out(effect)
         self._write(writes)
         self._set_timer()
-        for callback in callbacks:
-            callback()
 
     def _write(self, writes: list[Buffer]) -> None:
         if writes and self._connection is not None and self._connection.transport is not None:
             self._connection.transport.writelines(writes)
 
-    def _carry_out(self, effect: ClientEffect, callbacks: list[Callable[[], None]]) -> None:
+    def _carry_out(self, effect: ClientEffect) -> None:
         match effect:
             case Acknowledged():
                 producer = self.producers.get(effect.producer)
                 if producer is not None and producer.on_ack is not None:
-                    on_ack = producer.on_ack
-                    callbacks.append(lambda: on_ack(effect))
+                    self.loop.call_soon(producer.on_ack, effect)
             case Resume():
                 room = self._room.pop(effect.producer, None)
                 if room is not None and not room.done():
@@ -213,7 +209,7 @@ class Driver:
             case HangUp():
                 self._hang_up()
             case Tell():
-                self._tell(effect.event, callbacks)
+                self._tell(effect.event)
             case Refused() | Write():
                 # The producer remembers its first error for `flush`; writes were gathered before.
                 pass
@@ -240,13 +236,12 @@ class Driver:
             self._connection.close()
             self._connection = None
 
-    def _tell(self, event: ClientEvent, callbacks: list[Callable[[], None]]) -> None:
+    def _tell(self, event: ClientEvent) -> None:
         for kept in self._listeners:
             kept.append(event)
         self._news.set()
         if self._on_event is not None:
-            on_event = self._on_event
-            callbacks.append(lambda: on_event(event))
+            self.loop.call_soon(self._on_event, event)
 
     def _set_timer(self) -> None:
         due = self.core.deadline_us()
@@ -262,9 +257,12 @@ class Driver:
 
     # --- events --------------------------------------------------------------------------------------
 
-    async def events(self) -> AsyncGenerator[ClientEvent, None]:
+    def events(self) -> AsyncGenerator[ClientEvent, None]:
         kept: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT_MAX)
         self._listeners.append(kept)
+        return self._each_event(kept)
+
+    async def _each_event(self, kept: deque[ClientEvent]) -> AsyncGenerator[ClientEvent, None]:
         try:
             while not self.core.closed:
                 while kept:
