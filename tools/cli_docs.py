@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import typer.main
 
+from rostra.broker.settings import BrokerSettings
 from rostra.cli.app import app
 from rostra.cli.exits import MEANINGS
 from rostra.cli.settings import SETTINGS, Setting, Value
@@ -77,7 +81,21 @@ batch_bytes_max = "8MiB"
 
 def _setting(setting: Setting) -> str:
     default = _shown(setting.default)
-    return f"| {setting.section} | `{setting.name}` | `{setting.variable}` | `{default}` | {setting.meaning} |"
+    meaning = _explained().get(setting.name, "") if setting.section == "limits" else setting.meaning
+    return f"| {setting.section} | `{setting.name}` | `{setting.variable}` | `{default}` | {meaning} |"
+
+
+@cache
+def _explained() -> dict[str, str]:
+    """The text below each bound where it is declared, so that it is written once."""
+    found: dict[str, str] = {}
+    declared = ast.parse(inspect.getsource(BrokerSettings)).body[0]
+    assert isinstance(declared, ast.ClassDef)
+    for bound, text in pairwise(declared.body):
+        match bound, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                found[name] = " ".join(words.split())
+    return found
 
 
 def _shown(value: Value) -> str:

@@ -86,10 +86,12 @@ _HOMES = {
 """Where each name lives. Loaded when first used: `rostra --help` needs none of them, and neither does a node."""
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(_HOMES[name])
-    found: object = home if name == "blocking" else getattr(home, name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would take every name for one of ours.
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = import_module(_HOMES[name])
+        found: object = home if name == "blocking" else getattr(home, name)
+        globals()[name] = found
+        return found

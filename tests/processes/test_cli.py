@@ -90,40 +90,6 @@ def test_topics_are_created_listed_described_and_deleted(cli: CommandLine) -> No
 # --- exit codes ---
 
 
-WRONG_USES = [
-    (["frobnicate"], "frobnicate"),
-    (["pub"], "TOPIC"),
-    (["serve", "--nope"], "--nope"),
-    (["pub", "a b", "x"], "'a b' is not a topic name"),
-    (["topic", "create", "../../escape"], "not a topic name"),
-    (["sub", "t", "--from", "yesterday"], "yesterday"),
-    (["sub", "t", "--timeout", "soon"], "soon"),
-    (["pub", "t", "x", "--acks", "maybe"], "maybe"),
-    (["pub", "t", "x", "--header", "novalue"], "novalue"),
-    (["-n", "not-an-address", "topic", "list"], "not-an-address"),
-    (["topic", "list", "-o", "xml"], "xml"),
-    (["topic", "create", "t", "--partitions", "0"], "--partitions"),
-    (["topic", "create", "t", "--retention", "soon"], "soon"),
-    (["serve", "--limit", "speed=9"], "speed"),
-    (["serve", "--fsync", "sometimes"], "sometimes"),
-    (["--config", "missing.toml", "config"], "missing.toml"),
-    (["config", "nonsense"], "nonsense"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "named"), WRONG_USES, ids=[" ".join(use) for use, _ in WRONG_USES])
-def test_wrong_use_names_the_fault_says_what_to_do_and_exits_with_2(
-    cli: CommandLine, arguments: list[str], named: str
-) -> None:
-    ran = cli.run(*arguments)
-    assert ran.code == 2
-    error, hint = ran.err.splitlines()
-    assert error.startswith("error: ")
-    assert named in error
-    assert hint.startswith("hint: ")
-    assert ran.out == ""
-
-
 @pytest.mark.requirement("CM-11")
 def test_an_unreachable_node_is_exit_code_3_with_the_remedy(cli: CommandLine) -> None:
     for arguments in (["topic", "list"], ["pub", "t", "x"], ["sub", "t"]):
@@ -175,6 +141,21 @@ def test_ctrl_c_ends_a_subscriber_with_130_and_leaves_no_process(cli: CommandLin
         assert running.wait(timeout=20) == 130
         assert running.stderr.read() == b""
     assert not is_alive(running.pid)
+
+
+def test_ctrl_c_ends_a_subscriber_at_once_while_the_node_is_away(tmp_path: Path) -> None:
+    with rostra.testing.process_node() as node:
+        cli = CommandLine(tmp_path, node.address)
+        cli.run("pub", "t", "first")
+        with cli.start("sub", "t", "--from", "earliest") as running:
+            assert running.stdout is not None
+            assert running.stderr is not None
+            assert b"first" in running.stdout.readline()
+            node.sigkill()
+            assert b"was lost" in running.stderr.readline()
+            running.send_signal(signal.SIGINT)
+            assert running.wait(timeout=5) == 130
+            assert running.stderr.read() == b""
 
 
 def test_a_reader_that_has_had_enough_ends_the_command_quietly(cli: CommandLine) -> None:

@@ -36,7 +36,8 @@ def house(tmp_path: Path) -> Path:
     for room in (".", *ROOMS):
         (package / room).mkdir(exist_ok=True)
         (package / room / "__init__.py").touch()
-    (package / "errors.py").touch()
+    for module in ("errors.py", "safeguards.py"):
+        (package / module).touch()
     return package
 
 

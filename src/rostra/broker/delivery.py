@@ -44,6 +44,9 @@ class Delivery:
             case "latest":
                 reader.next = served.commit
             case "offset":
+                if served.blocked is not None and asked.value > served.commit:
+                    # It had come further before the damage: to say that there never was so much would hide that.
+                    return served.blocked
                 # A new owner, or a replica, may know a lower commit than the reader has seen elsewhere: it waits. The
                 # owner's log holds all that was ever committed; a replica's may still be short of it.
                 if asked.value < served.first or (served.owner and asked.value > served.end):

@@ -163,12 +163,17 @@ class Disk:
             self._dirty.clear()
             self._happened.append(SyncBroke(error))
             return None
-        self._dirty = {}
+        # What has gathered since the last flush is not in the files yet: it needs a sync of its own.
+        self._dirty = {partition: None for partition in dirty if partition in self._queued}
         return Job(job.calls, lambda: [Synced(*durable) for durable in job.finish()])
 
     def begin_persist(self, effect: Persist) -> Job:
         """Hard state that cannot be written is as grave as a failed sync."""
-        job = self.store.begin_persist(effect.key, effect.state)
+        try:
+            job = self.store.begin_persist(effect.key, effect.state)
+        except StorageError as error:
+            broke = SyncBroke(error)
+            return Job([], lambda: [broke])
 
         def finish() -> list[BrokerInput]:
             job.finish()

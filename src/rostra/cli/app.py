@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -121,8 +120,3 @@ def _of_the_system(error: OSError) -> tuple[str, str]:
             return what, "free some space"
         case _:
             return what, "mend what the message names, then try again"
-
-
-def exit_on_terminate() -> None:
-    """SIGTERM ends a command as Ctrl-C does, so that it cleans up behind itself."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))

@@ -12,9 +12,10 @@ import typer
 
 from rostra.cli.completion import complete_topic
 from rostra.cli.configuration import Configuration, find_files
-from rostra.cli.output import Output
+from rostra.cli.output import Output, note
 
 if TYPE_CHECKING:
+    from rostra import ClientEvent
     from rostra.blocking import Client
 
 NodeOption = Annotated[
@@ -54,7 +55,26 @@ class Invocation:
             *self.configuration.texts("node"),
             connect_timeout_ms=self.configuration.number("connect_timeout_ms"),
             name="rostra-cli",
+            on_event=_tell,
         )
+
+
+def _tell(event: ClientEvent) -> None:
+    """Someone who waits for records wants to know why none come."""
+    from rostra import Disconnected, MayDuplicate, Reconnected
+
+    match event:
+        case Disconnected(reason="interrupted"):
+            # By Ctrl-C, which needs no explanation.
+            pass
+        case Disconnected():
+            note(f"note: the connection to {event.address} was lost ({event.reason}); trying again")
+        case Reconnected():
+            note(f"note: connected again, to {event.address}")
+        case MayDuplicate():
+            note(f"note: {event.records} records of {event.topic} may be stored twice: {event.reason}")
+        case _:
+            pass
 
 
 def begin(

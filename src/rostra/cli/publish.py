@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import chain, cycle, islice
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -27,6 +28,8 @@ rostra pub orders '{"sku": 7}' --key customer-1 --header source=shop
 cat lines.txt | rostra pub lines
 rostra pub lines --file lines.txt --acks owner
 rostra pub load x --repeat 1000"""
+
+CHUNK_BYTES = 1 << 16
 
 
 def publish(
@@ -75,15 +78,14 @@ def publish(
         if values and values != ["-"] and repeat == 1:
             _publish_each(invocation, client, records, values)
         elif values and values != ["-"]:
-            encoded = [value.encode() for value in values]
-            _publish_stream(invocation, client, records, chain.from_iterable(islice(cycle([encoded]), repeat)))
+            _publish_repeatedly(invocation, client, records, [value.encode() for value in values], repeat)
         elif file is not None:
             with file.open("rb") as lines:
-                _publish_stream(invocation, client, records, _stripped(lines))
+                _publish_lines(invocation, client, records, lines.fileno())
         else:
             if sys.stdin.isatty():
                 note("reading records from the terminal, one per line; Ctrl-D ends")
-            _publish_stream(invocation, client, records, _stripped(sys.stdin.buffer))
+            _publish_lines(invocation, client, records, sys.stdin.fileno())
 
 
 class _Records:
@@ -121,20 +123,44 @@ def _publish_each(invocation: Invocation, client: Client, records: _Records, val
             invocation.output.line(f"{ack.topic}/{ack.partition}  {stored}")
 
 
-def _publish_stream(invocation: Invocation, client: Client, records: _Records, values: Iterable[bytes]) -> None:
+def _publish_repeatedly(
+    invocation: Invocation, client: Client, records: _Records, values: list[bytes], repeat: int
+) -> None:
+    with client.producer(records.topic, acks=records.acks, partition=records.partition) as producer:
+        for _ in range(repeat):
+            for value in values:
+                producer.send(value, records.key, records.headers)
+    _tell(invocation, records, len(values) * repeat)
+
+
+def _publish_lines(invocation: Invocation, client: Client, records: _Records, descriptor: int) -> None:
     sent = 0
     with client.producer(records.topic, acks=records.acks, partition=records.partition) as producer:
-        for value in values:
-            producer.send(value, records.key, records.headers)
-            sent += 1
+        for lines in chunks_of_lines(descriptor):
+            for line in lines:
+                producer.send(line, records.key, records.headers)
+            sent += len(lines)
+            # A line that was typed must not wait for the next one; a stream must not wait for every chunk.
+            if not select.select([descriptor], [], [], 0)[0]:
+                producer.flush()
+    _tell(invocation, records, sent)
+
+
+def chunks_of_lines(descriptor: int) -> Iterator[list[bytes]]:
+    """Whole lines as they become readable, without their ends; a last one without an end counts too."""
+    rest = b""
+    while chunk := os.read(descriptor, CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]
+
+
+def _tell(invocation: Invocation, records: _Records, sent: int) -> None:
     if invocation.output.is_json:
         invocation.output.row({"topic": records.topic, "records": sent, "acks": records.acks})
     else:
         invocation.output.line(f"{sent} records published to {records.topic} (acks={records.acks})")
-
-
-def _stripped(lines: BinaryIO) -> Iterator[bytes]:
-    return (line.rstrip(b"\r\n") for line in lines)
 
 
 def _headers(given: list[str]) -> Headers | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated
 
 import typer
@@ -29,6 +30,8 @@ def demo(
         duration_s = parse_duration_ms(duration) / 1000
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--duration'") from None
+    # An ordinary kill cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     from rostra.demo.run import run
 
     raise typer.Exit(run(records_per_publisher=records, kills=kills, duration_s=duration_s))

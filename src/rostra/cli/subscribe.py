@@ -63,6 +63,8 @@ def subscribe(
         invocation.connect() as client,
         client.subscribe(topic, start=begin_at, partition=partition) as subscription,
     ):
+        if not invocation.output.is_json and start == "latest":
+            note(f"waiting for new records of {topic}; Ctrl-C ends, `--from earliest` shows those that are there")
         for batch in subscription.batches(patience_s):
             records = batch.records()[: None if count is None else count - shown]
             invocation.output.write(b"".join(map(encode, records)))

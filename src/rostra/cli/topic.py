@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, TopicArgument, begin
+from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TopicArgument, begin
 from rostra.cli.output import Cell, note
 from rostra.cli.quantities import parse_bytes, parse_duration_ms, show_bytes, show_duration
 from rostra.errors import UnknownTopic
@@ -37,13 +37,13 @@ rostra topic describe orders
 rostra -n 127.0.0.1:7401 topic describe orders -o json"""
 
 SEGMENT_BYTES = 64 << 20
-LIST_COLUMNS = ("name", "partitions", "retention", "retention_bytes", "id")
+LIST_COLUMNS = ("name", "partitions", "retention", "kept_at_most", "id")
 DESCRIBE_COLUMNS = ("partition", "state", "first", "commit", "end", "records", "bytes", "epoch")
 
 
-def _bytes(written: str | None) -> int:
+def _bytes(written: str | None, default: int) -> int:
     try:
-        return parse_bytes(written) if written else 0
+        return default if written is None else parse_bytes(written)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -83,17 +83,19 @@ def create(
     check_topic_name(name)
     if retention is not None and retention_ms is not None:
         raise typer.BadParameter("give --retention or --retention-ms, not both", param_hint="'--retention'")
+    age_ms = _duration_ms(retention) if retention_ms is None else retention_ms
+    size, segment = _bytes(retention_bytes, 0), _bytes(segment_bytes, SEGMENT_BYTES)
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         made = client.create_topic(
             name,
             partitions,
-            retention_ms=_duration_ms(retention) if retention_ms is None else retention_ms,
-            retention_bytes=_bytes(retention_bytes),
-            segment_bytes=_bytes(segment_bytes) or SEGMENT_BYTES,
+            retention_ms=age_ms,
+            retention_bytes=size,
+            segment_bytes=segment,
             if_not_exists=if_not_exists,
         )
-    invocation.output.rows([_row(made.topic, made.name, made.settings)], columns=LIST_COLUMNS)
+    _show_topics(invocation, [_row(made.topic, made.name, made.settings)])
 
 
 def delete(
@@ -132,7 +134,7 @@ def list_topics(
     if not rows and not invocation.output.is_json:
         note("there are no topics; `rostra topic create NAME` makes one")
         return
-    invocation.output.rows(rows, columns=LIST_COLUMNS)
+    _show_topics(invocation, rows)
 
 
 def describe(
@@ -152,9 +154,17 @@ def describe(
     if invocation.output.is_json:
         invocation.output.row({**row, "partitions": partitions})
         return
-    invocation.output.rows([row], columns=LIST_COLUMNS)
+    _show_topics(invocation, [row])
     shown = [{**_partition_row(state), "bytes": show_bytes(state.bytes)} for state in found.partitions]
     invocation.output.rows(shown, columns=DESCRIBE_COLUMNS)
+
+
+def _show_topics(invocation: Invocation, rows: list[dict[str, Cell]]) -> None:
+    if not invocation.output.is_json:
+        for row in rows:
+            row["retention"] = show_duration(int(str(row["retention_ms"]))) if row["retention_ms"] else "for ever"
+            row["kept_at_most"] = show_bytes(int(str(row["retention_bytes"]))) if row["retention_bytes"] else "all"
+    invocation.output.rows(rows, columns=LIST_COLUMNS)
 
 
 def _row(topic: int, name: str, settings: TopicSettings) -> dict[str, Cell]:
@@ -163,7 +173,6 @@ def _row(topic: int, name: str, settings: TopicSettings) -> dict[str, Cell]:
         "id": text(topic),
         "partitions": settings.partitions,
         "replicas": settings.replicas,
-        "retention": show_duration(settings.retention_ms) if settings.retention_ms else None,
         "retention_ms": settings.retention_ms,
         "retention_bytes": settings.retention_bytes,
         "segment_bytes": settings.segment_bytes,

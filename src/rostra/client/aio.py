@@ -11,15 +11,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from random import Random, SystemRandom
 from time import monotonic_ns, time_ns
 from types import TracebackType
-from typing import Self, assert_never, cast
+from typing import Self, assert_never
 
+from rostra.client.aio_connection import Connection
 from rostra.client.aio_producer import Producer
 from rostra.client.aio_subscription import Subscription
 from rostra.client.core import Core
@@ -50,60 +49,13 @@ from rostra.client.core.options import (
     codec_named,
     host_and_port,
 )
-from rostra.errors import ClientClosed, PeerViolation, TopicExists, UnknownTopic
+from rostra.client.reasons import reason_of
+from rostra.errors import ClientClosed, TopicExists, UnknownTopic
 from rostra.model.encode import Headers
-from rostra.wire.frames import FROM_NODE, Buffer, FrameReader
+from rostra.wire.frames import Buffer
 from rostra.wire.messages import Acks, NodeMessage, Topic, TopicSettings
 
-FRAME_BYTES_MAX = 64 << 20
 EVENTS_KEPT_MAX = 1000
-SEND_BUFFER_BYTES = 1 << 20
-
-
-class Connection(asyncio.BufferedProtocol):
-    """One socket, received straight into the frame reader's buffer."""
-
-    def __init__(self, client: Client, number: int) -> None:
-        self._client = client
-        self._number = number
-        self._reader: FrameReader[NodeMessage] = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none of asyncio's classes, only of their shape.
-        self.transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)
-        raw = transport.get_extra_info("socket")
-        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._client._opened(self._number)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.room()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        try:
-            messages = self._reader.took(nbytes)
-        except PeerViolation as violation:
-            self._client._lost(self._number, str(violation))
-            self.close()
-            return
-        if messages:
-            self._client._received(self._number, messages)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._client._lost(self._number, str(exc) if exc else "closed by the node")
-
-    def pause_writing(self) -> None:
-        self._client._core.congested(self._number)
-
-    def resume_writing(self) -> None:
-        self._client._core.drained(self._number)
-        self._client._run()
-
-    def close(self) -> None:
-        if self.transport is not None:
-            self.transport.close()
 
 
 class Client:
@@ -315,7 +267,7 @@ class Client:
 
     # --- events --------------------------------------------------------------------------------------
 
-    async def events(self) -> AsyncIterator[ClientEvent]:
+    async def events(self) -> AsyncGenerator[ClientEvent, None]:
         """What happens to the connection from now on. The oldest are dropped when nobody reads them.
 
         >>> async for event in client.events():  # doctest: +SKIP
@@ -347,6 +299,13 @@ class Client:
         received = self._core.received
         for message, payload in messages:
             received(now, number, message, payload)
+        self._run()
+
+    def _congested(self, number: int) -> None:
+        self._core.congested(number)
+
+    def _drained(self, number: int) -> None:
+        self._core.drained(number)
         self._run()
 
     def _ticked(self) -> None:
@@ -430,7 +389,7 @@ class Client:
         try:
             await self._loop.create_connection(lambda: connection, host, port)
         except OSError as error:
-            self._lost(number, os.strerror(error.errno) if error.errno else str(error))
+            self._lost(number, reason_of(error))
 
     def _hang_up(self) -> None:
         if self._dialing is not None and not self._dialing.done():

@@ -152,6 +152,8 @@ class Producer:
             self._client._run()
             return True
         if not self._turning:
+            if self._state is not None and self._state.ended is not None:
+                raise self._state.ended
             self._schedule_turn()
         return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -87,7 +87,7 @@ class Subscription:
 
     # --- reading -------------------------------------------------------------------------------------
 
-    async def batches(self) -> AsyncIterator[Delivered]:
+    async def batches(self) -> AsyncGenerator[Delivered, None]:
         """Whole batches as they come, the fastest way out.
 
         >>> async for batch in subscription.batches():  # doctest: +SKIP

@@ -11,7 +11,6 @@ one client safe to share, but a thread that waits for records holds it; give eac
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
@@ -51,6 +50,7 @@ from rostra.client.core.options import (
     codec_named,
     host_and_port,
 )
+from rostra.client.reasons import reason_of
 from rostra.errors import ClientClosed, PeerViolation, RostraError, TopicExists, UnknownTopic
 from rostra.model.encode import Headers
 from rostra.wire.messages import Acks, Topic, TopicSettings
@@ -315,7 +315,7 @@ class Client:
         try:
             messages = self._socket.read(wait_us)
         except (OSError, PeerViolation) as error:
-            self._lost(_reason(error))
+            self._lost(reason_of(error))
             return False
         now = now_us()
         number = self._core.link.number
@@ -387,7 +387,7 @@ class Client:
             self._socket.write(effect.buffers)
         except OSError as error:
             self._hang_up()
-            self._core.lost(now_us(), effect.link, _reason(error))
+            self._core.lost(now_us(), effect.link, reason_of(error))
             return
         if self._socket.congested:
             self._core.congested(effect.link)
@@ -400,7 +400,7 @@ class Client:
         try:
             self._socket = BlockingSocket(host, port, timeout_s)
         except OSError as error:
-            self._core.lost(now_us(), effect.link, _reason(error))
+            self._core.lost(now_us(), effect.link, reason_of(error))
         else:
             self._core.opened(now_us(), effect.link)
 
@@ -441,11 +441,3 @@ def connect(
 
 def now_us() -> int:
     return monotonic_ns() // 1000
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
-    return str(error)

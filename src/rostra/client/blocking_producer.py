@@ -174,6 +174,8 @@ class Producer:
             self.open()
         if self._state is None or self._client._core.closed:
             raise ClientClosed()
+        if self._state.ended is not None:
+            raise self._state.ended
         return self._state
 
     def _sent(self, state: Producing) -> None:

@@ -13,7 +13,7 @@ class LogSettings(msgspec.Struct, frozen=True):
     """Bounds and granularities. `index_every_bytes` trades memory for the bytes a read has to walk over."""
 
     index_every_bytes: int = 4096
-    indexes_cached_max: int = 256
+    indexes_cached_max: int = 64
     files_open_max: int = 512
     journal_bytes: int = 1 << 20
     recover_chunk_bytes: int = 1 << 20
@@ -84,7 +84,7 @@ class LogFacts(msgspec.Struct, frozen=True):
 class RecoveryNote(msgspec.Struct, frozen=True):
     """Something recovery found or did that a person should be able to read about.
 
-    `event` is one of: tail_cut, segment_removed, damage_found, index_rebuilt, journal_cut, partition_lost.
+    `event` is one of: tail_cut, segment_removed, damage_found, index_rebuilt, journal_cut.
     """
 
     event: str

@@ -175,15 +175,22 @@ class PartitionLog:
             self.dirty_directories.clear()
 
     def _undo_write(self, rolls: bool) -> None:
-        """The log is as before; a segment that did not get its checkpoint is none."""
+        """The log is as before; a segment that did not get its checkpoint is none.
+
+        That too must be synced before anything behind it counts: else a crash brings back what was undone.
+        """
         try:
             if rolls:
                 unborn = Segment(self.directory, self.end, None)
                 self._open_files.forget(unborn.path)
                 if self._files.exists(unborn.path):
                     self._files.remove(unborn.path)
+                self.writes += 1
+                self.dirty_directories.append(self.directory)
             else:
-                self._open_files.get(self.active.path).truncate(self.active.bytes)
+                file = self._open_files.get(self.active.path)
+                file.truncate(self.active.bytes)
+                self._soil(self.active, file)
         except OSError as error:
             # Bytes of a refused batch may lie behind the end: nothing can be written there before a start has looked.
             self._refusal = DiskFailed(f"a refused write could not be undone: {error}")

@@ -28,7 +28,7 @@ from rostra.model.ids import Partition
 
 
 class Recovering:
-    """One partition while a start looks at it. `log` is filled segment by segment; `headers` are of the last one."""
+    """One partition while a start looks at it; `log` is filled segment by segment."""
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class Recovering:
         self._mark = mark or Mark(0, 0, 0)
         self._clean = clean
         self._unsynced: list[tuple[Segment, int]] = []
-        self.headers: list[Header] = []
+        self._checkpoint_bytes = 0
+        self._stamps: list[Stamp] = []
         self.notes: list[RecoveryNote] = []
 
     # --- the whole ---------------------------------------------------------------------------------
@@ -88,15 +89,15 @@ class Recovering:
             epochs=log.epochs(),
             damaged_at=log.damaged_at,
             checkpoint=self._checkpoint(),
-            stamps=tuple(_stamp(header) for header in self.headers if not header.flags & CONTROL),
+            stamps=tuple(self._stamps),
             segment_bytes=log.active.bytes,
             bytes=log.size,
         )
 
     def _checkpoint(self) -> bytes | None:
-        if not self.headers or not self.headers[0].owner_flags & CHECKPOINT:
+        if not self._checkpoint_bytes:
             return None
-        return Batch(self._open_files.get(self.log.active.path).read(0, self.headers[0].length)).values()[0]
+        return Batch(self._open_files.get(self.log.active.path).read(0, self._checkpoint_bytes)).values()[0]
 
     # --- looking -----------------------------------------------------------------------------------
 
@@ -109,7 +110,8 @@ class Recovering:
         log = self.log
         log.segments = ()
         self._unsynced = []
-        self.headers = []
+        self._checkpoint_bytes = 0
+        self._stamps = []
         firsts = self._segment_firsts()
         expected = self._mark.first if self._mark.synced else firsts[0]
         for first in firsts:
@@ -154,8 +156,16 @@ class Recovering:
                 raise _NotAsClosed
             return
         for found in self._scan(segment):
-            self.headers.append(found.header)
+            self._note_last(found)
         segment.headers_crc = None
+
+    def _note_last(self, found: Found) -> None:
+        """Of the last segment, the broker needs the checkpoint and who wrote what behind it."""
+        header = found.header
+        if not header.flags & CONTROL:
+            self._stamps.append(_stamp(header))
+        elif not found.position and header.owner_flags & CHECKPOINT:
+            self._checkpoint_bytes = header.length
 
     def _is_as_closed(self, segment: Segment, clean: CleanEnd) -> bool:
         """Whether the last segment is, header for header, the one that was closed; bodies are checked when read."""
@@ -166,7 +176,7 @@ class Recovering:
         try:
             for found, raw in hop(file, self._partition, segment.first, clean.bytes):
                 crc = crc32c(raw, crc)
-                self.headers.append(found.header)
+                self._note_last(found)
                 segment.note(found.position, found.header)
         except Damage:
             return False
@@ -175,9 +185,8 @@ class Recovering:
 
     def _checkpoint_is_intact(self, file: File) -> bool:
         """The one body that a start relies on."""
-        if not self.headers or not self.headers[0].owner_flags & CHECKPOINT:
-            return True
-        return is_intact(file.read(0, self.headers[0].length), self._partition)
+        size = self._checkpoint_bytes
+        return not size or is_intact(file.read(0, size), self._partition)
 
     def _scan(self, segment: Segment) -> Iterator[Found]:
         """Every intact batch; where the part begins that is not known to be synced is taken down."""

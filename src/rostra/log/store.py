@@ -9,11 +9,12 @@ from __future__ import annotations
 import builtins
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 
-from rostra.errors import CorruptLog, DiskFull, SyncFailed
+from rostra.errors import CorruptLog, DiskFull, StorageError, SyncFailed, UnknownPartition
 from rostra.log.clean import CleanEnd, take_clean, write_clean
 from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, SegmentFacts
 from rostra.log.files import Buffer, Files
@@ -24,7 +25,7 @@ from rostra.log.open_files import OpenFiles
 from rostra.log.partition import PartitionLog, storage_error
 from rostra.log.recovery import Recovering
 from rostra.log.segment import Indexes
-from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.model.ids import Partition, PartitionIndex, TopicId, text
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
 _DIRECTORY_NAME = re.compile(r"([0-9a-f]{16})-(0|[1-9][0-9]*)")
@@ -142,19 +143,29 @@ class Store:
         except SyncFailed as error:
             self._broken = error
             raise
+        except StorageError:
+            self._dirty[partition] = None
+            raise
         self._dirty[partition] = None
         if len(self._dirty) > self._settings.files_open_max:
             self._sync_oldest()
 
     def read(self, partition: Partition, offset: int, end: int, bytes_max: int) -> Chunk:
         """Whole batches from the one that holds `offset` on: at least one if it is below `end`, none beyond that."""
-        return self._logs[partition].read(offset, end, bytes_max)
+        return self._there(partition).read(offset, end, bytes_max)
+
+    def _there(self, partition: Partition) -> PartitionLog:
+        """For lookups, which may have been under way when the log was dropped."""
+        log = self._logs.get(partition)
+        if log is None:
+            raise UnknownPartition(text(partition.topic), partition.index)
+        return log
 
     def find_last(self, partition: Partition, count: int, end: int) -> int:
-        return self._logs[partition].find_last(count, end)
+        return self._there(partition).find_last(count, end)
 
     def find_time(self, partition: Partition, timestamp_us: int) -> int:
-        return self._logs[partition].find_time(timestamp_us)
+        return self._there(partition).find_time(timestamp_us)
 
     def truncate(self, partition: Partition, offset: int) -> int:
         """Cut the end; returns the new generation. The marks are lowered before the bytes they vouch for can change."""
@@ -175,15 +186,14 @@ class Store:
         start = max((s.next for s in log.sealed() if s.next <= first), default=log.first)
         if start == log.first:
             return
-        mark = self._caught_up(log, start)
-        self._write_journal(lambda: self._journal.mark([(partition, mark)]), sync=True)
+        self._write_journal(lambda: self._journal.mark([self._caught_up(log, start)]), sync=True)
         try:
             log.trim(start)
         except OSError as error:
             raise storage_error(error) from error
 
     def sealed(self, partition: Partition) -> tuple[SegmentFacts, ...]:
-        return self._logs[partition].sealed()
+        return self._there(partition).sealed()
 
     def end(self, partition: Partition) -> int:
         return self._logs[partition].end
@@ -226,15 +236,19 @@ class Store:
                     self._dirty.pop(log.partition, None)
                 if log.generation == generation:
                     log.synced = max(log.synced, end)
+            # Not synced before the next job: a killed process leaves it behind all the same, a power cut may not.
+            with suppress(DiskFull):
+                self._mark(self._caught_up(log) for log, _, _, _, _ in there if log.damage is None)
             return [Durable(log.partition, generation, end) for log, generation, end, _, _ in there]
 
         return SyncJob([partial(self._guarded, call) for call in calls], finish)
 
     def begin_mark(self) -> SyncJob:
-        """Let the known-synced marks catch up with the last sync: for a store that falls idle."""
-        self._mark(
-            (log.partition, self._caught_up(log, log.first)) for log in self._logs.values() if log.damage is None
-        )
+        """Make the known-synced marks durable that the last sync left behind: for a store that falls idle.
+
+        It has no calls when there is nothing to do.
+        """
+        self._mark(self._caught_up(log) for log in self._logs.values() if log.damage is None)
         calls: list[Callable[[], None]] = []
         finish_journal = self._add_journal(calls)
 
@@ -255,10 +269,13 @@ class Store:
 
         return PersistJob([partial(self._guarded, call)], finish)
 
-    def _caught_up(self, log: PartitionLog, first: int) -> Mark:
-        known = self._journal.marks.get(log.partition)
-        synced = max(log.synced, first)
-        return Mark(first, synced, max(synced, known.syncing if known is not None else 0))
+    def _caught_up(self, log: PartitionLog, first: int | None = None) -> tuple[Partition, Mark]:
+        """What is known now; retention is about to move the start to `first`."""
+        first = log.first if first is None else first
+        known = self._journal.marks.get(log.partition) or Mark(0, 0, 0)
+        # A damaged log keeps its marks: the next start must judge it the same way.
+        synced = max(log.synced if log.damage is None else known.synced, first)
+        return log.partition, Mark(first, synced, max(synced, known.syncing))
 
     def _mark(self, marks: Iterable[tuple[Partition, Mark]]) -> None:
         known = self._journal.marks

@@ -15,7 +15,7 @@ from rostra.client.core.events import ClientEvent, MayDuplicate
 from rostra.client.core.options import Last, Offset, ProducerSettings, Start
 from rostra.client.core.producing import Producing
 from rostra.client.core.subscribing import FeedState, Subscribing
-from rostra.errors import RostraError
+from rostra.errors import RostraError, TopicExists
 from rostra.simulator.clients import Client
 from rostra.simulator.clock import MS_US, SECOND_US
 from rostra.simulator.history import Acked, Failed, Got, History, Made, Sent, Subscription
@@ -191,7 +191,7 @@ class Subscriber(Application):
             self._untaken.append((subscribing, batch.partition, batch.bytes))
         if not self._taking:
             self._taking = True
-            self.clock.after(self._pace_us, self._take)
+            self.clock.after(0 if self.over else self._pace_us, self._take)
 
     def _take(self) -> None:
         """One batch at a time, as slowly as this subscriber is; all at once when the world has healed."""
@@ -200,7 +200,7 @@ class Subscriber(Application):
         self.client.act()
         self._taking = bool(self._untaken)
         if self._taking:
-            self.clock.after(self._pace_us, self._take)
+            self.clock.after(0 if self.over else self._pace_us, self._take)
 
     def _leave(self, seen: Subscription) -> None:
         if seen is not self._seen or seen.ended is not None or self.over or self._subscribing is None:
@@ -216,7 +216,7 @@ class Subscriber(Application):
         self.later(REOPEN_US, 3 * REOPEN_US, self._again)
 
     def _finished(self, seen: Subscription, error: RostraError) -> None:
-        seen.ended = error
+        seen.ended, seen.ended_us = error, self.clock.now_us
         if seen is self._seen and not seen.leaving:
             self.later(REOPEN_US, 3 * REOPEN_US, self._again)
 
@@ -264,6 +264,8 @@ class Keeper(Application):
         if isinstance(result, Topic):
             self._ids[topic] = result.topic
             self.history.made.append(Made(result.topic, topic))
+        elif not isinstance(result, TopicExists):
+            self.later(100 * MS_US, SECOND_US, self._create, topic)
 
     def _delete(self, topic: str) -> None:
         if self.over:
@@ -276,7 +278,7 @@ class Keeper(Application):
 
     def _deleted(self, topic: str, identity: int | None, result: Result | RostraError) -> None:
         if result is None and identity is not None:
-            self.history.deleted.append(identity)
+            self.history.deleted[identity] = self.clock.now_us
         self._ids.pop(topic, None)
         self.later(100 * MS_US, SECOND_US, self._create, topic)
         self.later(5 * SECOND_US, 9 * SECOND_US, self._delete, topic)

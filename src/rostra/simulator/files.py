@@ -8,7 +8,7 @@ when it takes effect, not when it is switched on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from errno import EBADF, EIO, ENOENT, ENOSPC
 from random import Random
@@ -16,6 +16,7 @@ from random import Random
 import msgspec
 
 from rostra.log.files import Buffer, File
+from rostra.simulator.inode import Cut, Directory, Inode, Write, apply, resize, set_entries
 
 BLOCK_BYTES = 512
 """What a disk writes whole or not at all."""
@@ -31,91 +32,12 @@ class DiskFaults(msgspec.Struct):
     """Whether a crash may spare later blocks of a file and lose earlier ones."""
 
 
-class Write(msgspec.Struct, frozen=True, gc=False):
-    number: int
-    position: int
-    content: bytes
-
-
-class Cut(msgspec.Struct, frozen=True, gc=False):
-    number: int
-    size: int
-
-
 class Survival(Enum):
     """What a crash spares of a file's unsynced writes."""
 
     NOTHING = 0
     BEGINNING = 1
     BLOCKS = 2
-
-
-class Inode:
-    """A file's content, and what of it is durable. `pending` are the changes since, oldest first."""
-
-    __slots__ = ("content", "durable", "pending", "stale")
-
-    def __init__(self) -> None:
-        self.content = bytearray()
-        self.durable = bytearray()
-        self.pending: list[Write | Cut] = []
-        self.stale = False
-        """Whether a failed sync has dropped changes: content and durable part differ without anything pending."""
-
-    def settle(self, number: int) -> None:
-        """Make the changes up to this one durable."""
-        settled = 0
-        for change in self.pending:
-            if change.number > number:
-                break
-            apply(self.durable, change)
-            settled += 1
-        del self.pending[:settled]
-
-    def drop(self, number: int) -> None:
-        """What Linux does after a failed sync: the pages count as clean, and are never written."""
-        kept = [change for change in self.pending if change.number > number]
-        self.stale = self.stale or len(kept) < len(self.pending)
-        self.pending = kept
-
-
-def apply(durable: bytearray, change: Write | Cut) -> None:
-    if isinstance(change, Cut):
-        resize(durable, change.size)
-    else:
-        if change.position > len(durable):
-            resize(durable, change.position)
-        durable[change.position : change.position + len(change.content)] = change.content
-
-
-def resize(content: bytearray, size: int) -> None:
-    if size < len(content):
-        del content[size:]
-    else:
-        content.extend(bytes(size - len(content)))
-
-
-class Directory:
-    """Entries as they are, and as they are durable; `changes` are the steps between, each of one or two entries."""
-
-    __slots__ = ("changes", "durable", "entries")
-
-    def __init__(self) -> None:
-        self.entries: dict[str, Inode | Directory] = {}
-        self.durable: dict[str, Inode | Directory] = {}
-        self.changes: list[dict[str, Inode | Directory | None]] = []
-
-    def change(self, **changed: Inode | Directory | None) -> None:
-        set_entries(self.entries, changed)
-        self.changes.append(changed)
-
-
-def set_entries(entries: dict[str, Inode | Directory], changed: dict[str, Inode | Directory | None]) -> None:
-    for name, node in changed.items():
-        if node is None:
-            entries.pop(name, None)
-        else:
-            entries[name] = node
 
 
 class FaultyFile:
@@ -282,18 +204,30 @@ class FaultyFiles:
         self._crash_directory(self._root)
         self.used_bytes = sum(len(inode.content) for _, inode in self._inodes(self._root, ""))
 
-    def flip_bits(self, count: int, under: str = "topics") -> list[tuple[str, int]]:
-        """Flip bits in durable bytes; returns where."""
-        inodes = [(path, inode) for path, inode in self._inodes(self._root, "") if path.startswith(under)]
-        candidates = [(path, inode) for path, inode in inodes if inode.durable]
+    def durable_sizes(self, under: str = "topics") -> dict[str, int]:
+        """How many bytes of each file are durable."""
+        found = ((path, inode) for path, inode in self._inodes(self._root, "") if path.startswith(under))
+        return {path: min(len(inode.durable), len(inode.content)) for path, inode in found}
+
+    def flip_bits(self, count: int, below: Mapping[str, int] | None = None) -> list[tuple[str, int]]:
+        """Flip bits in durable bytes of the log; returns where. `below` limits it to the first bytes of some files.
+
+        Damage to the last group commit cannot be told from a torn tail; `durable_sizes` right after a recovery is what
+        the log can vouch for.
+        """
+        sizes = self.durable_sizes()
+        limits = [(path, min(sizes[path], limit)) for path, limit in sorted((below or sizes).items()) if path in sizes]
+        limits = [(path, limit) for path, limit in limits if limit > 0]
         flipped: list[tuple[str, int]] = []
-        for _ in range(count if candidates else 0):
-            path, inode = self._random.choice(candidates)
-            position = self._random.randrange(min(len(inode.durable), len(inode.content)) or 1)
+        for _ in range(count if limits else 0):
+            path, limit = self._random.choice(limits)
+            position = self._random.randrange(limit)
+            directory, name = self._parent(path)
+            inode = directory.entries[name]
+            assert isinstance(inode, Inode)
             bit = 1 << self._random.randrange(8)
-            for content in (inode.durable, inode.content):
-                if position < len(content):
-                    content[position] ^= bit
+            inode.durable[position] ^= bit
+            inode.content[position] ^= bit
             self.counters["bits_flipped"] += 1
             flipped.append((path, position))
         return flipped
@@ -359,12 +293,10 @@ class FaultyFiles:
         survival = self._random.choice(
             list(Survival) if self.faults.reorder else [Survival.NOTHING, Survival.BEGINNING]
         )
-        before = len(inode.durable)
         if survival is not Survival.NOTHING:
             self._spare(inode, survival)
         inode.pending.clear()
-        lost = sum(a != b for a, b in zip(inode.content[before:], inode.durable[before:], strict=False))
-        lost += max(len(inode.content) - len(inode.durable), 0)
+        lost = differing(inode.content, inode.durable)
         self.counters["bytes_lost"] += lost
         inode.content = bytearray(inode.durable)
         inode.stale = False
@@ -433,3 +365,10 @@ class FaultyFiles:
             self.used_bytes -= sum(len(inode.content) for _, inode in self._inodes(node, ""))
         elif node is not None:
             self.used_bytes -= len(node.content)
+
+
+def differing(content: bytearray, durable: bytearray) -> int:
+    """How many bytes of the content are not, or not the same, in the durable part."""
+    common = min(len(content), len(durable))
+    apart = int.from_bytes(content[:common], "little") ^ int.from_bytes(durable[:common], "little")
+    return len(content) - apart.to_bytes(common, "little").count(0)

@@ -70,6 +70,7 @@ class Subscription:
         """When unsubscribing was acknowledged."""
         self.leaving = False
         self.ended: RostraError | None = None
+        self.ended_us = 0
 
     def feed(self, topic: int, partition: int) -> Feed:
         place = topic, partition
@@ -120,8 +121,8 @@ class History:
         self.made: list[Made] = []
         """Topics whose creation was acknowledged."""
         self.delete_asked: set[str] = set()
-        self.deleted: list[int] = []
-        """Topics whose deletion was acknowledged."""
+        self.deleted: dict[int, int] = {}
+        """Topics whose deletion was acknowledged, and when."""
         self.maybe_twice: set[bytes] = set()
         """Records that a client said may be stored twice."""
         self.damage_told: set[tuple[str, int, int]] = set()

@@ -209,7 +209,7 @@ class Network:
         self.tally = tally
         self.random = random
         self.node = node
-        self.healed = False
+        self.calm = True
         self.links: dict[tuple[str, int], Link] = {}
         self._conn = 0
         self._latest_us = 0
@@ -220,7 +220,7 @@ class Network:
         now_us = self.clock.now_us
         random = self.random.random
         delay_us = self._low + int(random() * (self._high - self._low))
-        if self.swarm.spike and not self.healed and random() < self.swarm.spike:
+        if self.swarm.spike and not self.calm and random() < self.swarm.spike:
             self.tally.add(Fault.DELAYED)
             delay_us += int(random() * self.swarm.spike_us)
         arrival_us = max(now_us + delay_us, not_before_us + 1) + size * MS_US // self.swarm.bytes_per_ms

@@ -48,6 +48,7 @@ class Mischief:
         node.broke = self._mend
 
     def begin(self) -> None:
+        self._node.calm = self._network.calm = False
         swarm = self._swarm
         for every_us, strike in (
             (swarm.cut_every_us, self._cut),
@@ -79,7 +80,7 @@ class Mischief:
         self._files.faults.capacity_bytes = None
         self._files.faults.sync_failure_chance = self._files.faults.write_failure_chance = 0.0
         self._node.skew_us = 0
-        self._node.healed = self._network.healed = True
+        self._node.calm = self._network.calm = True
         if self._node.up and self._node.needs_restart:
             self._kill()
         self._restart()

@@ -93,7 +93,7 @@ class Node:
         self.without = without
         self.network: Network
         self.skew_us = 0
-        self.healed = False
+        self.calm = True
         self.incarnation = 0
         self.host_up = True
         self.listening = False
@@ -294,12 +294,15 @@ class Node:
     def _disk_us(self) -> int:
         low, high = self.swarm.sync_us
         took_us = low + int(self.random.random() * (high - low))
-        if self.swarm.slow and not self.healed and self.random.random() < self.swarm.slow:
+        if self.swarm.slow and not self.calm and self.random.random() < self.swarm.slow:
             self.tally.add(Fault.SLOW)
             took_us += int(self.random.random() * self.swarm.slow_us)
         return took_us
 
     def _flush(self) -> None:
+        if self._paused_until_us:
+            self._later(self._paused_until_us - self.clock.now_us + 1, self._flush)
+            return
         self._flushing = False
         try:
             happened = self._disk.flush()
@@ -355,7 +358,7 @@ class Node:
             self.trace.note("node", "done", type(given).__name__.encode(), given)
             self._feed(given)
         if syncs:
-            self._begin_sync()
+            self._flush()
 
     def _look_up(self, effect: Read | FindLast | Survey) -> None:
         try:
@@ -432,8 +435,8 @@ def settings_for(random: Random) -> BrokerSettings:
         tail_bytes_max=random.choice((1 << 10, 8 << 10, 1 << 20)),
         push_bytes_max=random.choice((1 << 9, 4 << 10)),
         read_bytes_max=random.choice((1 << 9, 4 << 10)),
-        producers_per_partition_max=random.choice((2, 100)),
-        publishes_per_connection_max=random.choice((3, 4096)),
+        producers_per_partition_max=random.choice((6, 100)),
+        publishes_per_connection_max=random.choice((3, 4096, 4096)),
         heartbeat_ms=random.choice((500, 1_500)),
         retention_check_ms=1_500,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rostra.errors import BatchRejected, PartitionDamaged, from_wire
+from rostra.errors import BatchRejected, OffsetOutOfRange, PartitionDamaged, RostraError, from_wire
 from rostra.model.check import check_stored
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
@@ -47,7 +47,7 @@ class Probe:
         self._listed = False
         self._partitions: dict[int, FinalPartition] = {}
         self._next: dict[int, int] = {}
-        self._begins: dict[int, int] = {}
+        self._asked: dict[int, int] = {}
 
     @property
     def done(self) -> bool:
@@ -101,7 +101,7 @@ class Probe:
             case Ended():
                 self._ended(message)
             case Failed():
-                self._history.unsettled.append(f"the probe was refused: {message}")
+                self._refused(message)
             case Ping():
                 self._send(Pong(message.request))
             case _:
@@ -113,14 +113,19 @@ class Probe:
             final = FinalPartition(topic.topic, topic.name, state.partition, topic.settings)
             final.first, final.commit = state.first, state.commit
             self._history.final[topic.topic, state.partition] = final
-            number = len(self._partitions) + 1
-            self._partitions[number] = final
-            self._next[number] = state.first
-            final.complete = state.first >= state.commit
             if state.state == "damaged":
                 final.damaged_at = state.end
                 self._history.damage_told.add((topic.name, state.partition, state.end))
-            self._send(Subscribe(self._number(), number, topic.topic, state.partition, "earliest", 0, CREDIT))
+            self._begin(final)
+
+    def _begin(self, final: FinalPartition) -> None:
+        number = len(self._partitions) + 1
+        self._partitions[number] = final
+        self._next[number] = final.first
+        final.complete = final.first >= final.commit
+        request = self._number()
+        self._asked[request] = number
+        self._send(Subscribe(request, number, final.topic, final.partition, "offset", final.first, CREDIT))
 
     def _read(self, number: int, payload: bytearray) -> None:
         final = self._partitions[number]
@@ -145,12 +150,28 @@ class Probe:
         if self._next[number] >= final.commit:
             final.complete = True
 
+    def _refused(self, message: Failed) -> None:
+        number = self._asked.get(message.request)
+        if number is None:
+            self._history.unsettled.append(f"the probe was refused: {message}")
+        else:
+            self._over(number, from_wire(message.code, message.carried))
+
     def _ended(self, message: Ended) -> None:
-        final = self._partitions[message.subscription]
-        error = from_wire(message.code, message.carried)
+        self._over(message.subscription, from_wire(message.code, message.carried))
+
+    def _over(self, number: int, error: RostraError) -> None:
+        final = self._partitions[number]
         if isinstance(error, PartitionDamaged):
             final.damaged_at = error.offset
             self._history.damage_told.add((error.topic, error.partition, error.offset))
             final.complete = True
+        elif isinstance(error, OffsetOutOfRange):
+            # Retention went on under the reader's feet: it begins again where the log begins now.
+            self._partitions[number] = FinalPartition(0, "", 0, final.settings)
+            self._partitions[number].complete = True
+            final.stored.clear()
+            final.first, final.bytes = error.first, 0
+            self._begin(final)
         else:
             self._history.unsettled.append(f"the probe's reading of {final.name}/{final.partition} ended: {error}")

@@ -127,7 +127,7 @@ class World:
         for number in range(publishers):
             acks: Acks = random.choice(("all", "all", "owner", "none") if number else ("all", "owner"))
             client = self._client(f"p{number}", random)
-            publisher = Publisher(client, chance(self.seed, client.name), names, HEAL_US, acks, 420 // publishers)
+            publisher = Publisher(client, chance(self.seed, client.name), names, HEAL_US, acks, 600 // publishers)
             self._begin_at(200 * MS_US + number, publisher)
         for number in range(random.randint(2, 3)):
             client = self._client(f"s{number}", random)

@@ -6,8 +6,8 @@ import pytest
 
 from rostra.client.core.events import Connected, Disconnected, Reconnected
 from rostra.client.core.options import Options, host_and_port
-from rostra.errors import IncompatibleVersion, InvalidSetting, TimedOut, Unreachable
-from rostra.wire.messages import Failed, Goodbye, Hello, Ping, Pong, TopicDescribed, TopicSettings
+from rostra.errors import IncompatibleVersion, InvalidSetting, Moved, TimedOut, TopicExists, Unreachable
+from rostra.wire.messages import Failed, Goodbye, Hello, Ping, Pong, Publish, TopicDescribed, TopicSettings
 from tests.unit.client.play import Play
 
 
@@ -162,6 +162,52 @@ def test_a_question_outlives_its_connection() -> None:
     play.lose()
     play.come_back()
     assert play.results[call] is not None
+
+
+def test_what_was_created_or_deleted_by_a_lost_attempt_is_no_error_at_the_next() -> None:
+    play = Play()
+    play.connect()
+    made, gone = play.call(), play.call()
+    for call in (made, gone):
+        if call == made:
+            play.core.create_topic(play.now_us, call, "t", TopicSettings(3))
+        else:
+            play.core.delete_topic(play.now_us, call, "t")
+        play.run()
+        play.node_hears(1)
+        play.lose()
+        play.come_back()
+        assert call in play.results
+
+
+@pytest.mark.requirement("CM-11")
+def test_a_topic_that_somebody_else_made_is_an_error_even_at_the_second_attempt() -> None:
+    play = Play()
+    play.connect()
+    call = play.call()
+    play.core.create_topic(play.now_us, call, "t", TopicSettings(3))
+    play.run()
+    play.lose()
+    play.node._create("t", TopicSettings(2))
+    play.come_back()
+    assert isinstance(play.errors[call], TopicExists)
+
+
+def test_a_partition_that_moved_is_asked_for_where_it_is() -> None:
+    play = Play(Options(("a:1", "b:2")))
+    play.node._create("t", TopicSettings())
+    play.connect()
+    call = play.call()
+    play.core.publish(play.now_us, call, "t", b"v")
+    play.run()
+    play.node_hears(1)
+    play.client_hears(1)
+    asked = play.written[-1]
+    assert isinstance(asked, Publish)
+    play.hear(Failed(asked.request, "Moved", Moved("c:3", 2).carried()))
+    play.come_back()
+    assert play.dialed[-1] == "c:3"
+    assert call in play.results
 
 
 @pytest.mark.requirement("CM-11")

@@ -52,8 +52,11 @@ def store(play: Play, batches: int) -> None:
 def subscribe(
     play: Play, start: Start = "earliest", partition: int | None = None, credit_bytes: int = 1 << 20
 ) -> Subscribing:
+    """The topic is located already; the node has yet to hear of the subscription itself."""
     state = play.core.subscribe(play.now_us, play.call(), "t", start, partition, credit_bytes)
     play.run()
+    play.node_hears(1)
+    play.client_hears(1)
     return state
 
 
@@ -303,6 +306,7 @@ def test_a_refused_subscription_fails_the_call_that_asked_for_it() -> None:
     call = play.call()
     play.core.subscribe(play.now_us, call, "t", partition=5)
     play.run()
+    play.settle()
     assert isinstance(play.errors[call], UnknownPartition)
 
 
@@ -311,6 +315,8 @@ def test_a_subscription_of_many_partitions_is_refused_as_a_whole() -> None:
     call = play.call()
     play.core.subscribe(play.now_us, call, "t", "earliest")
     play.run()
+    play.node_hears(1)
+    play.client_hears(1)
     first, second = (message for message, _ in play.towards_node if isinstance(message, Subscribe))
     play.node_hears(1)
     play.client_hears(1)

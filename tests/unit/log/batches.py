@@ -131,4 +131,7 @@ def disk_of(contents: dict[str, bytes]) -> FaultyFiles:
         file = files.open(path, create=True)
         file.append([content])
         file.begin_sync()()
+    for directory in ("", "topics", DIRECTORY):
+        if not directory or files.exists(directory):
+            files.sync_directory(directory)
     return files

@@ -5,13 +5,13 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+
 from rostra.errors import SyncFailed
 from rostra.log.facts import Durable
 from rostra.log.jobs import SyncJob
 from rostra.log.store import Store
 from rostra.model.batch import read_header
 from rostra.simulator.files import FaultyFiles
-
 from tests.unit.log.batches import PARTITION, SMALL, batch, read_all
 
 

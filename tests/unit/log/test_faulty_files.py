@@ -140,11 +140,21 @@ def test_a_full_disk_takes_part_and_gives_room_back() -> None:
 
 def test_flipped_bits_are_seen_by_readers_and_stay() -> None:
     files = faulty()
-    file = synced_file(files, bytes(100))
-    ((path, position),) = files.flip_bits(1, under="a")
-    assert path == "a"
+    files.make_directory("topics")
+    file = files.open("topics/a", create=True)
+    file.append([bytes(100)])
+    file.begin_sync()()
+    file.append([bytes(100)])
+    assert files.durable_sizes() == {"topics/a": 100}
+    assert files.flip_bits(3, below={"topics/a": 0}) == []
+    ((path, position),) = files.flip_bits(1, below={"topics/a": 50})
+    assert path == "topics/a"
+    assert position < 50
     assert file.read(0, 100)[position].bit_count() == 1
-    assert after_crash(files)[position].bit_count() == 1
+    files.sync_directory("")
+    files.sync_directory("topics")
+    files.crash()
+    assert files.open(path).read(0, 100)[position].bit_count() == 1
     assert files.counters["bits_flipped"] == 1
 
 

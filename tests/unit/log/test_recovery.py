@@ -27,7 +27,7 @@ from tests.unit.log.batches import (
 )
 
 SEGMENT = f"{DIRECTORY}/{0:020}.log"
-BATCHES = chain(0, 2, 3, 4)
+BATCHES = [bytes(made) for made in chain(0, 2, 3, 4)]
 BOUNDS = [0, 1, 3, 6, 10]
 SIZES = [len(made) for made in BATCHES]
 

@@ -11,6 +11,8 @@ from rostra.errors import CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, SyncF
 from rostra.log.facts import Durable, LogSettings
 from rostra.log.files import Files
 from rostra.log.store import Store
+from rostra.simulator.files import FaultyFile
+from rostra.simulator.inode import Inode
 from tests.unit.log.batches import (
     DIRECTORY,
     OTHER,
@@ -369,8 +371,11 @@ def test_an_index_that_is_lost_or_wrong_is_made_again(files: Files) -> None:
     sync(store)
     store.close(clean=True)
     path = f"{DIRECTORY}/{0:020}.index"
-    for spoil in (lambda: files.remove(path), lambda: files.open(path).write_at(90, b"\xff\xff")):
-        spoil()
+    for spoiled in (None, b"\xff\xff"):
+        if spoiled is None:
+            files.remove(path)
+        else:
+            files.open(path).write_at(90, spoiled)
         store = Store(files, SMALL)
         recovery = store.recover()
         assert [note.event for note in recovery.notes] == ["index_rebuilt"]
@@ -421,11 +426,13 @@ def test_a_write_that_cannot_be_undone_closes_the_log_for_writing() -> None:
     store = opened(files)
     store.append(PARTITION, chain(2))
 
-    class Stuck(type(files.open("journal"))):  # type: ignore[misc]
+    class Stuck(FaultyFile):
         def truncate(self, size: int) -> None:
             raise OSError(EIO, "stuck")
 
-    stuck = Stuck(files, files._directory(DIRECTORY).entries[f"{0:020}.log"])
+    inode = files._directory(DIRECTORY).entries[f"{0:020}.log"]
+    assert isinstance(inode, Inode)
+    stuck = Stuck(files, inode)
     store._open_files._keep(f"{DIRECTORY}/{0:020}.log", stuck)
     files.faults.write_failure_chance = 1.0
     with pytest.raises(DiskFailed):
@@ -434,3 +441,50 @@ def test_a_write_that_cannot_be_undone_closes_the_log_for_writing() -> None:
     with pytest.raises(DiskFailed, match="could not be undone"):
         store.append(PARTITION, chain(2, base=2))
     assert read_all(store) == chain(2)
+
+
+@pytest.mark.requirement("CM-13")
+def test_bits_flipped_below_what_a_start_found_are_always_noticed() -> None:
+    for seed in range(60):
+        files = faulty(seed)
+        store = opened(files)
+        batches = chain(0, *[3] * 8, 0, *[3] * 4)
+        store.append(PARTITION, batches)
+        sync(store)
+        store.close(clean=seed % 2 == 0)
+        store = Store(files, SMALL)
+        (facts,) = store.recover().logs
+        logs = {path: size for path, size in files.durable_sizes().items() if path.endswith(".log")}
+        files.flip_bits(1, below=logs)
+        store.append(PARTITION, chain(3, base=facts.end))
+        files.crash()
+        store = Store(files, SMALL)
+        (facts,) = store.recover().logs
+        with pytest.raises(CorruptLog):
+            read_all(store)
+            store.read(PARTITION, store.end(PARTITION), 1 << 40, 100)
+
+
+def test_a_killed_process_leaves_its_last_sync_marked() -> None:
+    files = faulty()
+    store = opened(files)
+    store.append(PARTITION, chain(2, 3))
+    sync(store)
+    store.append(PARTITION, chain(4, base=5))
+    store.close(clean=False)
+    file = files.open(f"{DIRECTORY}/{0:020}.log")
+    file.write_at(len(chain(2, 3)[0]) + 100, b"\xff")
+    (facts,) = Store(files, SMALL).recover().logs
+    assert facts.damaged_at == 2
+
+
+def test_an_idle_store_makes_its_marks_durable_once() -> None:
+    files = faulty()
+    store = opened(files)
+    store.append(PARTITION, chain(2))
+    sync(store)
+    job = store.begin_mark()
+    assert len(job.calls) == 1
+    job.run()
+    assert job.finish() == []
+    assert store.begin_mark().calls == []

@@ -6,8 +6,6 @@ All times are monotonic microseconds; `wall_offset_us` added to them gives the t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from random import Random
 from typing import assert_never
 
@@ -19,18 +17,17 @@ from rostra.client.core.effects import (
     Done,
     Fail,
     LinkNumber,
-    ProducerNumber,
-    Result,
     SubscriptionNumber,
     Tell,
-    TopicDescription,
 )
 from rostra.client.core.events import Connected, Disconnected, Reconnected
 from rostra.client.core.lane import Outgoing
 from rostra.client.core.link import Link, State
 from rostra.client.core.options import Options, ProducerSettings, Start, start_on_the_wire
+from rostra.client.core.producers import Producers
 from rostra.client.core.producing import Producing
 from rostra.client.core.subscribing import Feed, FeedState, Leaving, Subscribing
+from rostra.client.core.topics import Topics
 from rostra.errors import (
     ClientClosed,
     IncompatibleVersion,
@@ -45,14 +42,9 @@ from rostra.errors import (
 from rostra.model.encode import Headers
 from rostra.model.ids import check_topic_name
 from rostra.wire.messages import (
-    ClientMessage,
-    CreateTopic,
-    DeleteTopic,
-    DescribeTopic,
     Ended,
     Failed,
     Goodbye,
-    ListTopics,
     Located,
     NodeMessage,
     Ping,
@@ -60,7 +52,6 @@ from rostra.wire.messages import (
     Published,
     Push,
     Subscribed,
-    Topic,
     TopicCreated,
     TopicDescribed,
     TopicDropped,
@@ -70,10 +61,6 @@ from rostra.wire.messages import (
     Welcome,
 )
 
-Build = Callable[[int], ClientMessage]
-Answered = Callable[[int, NodeMessage], None]
-
-PUBLISHERS_MAX = 1024
 CREDIT_BYTES = 4 << 20
 
 
@@ -81,16 +68,15 @@ class Core:
     def __init__(self, options: Options, random: Random, wall_offset_us: int = 0) -> None:
         self.options = options
         self.random = random
-        self.wall_offset_us = wall_offset_us
         self.closed = False
         self._out: list[ClientEffect] = []
         self.link = Link(options, random, self._out)
         self._asks = Asks(self.link)
         self._call_timeout_us = options.call_timeout_ms * 1000
         self._directory = Directory(self.link, self._asks, create=options.auto_create, timeout_us=self._call_timeout_us)
-        self._producers: dict[ProducerNumber, Producing] = {}
-        self._publishers: dict[tuple[str, str], Producing] = {}
-        """For `publish`: one producer per topic and level of acknowledgement."""
+        self._producers = Producers(options, self.link, self._directory, random, self._out)
+        self._producers.set_wall_offset(wall_offset_us)
+        self._topics = Topics(self._asks, self._out, self._call_timeout_us)
         self._subscriptions: dict[SubscriptionNumber, Subscribing] = {}
         self._feeds: dict[int, Feed] = {}
         self._last_number = 0
@@ -134,16 +120,12 @@ class Core:
     def drained(self, link: LinkNumber) -> None:
         if link == self.link.number:
             self.link.congested = False
-            for producing in self._producers.values():
-                producing.drained()
+            self._producers.drained()
 
     def _connected(self, now_us: int, welcome: Welcome) -> None:
         link = self.link
         attempts = link.failures
         link.welcomed(now_us, welcome)
-        if self._welcome is not None and self._welcome.cluster != welcome.cluster:
-            # Ids of topics mean nothing in another cluster.
-            self._directory.forget_all()
         if self._welcome is None:
             event: Connected | Reconnected = Connected(link.address, welcome.cluster, welcome.node, welcome.fabric)
         else:
@@ -154,8 +136,7 @@ class Core:
             self._out.append(Done(self._starting, None))
             self._starting = 0
         self._asks.connected(now_us)
-        for producing in self._producers.values():
-            producing.connected(now_us)
+        self._producers.connected(now_us)
         for subscribing in self._subscriptions.values():
             subscribing.connected()
 
@@ -166,8 +147,7 @@ class Core:
         leaving = [waiter for waiter in link.awaiting.values() if isinstance(waiter, Leaving)]
         link.broken(now_us, reason, hang_up=hang_up)
         self._asks.disconnected()
-        for producing in self._producers.values():
-            producing.disconnected()
+        self._producers.disconnected()
         for subscribing in self._subscriptions.values():
             subscribing.disconnected()
         for waiter in leaving:
@@ -190,12 +170,9 @@ class Core:
             self._out.append(Fail(self._starting, error))
             self._starting = 0
         self._asks.fail_all(now_us, error)
-        for producing in list(self._producers.values()):
-            producing.end(error)
+        self._producers.end_all(error)
         for subscribing in list(self._subscriptions.values()):
             subscribing.end(error)
-        self._producers.clear()
-        self._publishers.clear()
         self._subscriptions.clear()
         self._feeds.clear()
 
@@ -269,19 +246,15 @@ class Core:
 
     def _failed(self, now_us: int, message: Failed) -> None:
         error = from_wire(message.code, message.carried)
-        if isinstance(error, Moved):
-            self.link.learn(error.address)
         waiter = self.link.awaiting.pop(message.request, None)
         match waiter:
             case Outgoing():
+                producing = waiter.lane.producing
                 if isinstance(error, TopicError):
-                    self._forget_topic(waiter.lane.producing.name)
+                    self._producers.forget_topic(producing.name)
                 waiter.lane.refused(now_us, waiter, error)
-                if waiter.lane.producing.ended is not None:
-                    self._producers.pop(waiter.lane.producing.number, None)
+                self._producers.forget_if_ended(producing)
             case Feed():
-                if isinstance(error, TopicError):
-                    self._forget_topic(waiter.subscribing.name)
                 waiter.refused(now_us, error)
             case Ask():
                 self._asks.refused(now_us, message.request, waiter, error)
@@ -294,61 +267,36 @@ class Core:
                         break
             case _:
                 assert_never(waiter)
+        if isinstance(error, Moved) and error.address not in ("", self.link.address):
+            self.link.prefer(error.address)
+            self._disconnected(now_us, str(error), hang_up=True)
 
     def _left(self, leaving: Leaving) -> None:
         leaving.open -= 1
         if leaving.open == 0 and leaving.call:
             self._out.append(Done(leaving.call, None))
 
-    def _forget_topic(self, name: str) -> None:
-        """What the name meant is gone; whoever asks for it next gets what it means now."""
-        self._directory.forget(name)
-        for acks in ("none", "owner", "all"):
-            self._publishers.pop((name, acks), None)
-
     # --- topics --------------------------------------------------------------------------------------
 
     def create_topic(self, now_us: int, call: CallNumber, name: str, settings: TopicSettings) -> None:
         """Done with the `Topic`."""
-        check_topic_name(name)
-        self._ask(now_us, call, f"create {name}", partial(CreateTopic, name=name, settings=settings))
+        self._check_open()
+        self._topics.create(now_us, call, name, settings)
 
     def delete_topic(self, now_us: int, call: CallNumber, name: str) -> None:
-        self._forget_topic(name)
-        self._ask(now_us, call, f"delete {name}", partial(DeleteTopic, name=name))
+        self._check_open()
+        self._producers.forget_topic(name)
+        self._topics.delete(now_us, call, name)
 
     def describe_topic(self, now_us: int, call: CallNumber, name: str) -> None:
         """Done with a `TopicDescription`."""
-        self._ask(now_us, call, f"describe {name}", partial(DescribeTopic, name=name))
+        self._check_open()
+        self._topics.describe(now_us, call, name)
 
     def list_topics(self, now_us: int, call: CallNumber) -> None:
         """Done with all topics by name, however many pages that takes."""
-        self._list_from(now_us, call, (), "")
-
-    def _list_from(self, now_us: int, call: CallNumber, so_far: tuple[Topic, ...], after: str) -> None:
-        def answered(now_us: int, message: NodeMessage) -> None:
-            if not isinstance(message, TopicPage):
-                raise PeerViolation("message not expected now", f"{type(message).__name__} to ListTopics")
-            topics = so_far + message.topics
-            if message.more and message.topics:
-                self._list_from(now_us, call, topics, message.topics[-1].name)
-            else:
-                self._out.append(Done(call, topics))
-
-        self._add_ask(now_us, call, "list topics", partial(ListTopics, after=after), answered)
-
-    def _ask(self, now_us: int, call: CallNumber, what: str, build: Build) -> None:
-        def answered(now_us: int, message: NodeMessage) -> None:
-            self._out.append(Done(call, _result_of(message)))
-
-        self._add_ask(now_us, call, what, build, answered)
-
-    def _add_ask(self, now_us: int, call: CallNumber, what: str, build: Build, answered: Answered) -> None:
-        def failed(now_us: int, error: RostraError) -> None:
-            self._out.append(Fail(call, error))
-
         self._check_open()
-        self._asks.add(now_us, Ask(what, build, answered, failed, now_us + self._call_timeout_us))
+        self._topics.list(now_us, call)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -359,26 +307,11 @@ class Core:
     def open_producer(self, now_us: int, call: CallNumber, name: str, settings: ProducerSettings) -> Producing:
         """Done when the topic is located, so that `draft` may be used."""
         self._check_open()
-        check_topic_name(name)
-        producing = self._new_producer(name, settings)
-
-        def found(now_us: int, located: Located) -> None:
-            self._place(now_us, producing, located)
-            failure = producing.ended
-            self._out.append(Done(call, None) if failure is None else Fail(call, failure))
-
-        def failed(now_us: int, error: RostraError) -> None:
-            producing.end(error)
-            self._producers.pop(producing.number, None)
-            self._out.append(Fail(call, error))
-
-        self._directory.find(now_us, name, found, failed)
-        return producing
+        return self._producers.open(now_us, call, name, settings)
 
     def close_producer(self, producing: Producing) -> None:
         """Forget it; what it has under way is given up. `flush` first."""
-        if self._producers.pop(producing.number, None) is not None:
-            producing.end(ClientClosed())
+        self._producers.close(producing, ClientClosed())
 
     def publish(
         self,
@@ -395,9 +328,7 @@ class Core:
     ) -> Producing:
         """Done with an `Ack`. The record leaves at once, or with those of the same turn when some are under way."""
         self._check_open()
-        producing = self._publishers.get((name, acks))
-        if producing is None or producing.ended is not None:
-            producing = self._new_publisher(now_us, name, acks)
+        producing = self._producers.publisher(now_us, name, acks)
         producing.add(now_us, value, key, headers, timestamp_us, partition, call)
         if not producing.unacknowledged_batches:
             producing.turn(now_us)
@@ -405,54 +336,11 @@ class Core:
 
     def turn_publishers(self, now_us: int) -> None:
         """The end of a turn: records that `publish` has gathered leave."""
-        for producing in self._publishers.values():
-            producing.turn(now_us)
-
-    def _new_publisher(self, now_us: int, name: str, acks: str) -> Producing:
-        check_topic_name(name)
-        if acks not in ("none", "owner", "all"):
-            raise InvalidSetting("acks", f"{acks!r} is none of 'none', 'owner', 'all'")
-        if len(self._publishers) >= PUBLISHERS_MAX:
-            self._drop_idle_publisher()
-        producing = self._new_producer(name, ProducerSettings(acks=acks))  # type: ignore[arg-type]
-        self._publishers[name, acks] = producing
-
-        def found(now_us: int, located: Located) -> None:
-            self._place(now_us, producing, located)
-            producing.turn(now_us)
-
-        def failed(now_us: int, error: RostraError) -> None:
-            self._publishers.pop((name, acks), None)
-            self._producers.pop(producing.number, None)
-            producing.end(error)
-
-        self._directory.find(now_us, name, found, failed)
-        return producing
-
-    def _drop_idle_publisher(self) -> None:
-        for place, producing in self._publishers.items():
-            if not producing.busy:
-                del self._publishers[place]
-                del self._producers[producing.number]
-                return
-
-    def _new_producer(self, name: str, settings: ProducerSettings) -> Producing:
-        self._last_number += 1
-        producing = Producing(
-            self._last_number, name, settings, self.link, self.random, self.options.delivery_timeout_ms * 1000
-        )
-        producing.wall_offset_us = self.wall_offset_us
-        self._producers[producing.number] = producing
-        return producing
-
-    def _place(self, now_us: int, producing: Producing, located: Located) -> None:
-        producing.located(now_us, located.topic.topic, located.topic.settings.partitions)
+        self._producers.turn_publishers(now_us)
 
     def set_wall_offset(self, wall_offset_us: int) -> None:
         """The time of day moved against the monotonic clock."""
-        self.wall_offset_us = wall_offset_us
-        for producing in self._producers.values():
-            producing.wall_offset_us = wall_offset_us
+        self._producers.set_wall_offset(wall_offset_us)
 
     # --- subscribing ---------------------------------------------------------------------------------
 
@@ -510,10 +398,9 @@ class Core:
 
     def deadline_us(self) -> int | None:
         """When `tick` is due at the latest."""
-        due = [self.link.deadline_us(), self._asks.deadline_us()]
+        due = [self.link.deadline_us(), self._asks.deadline_us(), self._producers.deadline_us()]
         if self._starting:
             due.append(self._start_due_us)
-        due += [producing.deadline_us() for producing in self._producers.values() if producing.busy]
         due += [subscribing.deadline_us() for subscribing in self._subscriptions.values()]
         known = [moment for moment in due if moment is not None]
         return min(known) if known else None
@@ -527,8 +414,7 @@ class Core:
         if reason is not None:
             self._disconnected(now_us, reason, hang_up=True)
         self._asks.tick(now_us, self.options.call_timeout_ms)
-        for producing in list(self._producers.values()):
-            producing.tick(now_us)
+        self._producers.tick(now_us)
         for subscribing in list(self._subscriptions.values()):
             if subscribing.ended:
                 self._forget_subscription(subscribing)
@@ -539,15 +425,3 @@ class Core:
         call, self._starting = self._starting, 0
         self._out.append(Fail(call, error))
         self.close(now_us)
-
-
-def _result_of(message: NodeMessage) -> Result:
-    match message:
-        case TopicCreated():
-            return message.topic
-        case TopicDescribed():
-            return TopicDescription(message.topic.topic, message.topic.name, message.topic.settings, message.partitions)
-        case TopicDropped():
-            return None
-        case _:
-            raise PeerViolation("message not expected now", type(message).__name__)

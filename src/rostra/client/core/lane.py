@@ -262,6 +262,7 @@ class Lane:
             records = sum(outgoing.count for outgoing in again)
             self._tell(Resent(self.producing.name, self.partition, len(again), records))
         self._send_all()
+        self._close_waiting(now_us)
 
     def halt(self) -> None:
         """The connection is gone."""

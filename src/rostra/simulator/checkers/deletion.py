@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rostra.errors import PartitionDamaged, TopicError
+from rostra.errors import TopicError
 from rostra.simulator.history import History
 
 
@@ -18,10 +18,12 @@ def check(history: History) -> list[str]:
     if len(names) != len(set(names)):
         found.append(f"two topics have one name: {sorted(names)}")
     for subscription in history.subscriptions:
-        topics = {topic for topic, _ in subscription.feeds}
-        if subscription.left_us is None and not subscription.leaving and any(t in history.deleted for t in topics):
-            if not isinstance(subscription.ended, TopicError | PartitionDamaged):
-                found.append(f"{subscription.name} on a deleted topic ended with {subscription.ended!r}")
+        deleted_us = [history.deleted[topic] for topic, _ in subscription.feeds if topic in history.deleted]
+        if subscription.leaving or not deleted_us:
+            continue
+        ended_before = subscription.ended is not None and subscription.ended_us < deleted_us[0]
+        if not ended_before and not isinstance(subscription.ended, TopicError):
+            found.append(f"{subscription.name} on a deleted topic ended with {subscription.ended!r}")
     for subscription in history.subscriptions:
         for feed in subscription.feeds.values():
             if subscription.left_us is not None and feed.got and feed.got[-1].at_us > subscription.left_us:

@@ -1,0 +1,62 @@
+"""The socket of the asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, cast
+
+from rostra.errors import PeerViolation
+from rostra.wire.frames import FROM_NODE, FrameReader
+from rostra.wire.messages import NodeMessage
+
+if TYPE_CHECKING:
+    from rostra.client.aio import Client
+
+FRAME_BYTES_MAX = 64 << 20
+SEND_BUFFER_BYTES = 1 << 20
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One socket, received straight into the frame reader's buffer."""
+
+    def __init__(self, client: Client, number: int) -> None:
+        self._client = client
+        self._number = number
+        self._reader: FrameReader[NodeMessage] = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are none of asyncio's classes, only of their shape.
+        self.transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._client._opened(self._number)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            messages = self._reader.took(nbytes)
+        except PeerViolation as violation:
+            self._client._lost(self._number, str(violation))
+            self.close()
+            return
+        if messages:
+            self._client._received(self._number, messages)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._client._lost(self._number, str(exc) if exc else "closed by the node")
+
+    def pause_writing(self) -> None:
+        self._client._congested(self._number)
+
+    def resume_writing(self) -> None:
+        self._client._drained(self._number)
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()

@@ -1,0 +1,145 @@
+"""All producers of a client: those the application opened, and those that `publish` keeps."""
+
+from __future__ import annotations
+
+from random import Random
+
+from rostra.client.core.directory import Directory
+from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, ProducerNumber
+from rostra.client.core.link import Link
+from rostra.client.core.options import Options, ProducerSettings
+from rostra.client.core.producing import Producing
+from rostra.errors import RostraError
+from rostra.model.ids import check_topic_name
+from rostra.wire.messages import Located
+
+PUBLISHERS_MAX = 1024
+"""Topics that `publish` keeps a producer for; beyond it, one that is idle is forgotten."""
+
+
+class Producers:
+    def __init__(
+        self, options: Options, link: Link, directory: Directory, random: Random, out: list[ClientEffect]
+    ) -> None:
+        self._link = link
+        self._directory = directory
+        self._random = random
+        self._out = out
+        self._delivery_timeout_us = options.delivery_timeout_ms * 1000
+        self._wall_offset_us = 0
+        self._last = 0
+        self._all: dict[ProducerNumber, Producing] = {}
+        self._publishers: dict[tuple[str, str], Producing] = {}
+
+    # --- coming and going ----------------------------------------------------------------------------
+
+    def open(self, now_us: int, call: CallNumber, name: str, settings: ProducerSettings) -> Producing:
+        check_topic_name(name)
+        producing = self._new(name, settings)
+
+        def found(now_us: int, located: Located) -> None:
+            producing.located(now_us, located.topic.topic, located.topic.settings.partitions)
+            failure = producing.ended
+            self._out.append(Done(call, None) if failure is None else Fail(call, failure))
+
+        def failed(now_us: int, error: RostraError) -> None:
+            self.close(producing, error)
+            self._out.append(Fail(call, error))
+
+        self._directory.find(now_us, name, found, failed)
+        return producing
+
+    def close(self, producing: Producing, reason: RostraError) -> None:
+        if self._all.pop(producing.number, None) is not None:
+            producing.end(reason)
+
+    def publisher(self, now_us: int, name: str, acks: str) -> Producing:
+        """The producer that `publish` uses for this topic and level of acknowledgement."""
+        producing = self._publishers.get((name, acks))
+        if producing is None or producing.ended is not None:
+            producing = self._new_publisher(now_us, name, acks)
+        return producing
+
+    def _new_publisher(self, now_us: int, name: str, acks: str) -> Producing:
+        check_topic_name(name)
+        settings = ProducerSettings(acks=acks)  # type: ignore[arg-type]
+        if len(self._publishers) >= PUBLISHERS_MAX:
+            self._drop_idle_publisher()
+        producing = self._publishers[name, acks] = self._new(name, settings)
+
+        def found(now_us: int, located: Located) -> None:
+            producing.located(now_us, located.topic.topic, located.topic.settings.partitions)
+            producing.turn(now_us)
+
+        def failed(now_us: int, error: RostraError) -> None:
+            self._publishers.pop((name, acks), None)
+            self.close(producing, error)
+
+        self._directory.find(now_us, name, found, failed)
+        return producing
+
+    def _new(self, name: str, settings: ProducerSettings) -> Producing:
+        self._last += 1
+        producing = Producing(self._last, name, settings, self._link, self._random, self._delivery_timeout_us)
+        producing.wall_offset_us = self._wall_offset_us
+        self._all[producing.number] = producing
+        return producing
+
+    def _drop_idle_publisher(self) -> None:
+        for place, producing in self._publishers.items():
+            if not producing.busy:
+                del self._publishers[place]
+                self._all.pop(producing.number, None)
+                return
+
+    def forget_topic(self, name: str) -> None:
+        """What the name meant is gone; the next `publish` gets what it means then."""
+        for acks in ("none", "owner", "all"):
+            producing = self._publishers.pop((name, acks), None)
+            if producing is not None and not producing.busy:
+                self._all.pop(producing.number, None)
+
+    def forget_if_ended(self, producing: Producing) -> None:
+        if producing.ended is not None:
+            self._all.pop(producing.number, None)
+
+    # --- what concerns all ---------------------------------------------------------------------------
+
+    def turn_publishers(self, now_us: int) -> None:
+        for producing in self._publishers.values():
+            producing.turn(now_us)
+
+    def set_wall_offset(self, wall_offset_us: int) -> None:
+        self._wall_offset_us = wall_offset_us
+        for producing in self._all.values():
+            producing.wall_offset_us = wall_offset_us
+
+    def connected(self, now_us: int) -> None:
+        for producing in self._all.values():
+            producing.connected(now_us)
+
+    def disconnected(self) -> None:
+        for producing in self._all.values():
+            producing.disconnected()
+
+    def drained(self) -> None:
+        for producing in self._all.values():
+            producing.drained()
+
+    def end_all(self, error: RostraError) -> None:
+        for producing in list(self._all.values()):
+            producing.end(error)
+        self._all.clear()
+        self._publishers.clear()
+
+    def deadline_us(self) -> int | None:
+        earliest = None
+        for producing in self._all.values():
+            due = producing.deadline_us()
+            if due is not None and (earliest is None or due < earliest):
+                earliest = due
+        return earliest
+
+    def tick(self, now_us: int) -> None:
+        for producing in list(self._all.values()):
+            producing.tick(now_us)

@@ -1,0 +1,116 @@
+"""Questions about topics: create, delete, list, describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from rostra.client.core.asks import Ask, Asks
+from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, Result, TopicDescription
+from rostra.errors import PeerViolation, RostraError, TopicExists, UnknownTopic
+from rostra.model.ids import check_topic_name
+from rostra.wire.messages import (
+    ClientMessage,
+    CreateTopic,
+    DeleteTopic,
+    DescribeTopic,
+    ListTopics,
+    NodeMessage,
+    Topic,
+    TopicCreated,
+    TopicDescribed,
+    TopicDropped,
+    TopicPage,
+    TopicSettings,
+)
+
+OnAnswer = Callable[[int, NodeMessage], None]
+OnError = Callable[[int, RostraError], None]
+
+
+class Topics:
+    def __init__(self, asks: Asks, out: list[ClientEffect], timeout_us: int) -> None:
+        self._asks = asks
+        self._out = out
+        self._timeout_us = timeout_us
+
+    def create(self, now_us: int, call: CallNumber, name: str, settings: TopicSettings) -> None:
+        check_topic_name(name)
+
+        def failed(now_us: int, error: RostraError) -> None:
+            if isinstance(error, TopicExists) and ask.attempts > 1:
+                # Perhaps our own work, of which the answer was lost: then the topic is as we wanted it.
+                self._describe(now_us, call, name, compare, self._failing(call))
+            else:
+                self._out.append(Fail(call, error))
+
+        def compare(now_us: int, message: NodeMessage) -> None:
+            ours = isinstance(message, TopicDescribed) and message.topic.settings == settings
+            if isinstance(message, TopicDescribed) and ours:
+                self._out.append(Done(call, message.topic))
+            else:
+                self._out.append(Fail(call, TopicExists(name)))
+
+        build = partial(CreateTopic, name=name, settings=settings)
+        ask = self._ask(now_us, f"create {name}", build, self._answering(call), failed)
+
+    def delete(self, now_us: int, call: CallNumber, name: str) -> None:
+        def failed(now_us: int, error: RostraError) -> None:
+            gone = isinstance(error, UnknownTopic) and ask.attempts > 1
+            self._out.append(Done(call, None) if gone else Fail(call, error))
+
+        build = partial(DeleteTopic, name=name)
+        ask = self._ask(now_us, f"delete {name}", build, self._answering(call), failed)
+
+    def describe(self, now_us: int, call: CallNumber, name: str) -> None:
+        self._describe(now_us, call, name, self._answering(call), self._failing(call))
+
+    def _describe(self, now_us: int, call: CallNumber, name: str, answered: OnAnswer, failed: OnError) -> None:
+        self._ask(now_us, f"describe {name}", partial(DescribeTopic, name=name), answered, failed)
+
+    def list(self, now_us: int, call: CallNumber, so_far: tuple[Topic, ...] = ()) -> None:
+        """Page by page, each asked for when the one before has come."""
+
+        def answered(now_us: int, message: NodeMessage) -> None:
+            if not isinstance(message, TopicPage):
+                raise PeerViolation("message not expected now", f"{type(message).__name__} to ListTopics")
+            topics = so_far + message.topics
+            if message.more and message.topics:
+                self.list(now_us, call, topics)
+            else:
+                self._out.append(Done(call, topics))
+
+        after = so_far[-1].name if so_far else ""
+        self._ask(now_us, "list topics", partial(ListTopics, after=after), answered, self._failing(call))
+
+    def _ask(
+        self, now_us: int, what: str, build: Callable[[int], ClientMessage], answered: OnAnswer, failed: OnError
+    ) -> Ask:
+        ask = Ask(what, build, answered, failed, now_us + self._timeout_us)
+        self._asks.add(now_us, ask)
+        return ask
+
+    def _answering(self, call: CallNumber) -> OnAnswer:
+        def answered(now_us: int, message: NodeMessage) -> None:
+            self._out.append(Done(call, _result_of(message)))
+
+        return answered
+
+    def _failing(self, call: CallNumber) -> OnError:
+        def failed(now_us: int, error: RostraError) -> None:
+            self._out.append(Fail(call, error))
+
+        return failed
+
+
+def _result_of(message: NodeMessage) -> Result:
+    match message:
+        case TopicCreated():
+            return message.topic
+        case TopicDescribed():
+            topic = message.topic
+            return TopicDescription(topic.topic, topic.name, topic.settings, message.partitions)
+        case TopicDropped():
+            return None
+        case _:
+            raise PeerViolation("message not expected now", type(message).__name__)

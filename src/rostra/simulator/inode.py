@@ -1,0 +1,84 @@
+"""What a simulated disk holds: contents and entries as they are, and as they are durable."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Write(msgspec.Struct, frozen=True, gc=False):
+    number: int
+    position: int
+    content: bytes
+
+
+class Cut(msgspec.Struct, frozen=True, gc=False):
+    number: int
+    size: int
+
+
+class Inode:
+    """A file's content, and what of it is durable. `pending` are the changes since, oldest first."""
+
+    __slots__ = ("content", "durable", "pending", "stale")
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.durable = bytearray()
+        self.pending: list[Write | Cut] = []
+        self.stale = False
+        """Whether a failed sync has dropped changes: content and durable part differ without anything pending."""
+
+    def settle(self, number: int) -> None:
+        """Make the changes up to this one durable."""
+        settled = 0
+        for change in self.pending:
+            if change.number > number:
+                break
+            apply(self.durable, change)
+            settled += 1
+        del self.pending[:settled]
+
+    def drop(self, number: int) -> None:
+        """What Linux does after a failed sync: the pages count as clean, and are never written."""
+        kept = [change for change in self.pending if change.number > number]
+        self.stale = self.stale or len(kept) < len(self.pending)
+        self.pending = kept
+
+
+def apply(durable: bytearray, change: Write | Cut) -> None:
+    if isinstance(change, Cut):
+        resize(durable, change.size)
+    else:
+        if change.position > len(durable):
+            resize(durable, change.position)
+        durable[change.position : change.position + len(change.content)] = change.content
+
+
+def resize(content: bytearray, size: int) -> None:
+    if size < len(content):
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))
+
+
+class Directory:
+    """Entries as they are, and as they are durable; `changes` are the steps between, each of one or two entries."""
+
+    __slots__ = ("changes", "durable", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Inode | Directory] = {}
+        self.durable: dict[str, Inode | Directory] = {}
+        self.changes: list[dict[str, Inode | Directory | None]] = []
+
+    def change(self, **changed: Inode | Directory | None) -> None:
+        set_entries(self.entries, changed)
+        self.changes.append(changed)
+
+
+def set_entries(entries: dict[str, Inode | Directory], changed: dict[str, Inode | Directory | None]) -> None:
+    for name, node in changed.items():
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node

@@ -1,0 +1,164 @@
+"""A node as a process: killed, stopped, scraped, and fed with what it must refuse."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import rostra
+import rostra.testing
+from rostra import blocking
+from rostra.errors import InvalidTopicName, from_wire
+from rostra.testing.embedded import EmbeddedNode
+from rostra.testing.process import ProcessNode
+from rostra.wire.frames import FROM_NODE, FrameReader, encode
+from rostra.wire.messages import PROTOCOL_MAX, CreateTopic, Failed, Hello, Locate, Message, NodeMessage, TopicSettings
+from tests.processes.command_line import is_alive, wait_until
+
+ESCAPES = ["../../etc/passwd", "..", "a/../b", "/etc", "a//b", "a\x00b", "a b", "ü", "x" * 250, "", "."]
+
+
+@pytest.mark.requirement("CM-14", "CM-10")
+def test_kill_9_in_mid_stream_loses_nothing_acknowledged_and_doubles_nothing() -> None:
+    kills, chunk = 4, 200
+    acknowledged = 0
+
+    def count(ack: rostra.Acknowledged) -> None:
+        nonlocal acknowledged
+        acknowledged += ack.count
+
+    with (
+        rostra.testing.process_node() as node,
+        blocking.connect(node.address) as client,
+        client.producer("t", on_ack=count) as producer,
+    ):
+        sent = 0
+        for kill in range(kills):
+            for _ in range(5):
+                producer.send_many([b"%d" % number for number in range(sent, sent + chunk)])
+                sent += chunk
+            # Whatever is under way now has no acknowledgement yet.
+            node.sigkill()
+            producer.send_many([b"%d" % number for number in range(sent, sent + chunk)])
+            sent += chunk
+            node.start()
+            producer.flush()
+            assert acknowledged == sent, f"after kill {kill}"
+        events = list(client.events())
+        assert sum(isinstance(event, rostra.Reconnected) for event in events) == kills
+        assert any(isinstance(event, rostra.Resent) for event in events)
+        assert read_all(node, "t", sent) == [b"%d" % number for number in range(sent)]
+
+
+@pytest.mark.requirement("CM-16")
+def test_a_graceful_stop_in_mid_stream_finishes_what_is_under_way_and_leaves_a_clean_log() -> None:
+    with rostra.testing.process_node() as node:
+        with blocking.connect(node.address, delivery_timeout_ms=60_000) as client, client.producer("t") as producer:
+            producer.send_many([b"%d" % number for number in range(20_000)])
+            pid = node.pid
+            node.interrupt()
+            assert node.wait() == 0
+            assert pid is not None
+            assert not is_alive(pid)
+            stopped = [line for line in node.log_lines() if line.event == "stopped"]
+            assert [line.about["finished"] for line in stopped] == [True]
+            node.start()
+            producer.flush()
+        listening = [line for line in node.log_lines() if line.event == "listening"]
+        assert listening[-1].about["clean"] is True
+        assert read_all(node, "t", 20_000) == [b"%d" % number for number in range(20_000)]
+
+
+def read_all(node: ProcessNode, topic: str, count: int) -> list[bytes | None]:
+    """From the first record on; waits only as long as some are missing, then once more for what should not come."""
+    values: list[bytes | None] = []
+    with blocking.connect(node.address) as client, client.subscribe(topic, start="earliest") as subscription:
+        while len(values) < count and (batch := subscription.poll(timeout=10.0)) is not None:
+            values += batch.values()
+        while (batch := subscription.poll(timeout=0.2)) is not None:
+            values += batch.values()
+    return values
+
+
+@pytest.mark.requirement("CM-18")
+def test_a_node_offers_metrics_and_logs_json_lines() -> None:
+    with rostra.testing.process_node(metrics="127.0.0.1:0") as node:
+        with blocking.connect(node.address) as client:
+            client.publish("t", b"hello")
+            scraped = scrape(node, "/metrics")
+        assert "# TYPE rostra_appended_batches_total counter" in scraped
+        assert 'rostra_commit_offset{partition="0",topic="t"} 1.0' in scraped
+        assert "rostra_connections 1.0" in scraped
+        assert scrape(node, "/health") == "ok\n"
+        node.stop()
+        lines = node.log_file.read_text().splitlines()
+    events = [msgspec.json.decode(line, type=dict[str, object]) for line in lines]
+    assert [event["event"] for event in events if event["event"] in ("listening", "stopped")] == [
+        "listening",
+        "stopped",
+    ]
+    assert all({"event", "level", "time"} <= event.keys() for event in events)
+
+
+def scrape(node: ProcessNode, path: str) -> str:
+    with urllib.request.urlopen(f"http://{node.metrics_address}{path}", timeout=10) as answer:
+        return bytes(answer.read()).decode()
+
+
+@pytest.mark.requirement("CM-2")
+def test_a_name_that_is_no_topic_is_refused_by_the_node_itself_before_it_touches_the_disk() -> None:
+    with rostra.testing.process_node() as node:
+        before = files_of(node)
+        host, port = node.address.split(":")
+        # A client would refuse such names already; a hostile one speaks to the node directly.
+        with socket.create_connection((host, int(port)), timeout=10) as wire:
+            reader: FrameReader[NodeMessage] = FrameReader(FROM_NODE, 1 << 20)
+            ask(wire, reader, Hello(1, 1, PROTOCOL_MAX))
+            for request, name in enumerate(ESCAPES, start=2):
+                for question in (CreateTopic(request, name, TopicSettings()), Locate(request, name, True)):
+                    answer = ask(wire, reader, question)
+                    assert isinstance(answer, Failed), f"{name!r} was accepted"
+                    assert isinstance(from_wire(answer.code, answer.carried), InvalidTopicName)
+        assert files_of(node) == before
+
+
+def ask(wire: socket.socket, reader: FrameReader[NodeMessage], question: Message) -> NodeMessage:
+    wire.sendall(encode(question))
+    while True:
+        for message, _ in reader.feed(wire.recv(65_536)):
+            return message
+
+
+def files_of(node: ProcessNode) -> set[Path]:
+    return {path for path in node.directory.rglob("*") if path != node.log_file}
+
+
+@pytest.mark.requirement("CM-2")
+@pytest.mark.parametrize("name", ESCAPES)
+def test_a_client_refuses_a_name_that_is_no_topic(rostra_node: EmbeddedNode, name: str) -> None:
+    with rostra_node.client() as client:
+        with pytest.raises(InvalidTopicName):
+            client.create_topic(name)
+        with pytest.raises(InvalidTopicName):
+            client.publish(name, b"x")
+        with pytest.raises(InvalidTopicName):
+            client.subscribe(name).open()
+
+
+def test_a_node_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    script = """
+import os, signal, rostra.testing
+with rostra.testing.process_node() as node:
+    print(node.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.returncode == -9
+    pid = int(done.stdout)
+    wait_until(lambda: not is_alive(pid), "the node to end with its parent")

@@ -1,0 +1,41 @@
+"""Amounts as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rostra.cli.quantities import parse_bytes, parse_duration_ms, show_bytes, show_duration
+
+
+@pytest.mark.parametrize(
+    ("written", "count"),
+    [("0", 0), ("1048576", 1 << 20), ("64MiB", 64 << 20), ("2GB", 2 * 10**9), ("1.5 kib", 1536), ("7k", 7000)],
+)
+def test_bytes_are_read_with_and_without_units(written: str, count: int) -> None:
+    assert parse_bytes(written) == count
+
+
+@pytest.mark.parametrize(
+    ("written", "duration_ms"), [("250", 250), ("500ms", 500), ("1.5s", 1500), ("12h", 43_200_000), ("7d", 604_800_000)]
+)
+def test_lengths_of_time_are_read_in_milliseconds(written: str, duration_ms: int) -> None:
+    assert parse_duration_ms(written) == duration_ms
+
+
+@pytest.mark.parametrize("written", ["", "many", "-1", "5 parsecs", "1e3", "MiB", "1 2"])
+def test_anything_else_is_refused(written: str) -> None:
+    with pytest.raises(ValueError, match="is not a"):
+        parse_bytes(written)
+    with pytest.raises(ValueError, match="is not a"):
+        parse_duration_ms(written)
+
+
+@given(st.integers(0, 10**14))
+def test_a_length_of_time_that_is_shown_can_be_read_again(duration_ms: int) -> None:
+    assert parse_duration_ms(show_duration(duration_ms)) == duration_ms
+
+
+def test_bytes_are_shown_in_a_fitting_unit() -> None:
+    assert [show_bytes(count) for count in (5, 2048, 3 << 20, 5 << 30)] == ["5 B", "2.0 KiB", "3.0 MiB", "5.0 GiB"]

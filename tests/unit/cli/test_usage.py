@@ -1,0 +1,136 @@
+"""Wrong use, and help: what every command says for itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+import rostra
+from rostra import errors
+from rostra.cli.app import app, run
+from rostra.cli.exits import MEANINGS, ExitCode, exit_code_of
+from tools import cli_docs
+
+COMMANDS = dict(cli_docs.commands(typer.main.get_command(app), "rostra"))
+
+
+@pytest.fixture(autouse=True)
+def _away_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+
+WRONG_USES = [
+    (["frobnicate"], "frobnicate"),
+    (["pub"], "TOPIC"),
+    (["serve", "--nope"], "--nope"),
+    (["pub", "a b", "x"], "'a b' is not a topic name"),
+    (["topic", "create", "../../escape"], "not a topic name"),
+    (["sub", "t", "--from", "yesterday"], "yesterday"),
+    (["sub", "t", "--timeout", "soon"], "soon"),
+    (["pub", "t", "x", "--acks", "maybe"], "maybe"),
+    (["pub", "t", "x", "--header", "novalue"], "novalue"),
+    (["-n", "not-an-address", "topic", "list"], "not-an-address"),
+    (["topic", "list", "-o", "xml"], "xml"),
+    (["topic", "create", "t", "--partitions", "0"], "--partitions"),
+    (["topic", "create", "t", "--retention", "soon"], "soon"),
+    (["serve", "--limit", "speed=9"], "speed"),
+    (["serve", "--fsync", "sometimes"], "sometimes"),
+    (["--config", "missing.toml", "config"], "missing.toml"),
+    (["config", "nonsense"], "nonsense"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), WRONG_USES, ids=[" ".join(use) for use, _ in WRONG_USES])
+def test_wrong_use_names_the_fault_says_what_to_do_and_exits_with_2(
+    capfd: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    assert run(arguments) == 2
+    shown = capfd.readouterr()
+    error, hint = shown.err.splitlines()
+    assert error.startswith("error: ")
+    assert named in error
+    assert hint.startswith("hint: ")
+    assert shown.out == ""
+
+
+def test_every_promised_command_is_there() -> None:
+    promised = "serve topic pub sub sim bench demo config version"
+    assert {f"rostra {name}" for name in promised.split()} <= COMMANDS.keys()
+    assert {f"rostra topic {name}" for name in ("create", "delete", "list", "describe")} <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_help_of_every_command_has_an_example_of_it(path: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run([*path.split()[1:], "--help"]) == 0
+    shown = capfd.readouterr().out
+    _, heading, examples = shown.partition("Examples:")
+    assert heading
+    words = path.split()
+    assert any(_uses(line.split(), words) for line in examples.splitlines())
+
+
+def _uses(line: list[str], words: list[str]) -> bool:
+    """Whether the words occur in this order; options may stand between them."""
+    rest = iter(line)
+    return all(word in rest for word in words)
+
+
+def test_the_help_lists_every_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
+    run(["--help"])
+    shown = " ".join(capfd.readouterr().out.split())
+    for code, meaning in MEANINGS.items():
+        assert f"{int(code)} {meaning}" in shown
+
+
+def test_the_manual_is_what_the_commands_say() -> None:
+    assert cli_docs.PAGE.read_text(encoding="utf-8") == cli_docs.page(), "run `python -m tools.cli_docs`"
+
+
+def _all_errors(base: type[errors.RostraError] = errors.RostraError) -> Iterator[type[errors.RostraError]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _all_errors(kind)
+
+
+def test_every_error_has_a_documented_exit_code() -> None:
+    for kind in _all_errors():
+        code = exit_code_of(kind.__new__(kind))
+        assert code in MEANINGS
+        assert code not in (ExitCode.OK, ExitCode.INTERRUPTED)
+
+
+def test_a_bug_is_one_line_and_not_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("rostra.cli.config.begin", broken)
+    assert run(["version"]) == 1
+    shown = capfd.readouterr().err
+    assert "ZeroDivisionError: oops" in shown
+    assert "Traceback" not in shown
+
+
+def test_bench_outside_a_checkout_says_where_it_can_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rostra, "__file__", str(tmp_path / "site-packages" / "rostra" / "__init__.py"))
+    assert run(["bench"]) == 1
+    shown = capfd.readouterr().err
+    assert "error: the benchmarks are not part of the installed package" in shown
+    assert "hint: run it in a source checkout" in shown
+
+
+def test_help_does_not_wait_for_what_it_does_not_need() -> None:
+    heavy = ["asyncio", "uvloop", "structlog", "prometheus_client", "pyarrow", "rostra.client", "rostra.runtime.node"]
+    script = f"import sys, rostra.cli.app; print([name for name in {heavy} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert loaded.stdout.strip() == "[]"
