@@ -1,0 +1,147 @@
+"""Valid frames of every kind, as a client or a node would send them, drawn from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rostra.model.batch import Codec, stamp
+from rostra.model.encode import encode as encode_batch
+from rostra.wire import messages as m
+from tests.unit.broker.desk import part
+
+WALL_US = 1_700_000_000_000_000
+PIECES = (b"", b"a", b"value", bytes(100), b"x" * 1000)
+NAMES = ("t", "u", "sensors/1", "a/b/c", "bad//name", "../x", "_own", "ü")
+
+
+class Frame(NamedTuple):
+    """A frame in its three parts; `framed` joins them with a right header."""
+
+    kind: int
+    meta: bytes
+    payload: bytes = b""
+
+
+class Corpus:
+    """`topics` are ids that exist where the frames go, so that valid ones have an effect."""
+
+    def __init__(self, rng: Random, topics: list[int], wall_us: int = WALL_US) -> None:
+        self.rng = rng
+        self.topics = topics
+        self._wall_us = wall_us
+        self._sequences: dict[int, int] = {}
+        self._client = tuple(_FROM_CLIENT.items())
+        self._node = tuple(_FROM_NODE.items())
+
+    def from_client(self) -> Frame:
+        kind, make = self.rng.choice(self._client)
+        return self._frame(kind, make)
+
+    def from_node(self) -> Frame:
+        kind, make = self.rng.choice(self._node)
+        return self._frame(kind, make)
+
+    def publish(self) -> Frame:
+        return self._frame(m.Publish, _FROM_CLIENT[m.Publish])
+
+    def _frame(self, kind: type[m.Message], make: Callable[[Corpus], tuple[Any, ...]]) -> Frame:
+        payload = b""
+        if kind is m.Publish:
+            payload = bytes(self.batch())
+        elif kind is m.Push:
+            payload = b"".join(self.stamped() for _ in range(self.rng.randrange(1, 3)))
+        return Frame(kind.kind, msgspec.msgpack.encode(make(self)), payload)
+
+    # --- batches ---
+
+    def batch(self) -> bytearray:
+        rng = self.rng
+        count = rng.choice((1, 1, 1, 2, 5, 40))
+        values: list[bytes | None] = [rng.choice(PIECES) for _ in range(count)]
+        shape = rng.randrange(7)
+        if shape == 0:
+            values[0] = None
+        producer = rng.choice((0, 0, 1, 2, 3))
+        sequence = 0
+        if producer:
+            sequence = self._sequences.get(producer, 0)
+            self._sequences[producer] = sequence + count
+        return encode_batch(
+            values,
+            keys=[rng.choice((None, b"k"))] * count if shape == 1 else None,
+            headers=[[("name", b"content")]] * count if shape == 2 else None,
+            timestamp_us=self._wall_us,
+            timestamps_us=[self._wall_us - number for number in range(count)] if shape == 3 else None,
+            producer=producer,
+            sequence=sequence,
+            codec=rng.choice((Codec.LZ4, Codec.ZSTD)) if shape >= 5 else Codec.NONE,
+        )
+
+    def stamped(self) -> bytearray:
+        """A batch as an owner has placed it."""
+        batch = self.batch()
+        stamp(batch, partition=part(self.topic()), base_offset=self.rng.randrange(1 << 40), owner_epoch=1)
+        return batch
+
+    # --- values ---
+
+    def topic(self) -> int:
+        return self.rng.choice(self.topics) if self.rng.random() < 0.9 else self.rng.getrandbits(63)
+
+    def number(self) -> int:
+        return self.rng.choice((0, 1, 2, 3, 7, 1 << 31, (1 << 63) - 1))
+
+    def small(self) -> int:
+        return self.rng.randrange(20)
+
+    def name(self) -> str:
+        return self.rng.choice(NAMES)
+
+
+_TOPIC = (1, "t", (1, 1, 0, 0, 1 << 20))
+
+_FROM_CLIENT: dict[type[m.Message], Callable[[Corpus], tuple[Any, ...]]] = {
+    m.Hello: lambda c: (c.number(), 1, 1, (), "fuzz"),
+    m.Ping: lambda c: (c.number(),),
+    m.Pong: lambda c: (c.number(),),
+    m.Locate: lambda c: (c.number(), c.name(), c.rng.random() < 0.3),
+    m.CreateTopic: lambda c: (c.number(), c.name(), (1, 1, 0, 0, 1 << 20)),
+    m.DeleteTopic: lambda c: (c.number(), c.rng.choice(NAMES[1:])),
+    m.ListTopics: lambda c: (c.number(), c.name(), c.rng.randrange(1, 1000)),
+    m.DescribeTopic: lambda c: (c.number(), c.name()),
+    m.Publish: lambda c: (c.number(), c.topic(), 0, c.rng.choice(("none", "owner", "all"))),
+    m.Subscribe: lambda c: (
+        c.number(),
+        c.small(),
+        c.topic(),
+        0,
+        c.rng.choice(("earliest", "latest", "offset", "last")),
+        c.small(),
+        c.rng.choice((0, 100, 100_000)),
+    ),
+    m.Credit: lambda c: (c.small(), c.number()),
+    m.Unsubscribe: lambda c: (c.number(), c.small()),
+    m.Goodbye: lambda c: ("bye",),
+}
+
+_FROM_NODE: dict[type[m.Message], Callable[[Corpus], tuple[Any, ...]]] = {
+    m.Welcome: lambda c: (c.number(), 1, (), 1, 2, "solo", 1 << 20, 1 << 20, 5000),
+    m.Ping: lambda c: (c.number(),),
+    m.Pong: lambda c: (c.number(),),
+    m.Located: lambda c: (c.number(), _TOPIC, ((0, "", 1),)),
+    m.TopicCreated: lambda c: (c.number(), _TOPIC),
+    m.TopicDropped: lambda c: (c.number(), 1),
+    m.TopicPage: lambda c: (c.number(), (_TOPIC,) * 3, False),
+    m.TopicDescribed: lambda c: (c.number(), _TOPIC, ((0, 0, 5, 5, 100, 1, "serving"),)),
+    m.Published: lambda c: (c.number(), c.small() - 1),
+    m.Subscribed: lambda c: (c.number(), c.small(), c.small(), c.small()),
+    m.Push: lambda c: (c.small(), c.number()),
+    m.Unsubscribed: lambda c: (c.number(), c.small()),
+    m.Ended: lambda c: (c.small(), "TopicDeleted", {"topic": "t"}),
+    m.Failed: lambda c: (c.number(), "UnknownProducer", {"producer": c.small()}),
+    m.Goodbye: lambda c: ("bye",),
+}
