@@ -344,6 +344,24 @@ def test_poll_waits_no_longer_than_told(node: EmbeddedNode, topic: str) -> None:
         assert [b.values() for b in subscription.batches(timeout=0.01)] == []
 
 
+def test_a_blocking_producer_finds_its_way_back_between_sends(topic: str) -> None:
+    with (
+        rostra.testing.node(fsync="never") as node,
+        blocking.connect(node.address, backoff_ms=1, backoff_ms_max=5) as client,
+        client.producer(topic) as producer,
+    ):
+        producer.send(b"first")
+        producer.flush()
+        node.restart()
+        sent = 1
+        # Neither the window nor a flush makes it wait: sending alone must mend the connection.
+        while producer.acked < 2:
+            producer.send(b"more")
+            sent += 1
+        producer.flush()
+        assert producer.acked == sent
+
+
 def test_an_interrupt_while_waiting_leaves_the_client_usable(node: EmbeddedNode, topic: str) -> None:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -79,15 +79,12 @@ from rostra.fabric.api import (
     Truncate,
     WriteFailed,
 )
-from rostra.model.batch import OwnerFlag
 from rostra.model.ids import ClusterId, NodeId, Partition, RandomSource
 from rostra.safeguards import ALL_ON, Without
 from rostra.wire.messages import Failed, Goodbye, NodeMessage, Published
 
 SWEEP = "broker/sweep"
 RETENTION = "broker/retention"
-_CHECKPOINT_AT = 28
-"""Where the owner's flags of a batch lie."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -235,8 +232,7 @@ class Broker:
     def _appended(self, effect: Append) -> None:
         served = self.catalogue.served(effect.partition)
         if served is not None:
-            rolls = bool(effect.batch[_CHECKPOINT_AT] & OwnerFlag.CHECKPOINT)
-            served.appended(effect.batch, rolls=rolls)
+            served.appended(effect.batch)
         self.out.append(effect)
 
     def _accepted(self, effect: Accepted) -> None:
@@ -257,8 +253,10 @@ class Broker:
     def _committed(self, effect: Committed) -> None:
         served = self.catalogue.served(effect.partition)
         if served is not None:
-            self._release(served.committed(effect.offset))
+            # Subscribers first: they wait for the record, the publisher only for the word.
+            released = served.committed(effect.offset)
             self.delivery.committed(served, self.out)
+            self._release(released)
 
     def _covered(self, effect: Covered) -> None:
         served = self.catalogue.served(effect.partition)

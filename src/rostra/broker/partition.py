@@ -10,8 +10,7 @@ from rostra.broker.control import read_checkpoint
 from rostra.broker.producers import ProducerTable
 from rostra.broker.tail import Tail, Tails
 from rostra.errors import RostraError
-from rostra.model.batch import base_offset as base_offset_of
-from rostra.model.batch import last_offset, owner_epoch, producer_stamp
+from rostra.model.batch import CHECKPOINT, placed
 from rostra.model.ids import Partition
 
 
@@ -97,20 +96,20 @@ class ServedPartition:
         self._tails.truncate(self.tail, 0)
         self.tail.next = first
 
-    def appended(self, batch: bytearray, *, rolls: bool) -> None:
-        base, last = base_offset_of(batch), last_offset(batch)
+    def appended(self, batch: bytearray) -> None:
+        base, owner_epoch, delta, owner_flags, producer, epoch, sequence, count = placed(batch)
+        last = base + delta
+        size = len(batch)
         self._sizes.append((base, self.bytes, self.segment_bytes))
         # A checkpoint does not count: one larger than a segment would otherwise begin a segment with every batch.
-        self.segment_bytes = 0 if rolls else self.segment_bytes + len(batch)
-        self.bytes += len(batch)
+        self.segment_bytes = 0 if owner_flags & CHECKPOINT else self.segment_bytes + size
+        self.bytes += size
         self.end = last + 1
-        epoch = owner_epoch(batch)
-        if not self.epochs or self.epochs[-1][0] != epoch:
-            self.epochs.append((epoch, base))
-        producer, producer_epoch, sequence, count = producer_stamp(batch)
+        if not self.epochs or self.epochs[-1][0] != owner_epoch:
+            self.epochs.append((owner_epoch, base))
         if producer:
             # Control batches have no producer; neither has a client that asks for no protection from repeats.
-            self.producers.apply(ProducerStamp(base, last, producer, producer_epoch, sequence, count))
+            self.producers.apply(ProducerStamp(base, last, producer, epoch, sequence, count))
         self._tails.add(self.tail, base, last, batch)
 
     def truncated(self, offset: int, generation: int) -> list[Parked]:

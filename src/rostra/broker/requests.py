@@ -21,7 +21,7 @@ from rostra.errors import (
     RostraError,
 )
 from rostra.fabric.api import AcksAll, Arrived, Note, PassOn, Propose
-from rostra.model.batch import OwnerFlag
+from rostra.model.batch import CHECKPOINT
 from rostra.model.check import BatchLimits, check_produced
 from rostra.wire.frames import Violation
 from rostra.wire.messages import (
@@ -217,12 +217,12 @@ class Requests:
         known = self._broker.catalogue.named(served.topic)
         if known is not None and served.segment_bytes >= known.topic.settings.segment_bytes:
             checkpoint = checkpoint_batch(served.producers.snapshot(), served.epochs, self._broker.now.wall_us)
-            placed = self._propose(served, checkpoint, OwnerFlag.CHECKPOINT)
+            placed = self._propose(served, checkpoint, CHECKPOINT)
             if isinstance(placed, RostraError):
                 return placed
-        return self._propose(served, batch, OwnerFlag(0))
+        return self._propose(served, batch, 0)
 
-    def _propose(self, served: ServedPartition, batch: bytearray, flags: OwnerFlag) -> tuple[int, int] | RostraError:
+    def _propose(self, served: ServedPartition, batch: bytearray, flags: int) -> tuple[int, int] | RostraError:
         self._place = None
         self._proposed = self._broker.next_token()
         self._broker.ask_fabric(Propose(self._proposed, served.partition, batch, flags))

@@ -17,7 +17,8 @@ from rostra.cli.quantities import parse_bytes, parse_duration_ms
 Section = Literal["client", "serve", "limits"]
 Value = str | int | bool | tuple[str, ...]
 
-DEFAULT_NODE = "127.0.0.1:7400"
+DEFAULT_PORT = 7400
+DEFAULT_NODE = f"127.0.0.1:{DEFAULT_PORT}"
 PREFIX = "ROSTRA_"
 
 
@@ -49,9 +50,11 @@ def addresses(given: object) -> Value:
     found = tuple(address.strip() for entry in listed for address in entry.split(",") if address.strip())
     if not found:
         raise ValueError("no address is given")
-    for address in found:
+    # Without a port it is the usual one.
+    complete = tuple(f"{address}:{DEFAULT_PORT}" if ":" not in address else address for address in found)
+    for address in complete:
         listen_address(address, port_min=1)
-    return found
+    return complete
 
 
 def listen_address(given: object, *, port_min: int = 0) -> Value:

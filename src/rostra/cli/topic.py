@@ -85,6 +85,10 @@ def create(
         raise typer.BadParameter("give --retention or --retention-ms, not both", param_hint="'--retention'")
     age_ms = _duration_ms(retention) if retention_ms is None else retention_ms
     size, segment = _bytes(retention_bytes, 0), _bytes(segment_bytes, SEGMENT_BYTES)
+    from rostra.client.core.options import check_topic_settings
+    from rostra.wire.messages import TopicSettings
+
+    check_topic_settings(TopicSettings(partitions, 1, age_ms, size, segment))
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         made = client.create_topic(

@@ -17,12 +17,15 @@ from rostra.model.encode import Headers
 if TYPE_CHECKING:
     from rostra.client.blocking import Client
 
+LOOK_EVERY_US = 500
+"""How often a stream of records looks for acknowledgements, which costs a system call, before its batch is full."""
+
 
 class Producer:
     """Sends a stream of records into a topic. Made by `Client.producer`.
 
-    A record leaves at once while few batches are under way, otherwise with others when the batch is full. Call `flush`
-    when a stream pauses: between calls nothing is sent.
+    A record leaves at once when nothing is under way, otherwise with others. Call `flush` when a stream pauses: between
+    calls nothing is sent.
 
     >>> with client.producer("orders") as producer:  # doctest: +SKIP
     ...     producer.send_many([b"one", b"two"])
@@ -40,6 +43,8 @@ class Producer:
         self._settings = settings
         self._batch_bytes = settings.batch_bytes
         self._state: Producing | None = None
+        self._lock = client._lock
+        self._look_at_us = 0
         self.on_ack = on_ack
 
     # --- opening and closing -------------------------------------------------------------------------
@@ -100,11 +105,24 @@ class Producer:
 
         >>> producer.send(b"milk", key=b"customer-7")  # doctest: +SKIP
         """
-        with self._client._lock:
-            state = self._opened()
-            if state.was_full:
+        with self._lock:
+            state = self._state or self._opened()
+            if value is not None and key is None and headers is None and timestamp is None and partition is None:
+                draft = state.draft
+                draft.values.append(value)
+                draft.bytes += len(value) + PER_RECORD_BYTES
+                now = monotonic_ns() // 1000
+                if draft.bytes < self._batch_bytes and now < self._look_at_us and state.unacknowledged_batches:
+                    return
+                self._opened()
+                if draft.bytes >= self._batch_bytes:
+                    self._wait_for_room(state)
+                    state.close(now)
+            else:
+                self._opened()
                 self._wait_for_room(state)
-            self._add(state, value, key, headers, timestamp, partition)
+                state.add(_now_us(), value, key, headers, timestamp, partition)
+            self._look(state)
 
     def send_nowait(
         self,
@@ -115,36 +133,14 @@ class Producer:
         partition: int | None = None,
     ) -> None:
         """Give one record without waiting; raises `LimitExceeded` when the window is full."""
-        with self._client._lock:
+        with self._lock:
             state = self._opened()
-            if state.was_full:
+            if state.full:
                 self._client._receive(0)
                 if state.full:
                     raise LimitExceeded("window_bytes", self._settings.window_bytes)
-            self._add(state, value, key, headers, timestamp, partition)
-
-    def _add(
-        self,
-        state: Producing,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        timestamp: int | None,
-        partition: int | None,
-    ) -> None:
-        if key is None and headers is None and timestamp is None and partition is None and value is not None:
-            draft = state.draft
-            draft.values.append(value)
-            draft.bytes += len(value) + PER_RECORD_BYTES
-            if draft.bytes >= self._batch_bytes:
-                if state.ended is not None:
-                    raise state.ended
-                state.close(_now_us())
-            elif state.crowded:
-                return
-        else:
             state.add(_now_us(), value, key, headers, timestamp, partition)
-        self._sent(state)
+            self._look(state)
 
     def send_many(self, values: Sequence[bytes | None]) -> None:
         """Give many records at once, the fastest way in.
@@ -155,11 +151,10 @@ class Producer:
             state = self._opened()
             at, end = 0, len(values)
             while at < end:
-                if state.full:
-                    self._wait_for_room(state)
+                self._wait_for_room(state)
                 at = state.add_many(_now_us(), values, at)
                 self._client._run()
-            self._sent(state)
+            self._look(state)
 
     def flush(self) -> None:
         """Return when all records given so far are acknowledged; raise the first error if some were given up."""
@@ -178,15 +173,15 @@ class Producer:
             raise self._state.ended
         return self._state
 
-    def _sent(self, state: Producing) -> None:
-        """A batch left, or may: take in what was acknowledged meanwhile, and let the open batch follow."""
+    def _look(self, state: Producing) -> None:
+        """Take in what was acknowledged, see to timers, and let the open batch go if few are under way; never waits."""
         client = self._client
-        state.turn(_now_us())
         client._run()
-        if state.unacknowledged_batches:
-            client._receive(0)
-        if state.full:
-            self._wait_for_room(state)
+        client._step(0)
+        now = _now_us()
+        self._look_at_us = now + LOOK_EVERY_US
+        state.turn(now)
+        client._run()
 
     def _wait_for_room(self, state: Producing) -> None:
         while state.full and not self._client._core.closed:

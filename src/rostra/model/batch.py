@@ -45,6 +45,10 @@ class OwnerFlag(IntFlag):
     CHECKPOINT = 2
 
 
+CHECKPOINT = int(OwnerFlag.CHECKPOINT)
+"""As a plain number: on the hot path the operators of an enumeration cost more than all else."""
+
+
 class Codec(IntEnum):
     NONE = 0
     LZ4 = 1
@@ -102,6 +106,7 @@ assert HEADER.size == HEADER_BYTES
 _UINT32 = Struct("<I")
 _UINT64 = Struct("<Q")
 _EXTENT = Struct("<Q8xI")
+_PLACED = Struct("<QQIH10xQIII")
 _PRODUCER = Struct("<QIII")
 _OWNER = Struct("<QQIHH")
 _PLACE = Struct("<QI")
@@ -167,6 +172,12 @@ def producer_stamp(buffer: Buffer, at: int = 0) -> tuple[ProducerId, ProducerEpo
     """(producer id, producer epoch, base sequence, record count)."""
     stamp_fields: tuple[ProducerId, ProducerEpoch, Sequence, int] = _PRODUCER.unpack_from(buffer, at + 40)
     return stamp_fields
+
+
+def placed(buffer: Buffer, at: int = 0) -> tuple[int, int, int, int, int, int, int, int]:
+    """Base offset, owner epoch, last offset delta, owner flags, then the producer's stamp: a log's view of a batch."""
+    fields: tuple[int, int, int, int, int, int, int, int] = _PLACED.unpack_from(buffer, at + 8)
+    return fields
 
 
 def placement_seed(topic: int, index: int) -> int:

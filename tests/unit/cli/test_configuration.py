@@ -82,8 +82,8 @@ def test_a_variable_that_sets_nothing_is_noticed() -> None:
 
 
 def test_addresses_may_be_repeated_or_separated_by_commas() -> None:
-    given = Configuration({"node": ["127.0.0.1:1,127.0.0.1:2", "127.0.0.1:3"]}, {}, ())
-    assert given["node"] == ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
+    given = Configuration({"node": ["127.0.0.1:1,127.0.0.1:2", "localhost"]}, {}, ())
+    assert given["node"] == ("127.0.0.1:1", "127.0.0.1:2", "localhost:7400")
 
 
 def test_every_bound_of_the_broker_can_be_set() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 import rostra
 from rostra import blocking
+from rostra.errors import InvalidSetting
+from rostra.testing.embedded import EmbeddedNode
 
 PAIRS = [
     (rostra.Client, blocking.Client),
@@ -93,3 +95,13 @@ def test_every_public_name_is_there_when_asked_for_and_no_other() -> None:
     unknown = "nonsense"
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         getattr(rostra, unknown)
+
+
+def test_a_setting_out_of_bounds_is_refused_before_it_is_sent(rostra_node: EmbeddedNode) -> None:
+    with rostra_node.client() as client:
+        with pytest.raises(InvalidSetting, match="segment_bytes"):
+            client.create_topic("t", segment_bytes=1)
+        with pytest.raises(InvalidSetting, match="partitions"):
+            client.create_topic("t", partitions=0)
+        assert client.list_topics() == ()
+        assert list(client.events())[1:] == []

@@ -364,6 +364,17 @@ def test_a_batch_of_another_partition_is_damage(files: Files) -> None:
         store.read(PARTITION, 0, 2, 100)
 
 
+def test_an_intact_batch_in_the_wrong_place_is_damage(files: Files) -> None:
+    store = opened(files)
+    batches = chain(2, 2, 2)
+    store.append(PARTITION, batches)
+    assert len(batches[0]) == len(batches[1])
+    files.open(f"{DIRECTORY}/{0:020}.log").write_at(len(batches[0]), batches[0])
+    assert split(store.read(PARTITION, 0, 6, 1 << 20).batches) == batches[:1]
+    with pytest.raises(CorruptLog, match="offset 0 stands where 2 belongs"):
+        store.read(PARTITION, 2, 6, 1 << 20)
+
+
 def test_an_index_that_is_lost_or_wrong_is_made_again(files: Files) -> None:
     store = opened(files)
     batches = chain(0, *[1] * 40, 0, 1)

@@ -204,5 +204,5 @@ def test_a_missing_library_is_named_with_its_remedy(
         lambda: Batch(batch).values(),
         lambda: encode([b"again " * 50], timestamp_us=1, codec=codec),
     ):
-        with pytest.raises(CodecUnavailable, match=rf"pip install rostra\[{extra}\]"):
+        with pytest.raises(CodecUnavailable, match=rf"pip install 'rostra\[{extra}\]'"):
             use()

@@ -398,12 +398,14 @@ class Core:
 
     def deadline_us(self) -> int | None:
         """When `tick` is due at the latest."""
-        due = [self.link.deadline_us(), self._asks.deadline_us(), self._producers.deadline_us()]
-        if self._starting:
-            due.append(self._start_due_us)
-        due += [subscribing.deadline_us() for subscribing in self._subscriptions.values()]
-        known = [moment for moment in due if moment is not None]
-        return min(known) if known else None
+        due = [
+            self.link.deadline_us(),
+            self._asks.deadline_us(),
+            self._producers.deadline_us(),
+            self._start_due_us if self._starting else None,
+            *[subscribing.deadline_us() for subscribing in self._subscriptions.values()],
+        ]
+        return min([moment for moment in due if moment is not None], default=None)
 
     def tick(self, now_us: int) -> None:
         if self._starting and self._start_due_us <= now_us:

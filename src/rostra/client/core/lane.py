@@ -411,11 +411,15 @@ class Lane:
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        due = [self.draft.due_us, self.paused_until_us]
+        due = self.draft.due_us
+        paused = self.paused_until_us
+        if paused is not None and (due is None or paused < due):
+            due = paused
         if self.queue:
-            due.append(self.queue[0].closed_us + self.producing.delivery_timeout_us)
-        known = [moment for moment in due if moment is not None]
-        return min(known) if known else None
+            expires = self.queue[0].closed_us + self.producing.delivery_timeout_us
+            if due is None or expires < due:
+                due = expires
+        return due
 
     def tick(self, now_us: int) -> None:
         if self.draft.due_us is not None and self.draft.due_us <= now_us:

@@ -153,11 +153,7 @@ class Link:
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        match self.state:
-            case State.IDLE:
-                return None
-            case State.WAITING | State.DIALING | State.GREETING | State.UP:
-                return self._due_us
+        return None if self.state is State.IDLE else self._due_us
 
     def tick(self, now_us: int) -> str | None:
         """Dials or pings when due; the reason when the link is to be given up."""

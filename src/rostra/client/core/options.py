@@ -6,7 +6,7 @@ import msgspec
 
 from rostra.errors import InvalidSetting
 from rostra.model.batch import Codec
-from rostra.wire.messages import Acks, StartAt
+from rostra.wire.messages import Acks, StartAt, TopicSettings
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 PORT = 7400
@@ -115,6 +115,15 @@ def codec_named(codec: str | None) -> Codec:
             return Codec.ZSTD
         case _:
             raise InvalidSetting("codec", f"{codec!r} is none of 'none', 'lz4', 'zstd'")
+
+
+def check_topic_settings(settings: TopicSettings) -> None:
+    """The bounds of the wire: a node would close the connection of whoever breaks them."""
+    for field in msgspec.structs.fields(TopicSettings):
+        try:
+            msgspec.convert(getattr(settings, field.name), field.type)
+        except msgspec.ValidationError as error:
+            raise InvalidSetting(field.name, str(error)) from None
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -256,11 +256,6 @@ class Producing:
             self.link.out.append(Resume(self.number))
 
     @property
-    def crowded(self) -> bool:
-        """Whether an open batch for records without a key waits to fill up."""
-        return len(self.lanes[self._sticky].queue) >= EAGER_BATCHES
-
-    @property
     def busy(self) -> bool:
         return bool(self.unacknowledged_batches or self.held) or any(lane.draft.values for lane in self.lanes)
 
@@ -290,8 +285,12 @@ class Producing:
         self._answer_flushes()
 
     def deadline_us(self) -> int | None:
-        due = [moment for lane in self.lanes if (moment := lane.deadline_us()) is not None]
-        return min(due) if due else None
+        earliest = None
+        for lane in self.lanes:
+            due = lane.deadline_us()
+            if due is not None and (earliest is None or due < earliest):
+                earliest = due
+        return earliest
 
     def tick(self, now_us: int) -> None:
         for lane in self.lanes:

@@ -259,8 +259,9 @@ class Subscribing:
             feed.retry_at_us = None
 
     def deadline_us(self) -> int | None:
-        due = [feed.retry_at_us for feed in self.feeds.values() if feed.retry_at_us is not None]
-        return min(due) if due and self.link.up else None
+        if not self.link.up:
+            return None
+        return min([feed.retry_at_us for feed in self.feeds.values() if feed.retry_at_us is not None], default=None)
 
     def tick(self, now_us: int) -> None:
         for feed in self.feeds.values():

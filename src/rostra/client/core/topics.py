@@ -7,6 +7,7 @@ from functools import partial
 
 from rostra.client.core.asks import Ask, Asks
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, Result, TopicDescription
+from rostra.client.core.options import check_topic_settings
 from rostra.errors import PeerViolation, RostraError, TopicExists, UnknownTopic
 from rostra.model.ids import check_topic_name
 from rostra.wire.messages import (
@@ -36,6 +37,7 @@ class Topics:
 
     def create(self, now_us: int, call: CallNumber, name: str, settings: TopicSettings) -> None:
         check_topic_name(name)
+        check_topic_settings(settings)
 
         def failed(now_us: int, error: RostraError) -> None:
             if isinstance(error, TopicExists) and ask.attempts > 1:

@@ -1,0 +1,96 @@
+"""kill -9 of a real node at any moment, while records stream through it in both directions."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+import rostra
+import rostra.testing
+from rostra.demo.expected import Interest, expect
+from rostra.demo.ledger import Received, Sent
+from rostra.demo.verdict import judge
+from rostra.demo.workers import (
+    AsyncioPublisher,
+    AsyncioSubscriber,
+    BlockingPublisher,
+    BlockingSubscriber,
+    Publisher,
+    Subscriber,
+)
+from tests.processes.command_line import wait_until
+
+ENDLESS = 10_000_000
+CHUNK = 40
+TOPIC = "stream"
+
+
+def stream_through(kills: int, seed: int) -> None:
+    """Publishers run until told to leave; the node dies whenever a random number of records more is acknowledged."""
+    random = Random(seed)
+    events: list[tuple[str, rostra.ClientEvent]] = []
+
+    def tell(who: str, event: rostra.ClientEvent) -> None:
+        events.append((who, event))
+
+    with rostra.testing.process_node() as node:
+        # So fast that there is always something under way when the node dies.
+        pace = (ENDLESS, CHUNK, ENDLESS / 40_000, node.address, tell)
+        publishers: list[Publisher] = [
+            AsyncioPublisher(Sent("a", TOPIC, 0), *pace),
+            BlockingPublisher(Sent("b", TOPIC, 0), *pace),
+        ]
+        subscribers: list[Subscriber] = [
+            AsyncioSubscriber(Received(Interest("c", TOPIC)), node.address, tell),
+            BlockingSubscriber(Received(Interest("d", TOPIC)), node.address, tell),
+        ]
+        for worker in (*publishers, *subscribers):
+            worker.start()
+
+        def acknowledged() -> int:
+            return sum(publisher.book.acknowledged for publisher in publishers)
+
+        try:
+            for _ in range(kills):
+                enough = acknowledged() + random.randint(1, 3_000)
+                wait_until(lambda enough=enough: acknowledged() >= enough, "records to be acknowledged")  # type: ignore[misc]
+                node.sigkill()
+                node.start()
+            for publisher in publishers:
+                publisher.leave.set()
+            for publisher in publishers:
+                publisher.join(60)
+                assert not publisher.is_alive()
+            acks = [ack for publisher in publishers for ack in publisher.book.acknowledgements]
+            expected = expect(acks, [subscriber.book.interest for subscriber in subscribers])
+            due = min(len(names) for names in expected.values())
+            wait_until(lambda: all(len(s.book.names) >= due for s in subscribers), "every acknowledged record to come")
+        finally:
+            for worker in (*publishers, *subscribers):
+                worker.leave.set()
+            for worker in (*publishers, *subscribers):
+                worker.join(60)
+        assert [worker.error for worker in (*publishers, *subscribers)] == [None] * 4
+        verdict = judge(
+            {publisher.name: publisher.book.sent for publisher in publishers},
+            {publisher.name: TOPIC for publisher in publishers},
+            expected,
+            {subscriber.book.interest: subscriber.book.names for subscriber in subscribers},
+        )
+        assert verdict.complaints == []
+        assert verdict.sent == verdict.acknowledged
+        assert not [event for _, event in events if isinstance(event, rostra.MayDuplicate)]
+        assert any(isinstance(event, rostra.Resent) for _, event in events)
+        assert sum(isinstance(event, rostra.Reconnected) for _, event in events) >= kills
+
+
+@pytest.mark.requirement("CM-14", "CM-5")
+def test_kill_9_at_random_moments_loses_and_doubles_nothing() -> None:
+    stream_through(kills=5, seed=7)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_kill_9_many_times_loses_and_doubles_nothing() -> None:
+    stream_through(kills=300, seed=11)
