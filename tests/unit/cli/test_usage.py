@@ -45,6 +45,8 @@ WRONG_USES = [
     (["serve", "--fsync", "sometimes"], "sometimes"),
     (["--config", "missing.toml", "config"], "missing.toml"),
     (["config", "nonsense"], "nonsense"),
+    (["sim", "--rerun", "some"], "some"),
+    (["sim", "--rerun", "150%"], "150%"),
 ]
 
 
