@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,20 @@ def test_a_data_directory_in_use_and_a_taken_port_are_explained(cli: CommandLine
     assert used.code == 1
     assert "is used by another node process" in used.err
     assert "Traceback" not in taken.err + used.err
+
+
+def test_a_place_that_cannot_hold_a_log_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ran = CommandLine(tmp_path).run("serve", "--data", "file", "--listen", "127.0.0.1:0")
+    assert ran.code == 1
+    assert "error: File exists: file" in ran.err
+    assert "hint: name a directory" in ran.err
+
+
+def test_the_installed_command_is_this_one(tmp_path: Path) -> None:
+    command = Path(sys.executable).parent / "rostra"
+    shown = subprocess.run([command, "version"], capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+    assert f'"rostra":"{rostra.__version__}"' in shown.stdout
 
 
 # --- configuration ---
