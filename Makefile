@@ -59,7 +59,7 @@ requirements: $(STAMP) ## run the marked tests and list every number; SCOPE=CM,R
 	@$(BIN)/python tools/requirements_report.py $(if $(SCOPE),--scope $(SCOPE))
 
 bench: $(BENCHED) ## Rostra and its peers side by side, into benchmarks/RESULTS.md
-	$(BIN)/rostra bench --write
+	$(BIN)/python -m benchmarks --write --write
 
 format: $(STAMP) ## put imports and layout in order
 	$(BIN)/ruff check --fix .
