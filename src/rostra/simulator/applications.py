@@ -35,6 +35,9 @@ class Application:
         self.clock = client.clock
         self.history: History = client.history
 
+    def begin(self) -> None:
+        raise NotImplementedError
+
     @property
     def over(self) -> bool:
         return self.clock.now_us >= self.ends_us

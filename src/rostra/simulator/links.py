@@ -137,13 +137,13 @@ class Link:
         node = network.node
         self.up = Pipe(
             network,
-            lambda chunk: self._at_node(chunk),
+            self._at_node,
             lambda: client.congested(self),
             lambda: client.drained(self),
         )
         self.down = Pipe(
             network,
-            lambda chunk: self._at_client(chunk),
+            self._at_client,
             lambda: node.congested(self),
             lambda: node.drained(self),
         )

@@ -255,7 +255,7 @@ class Node:
             case Note():
                 self.trace.note("node", effect.level, effect.event.encode(), effect)
             case AskDrain():
-                self._later(self.random.randint(0, self.swarm.turn_us), self._feed, Drain(effect.conn))
+                self._later(self.random.randint(0, self.swarm.turn_us), self._drain_if_room, effect.conn)
             case Greeted():
                 reader = self._readers.get(effect.conn)
                 if reader is not None:
@@ -408,6 +408,12 @@ class Node:
         if link.conn in self._links:
             self._feed(Drain(link.conn))
 
+    def _drain_if_room(self, conn: int) -> None:
+        """A link that is full says so itself when it has room again."""
+        link = self._links.get(conn)
+        if link is not None and not link.down.congested:
+            self._feed(Drain(conn))
+
     def _send(self, conn: int, frame: bytes, said: object) -> None:
         link = self._links.get(conn)
         if link is not None:
@@ -436,7 +442,8 @@ def settings_for(random: Random) -> BrokerSettings:
         push_bytes_max=random.choice((1 << 9, 4 << 10)),
         read_bytes_max=random.choice((1 << 9, 4 << 10)),
         producers_per_partition_max=random.choice((6, 100)),
-        publishes_per_connection_max=random.choice((3, 4096, 4096)),
+        requests_per_connection_max=random.choice((3, 4096, 4096)),
+        burst_bytes_max=random.choice((1 << 10, 2 << 20)),
         heartbeat_ms=random.choice((500, 1_500)),
         retention_check_ms=1_500,
     )

@@ -1,0 +1,36 @@
+"""`python -m rostra.simulator --seeds 0:200`: the simulator without the rest of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rostra.errors import UsageError
+from rostra.safeguards import Safeguard
+from rostra.simulator.command import FABRICS, simulate
+
+EXIT_USAGE = 2
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m rostra.simulator", description="Run seeds and check every promise."
+    )
+    parser.add_argument("--seeds", default="0:100", help="FIRST:END, the end excluded, or one seed")
+    parser.add_argument("--fabric", default="solo", choices=FABRICS)
+    parser.add_argument("--workers", type=int, default=0, help="processes; 0 means one per core")
+    parser.add_argument("--without", action="append", default=[], choices=[one.value for one in Safeguard])
+    parser.add_argument("--rerun", default="0%", help="share of seeds to run again in another process, e.g. 5%%")
+    parser.add_argument("--trace", action="store_true", help="print everything that happens in a single seed")
+    parser.add_argument("-o", "--output", default="table", choices=("table", "json"))
+    given = parser.parse_args()
+    try:
+        rerun = float(given.rerun.removesuffix("%")) / (100 if given.rerun.endswith("%") else 1)
+        return simulate(given.seeds, given.fabric, given.workers, given.without, rerun, given.trace, given.output)
+    except (UsageError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""`rostra sim`: seeds in, a table and an exit code out."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from rostra.errors import InvalidSetting
+from rostra.safeguards import Safeguard, Without
+from rostra.simulator.runner import EVERY_FAULT_FROM_SEEDS, Summary, run_seeds
+from rostra.simulator.seed import SeedResult, run_seed
+
+FABRICS = ("solo",)
+FAILED_SHOWN_MAX = 5
+VIOLATIONS_SHOWN_MAX = 10
+
+EXIT_CLEAN = 0
+EXIT_VIOLATION = 1
+
+
+def simulate(
+    seeds: str = "0:100",
+    fabric: str = "solo",
+    workers: int = 0,
+    without: list[str] | None = None,
+    rerun: float = 0.0,
+    trace: bool = False,
+    output: str = "table",
+) -> int:
+    """Runs the seeds and reports; the exit code.
+
+    `workers` 0 means one per core; `rerun` is the share of seeds that run again in another process; `trace` prints what
+    happens in a single seed; `output` is `table` or `json`. Wrong use raises `UsageError`.
+    """
+    chosen = parse_seeds(seeds)
+    switched_off = parse_without(without or [])
+    if fabric not in FABRICS:
+        raise InvalidSetting("fabric", f"{fabric!r} is none of {', '.join(FABRICS)}")
+    if output not in ("table", "json"):
+        raise InvalidSetting("output", f"{output!r} is neither 'table' nor 'json'")
+    if not 0.0 <= rerun <= 1.0:
+        raise InvalidSetting("rerun", "the share of seeds to run again lies between 0 and 1")
+    errors = Console(stderr=True)
+    if trace:
+        return _trace(chosen, switched_off, errors)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    ) as progress:
+        task = progress.add_task("seeds", total=len(chosen))
+
+        def done(result: SeedResult) -> None:
+            progress.advance(task)
+            if result.violations:
+                progress.update(task, description=f"seeds, [red]{result.seed} violates[/red]")
+
+        summary = run_seeds(
+            chosen, workers=workers or os.cpu_count() or 1, without=switched_off, rerun=rerun, done=done
+        )
+    if output == "json":
+        sys.stdout.write(msgspec.json.encode(as_json(summary, fabric)).decode() + "\n")
+    else:
+        Console().print(table(summary, fabric))
+    complain(summary, switched_off, errors)
+    return EXIT_CLEAN if summary.clean else EXIT_VIOLATION
+
+
+def parse_seeds(written: str) -> range:
+    """`first:end`, the end excluded, or a single seed."""
+    first, colon, end = written.partition(":")
+    if not first.isdecimal() or not (end.isdecimal() or not colon):
+        raise InvalidSetting("seeds", f"{written!r} is neither FIRST:END nor a single number")
+    chosen = range(int(first), int(end) if colon else int(first) + 1)
+    if not chosen:
+        raise InvalidSetting("seeds", f"{written!r} holds no seed")
+    return chosen
+
+
+def parse_without(names: list[str]) -> Without:
+    known = [safeguard.value for safeguard in Safeguard]
+    for name in names:
+        if name not in known:
+            raise InvalidSetting("without", f"{name!r} is none of {', '.join(known)}")
+    return frozenset(map(Safeguard, names))
+
+
+def replay(seed: int, without: Without) -> str:
+    """The command that runs a seed again, with its trace."""
+    switched_off = "".join(f" --without {name}" for name in sorted(without))
+    return f"rostra sim --seeds {seed} --trace{switched_off}"
+
+
+def _trace(seeds: range, without: Without, errors: Console) -> int:
+    if len(seeds) != 1:
+        raise InvalidSetting("trace", "it shows a single seed: --seeds 4711 --trace")
+    result = run_seed(seeds[0], without=without, show=print)
+    for violation in result.violations:
+        errors.print(f"violation: {violation}", style="red", markup=False, highlight=False)
+    return EXIT_VIOLATION if result.violations else EXIT_CLEAN
+
+
+def table(summary: Summary, fabric: str) -> Table:
+    """What took effect, and how much was done under it."""
+    shown = Table(title=f"{summary.seeds} seeds", title_justify="left")
+    shown.add_column("took effect")
+    shown.add_column(fabric, justify="right")
+    for fault, count in summary.faults.items():
+        missing = fault in summary.missing
+        shown.add_row(fault.value, f"[red]{count}[/red]" if missing else f"{count:,}")
+    shown.add_section()
+    hours = summary.cpu_s / 3600 or 1e-9
+    for what, number in (
+        ("client operations", f"{summary.operations:,}"),
+        ("virtual hours", f"{summary.virtual_us / 3.6e9:,.1f}"),
+        ("events", f"{summary.events:,}"),
+        ("µs per event", f"{1e6 * summary.cpu_s / max(summary.events, 1):.1f}"),
+        ("seeds per core-hour", f"{summary.seeds / hours:,.0f}"),
+        ("run again elsewhere", f"{summary.rerun:,}"),
+        ("of these, another digest", f"{len(summary.unequal):,}"),
+        ("seeds with a violation", f"{len(summary.failed):,}"),
+    ):
+        shown.add_row(what, number)
+    return shown
+
+
+def as_json(summary: Summary, fabric: str) -> dict[str, object]:
+    return {
+        "fabric": fabric,
+        "seeds": summary.seeds,
+        "clean": summary.clean,
+        "faults": {fault.value: count for fault, count in summary.faults.items()},
+        "operations": summary.operations,
+        "events": summary.events,
+        "virtual_s": summary.virtual_us / 1e6,
+        "cpu_s": round(summary.cpu_s, 3),
+        "seeds_per_core_hour": round(summary.seeds * 3600 / max(summary.cpu_s, 1e-9)),
+        "rerun": summary.rerun,
+        "unequal": summary.unequal,
+        "failed": [{"seed": failed.seed, "violations": failed.violations} for failed in summary.failed],
+    }
+
+
+def complain(summary: Summary, without: Without, errors: Console) -> None:
+    """Everything that makes the run fail, each with the way to look into it."""
+
+    def say(text: str, style: str = "") -> None:
+        errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    for failed in sorted(summary.failed, key=lambda result: result.seed)[:FAILED_SHOWN_MAX]:
+        say(f"seed {failed.seed}: {len(failed.violations)} violations", "red")
+        for violation in failed.violations[:VIOLATIONS_SHOWN_MAX]:
+            say(f"  {violation}")
+        say("  the trace ends with:")
+        for line in failed.recent:
+            say(f"  {line}")
+        say(f"  to see all of it: {replay(failed.seed, without)}", "bold")
+    if len(summary.failed) > FAILED_SHOWN_MAX:
+        say(f"and {len(summary.failed) - FAILED_SHOWN_MAX} more seeds with violations", "red")
+    for fault in summary.missing:
+        say(f"{fault.value}: never in {summary.seeds} seeds (checked from {EVERY_FAULT_FROM_SEEDS} seeds on)", "red")
+    for seed in summary.unequal:
+        say(f"seed {seed} took another course in another process: {replay(seed, without)}", "red")

@@ -1,0 +1,117 @@
+"""Many seeds in several processes, some of them twice, and what they come to together."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+
+import msgspec
+
+from rostra.safeguards import ALL_ON, Safeguard, Without
+from rostra.simulator.faults import Fault
+from rostra.simulator.seed import SeedResult, run_seed
+
+SEEDS_PER_TASK = 8
+EVERY_FAULT_FROM_SEEDS = 200
+"""With so many seeds every fault must have taken effect; with fewer, chance may leave one out."""
+_HASH_SEEDS = ("1", "2")
+
+
+class Summary:
+    """Adds up the results of seeds as they come in, in any order."""
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.operations = 0
+        self.events = 0
+        self.virtual_us = 0
+        self.cpu_s = 0.0
+        self.faults: dict[Fault, int] = dict.fromkeys(Fault, 0)
+        self.failed: list[SeedResult] = []
+        self.digests: dict[int, str] = {}
+        self.rerun = 0
+        self.unequal: list[int] = []
+        """Seeds whose second run took another course."""
+
+    def add(self, result: SeedResult) -> None:
+        self.seeds += 1
+        self.operations += result.operations
+        self.events += result.events
+        self.virtual_us += result.virtual_us
+        self.cpu_s += result.cpu_s
+        for fault, count in result.faults.items():
+            self.faults[fault] += count
+        self.digests[result.seed] = result.digest
+        if result.violations:
+            self.failed.append(result)
+
+    def compare(self, digests: dict[int, str]) -> None:
+        self.rerun += len(digests)
+        self.unequal += [seed for seed, digest in digests.items() if self.digests[seed] != digest]
+
+    @property
+    def missing(self) -> list[Fault]:
+        """Faults that took effect nowhere, where there were seeds enough for all of them."""
+        if self.seeds < EVERY_FAULT_FROM_SEEDS:
+            return []
+        return [fault for fault, count in self.faults.items() if not count]
+
+    @property
+    def clean(self) -> bool:
+        return not (self.failed or self.missing or self.unequal)
+
+
+def run_seeds(
+    seeds: Sequence[int],
+    *,
+    workers: int = 1,
+    without: Without = ALL_ON,
+    rerun: float = 0.0,
+    done: Callable[[SeedResult], None] = lambda _: None,
+) -> Summary:
+    """Runs every seed once, and this share of them again in another process under another hash seed."""
+    summary = Summary()
+    for result in _results(seeds, workers, without):
+        summary.add(result)
+        done(result)
+    chosen = list(seeds)[:: max(round(1 / rerun), 1)] if rerun > 0 else []
+    if chosen:
+        summary.compare(digests_elsewhere(chosen, without))
+    return summary
+
+
+def _results(seeds: Sequence[int], workers: int, without: Without) -> Iterator[SeedResult]:
+    if workers <= 1:
+        for seed in seeds:
+            yield run_seed(seed, without=without)
+        return
+    tasks = [list(seeds[at : at + SEEDS_PER_TASK]) for at in range(0, len(seeds), SEEDS_PER_TASK)]
+    # Spawned, not forked: whatever threads the caller has, a worker begins with none of their locks held.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        running = [pool.submit(_run_task, task, sorted(without)) for task in tasks]
+        try:
+            for finished in as_completed(running):
+                yield from finished.result()
+        finally:
+            for task in running:
+                task.cancel()
+
+
+def _run_task(seeds: list[int], without: list[str]) -> list[SeedResult]:
+    switched_off = frozenset(map(Safeguard, without))
+    return [run_seed(seed, without=switched_off) for seed in seeds]
+
+
+def digests_elsewhere(seeds: Sequence[int], without: Without = ALL_ON) -> dict[int, str]:
+    """The digests of these seeds, run in a new process whose dictionaries of text hash differently."""
+    ours = os.environ.get("PYTHONHASHSEED", "")
+    hash_seed = next(other for other in _HASH_SEEDS if other != ours)
+    command = [sys.executable, "-m", "rostra.simulator.digests", ",".join(map(str, seeds)), ",".join(sorted(without))]
+    printed = subprocess.run(
+        command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, stdout=subprocess.PIPE, check=True
+    ).stdout
+    return msgspec.json.decode(printed, type=dict[int, str])
