@@ -7,7 +7,8 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from rostra.broker.api import Stop, SyncBroke
+from rostra.broker.api import Boot, RecoveredLog, Stop, SyncBroke
+from rostra.broker.control import Checkpoint
 from rostra.errors import (
     BatchRejected,
     LimitExceeded,
@@ -23,6 +24,7 @@ from rostra.fabric.api import (
     AcksAll,
     Append,
     Arrived,
+    Blocked,
     Broke,
     Committed,
     Confirm,
@@ -30,6 +32,7 @@ from rostra.fabric.api import (
     Covered,
     Delivers,
     Elsewhere,
+    EpochStart,
     FabricEffect,
     FabricInput,
     Guarantees,
@@ -43,6 +46,7 @@ from rostra.fabric.api import (
     PassOn,
     Propose,
     Ready,
+    Recovered,
     Refused,
     Serving,
     Settled,
@@ -287,6 +291,39 @@ def test_a_fabric_learns_that_its_disk_broke() -> None:
     assert isinstance(fabric.heard[-1], Broke)
     desk.step(Synced(HERE, 0, 0))
     assert isinstance(fabric.heard[-1], Broke)
+
+
+def test_a_blocked_partition_takes_publishes_again_when_it_is_served_again() -> None:
+    desk = desk_with(Scripted())
+    desk.publish(1, TOPIC, b"a")
+    tell(desk, Committed(HERE, 1), Blocked(HERE, Unavailable("t", 0, "no quorum")))
+    desk.heard(1, Published)
+    desk.publish(1, TOPIC)
+    assert isinstance(desk.error(1), Unavailable)
+    desk.subscribe(2, TOPIC)
+    assert desk.pushed(2) == [b"a"]
+    tell(desk, Serving(HERE, 2, True, 0, 1, 1))
+    desk.publish(1, TOPIC)
+    assert desk.heard(1, Failed) == []
+
+
+@pytest.mark.parametrize(
+    ("remembered", "told"),
+    [
+        ([(1, 0), (2, 40)], [(2, 40), (3, 100)]),
+        ([(1, 0), (2, 40), (3, 90)], [(3, 90)]),
+        ([(3, 100)], [(3, 100)]),
+    ],
+)
+def test_a_fabric_learns_the_epoch_before_log_start(
+    remembered: list[tuple[int, int]], told: list[tuple[int, int]]
+) -> None:
+    fabric = Scripted()
+    found = Recovered(HERE, 100, 120, (EpochStart(3, 100),))
+    checkpoint = msgspec.msgpack.encode(Checkpoint([], remembered))
+    Desk(fabric=fabric).step(Boot({}, (RecoveredLog(found, checkpoint, (), 0, 0),)))
+    (log,) = fabric.last(Started).partitions
+    assert [(row.epoch, row.offset) for row in log.epochs] == told
 
 
 # --- passing on, confirming ---
