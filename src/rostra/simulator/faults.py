@@ -75,6 +75,14 @@ class Swarm(msgspec.Struct, frozen=True):
     turn_us: int
 
     @staticmethod
+    def none() -> Swarm:
+        """Fair weather: nothing fails, and everything takes a little time."""
+        drawn = Swarm.draw(Random("fair weather"))
+        unhurt = {name: 0 for name in Swarm.__struct_fields__ if name.endswith("_every_us")}
+        chances = dict.fromkeys(("spike", "half_open", "sync_fails", "write_fails", "slow"), 0.0)
+        return msgspec.structs.replace(drawn, **unhurt, **chances)
+
+    @staticmethod
     def draw(random: Random) -> Swarm:
         def every(chance: float, low_s: float, high_s: float) -> int:
             return int(random.uniform(low_s, high_s) * SECOND_US) if random.random() < chance else 0

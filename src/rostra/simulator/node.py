@@ -255,7 +255,7 @@ class Node:
             case Note():
                 self.trace.note("node", effect.level, effect.event.encode(), effect)
             case AskDrain():
-                self._later(self.random.randint(0, self.swarm.turn_us), self._feed, Drain(effect.conn))
+                self._later(self.random.randint(0, self.swarm.turn_us), self._drain_if_room, effect.conn)
             case Greeted():
                 reader = self._readers.get(effect.conn)
                 if reader is not None:
@@ -407,6 +407,12 @@ class Node:
     def drained(self, link: Link) -> None:
         if link.conn in self._links:
             self._feed(Drain(link.conn))
+
+    def _drain_if_room(self, conn: int) -> None:
+        """A link that is full says so itself when it has room again."""
+        link = self._links.get(conn)
+        if link is not None and not link.down.congested:
+            self._feed(Drain(conn))
 
     def _send(self, conn: int, frame: bytes, said: object) -> None:
         link = self._links.get(conn)

@@ -58,13 +58,19 @@ class SeedResult(msgspec.Struct, frozen=True):
 class World:
     """Everything of one seed."""
 
-    def __init__(self, seed: int, without: Without, show: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        without: Without = ALL_ON,
+        show: Callable[[str], None] | None = None,
+        swarm: Swarm | None = None,
+    ) -> None:
         self.seed = seed
         self.clock = Clock()
         self.trace = Trace(self.clock, show)
         self.history = History()
         self.tally = Tally()
-        self.swarm = Swarm.draw(chance(seed, "swarm"))
+        self.swarm = swarm or Swarm.draw(chance(seed, "swarm"))
         self.files = FaultyFiles(chance(seed, "disk"))
         random = chance(seed, "world")
         self.node = Node(

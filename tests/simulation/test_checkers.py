@@ -1,0 +1,292 @@
+"""Each checker notices what it is there for, and says nothing about a history in which all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rostra.errors import OffsetOutOfRange, PartitionDamaged, RemoteError, TopicDeleted
+from rostra.simulator.checkers import CHECKERS, judge
+from rostra.simulator.history import (
+    Acked,
+    Failed,
+    FinalPartition,
+    Got,
+    History,
+    Made,
+    Sent,
+    Stored,
+    Subscription,
+)
+from rostra.wire.messages import TopicSettings
+
+TOPIC = 7
+A, B, C = b"a", b"b", b"c"
+
+
+def good() -> History:
+    """Three records of one producer, acknowledged, stored around a control record, read by one subscriber."""
+    history = History()
+    history.made.append(Made(TOPIC, "t"))
+    history.listed[TOPIC] = "t"
+    final = FinalPartition(TOPIC, "t", 0, TopicSettings())
+    final.commit, final.complete, final.bytes = 4, True, 400
+    history.final[TOPIC, 0] = final
+    seen = Subscription("s", "t", "earliest", 0)
+    seen.stands = True
+    history.subscriptions.append(seen)
+    feed = seen.feed(TOPIC, 0)
+    feed.reached = 4
+    for order, (offset, value) in enumerate(((0, A), (1, B), (3, C))):
+        history.sent[value] = Sent(value, "p", order, "t", "all")
+        history.acked[value] = Acked(value, TOPIC, 0, offset)
+        feed.got.append(Got(offset, offset, value))
+        final.stored.append(Stored(offset, value, False))
+    final.stored.insert(2, Stored(2, b"checkpoint", True))
+    return history
+
+
+def final_of(history: History) -> FinalPartition:
+    return history.final[TOPIC, 0]
+
+
+def got_of(history: History) -> list[Got]:
+    return history.subscriptions[0].feed(TOPIC, 0).got
+
+
+def lose_one(history: History) -> None:
+    del final_of(history).stored[1]
+
+
+def lose_one_without_offset(history: History) -> None:
+    history.acked[B] = Acked(B, TOPIC, 0, -1)
+    del final_of(history).stored[1]
+
+
+def replace_one(history: History) -> None:
+    final_of(history).stored[1] = Stored(1, C, False)
+
+
+def lose_the_partition(history: History) -> None:
+    del history.final[TOPIC, 0]
+
+
+def deliver_a_phantom(history: History) -> None:
+    got_of(history).append(Got(9, 9, b"ghost"))
+
+
+def store_a_phantom(history: History) -> None:
+    final_of(history).stored.append(Stored(4, b"ghost", False))
+
+
+def deliver_from_elsewhere(history: History) -> None:
+    history.sent[B] = Sent(B, "p", 1, "another", "all")
+
+
+def store_twice(history: History) -> None:
+    final_of(history).stored.append(Stored(4, A, False))
+
+
+def swap(history: History) -> None:
+    history.sent[A], history.sent[B] = Sent(A, "p", 1, "t", "all"), Sent(B, "p", 0, "t", "all")
+
+
+def repeat_an_offset(history: History) -> None:
+    got_of(history).insert(1, Got(1, 0, A))
+
+
+def skip_one(history: History) -> None:
+    del got_of(history)[1]
+
+
+def start_late(history: History) -> None:
+    del got_of(history)[0]
+
+
+def start_before_what_was_asked(history: History) -> None:
+    history.subscriptions[0].start, history.subscriptions[0].value = "offset", 1
+
+
+def show_another_value(history: History) -> None:
+    other = Subscription("other", "t", "earliest", 0)
+    other.feed(TOPIC, 0).got.append(Got(5, 0, B))
+    history.subscriptions.append(other)
+
+
+def show_what_did_not_stay(history: History) -> None:
+    final_of(history).commit = 3
+    del final_of(history).stored[-1]
+    del history.acked[C]
+
+
+def serve_damage(history: History) -> None:
+    final_of(history).served_damage = "body-crc at offset 1"
+
+
+def cry_wolf(history: History) -> None:
+    history.damage_told.add(("t", 0, 4))
+
+
+def let_a_client_find_damage(history: History) -> None:
+    history.subscriptions[0].ended = PartitionDamaged("t", 0, 4)
+
+
+def forget_a_topic(history: History) -> None:
+    del history.listed[TOPIC]
+
+
+def keep_a_deleted_topic(history: History) -> None:
+    history.delete_asked.add("t")
+    history.deleted[TOPIC] = 50
+    history.subscriptions[0].ended = TopicDeleted("t")
+
+
+def give_one_name_to_two(history: History) -> None:
+    history.listed[TOPIC + 1] = "t"
+
+
+def end_with_another_reason(history: History) -> None:
+    history.delete_asked.add("t")
+    history.deleted[TOPIC] = 50
+    del history.listed[TOPIC]
+    seen = history.subscriptions[0]
+    seen.ended, seen.ended_us = OffsetOutOfRange("t", 0, 1, 2, 3), 60
+
+
+def deliver_after_leaving(history: History) -> None:
+    history.subscriptions[0].leaving = True
+    history.subscriptions[0].left_us = 1
+
+
+def expire_what_has_no_retention(history: History) -> None:
+    final_of(history).first = 1
+    del final_of(history).stored[0]
+
+
+def expire_too_much(history: History) -> None:
+    final = final_of(history)
+    final.settings = TopicSettings(retention_bytes=500)
+    final.first = 1
+    del final.stored[0]
+
+
+def overflow(history: History) -> None:
+    history.level("some queue", 11, 10)
+
+
+def let_an_exception_out(history: History) -> None:
+    history.escaped.append("Traceback: KeyError")
+
+
+def tell_an_error_without_name(history: History) -> None:
+    history.failed[C] = Failed(C, RemoteError("Odd", ""))
+
+
+def leave_somebody_waiting(history: History) -> None:
+    history.unsettled.append("p: publish of b'c'")
+
+
+def leave_a_subscriber_behind(history: History) -> None:
+    history.subscriptions[0].feed(TOPIC, 0).reached = 2
+
+
+def leave_the_reader_behind(history: History) -> None:
+    final_of(history).complete = False
+
+
+LOSS = "nothing acknowledged is lost"
+PHANTOM = "nothing is delivered that was not sent"
+OFFSETS = "offsets rise without unexplained gaps"
+COMMIT = "what was shown stays"
+DAMAGE = "damage is reported, not served"
+TOPICS = "topics are made and end as told"
+RETENTION = "retention removes no more than it may"
+ERRORS = "only typed errors"
+CONVERGENCE = "everything converges after healing"
+
+BROKEN: list[tuple[Callable[[History], None], str]] = [
+    (lose_one, LOSS),
+    (lose_one_without_offset, LOSS),
+    (replace_one, LOSS),
+    (lose_the_partition, LOSS),
+    (deliver_a_phantom, PHANTOM),
+    (store_a_phantom, PHANTOM),
+    (deliver_from_elsewhere, PHANTOM),
+    (store_twice, "a record is stored once"),
+    (swap, "records keep their producer's order"),
+    (repeat_an_offset, OFFSETS),
+    (skip_one, OFFSETS),
+    (start_late, OFFSETS),
+    (start_before_what_was_asked, OFFSETS),
+    (show_another_value, COMMIT),
+    (show_what_did_not_stay, COMMIT),
+    (serve_damage, DAMAGE),
+    (cry_wolf, DAMAGE),
+    (let_a_client_find_damage, DAMAGE),
+    (forget_a_topic, TOPICS),
+    (keep_a_deleted_topic, TOPICS),
+    (give_one_name_to_two, TOPICS),
+    (end_with_another_reason, TOPICS),
+    (deliver_after_leaving, TOPICS),
+    (expire_what_has_no_retention, RETENTION),
+    (expire_too_much, RETENTION),
+    (overflow, "queues keep their bounds"),
+    (let_an_exception_out, ERRORS),
+    (tell_an_error_without_name, ERRORS),
+    (leave_somebody_waiting, CONVERGENCE),
+    (leave_a_subscriber_behind, CONVERGENCE),
+    (leave_the_reader_behind, CONVERGENCE),
+]
+
+
+def test_a_history_in_which_all_is_well_is_left_alone() -> None:
+    assert judge(good()) == []
+
+
+@pytest.mark.parametrize(("breach", "promise"), BROKEN, ids=[breach.__name__ for breach, _ in BROKEN])
+def test_a_broken_promise_is_named(breach: Callable[[History], None], promise: str) -> None:
+    history = good()
+    breach(history)
+    assert CHECKERS[promise](history) != []
+
+
+def test_every_checker_was_seen_to_object() -> None:
+    assert {promise for _, promise in BROKEN} == set(CHECKERS)
+
+
+def test_what_the_node_reported_as_damaged_is_excused_from_there_on_and_not_before() -> None:
+    history = good()
+    history.flipped.add((TOPIC, 0))
+    history.damage_told.add(("t", 0, 1))
+    final = final_of(history)
+    final.damaged_at, final.commit = 1, 1
+    del final.stored[1:]
+    history.subscriptions[0].ended = PartitionDamaged("t", 0, 1)
+    assert judge(history) == []
+    final.stored.clear()
+    assert judge(history) != []
+
+
+def test_what_a_client_announced_may_be_stored_twice() -> None:
+    history = good()
+    history.maybe_twice.add(A)
+    store_twice(history)
+    history.subscriptions[0].feed(TOPIC, 0).reached = 5
+    assert judge(history) == []
+
+
+def test_what_retention_removed_is_not_missed() -> None:
+    history = good()
+    expire_too_much(history)
+    final_of(history).bytes = 600
+    assert judge(history) == []
+
+
+def test_what_nobody_was_promised_may_be_lost() -> None:
+    history = good()
+    history.sent[C] = Sent(C, "p", 2, "t", "none")
+    del final_of(history).stored[-1]
+    del got_of(history)[-1]
+    final_of(history).commit = 3
+    assert judge(history) == []

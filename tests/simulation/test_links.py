@@ -1,0 +1,169 @@
+"""The simulated network: bytes in order within a connection, and every way of losing one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rostra.simulator.clock import SECOND_US, Clock, chance
+from rostra.simulator.faults import Fault, Swarm, Tally
+from rostra.simulator.links import BUFFER_HIGH, Link, Network
+
+
+class End:
+    """Either end of a link, taking down what it hears."""
+
+    def __init__(self, name: str = "end") -> None:
+        self.name = name
+        self.heard = b""
+        self.chunks: list[bytes] = []
+        self.is_open = False
+        self.lost_because: str | None = None
+        self.full = 0
+        self.eased = 0
+        self.listening = self.host_up = True
+
+    def opened(self, link: Link) -> None:
+        self.is_open = True
+
+    def received(self, link: Link, chunk: bytes) -> None:
+        self.heard += chunk
+        self.chunks.append(chunk)
+
+    def lost(self, link: Link, reason: str = "told") -> None:
+        self.lost_because = reason
+
+    def congested(self, link: Link) -> None:
+        self.full += 1
+
+    def drained(self, link: Link) -> None:
+        self.eased += 1
+
+    def accept(self, link: Link) -> None:
+        self.is_open = True
+
+    def watch(self, link: Link) -> None:
+        pass
+
+
+class Wire:
+    def __init__(self, seed: int = 0, **changed: object) -> None:
+        self.clock = Clock()
+        self.tally = Tally()
+        self.node = End()
+        weather = {"delay_us": (100, 2_000), "bytes_per_ms": 2_000, **changed}
+        swarm = msgspec.structs.replace(Swarm.none(), **weather)
+        self.network = Network(self.clock, swarm, self.tally, chance(seed, "network"), self.node)
+        self.network.calm = False
+
+    def dial(self, client: End) -> Link:
+        link = self.network.dial(client, 1)
+        self.wait()
+        return link
+
+    def wait(self) -> None:
+        self.clock.run_until(self.clock.now_us + 10 * SECOND_US)
+
+
+def test_bytes_keep_their_order_within_a_connection_however_they_are_split() -> None:
+    wire, client = Wire(spike=0.3, spike_us=50_000), End()
+    link = wire.dial(client)
+    for number in range(500):
+        link.up.send(b"%d;" % number)
+        link.down.send(b"%d!" % number)
+    wire.wait()
+    assert wire.node.heard == b"".join(b"%d;" % number for number in range(500))
+    assert client.heard == b"".join(b"%d!" % number for number in range(500))
+    assert len(client.chunks) > 500, "some arrive in pieces"
+
+
+def test_between_connections_a_later_message_may_arrive_first() -> None:
+    wire = Wire()
+    links = [wire.dial(End(f"client {number}")) for number in range(10)]
+    for number, link in enumerate(links):
+        link.up.send(b"%d;" % number)
+    wire.wait()
+    assert sorted(wire.node.heard.split(b";")) != wire.node.heard.split(b";")
+    assert wire.tally.counts[Fault.OVERTAKEN] > 0
+
+
+def test_a_node_that_does_not_listen_refuses_and_one_without_power_says_nothing() -> None:
+    wire, refused, unheard = Wire(), End("refused"), End("unheard")
+    wire.node.listening = False
+    wire.dial(refused)
+    wire.node.host_up = False
+    wire.dial(unheard)
+    assert refused.lost_because == "connection refused"
+    assert (unheard.is_open, unheard.lost_because) == (False, None)
+
+
+def test_a_cut_loses_what_is_under_way_and_both_sides_notice() -> None:
+    wire, client = Wire(delay_us=(1_000, 1_001)), End()
+    link = wire.dial(client)
+    for _ in range(40):
+        link.up.send(b"0123456789")
+    link.cut(half_open=False)
+    wire.wait()
+    assert len(wire.node.heard) < 400
+    assert wire.node.heard == (b"0123456789" * 40)[: len(wire.node.heard)]
+    assert (client.lost_because, wire.node.lost_because) == ("connection reset", "told")
+    assert wire.tally.counts[Fault.DROPPED] > 0
+    assert wire.tally.counts[Fault.CUT] == 1
+
+
+def test_a_cut_tears_frames_in_the_middle() -> None:
+    torn = 0
+    for seed in range(30):
+        wire, client = Wire(seed, delay_us=(1_000, 1_001)), End()
+        link = wire.dial(client)
+        link.up.send(b"0123456789")
+        link.cut(half_open=False)
+        wire.wait()
+        torn += 0 < len(wire.node.heard) < 10
+        assert wire.tally.counts[Fault.TORN_FRAME] == (0 < len(wire.node.heard) < 10)
+    assert torn > 0
+
+
+def test_of_a_half_open_link_one_side_never_hears() -> None:
+    outcomes = set()
+    for seed in range(20):
+        wire, client = Wire(seed), End()
+        wire.dial(client).cut(half_open=True)
+        wire.wait()
+        outcomes.add((client.lost_because is None, wire.node.lost_because is None))
+    assert outcomes == {(True, False), (False, True)}
+
+
+def test_bytes_for_a_connection_that_the_node_has_forgotten_are_answered_with_a_reset() -> None:
+    wire, client = Wire(), End()
+    link = wire.dial(client)
+    wire.network.node_died([link], silently=True)
+    wire.wait()
+    assert client.lost_because is None
+    link.up.send(b"anybody there?")
+    wire.wait()
+    assert client.lost_because == "reset"
+
+
+def test_a_sender_hears_when_too_much_is_under_way_and_when_there_is_room_again() -> None:
+    wire, client = Wire(), End()
+    link = wire.dial(client)
+    link.down.send(bytes(BUFFER_HIGH))
+    link.down.send(b"one more")
+    wire.wait()
+    assert (wire.node.full, wire.node.eased) == (1, 1)
+    assert (client.full, client.eased) == (0, 0)
+
+
+@pytest.mark.parametrize("closes", ["client", "node"])
+def test_a_proper_close_comes_behind_everything_that_was_sent(closes: str) -> None:
+    wire, client = Wire(), End()
+    link = wire.dial(client)
+    link.up.send(b"last words")
+    link.down.send(b"farewell")
+    link.client_closes() if closes == "client" else link.node_closes()
+    wire.wait()
+    if closes == "client":
+        assert (wire.node.heard, wire.node.lost_because) == (b"last words", "told")
+    else:
+        assert (client.heard, client.lost_because) == (b"farewell", "closed by the node")

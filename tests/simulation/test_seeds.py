@@ -1,0 +1,117 @@
+"""Two hundred fixed seeds: a node and its clients under every fault, judged by what could be seen from outside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from rostra.safeguards import ALL_ON, Safeguard
+from rostra.simulator.clock import SECOND_US
+from rostra.simulator.faults import Fault
+from rostra.simulator.runner import Summary, digests_elsewhere, run_seeds
+from rostra.simulator.seed import SeedResult, run_seed
+
+SEEDS = range(200)
+RERUN_EVERY = 20
+SEEDS_PER_CORE_HOUR = 10_000
+SEARCHED = 60
+
+
+class Ran(NamedTuple):
+    summary: Summary
+    results: list[SeedResult]
+
+
+@pytest.fixture(scope="module")
+def ran() -> Ran:
+    results: list[SeedResult] = []
+    summary = run_seeds(SEEDS, workers=os.cpu_count() or 1, done=results.append)
+    return Ran(summary, results)
+
+
+@pytest.mark.requirement("CM-10", "CM-14")
+def test_two_hundred_seeds_violate_nothing(ran: Ran) -> None:
+    assert {failed.seed: failed.violations[:3] for failed in ran.summary.failed} == {}
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_every_fault_takes_effect(ran: Ran, fault: Fault) -> None:
+    assert ran.summary.faults[fault] > 0
+
+
+def test_every_seed_is_long_and_busy(ran: Ran) -> None:
+    assert len(ran.results) == len(SEEDS)
+    assert min(result.virtual_us for result in ran.results) >= 30 * SECOND_US
+    assert min(result.operations for result in ran.results) >= 300
+
+
+def test_no_two_seeds_take_the_same_course(ran: Ran) -> None:
+    assert len(set(ran.summary.digests.values())) == len(SEEDS)
+
+
+def test_a_seed_takes_the_same_course_in_another_process_under_another_hash_seed(ran: Ran) -> None:
+    chosen = SEEDS[::RERUN_EVERY]
+    assert digests_elsewhere(chosen) == {seed: ran.summary.digests[seed] for seed in chosen}
+
+
+def finders(safeguard: Safeguard, seeds: range) -> Iterator[SeedResult]:
+    """Seeds in which the checkers, unaware of the switch, find that something is wrong."""
+    for seed in seeds:
+        result = run_seed(seed, without=frozenset({safeguard}))
+        if result.violations:
+            yield result
+
+
+PROVES = {
+    Safeguard.DEDUP: ("CM-5", "a record is stored once"),
+    Safeguard.SYNC_BEFORE_ACK: ("CM-14", "nothing acknowledged is lost"),
+    Safeguard.CHECKSUM: ("CM-13", "damage is reported, not served"),
+    Safeguard.SEQUENCE: ("CM-5", "nothing acknowledged is lost"),
+}
+
+
+@pytest.mark.parametrize(
+    ("safeguard", "promise"),
+    [
+        pytest.param(safeguard, promise, marks=pytest.mark.requirement(number), id=safeguard.value)
+        for safeguard, (number, promise) in PROVES.items()
+    ],
+)
+def test_without_a_safeguard_its_promise_is_broken_and_with_it_the_same_seed_is_clean(
+    safeguard: Safeguard, promise: str
+) -> None:
+    found = next(
+        (
+            result
+            for result in finders(safeguard, range(SEARCHED))
+            if any(violation.startswith(promise) for violation in result.violations)
+        ),
+        None,
+    )
+    assert found is not None, f"no seed below {SEARCHED} notices that {safeguard.value} is off"
+    assert run_seed(found.seed, without=ALL_ON).violations == ()
+
+
+def test_every_safeguard_that_can_be_switched_off_is_searched_for() -> None:
+    assert set(PROVES) == set(Safeguard)
+
+
+@pytest.mark.soak
+@pytest.mark.requirement("CM-14")
+def test_two_thousand_seeds_violate_nothing_and_repeat_themselves() -> None:
+    summary = run_seeds(range(2000), workers=os.cpu_count() or 1, rerun=0.05)
+    assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}
+    assert (summary.missing, summary.unequal, summary.rerun) == ([], [], 100)
+    # Measured in time of the processor, so that a busy machine does not count.
+    assert summary.seeds * 3600 / summary.cpu_s >= SEEDS_PER_CORE_HOUR
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("safeguard", Safeguard)
+def test_a_thousand_seeds_notice_every_safeguard_that_is_off_and_are_clean_with_it(safeguard: Safeguard) -> None:
+    found = [result.seed for result in finders(safeguard, range(1000))]
+    assert found
+    assert run_seeds(found, workers=os.cpu_count() or 1).failed == []

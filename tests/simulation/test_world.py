@@ -1,0 +1,118 @@
+"""Chosen weather instead of drawn: what a node and its clients show while one thing goes wrong."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rostra.client.core.events import ClientEvent, Reconnected, Resent, Resubscribed
+from rostra.errors import DiskFull, SyncFailed
+from rostra.simulator.checkers import judge
+from rostra.simulator.clock import SECOND_US, Clock
+from rostra.simulator.faults import Fault, Swarm
+from rostra.simulator.seed import CALM_US, HEAL_US, World
+from rostra.simulator.trace import Trace
+
+FAIR = Swarm.none()
+
+
+def world_of(seed: int, **weather: object) -> World:
+    return World(seed, swarm=msgspec.structs.replace(FAIR, **weather))
+
+
+def test_events_of_one_time_happen_in_the_order_in_which_they_were_set() -> None:
+    clock, seen = Clock(), list[int]()
+    for number in range(20):
+        clock.at(5, seen.append, number)
+    clock.at(1, seen.append, -1)
+    clock.run_until(10)
+    assert seen == [-1, *range(20)]
+
+
+def test_the_digest_tells_apart_what_happened_when_and_in_which_order() -> None:
+    digests = set()
+    for story in ([(1, b"a"), (2, b"b")], [(1, b"b"), (2, b"a")], [(1, b"a"), (3, b"b")], [(1, b"a")]):
+        clock = Clock()
+        trace = Trace(clock)
+        for time_us, content in story:
+            clock.at(time_us, trace.note, "node", "received", content)
+        clock.run_until(10)
+        digests.add(trace.digest())
+    assert len(digests) == 4
+
+
+def test_in_fair_weather_everything_is_acknowledged_and_nothing_goes_wrong() -> None:
+    world = world_of(2)
+    world.run()
+    assert judge(world.history) == []
+    assert [fault for fault, count in world.tally.counts.items() if count] == [Fault.OVERTAKEN]
+
+
+@pytest.mark.requirement("CM-10")
+def test_clients_say_that_they_came_back_resubscribed_and_sent_again() -> None:
+    world = world_of(3, cut_every_us=SECOND_US // 2)
+    told: list[ClientEvent] = []
+    for client in world.clients:
+        client.told.append(told.append)
+    world.run()
+    assert judge(world.history) == []
+    assert {type(event) for event in told} >= {Reconnected, Resubscribed, Resent}
+
+
+def acknowledged(world: World) -> int:
+    return sum(world.history.sent[value].acks != "none" for value in world.history.acked)
+
+
+def delivered(world: World) -> int:
+    feeds = [feed for subscription in world.history.subscriptions for feed in subscription.feeds.values()]
+    return sum(len(feed.got) for feed in feeds)
+
+
+@pytest.mark.requirement("CM-15")
+def test_a_full_disk_refuses_publishes_while_reads_go_on_and_when_there_is_room_all_is_taken() -> None:
+    world = world_of(4)
+    world.node.start()
+    world.clock.run_until(6 * SECOND_US)
+    world.files.faults.capacity_bytes = world.files.used_bytes
+    # What was under way may still be answered.
+    world.clock.run_until(7 * SECOND_US)
+    before, read_before = acknowledged(world), delivered(world)
+    world.clock.run_until(12 * SECOND_US)
+    assert acknowledged(world) == before
+    assert world.files.counters["disk_full"] > 0
+    assert delivered(world) >= read_before
+    world.files.faults.capacity_bytes = None
+    world.clock.run_until(HEAL_US + 15 * SECOND_US)
+    assert acknowledged(world) > before
+    assert all(not isinstance(failed.error, DiskFull) for failed in world.history.failed.values())
+    assert world.history.escaped == []
+
+
+@pytest.mark.requirement("CM-15")
+def test_after_a_failed_fsync_nothing_is_acknowledged_until_the_node_is_started_anew() -> None:
+    world = world_of(4)
+    world.node.broke = lambda: None
+    world.node.start()
+    world.clock.run_until(6 * SECOND_US)
+    world.files.faults.sync_failure_chance = 1.0
+    while not world.node.needs_restart:
+        world.clock.run_until(world.clock.now_us + SECOND_US // 100)
+    world.files.faults.sync_failure_chance = 0.0
+    assert world.node.broker is not None and isinstance(world.node.broker.broken, SyncFailed)
+    world.clock.run_until(world.clock.now_us + SECOND_US // 10)
+    before = acknowledged(world)
+    world.clock.run_until(world.clock.now_us + 5 * SECOND_US)
+    assert acknowledged(world) == before
+    world.node.die(power=False)
+    assert world.node.start()
+    world.clock.run_until(HEAL_US + 15 * SECOND_US)
+    assert acknowledged(world) > before
+    assert world.history.escaped == []
+
+
+def test_nothing_goes_wrong_before_the_first_second_is_over() -> None:
+    world = World(11)
+    world.node.start()
+    world.clock.run_until(CALM_US)
+    unhurt = {Fault.OVERTAKEN}
+    assert [fault for fault, count in world.tally.counts.items() if count and fault not in unhurt] == []
