@@ -26,6 +26,7 @@ class Fault(StrEnum):
     KILLED = "processes killed"
     POWER_CUT = "power cuts"
     CUT_SYNC = "syncs cut short"
+    OUTAGE = "disk work cut short"
     LOST_BYTES = "bytes lost"
     TORN_WRITE = "writes torn"
     FLIPPED = "bits flipped"
@@ -60,6 +61,8 @@ class Swarm(msgspec.Struct, frozen=True):
     pause_us: int
     kill_every_us: int
     power_every_us: int
+    outage: float
+    """The share of kills and power cuts that come in the middle of disk work, a start's included."""
     down_us: int
     stop_every_us: int
     flip_every_us: int
@@ -79,7 +82,7 @@ class Swarm(msgspec.Struct, frozen=True):
         """Fair weather: nothing fails, and everything takes a little time."""
         drawn = Swarm.draw(Random("fair weather"))
         unhurt = {name: 0 for name in Swarm.__struct_fields__ if name.endswith("_every_us")}
-        chances = dict.fromkeys(("spike", "half_open", "sync_fails", "write_fails", "slow"), 0.0)
+        chances = dict.fromkeys(("spike", "half_open", "outage", "sync_fails", "write_fails", "slow"), 0.0)
         return msgspec.structs.replace(drawn, **unhurt, **chances)
 
     @staticmethod
@@ -102,6 +105,7 @@ class Swarm(msgspec.Struct, frozen=True):
             pause_us=random.choice((5, 80, 1_500)) * MS_US,
             kill_every_us=every(0.4, 2, 12),
             power_every_us=every(0.5, 2, 12),
+            outage=maybe(0.6, 0.2, 0.8),
             down_us=random.choice((10, 200, 2_500)) * MS_US,
             stop_every_us=every(0.25, 4, 15),
             flip_every_us=every(0.2, 5, 20),

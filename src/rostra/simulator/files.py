@@ -22,6 +22,10 @@ BLOCK_BYTES = 512
 """What a disk writes whole or not at all."""
 
 
+class Outage(BaseException):
+    """The process ends between two disk operations. Not an error that anybody could deal with: nobody is left."""
+
+
 class DiskFaults(msgspec.Struct):
     """Which faults are on. Chances are per operation; a capacity of None is a disk without end."""
 
@@ -30,6 +34,8 @@ class DiskFaults(msgspec.Struct):
     capacity_bytes: int | None = None
     reorder: bool = True
     """Whether a crash may spare later blocks of a file and lose earlier ones."""
+    operations_left: int | None = None
+    """After so many further changes to the disk, the next one raises `Outage` instead."""
 
 
 class Survival(Enum):
@@ -62,6 +68,7 @@ class FaultyFile:
     def _write(self, position: int, written: bytes) -> None:
         files, inode = self._files, self._inode
         self._check_alive()
+        files.operate()
         refusal = files.refuse_write()
         growth = position + len(written) - len(inode.content)
         if growth > 0:
@@ -88,6 +95,7 @@ class FaultyFile:
 
     def truncate(self, size: int) -> None:
         self._check_alive()
+        self._files.operate()
         content = self._inode.content
         if size != len(content):
             self._files.used_bytes += size - len(content)
@@ -99,6 +107,7 @@ class FaultyFile:
 
         def sync() -> None:
             self._check_alive()
+            self._files.operate()
             if self._inode.pending and self._files.fails_sync():
                 self._inode.drop(number)
                 raise OSError(EIO, "input/output error")
@@ -134,6 +143,7 @@ class FaultyFiles:
         if node is None:
             if not create:
                 raise FileNotFoundError(ENOENT, "no such file", path)
+            self.operate()
             node = Inode()
             directory.change(**{name: node})
         if isinstance(node, Directory):
@@ -158,6 +168,7 @@ class FaultyFiles:
         for level in path.split("/"):
             entry = node.entries.get(level)
             if entry is None:
+                self.operate()
                 entry = Directory()
                 node.change(**{level: entry})
             assert isinstance(entry, Directory)
@@ -170,6 +181,7 @@ class FaultyFiles:
         node = directory.entries.get(old_name)
         if node is None:
             raise FileNotFoundError(ENOENT, "no such file", old)
+        self.operate()
         self._release(directory.entries.get(new_name))
         directory.change(**{old_name: None, new_name: node})
 
@@ -178,6 +190,7 @@ class FaultyFiles:
         node = directory.entries.get(name)
         if node is None:
             raise FileNotFoundError(ENOENT, "no such file", path)
+        self.operate()
         self._release(node)
         directory.change(**{name: None})
 
@@ -185,12 +198,14 @@ class FaultyFiles:
         directory, name = self._parent(path)
         node = directory.entries.get(name)
         if node is not None:
+            self.operate()
             self._release(node)
             directory.change(**{name: None})
 
     def sync_directory(self, path: str) -> None:
         directory = self._directory(path)
         if directory.changes:
+            self.operate()
             if self.fails_sync():
                 raise OSError(EIO, "input/output error")
             directory.durable = dict(directory.entries)
@@ -251,6 +266,16 @@ class FaultyFiles:
         node = directory.entries[name]
         assert isinstance(node, Inode)
         return node
+
+    def operate(self) -> None:
+        """Every change of the disk passes here first."""
+        left = self.faults.operations_left
+        if left is not None:
+            if left <= 0:
+                self.faults.operations_left = None
+                self.counters["outages"] += 1
+                raise Outage
+            self.faults.operations_left = left - 1
 
     def refuse_write(self) -> OSError | None:
         chance = self.faults.write_failure_chance

@@ -44,6 +44,7 @@ class Mischief:
         self._files = files
         self._history = history
         self._healed = False
+        self._with_power = False
         node.stopped = self._restart_soon
         node.broke = self._mend
 
@@ -77,7 +78,7 @@ class Mischief:
         """From now on nothing goes wrong any more."""
         self._healed = True
         self._trace.note("world", "heal")
-        self._files.faults.capacity_bytes = None
+        self._files.faults.capacity_bytes = self._files.faults.operations_left = None
         self._files.faults.sync_failure_chance = self._files.faults.write_failure_chance = 0.0
         self._node.skew_us = 0
         self._node.calm = self._network.calm = True
@@ -94,14 +95,29 @@ class Mischief:
         self._node.pause(self._random.randint(1, self._swarm.pause_us))
 
     def _kill(self) -> None:
-        if self._node.up:
-            self._node.die(power=False)
-            self._restart_soon()
+        self._end(power=False)
 
     def _cut_power(self) -> None:
-        if self._node.up:
-            self._node.die(power=True)
-            self._restart_soon()
+        self._end(power=True)
+
+    def _end(self, *, power: bool) -> None:
+        """Now, or between two of the next disk operations."""
+        if not self._node.up:
+            return
+        self._with_power = power
+        if self._random.random() < self._swarm.outage and not self._healed:
+            self._files.faults.operations_left = self._random.choice((0, 1, 2, 5, 12))
+        else:
+            self.end_now(power=power)
+
+    def outage(self) -> None:
+        """The operation came at which the process was to end."""
+        self.end_now(power=self._with_power)
+
+    def end_now(self, *, power: bool) -> None:
+        self._files.faults.operations_left = None
+        self._node.die(power=power)
+        self._restart_soon()
 
     def cut_power_once(self) -> None:
         self._node.die(power=True)
@@ -114,7 +130,7 @@ class Mischief:
 
     def _lose_patience(self, incarnation: int) -> None:
         if self._node.up and self._node.incarnation == incarnation:
-            self._kill()
+            self.end_now(power=False)
 
     def _fill(self) -> None:
         self._files.faults.capacity_bytes = self._files.used_bytes + self._random.choice((0, 300, 3_000))
@@ -129,7 +145,19 @@ class Mischief:
         self._node.skew_us = self._random.randint(-self._swarm.skew_us, self._swarm.skew_us)
 
     def _flip(self) -> None:
-        """One bit in bytes that the node knows to be on stable storage: anywhere else damage looks like a torn end."""
+        """One bit in bytes that the node knows to be on stable storage: anywhere else damage looks like a torn end.
+
+        Or one in an index, which must do no harm at all: the segment beside it decides.
+        """
+        indexes = [path for path in self._files.paths("topics") if path.endswith(".index")]
+        if indexes and self._random.random() < 0.3:
+            path = self._random.choice(indexes)
+            size = len(self._files.durable_bytes(path))
+            if size:
+                self._files.flip_bit(path, self._random.randrange(size), self._random.randrange(8))
+                self._tally.add(Fault.FLIPPED)
+                self._trace.note("disk", "flip", path.encode(), path)
+            return
         marks = known_marks(self._files.durable_bytes(JOURNAL_PATH))
         known = [
             (path, size)
@@ -171,6 +199,9 @@ class Mischief:
         if self._node.up:
             return
         self._node.host_up = True
+        if not self._healed and self._random.random() < self._swarm.outage / 3:
+            self._with_power = bool(self._swarm.power_every_us) and self._random.random() < 0.5
+            self._files.faults.operations_left = self._random.randrange(40)
         if not self._node.start():
             self._clock.after(RETRY_US, self._restart)
 

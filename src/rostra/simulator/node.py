@@ -442,6 +442,8 @@ def settings_for(random: Random) -> BrokerSettings:
         push_bytes_max=random.choice((1 << 9, 4 << 10)),
         read_bytes_max=random.choice((1 << 9, 4 << 10)),
         producers_per_partition_max=random.choice((6, 100)),
+        connections_max=random.choice((12, 100)),
+        timestamp_ahead_max_ms=random.choice((5_000, 3_600_000)),
         requests_per_connection_max=random.choice((3, 4096, 4096)),
         burst_bytes_max=random.choice((1 << 10, 2 << 20)),
         heartbeat_ms=random.choice((500, 1_500)),

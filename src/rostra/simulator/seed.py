@@ -15,7 +15,7 @@ from rostra.simulator.checkers import judge
 from rostra.simulator.clients import Client
 from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
 from rostra.simulator.faults import Fault, Swarm, Tally
-from rostra.simulator.files import FaultyFiles
+from rostra.simulator.files import FaultyFiles, Outage
 from rostra.simulator.history import History
 from rostra.simulator.links import Network
 from rostra.simulator.mischief import Mischief
@@ -33,6 +33,7 @@ LOOK_EVERY_US = 100 * MS_US
 OPERATIONS_MIN = 300
 
 COUNTED = {
+    "outages": Fault.OUTAGE,
     "bytes_lost": Fault.LOST_BYTES,
     "writes_torn": Fault.TORN_WRITE,
     "disk_full": Fault.FULL,
@@ -150,27 +151,36 @@ class World:
     def run(self) -> None:
         clock = self.clock
         self.node.start()
-        clock.run_until(CALM_US)
+        self._until(CALM_US)
         self.mischief.begin()
-        clock.run_until(HEAL_US)
+        self._until(HEAL_US)
         self.mischief.heal()
-        clock.run_until(END_US)
+        self._until(END_US)
         while not self._settled() and clock.now_us < HEAL_US + CONVERGE_US:
-            clock.run_until(clock.now_us + LOOK_EVERY_US)
+            self._until(clock.now_us + LOOK_EVERY_US)
         self._look_around()
         if self.seed % 2:
             # What was acknowledged must be there after a power cut at any time, now included.
             self.mischief.cut_power_once()
-            clock.run_until(clock.now_us + 2 * SECOND_US)
+            self._until(clock.now_us + 2 * SECOND_US)
         probe = Probe(self.network, self.history, self.trace)
         probe.begin()
         until_us = clock.now_us + 10 * SECOND_US
         while not probe.done and clock.now_us < until_us:
-            clock.run_until(clock.now_us + LOOK_EVERY_US)
+            self._until(clock.now_us + LOOK_EVERY_US)
         if not probe.done:
             self.history.unsettled.append("the probe did not get its answers")
         for counter, fault in COUNTED.items():
             self.tally.add(fault, self.files.counters[counter])
+
+    def _until(self, time_us: int) -> None:
+        while True:
+            try:
+                self.clock.run_until(time_us)
+                return
+            except Outage:
+                # Whatever the node was doing is not finished by anybody.
+                self.mischief.outage()
 
     def _waiting(self) -> list[str]:
         return [f"{client.name}: {what}" for client in self.clients for what in client.waiting]
