@@ -4,13 +4,13 @@ PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
-BENCHED := $(VENV)/.bench-installed
 PYTEST  := $(BIN)/python -m pytest
 TYPED   := src tests tools $(if $(wildcard benchmarks/*.py),benchmarks) $(if $(wildcard examples/*.py),examples)
 
-# Seconds one test may take, and all tests together: with the checks before them, `make test` stays within 6 minutes.
+# Seconds one test may take, and all tests together. They take about two minutes on two quiet cores; the bound is for
+# a machine that is busy with other things.
 TEST_TIMEOUT_S  ?= 120
-SUITE_TIMEOUT_S ?= 340
+SUITE_TIMEOUT_S ?= 1200
 SOAK_TIMEOUT_S  ?= 7200
 
 # The requirement numbers to demand, e.g. SCOPE=RF,CM or SCOPE=CM-5; empty means all of them.
@@ -34,10 +34,6 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(BENCHED): $(STAMP) benchmarks/requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/requirements.lock
-	@touch $@
-
 demo: $(STAMP) ## a node, publishers and subscribers, a SIGKILL in mid-stream, and the count at the end
 	$(BIN)/rostra demo
 
@@ -58,8 +54,8 @@ requirements: $(STAMP) ## run the marked tests and list every number; SCOPE=CM,R
 	@$(PYTEST) -q -m "requirement and not soak" --timeout=$(TEST_TIMEOUT_S) || true
 	@$(BIN)/python tools/requirements_report.py $(if $(SCOPE),--scope $(SCOPE))
 
-bench: $(BENCHED) ## Rostra and its peers side by side, into benchmarks/RESULTS.md
-	$(BIN)/rostra bench --write
+bench: $(STAMP) ## Rostra and its peers side by side, into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks --write
 
 format: $(STAMP) ## put imports and layout in order
 	$(BIN)/ruff check --fix .

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.contender import Unavailable
 
 CACHE = Path(__file__).parent / ".peers"
-REQUIREMENTS = Path(__file__).parent / "requirements.txt"
+REQUIREMENTS = Path(__file__).parent / "requirements.lock"
 FETCH_TIMEOUT_S = 600
 KAFKA_VERSION = "4.1.0"
 
@@ -27,7 +27,7 @@ def install_clients() -> None:
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
     if not stamp.exists() or stamp.read_text() != wanted:
         shutil.rmtree(target, ignore_errors=True)
-        run([*pip_install(), "--quiet", "--target", target, "-r", REQUIREMENTS], CACHE.parent)
+        run([*pip_install(), "--quiet", "--require-hashes", "--target", target, "-r", REQUIREMENTS], CACHE.parent)
         stamp.write_text(wanted)
     # Behind: where both hold a package, the version that Rostra is locked to must win.
     sys.path.append(str(target))

@@ -7,11 +7,13 @@ from random import Random
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import inspect
 
 from rostra.model.batch import Codec, stamp
 from rostra.model.encode import encode as encode_batch
 from rostra.wire import messages as m
 from tests.unit.broker.desk import part
+from tests.unit.wire.streams import CLIENT_KINDS, NODE_KINDS
 
 WALL_US = 1_700_000_000_000_000
 PIECES = (b"", b"a", b"value", bytes(100), b"x" * 1000)
@@ -34,8 +36,8 @@ class Corpus:
         self.topics = topics
         self._wall_us = wall_us
         self._sequences: dict[int, int] = {}
-        self._client = tuple(_FROM_CLIENT.items())
-        self._node = tuple(_FROM_NODE.items())
+        self._client = [(kind, _FROM_CLIENT.get(kind) or by_its_fields(kind)) for kind in CLIENT_KINDS]
+        self._node = [(kind, _FROM_NODE.get(kind) or by_its_fields(kind)) for kind in NODE_KINDS]
 
     def from_client(self) -> Frame:
         kind, make = self.rng.choice(self._client)
@@ -48,11 +50,11 @@ class Corpus:
     def publish(self) -> Frame:
         return self._frame(m.Publish, _FROM_CLIENT[m.Publish])
 
-    def _frame(self, kind: type[m.Message], make: Callable[[Corpus], tuple[Any, ...]]) -> Frame:
+    def _frame(self, kind: type[m.Message], make: Make) -> Frame:
         payload = b""
         if kind is m.Publish:
             payload = bytes(self.batch())
-        elif kind is m.Push:
+        elif kind.payload:
             payload = b"".join(self.stamped() for _ in range(self.rng.randrange(1, 3)))
         return Frame(kind.kind, msgspec.msgpack.encode(make(self)), payload)
 
@@ -102,9 +104,42 @@ class Corpus:
         return self.rng.choice(NAMES)
 
 
+Make = Callable[[Corpus], tuple[Any, ...]]
+
+
+def by_its_fields(kind: type[m.Message]) -> Make:
+    """For a kind without a line below, any values that its fields accept: so a new message is fuzzed from the start."""
+    found = inspect.type_info(kind)
+    assert isinstance(found, inspect.StructType)
+    fields = found.fields
+    return lambda corpus: tuple(_any_of(corpus, field.type) for field in fields)
+
+
+def _any_of(corpus: Corpus, found: inspect.Type) -> Any:
+    match found:
+        case inspect.IntType():
+            return min(max(corpus.number(), found.ge or 0), found.le or 2**63 - 1)
+        case inspect.StrType():
+            return corpus.name()
+        case inspect.BoolType():
+            return corpus.rng.random() < 0.5
+        case inspect.LiteralType():
+            return corpus.rng.choice(found.values)
+        case inspect.VarTupleType():
+            return tuple(_any_of(corpus, found.item_type) for _ in range(corpus.rng.randrange(3)))
+        case inspect.DictType():
+            return {_any_of(corpus, found.key_type): _any_of(corpus, found.value_type)}
+        case inspect.UnionType():
+            return _any_of(corpus, corpus.rng.choice(found.types))
+        case inspect.StructType():
+            return tuple(_any_of(corpus, field.type) for field in found.fields)
+        case _:
+            raise NotImplementedError(f"no way to draw a {found}")
+
+
 _TOPIC = (1, "t", (1, 1, 0, 0, 1 << 20))
 
-_FROM_CLIENT: dict[type[m.Message], Callable[[Corpus], tuple[Any, ...]]] = {
+_FROM_CLIENT: dict[type[m.Message], Make] = {
     m.Hello: lambda c: (c.number(), 1, 1, (), "fuzz"),
     m.Ping: lambda c: (c.number(),),
     m.Pong: lambda c: (c.number(),),
@@ -128,7 +163,7 @@ _FROM_CLIENT: dict[type[m.Message], Callable[[Corpus], tuple[Any, ...]]] = {
     m.Goodbye: lambda c: ("bye",),
 }
 
-_FROM_NODE: dict[type[m.Message], Callable[[Corpus], tuple[Any, ...]]] = {
+_FROM_NODE: dict[type[m.Message], Make] = {
     m.Welcome: lambda c: (c.number(), 1, (), 1, 2, "solo", 1 << 20, 1 << 20, 5000),
     m.Ping: lambda c: (c.number(),),
     m.Pong: lambda c: (c.number(),),

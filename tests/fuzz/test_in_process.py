@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
+import msgspec
 import pytest
 
 from rostra.model.batch import Reason
-from rostra.wire.frames import Violation
+from rostra.wire.frames import FROM_CLIENT, FROM_NODE, Dialect, Violation
 from tests.fuzz import mutations
+from tests.fuzz.corpus import Corpus, by_its_fields
 from tests.fuzz.memory import GROWTH_BYTES_MAX, resident_bytes
 from tests.fuzz.rig import FRAMES_PER_ROUND, Tally, run
-from tests.unit.wire.streams import ALL_KINDS
+from tests.unit.wire.streams import ALL_KINDS, CLIENT_KINDS
 
 SEED = 20_261_115
 FRAMES = 50_000
@@ -43,3 +48,12 @@ def test_no_mutated_frame_harms_a_node_or_a_client() -> None:
 @pytest.mark.requirement("CM-20")
 def test_no_mutated_frame_of_a_million_harms_a_node_or_a_client() -> None:
     assert missed(fuzz(FRAMES_SOAK)) == []
+
+
+def test_a_message_without_a_line_in_the_corpus_is_drawn_from_its_fields() -> None:
+    corpus = Corpus(Random(SEED), [1])
+    for kind in ALL_KINDS:
+        dialect: Dialect[Any] = FROM_CLIENT if kind in CLIENT_KINDS else FROM_NODE
+        for _ in range(50):
+            meta = msgspec.msgpack.encode(by_its_fields(kind)(corpus))
+            assert isinstance(dialect.decode(kind.kind, meta, int(kind.payload)), kind)

@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,48 @@ def test_a_data_directory_in_use_and_a_taken_port_are_explained(cli: CommandLine
     assert used.code == 1
     assert "is used by another node process" in used.err
     assert "Traceback" not in taken.err + used.err
+
+
+def test_a_place_that_cannot_hold_a_log_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ran = CommandLine(tmp_path).run("serve", "--data", "file", "--listen", "127.0.0.1:0")
+    assert ran.code == 1
+    assert "error: File exists: file" in ran.err
+    assert "hint: name a directory" in ran.err
+
+
+def test_the_installed_command_is_this_one(tmp_path: Path) -> None:
+    command = Path(sys.executable).parent / "rostra"
+    shown = subprocess.run([command, "version"], capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+    assert f'"rostra":"{rostra.__version__}"' in shown.stdout
+
+
+# --- configuration ---
+
+
+def test_a_flag_wins_over_a_variable_over_a_file(node: ProcessNode, tmp_path: Path) -> None:
+    cli = CommandLine(tmp_path)
+    port = node.address.split(":")[1]
+    (tmp_path / "rostra.toml").write_text(f'[client]\nnode = "{node.address}"\nacks = "owner"\n')
+    by_file = cli.run("pub", "configured", stdin=b"x\n")
+    assert (by_file.code, by_file.rows[0]["acks"]) == (0, "owner")
+    by_variable = cli.run("topic", "list", variables=NOWHERE)
+    assert by_variable.code == 3
+    by_flag = cli.run("-n", f"localhost:{port}", "topic", "list", variables=NOWHERE)
+    assert by_flag.code == 0
+    shown = cli.run("config", variables={"ROSTRA_OUTPUT": "json", "ROSTRA_FSYNC": "never", "ROSTRA_NODES": "typo"})
+    sources = {row["name"]: (row["value"], row["source"]) for row in shown.rows}
+    assert sources["node"] == ([node.address], "rostra.toml")
+    assert sources["fsync"] == ("never", "ROSTRA_FSYNC")
+    assert sources["listen"] == ("127.0.0.1:7400", "default")
+    assert "note: the variable ROSTRA_NODES sets nothing in Rostra" in shown.err
+
+
+def test_a_mistake_in_the_file_stops_every_command_and_names_the_nearest_key(cli: CommandLine) -> None:
+    (cli.place / "rostra.toml").write_text('[client]\nnod = "127.0.0.1:7400"\n')
+    ran = cli.run("topic", "list")
+    assert ran.code == 2
+    assert "[client] has no key 'nod'; the nearest is 'node'" in ran.err
 
 
 # --- interruption ---

@@ -302,19 +302,35 @@ def test_publishes_of_one_turn_share_batches(node: EmbeddedNode, topic: str) -> 
 
 def test_events_come_as_an_iterator_too(node: EmbeddedNode) -> None:
     async def main() -> list[rostra.ClientEvent]:
-        seen = []
         with rostra.testing.node(fsync="never") as own:
             async with rostra.connect(own.address, backoff_ms=5) as client:
                 events = client.events()
-                first = asyncio.ensure_future(anext(events))
-                await asyncio.sleep(0)
                 await asyncio.to_thread(own.restart)
-                seen.append(await first)
-                seen.append(await anext(events))
+                seen = [await anext(events), await anext(events)]
                 await events.aclose()
         return seen
 
     assert [type(event) for event in asyncio.run(main())] == [rostra.Disconnected, rostra.Reconnected]
+
+
+def test_a_callback_that_fails_does_not_break_the_client(node: EmbeddedNode, topic: str) -> None:
+    complaints: list[object] = []
+
+    def fail(event: object) -> None:
+        raise ZeroDivisionError
+
+    async def main() -> int:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+        async with (
+            rostra.connect(node.address, on_event=fail) as client,
+            client.producer(topic, on_ack=fail) as producer,
+        ):
+            await producer.send(b"a")
+            await producer.flush()
+            return producer.acked
+
+    assert asyncio.run(main()) == 1
+    assert [type(complaint) for complaint in complaints] == [ZeroDivisionError, ZeroDivisionError]
 
 
 def test_a_cancelled_wait_leaves_the_subscription_whole(node: EmbeddedNode, topic: str) -> None:

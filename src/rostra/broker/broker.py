@@ -30,18 +30,21 @@ from rostra.broker.catalogue import Catalogue
 from rostra.broker.delivery import Delivery
 from rostra.broker.partition import Parked
 from rostra.broker.placement import Placement
-from rostra.broker.requests import Requests
+from rostra.broker.requests import PEERS, Requests
 from rostra.broker.retention import Retention
-from rostra.broker.sessions import Sessions
+from rostra.broker.sessions import Session, Sessions
 from rostra.broker.settings import BrokerSettings
 from rostra.broker.tail import Tails
+from rostra.broker.topics import TopicRequests
 from rostra.errors import LimitExceeded, RostraError, Unavailable
 from rostra.fabric.api import (
     Accepted,
     Append,
+    Arrived,
     Blocked,
     Broke,
     Committed,
+    Confirmed,
     Covered,
     Drop,
     Elsewhere,
@@ -54,6 +57,7 @@ from rostra.fabric.api import (
     Now,
     Open,
     PartitionJoined,
+    PassedOn,
     PeerLost,
     PeerReceived,
     Persist,
@@ -65,6 +69,7 @@ from rostra.fabric.api import (
     Send,
     Serving,
     SetTimer,
+    Settled,
     Sync,
     Synced,
     TimerFired,
@@ -76,7 +81,7 @@ from rostra.fabric.api import (
 )
 from rostra.model.ids import ClusterId, NodeId, Partition, RandomSource
 from rostra.safeguards import ALL_ON, Without
-from rostra.wire.messages import Failed, Goodbye, Published
+from rostra.wire.messages import Failed, Goodbye, NodeMessage, Published
 
 SWEEP = "broker/sweep"
 RETENTION = "broker/retention"
@@ -108,12 +113,14 @@ class Broker:
         self.tails = Tails(settings.tail_bytes_max)
         self.delivery = Delivery(settings)
         self.requests = Requests(self)
+        self.topics = TopicRequests(self)
         self.placement = Placement(self)
         self.retention = Retention()
         self.broken: RostraError | None = None
         """Why nothing is acknowledged any more."""
         self.stopping = False
         self._stopped = False
+        self._token = 0
         self._handing_over = False
         self._handed_over = False
         self.now = Now(0, 0)
@@ -207,6 +214,12 @@ class Broker:
                     self.placement.topic_closed(effect)
                 case PartitionJoined():
                     self.placement.joined(effect)
+                case Confirmed():
+                    self.topics.confirmed(effect.token)
+                case PassedOn():
+                    self.requests.passed_on(effect.token, effect.base)
+                case Arrived():
+                    self.requests.arrived(effect)
                 case HandedOver():
                     self._handed_over = True
                 case Ready():
@@ -226,7 +239,8 @@ class Broker:
         self.requests.accepted(effect.token, effect.base, effect.last)
 
     def _refused(self, effect: Refused) -> None:
-        self.requests.refused(effect.token, effect.error)
+        if not self.topics.refused(effect.token, effect.error):
+            self.requests.refused(effect.token, effect.error)
 
     def _synced(self, given: Synced) -> None:
         if self.broken is not None:
@@ -251,13 +265,37 @@ class Broker:
 
     def _release(self, replies: list[Parked], view: tuple[int, ...] = ()) -> None:
         for parked in replies:
-            if self.sessions.answered(parked.conn):
-                self.out.append(Reply(parked.conn, Published(parked.request, parked.base, view)))
+            if self.answered(parked.conn):
+                self.reply(parked.conn, Published(parked.request, parked.base, view))
+
+    def answered(self, conn: Conn) -> bool:
+        """One answer fewer to wait for; False if whoever asked has gone meanwhile."""
+        return conn == PEERS or self.sessions.answered(conn)
+
+    def too_many(self, session: Session) -> LimitExceeded | None:
+        bound = self.settings.requests_per_connection_max
+        return LimitExceeded("requests_per_connection_max", bound) if session.waiting >= bound else None
+
+    def next_token(self) -> int:
+        self._token += 2
+        return self._token
+
+    def reply(self, conn: Conn, message: NodeMessage) -> None:
+        if conn != PEERS:
+            self.out.append(Reply(conn, message))
+        elif isinstance(message, Published):
+            self.ask_fabric(Settled(message.request, message.offset))
+
+    def refuse(self, conn: Conn, request: int, error: RostraError) -> None:
+        if conn == PEERS:
+            self.ask_fabric(Settled(request, -1, error))
+        else:
+            self.out.append(Reply(conn, Failed(request, type(error).__name__, error.carried())))
 
     def fail(self, parked: list[Parked], error: RostraError) -> None:
         for reply in parked:
-            if self.sessions.answered(reply.conn):
-                self.out.append(Reply(reply.conn, Failed(reply.request, type(error).__name__, error.carried())))
+            if self.answered(reply.conn):
+                self.refuse(reply.conn, reply.request, error)
 
     def _truncated(self, partition: Partition, offset: int, generation: int, error: RostraError | None) -> None:
         served = self.catalogue.served(partition)
@@ -283,7 +321,7 @@ class Broker:
         self.out.append(Note("error", "acknowledging stopped", {"error": str(error)}))
         for served in self.catalogue.partitions():
             self.fail(served.give_up(), error)
-        self.requests.broke(error)
+        self.topics.broke(error)
         self.ask_fabric(Broke(error))
 
     # --- connections and time ---
@@ -327,7 +365,11 @@ class Broker:
 
     def _finish(self) -> None:
         """Once nobody waits for an acknowledgement, give away what is owned here, then say goodbye."""
-        if self.requests.waiting() or any(served.awaited for served in self.catalogue.partitions()):
+        if (
+            self.requests.waiting()
+            or self.topics.waiting()
+            or any(served.awaited for served in self.catalogue.partitions())
+        ):
             return
         if not self._handing_over:
             self._handing_over = True

@@ -64,7 +64,7 @@ class Placement:
         """Only when all effects of a step are carried out: the answer says where the new topic is served."""
         opened, self._opened = self._opened, []
         for token, known in opened:
-            self._broker.requests.opened(token, known)
+            self._broker.topics.opened(token, known)
 
     def topic_closed(self, effect: TopicClosed) -> None:
         broker = self._broker
@@ -74,7 +74,7 @@ class Placement:
             for served in known.partitions:
                 broker.fail(served.close(), error)
                 self._end_readers(served, error)
-        broker.requests.closed(effect.token, effect.topic)
+        broker.topics.closed(effect.token, effect.topic)
 
     def joined(self, effect: PartitionJoined) -> None:
         known = self._broker.catalogue.known(effect.topic)

@@ -1,13 +1,13 @@
-"""Answers to client messages. Adding a message to the wire means adding a `case` to `answer`."""
+"""Answers to client messages. Adding a message to the wire means adding a `case` to `answer`.
+
+Connections, publishing and subscribing are here; what concerns topics is in `topics`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-import msgspec
-
-from rostra.broker.api import Conn, Greeted, Reply
-from rostra.broker.catalogue import Asked, KnownTopic
+from rostra.broker.api import Conn, Greeted
 from rostra.broker.control import checkpoint_batch
 from rostra.broker.partition import Parked, ServedPartition
 from rostra.broker.producers import Verdict
@@ -15,47 +15,34 @@ from rostra.broker.sessions import Session
 from rostra.errors import (
     BatchRejected,
     IncompatibleVersion,
-    InvalidTopicName,
     LimitExceeded,
     NodeStopping,
     PeerViolation,
     RostraError,
-    TopicExists,
-    UnknownTopic,
 )
-from rostra.fabric.api import AcksAll, Note, Propose, ProposeDrop, ProposeTopic, TopicSpec
+from rostra.fabric.api import AcksAll, Arrived, Note, PassOn, Propose
 from rostra.model.batch import CHECKPOINT
 from rostra.model.check import BatchLimits, check_produced
-from rostra.model.ids import TopicId, check_topic_name, is_internal, random_id
 from rostra.wire.frames import Violation
 from rostra.wire.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
+    Acks,
     ClientMessage,
     CreateTopic,
     Credit,
     DeleteTopic,
     DescribeTopic,
-    Failed,
     Goodbye,
     Hello,
     ListTopics,
     Locate,
-    Located,
     NodeMessage,
-    PartitionPlace,
-    PartitionState,
     Ping,
     Pong,
     Publish,
     Published,
     Subscribe,
-    Topic,
-    TopicCreated,
-    TopicDescribed,
-    TopicDropped,
-    TopicPage,
-    TopicSettings,
     Unsubscribe,
     Unsubscribed,
     Welcome,
@@ -65,6 +52,17 @@ if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
 FEATURES: tuple[str, ...] = ()
+
+PEERS: Conn = -1
+"""In place of a connection: the publish came from another node, and its answer goes back through the fabric."""
+
+
+class Passing(NamedTuple):
+    """Whose publish is on its way to another node."""
+
+    conn: Conn
+    request: int
+    acks: Acks
 
 
 class Requests:
@@ -79,14 +77,12 @@ class Requests:
             records_max=settings.batch_records_max,
             timestamp_ahead_us_max=settings.timestamp_ahead_max_ms * 1000,
         )
-        self._token = 0
-        self._making: dict[str, list[Asked]] = {}
-        self._made: dict[int, str] = {}
-        self._dropping: dict[int, Asked] = {}
+        self._passing: dict[int, Passing] = {}
+        self._proposed = 0
         self._place: tuple[int, int] | RostraError | None = None
 
     def waiting(self) -> bool:
-        return bool(self._making or self._dropping)
+        return bool(self._passing)
 
     def answer(self, conn: Conn, message: ClientMessage, payload: bytearray | None) -> None:
         session = self._broker.sessions.get(conn)
@@ -112,27 +108,22 @@ class Requests:
                 self._unsubscribe(conn, message)
             case Hello():
                 self._hello(conn, session, message)
-            case Locate():
-                self._locate(conn, session, message)
+            case Locate() | DescribeTopic() | ListTopics():
+                self._broker.topics.look_up(conn, session, message)
             case CreateTopic():
-                self._create(conn, session, message)
+                self._broker.topics.create(conn, session, message)
             case DeleteTopic():
-                self._delete(conn, session, message)
-            case ListTopics():
-                topics, more = self._broker.catalogue.page(message.after, message.limit)
-                self._reply(conn, TopicPage(message.request, topics, more))
-            case DescribeTopic():
-                self._describe(conn, message)
+                self._broker.topics.delete(conn, session, message)
             case Goodbye():
                 self._broker.hang_up(conn, message.reason)
             case _:
                 assert_never(message)
 
     def _reply(self, conn: Conn, message: NodeMessage) -> None:
-        self._broker.out.append(Reply(conn, message))
+        self._broker.reply(conn, message)
 
     def _fail(self, conn: Conn, request: int, error: RostraError) -> None:
-        self._reply(conn, Failed(request, type(error).__name__, error.carried()))
+        self._broker.refuse(conn, request, error)
 
     def _violated(self, conn: Conn, reason: Violation, detail: str) -> None:
         error = PeerViolation(reason, detail)
@@ -187,6 +178,9 @@ class Requests:
         if error is not None:
             self._fail(conn, message.request, error)
             return
+        if not served.owner:
+            self._pass_on(conn, session, served, message, payload)
+            return
         try:
             produced = check_produced(payload, limits=self._limits, now_us=broker.now.wall_us)
         except BatchRejected as rejected:
@@ -216,13 +210,7 @@ class Requests:
             return NodeStopping()
         if served.blocked is not None:
             return served.blocked
-        if not served.owner:
-            return broker.placement.not_owner(served)
-        return self._too_many(session)
-
-    def _too_many(self, session: Session) -> LimitExceeded | None:
-        bound = self._broker.settings.requests_per_connection_max
-        return LimitExceeded("requests_per_connection_max", bound) if session.waiting >= bound else None
+        return broker.too_many(session)
 
     def _order(self, served: ServedPartition, batch: bytearray) -> tuple[int, int] | RostraError:
         """Gives the batch its offsets; begins a new segment before it when the last one is full."""
@@ -236,31 +224,58 @@ class Requests:
 
     def _propose(self, served: ServedPartition, batch: bytearray, flags: int) -> tuple[int, int] | RostraError:
         self._place = None
-        self._broker.ask_fabric(Propose(self._next_token(), served.partition, batch, flags))
+        self._proposed = self._broker.next_token()
+        self._broker.ask_fabric(Propose(self._proposed, served.partition, batch, flags))
         placed: tuple[int, int] | RostraError | None = self._place
         assert placed is not None, "a fabric answers a proposal in the same step"
         return placed
 
     def accepted(self, token: int, base: int, last: int) -> None:
-        assert token == self._token
+        assert token == self._proposed
         self._place = (base, last)
 
     def refused(self, token: int, error: RostraError) -> None:
-        name = self._made.pop(token, None)
-        if name is not None:
-            self._fail_all(self._making.pop(name), error)
+        passing = self._passing.pop(token, None)
+        if passing is not None:
+            if self._broker.answered(passing.conn):
+                self._fail(passing.conn, passing.request, error)
             return
-        dropping = self._dropping.pop(token, None)
-        if dropping is not None:
-            self._fail_all([dropping], error)
-            return
-        assert token == self._token
+        assert token == self._proposed
         self._place = error
+
+    # --- publishes that travel between nodes ---
+
+    def _pass_on(
+        self, conn: Conn, session: Session, served: ServedPartition, message: Publish, batch: bytearray
+    ) -> None:
+        """Another node owns the partition: the fabric takes the batch there, or the client is told to."""
+        broker = self._broker
+        if conn == PEERS or not broker.fabric.guarantees.passes_on:
+            # What was passed on once and finds no owner goes back: the node it came from knows better where to try.
+            self._fail(conn, message.request, broker.placement.not_owner(served))
+            return
+        token = broker.next_token()
+        session.waiting += 1
+        self._passing[token] = Passing(conn, message.request, message.acks)
+        broker.ask_fabric(PassOn(token, served.partition, batch, message.acks))
+
+    def passed_on(self, token: int, base: int) -> None:
+        passing = self._passing.pop(token)
+        if self._broker.answered(passing.conn) and passing.acks != "none":
+            self._reply(passing.conn, Published(passing.request, base))
+
+    def arrived(self, effect: Arrived) -> None:
+        """A peer passed a publish on to this node: it is judged and ordered like any other."""
+        partition = effect.partition
+        message = Publish(effect.token, partition.topic, partition.index, effect.acks)
+        self._publish(PEERS, Session(self._broker.now.mono_us), message, effect.batch)
 
     def _park(
         self, conn: Conn, session: Session, served: ServedPartition, message: Publish, base: int, last: int
     ) -> None:
         if message.acks == "none":
+            if conn == PEERS:
+                self._reply(conn, Published(message.request, base))
             return
         if message.acks == "owner":
             safe, waiting = served.synced, served.waiting_sync
@@ -274,10 +289,6 @@ class Requests:
             return
         session.waiting += 1
         served.park(Parked(last, conn, message.request, base), waiting)
-
-    def _next_token(self) -> int:
-        self._token += 2
-        return self._token
 
     # --- subscribing ---
 
@@ -306,124 +317,3 @@ class Requests:
         # The node may have ended it at the same moment: the answer is the same, nothing more is pushed.
         self._broker.delivery.close(conn, message.subscription)
         self._reply(conn, Unsubscribed(message.request, message.subscription))
-
-    # --- topics ---
-
-    def _locate(self, conn: Conn, session: Session, message: Locate) -> None:
-        known = self._broker.catalogue.named(message.name)
-        if known is not None:
-            self._located(conn, message.request, known)
-        elif message.create and self._broker.settings.auto_create:
-            self._make(session, Asked(conn, message.request, lookup=True), message.name, TopicSettings())
-        else:
-            self._fail(conn, message.request, UnknownTopic(message.name))
-
-    def _located(self, conn: Conn, request: int, known: KnownTopic) -> None:
-        places = tuple(_place(known.topic, served) for served in known.partitions)
-        self._reply(conn, Located(request, known.topic, places))
-
-    def _create(self, conn: Conn, session: Session, message: CreateTopic) -> None:
-        if self._broker.catalogue.named(message.name) is not None or message.name in self._making:
-            self._fail(conn, message.request, TopicExists(message.name))
-        else:
-            self._make(session, Asked(conn, message.request, lookup=False), message.name, message.settings)
-
-    def _make(self, session: Session, asked: Asked, name: str, settings: TopicSettings) -> None:
-        broker = self._broker
-        error = self._no_topic(name) or self._too_many(session)
-        if error is not None:
-            self._fail(asked.conn, asked.request, error)
-            return
-        session.waiting += 1
-        if name in self._making:
-            self._making[name].append(asked)
-            return
-        token = self._next_token()
-        self._making[name] = [asked]
-        self._made[token] = name
-        topic = TopicId(random_id(broker.source))
-        spec = TopicSpec(topic, name, settings.partitions, msgspec.msgpack.encode(settings))
-        broker.ask_fabric(ProposeTopic(token, spec, settings.segment_bytes))
-
-    def _no_topic(self, name: str) -> RostraError | None:
-        """Why no topic of this name can be made now."""
-        broker = self._broker
-        try:
-            check_topic_name(name)
-        except InvalidTopicName as error:
-            return error
-        if is_internal(name):
-            return InvalidTopicName(name, "names that begin with '_' are for Rostra itself")
-        if len(broker.catalogue) + len(self._making) >= broker.settings.topics_max:
-            return LimitExceeded("topics_max", broker.settings.topics_max)
-        if broker.broken is not None:
-            return broker.broken
-        return NodeStopping() if broker.stopping else None
-
-    def opened(self, token: int | None, known: KnownTopic) -> None:
-        name = self._made.pop(token, None) if token is not None else None
-        if name is None:
-            return
-        for asked in self._making.pop(name):
-            if not self._broker.sessions.answered(asked.conn):
-                continue
-            if asked.lookup:
-                self._located(asked.conn, asked.request, known)
-            else:
-                self._reply(asked.conn, TopicCreated(asked.request, known.topic))
-
-    def _delete(self, conn: Conn, session: Session, message: DeleteTopic) -> None:
-        broker = self._broker
-        known = broker.catalogue.named(message.name)
-        if known is None:
-            self._fail(conn, message.request, UnknownTopic(message.name))
-            return
-        error = broker.broken or self._too_many(session)
-        if error is not None:
-            self._fail(conn, message.request, error)
-            return
-        session.waiting += 1
-        token = self._next_token()
-        self._dropping[token] = Asked(conn, message.request, lookup=False)
-        broker.ask_fabric(ProposeDrop(token, TopicId(known.topic.topic)))
-
-    def closed(self, token: int | None, topic: int) -> None:
-        asked = self._dropping.pop(token, None) if token is not None else None
-        if asked is not None and self._broker.sessions.answered(asked.conn):
-            self._reply(asked.conn, TopicDropped(asked.request, topic))
-
-    def broke(self, error: RostraError) -> None:
-        waiting = [asked for making in self._making.values() for asked in making]
-        self._fail_all([*waiting, *self._dropping.values()], error)
-        self._making.clear()
-        self._dropping.clear()
-        self._made.clear()
-
-    def _fail_all(self, waiting: list[Asked], error: RostraError) -> None:
-        for asked in waiting:
-            if self._broker.sessions.answered(asked.conn):
-                self._fail(asked.conn, asked.request, error)
-
-    def _describe(self, conn: Conn, message: DescribeTopic) -> None:
-        known = self._broker.catalogue.named(message.name)
-        if known is None:
-            self._fail(conn, message.request, UnknownTopic(message.name))
-            return
-        states = tuple(
-            PartitionState(
-                served.partition.index,
-                served.first,
-                served.commit,
-                served.end,
-                served.bytes,
-                served.epoch,
-                "damaged" if served.blocked is not None else "serving",
-            )
-            for served in known.partitions
-        )
-        self._reply(conn, TopicDescribed(message.request, known.topic, states))
-
-
-def _place(topic: Topic, served: ServedPartition) -> PartitionPlace:
-    own = served.partition.topic
-    return PartitionPlace(served.partition.index, served.address, served.epoch, 0 if own == topic.topic else own)

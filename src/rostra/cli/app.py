@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 
@@ -109,11 +110,15 @@ def _wrong_use(wrong: typer.TyperException) -> int:
 
 def _of_the_system(error: OSError) -> tuple[str, str]:
     what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    if isinstance(error, socket.gaierror):
+        return what, "give an address of this machine with --listen, such as 127.0.0.1:7400"
     match error.errno:
         case errno.EADDRINUSE:
             return what, "another process listens there: stop it, or choose another address with --listen or --metrics"
         case errno.EADDRNOTAVAIL:
             return what, "this machine has no such address: choose another with --listen or --metrics"
+        case errno.ENOENT | errno.EEXIST | errno.ENOTDIR | errno.EISDIR:
+            return what, "name a directory that is there or can be made; for a node that is --data"
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return what, "choose a place you may write to, or change its permissions"
         case errno.ENOSPC:

@@ -60,8 +60,7 @@ class Configuration:
 
     def resolve(self, setting: Setting) -> Resolved:
         if setting.name in self._flags:
-            option = "--" + setting.name.replace("_", "-")
-            return Resolved(setting, _parsed(setting, self._flags[setting.name], option), "flag")
+            return Resolved(setting, _parsed(setting, self._flags[setting.name], setting.option), "flag")
         if setting.variable in self._environment:
             written = self._environment[setting.variable]
             return Resolved(setting, _parsed(setting, written, setting.variable), setting.variable)

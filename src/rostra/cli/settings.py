@@ -35,6 +35,13 @@ class Setting(msgspec.Struct, frozen=True):
     def variable(self) -> str:
         return PREFIX + self.name.upper()
 
+    @property
+    def option(self) -> str:
+        """As it is given on the command line, where a unit may stand behind the number."""
+        if self.section == "limits":
+            return f"--limit {self.name}"
+        return "--" + self.name.removesuffix("_ms").replace("_", "-")
+
 
 def text(given: object) -> Value:
     if not isinstance(given, str) or not given:

@@ -11,17 +11,18 @@ from rostra.wire.frames import FROM_NODE, FrameReader
 from rostra.wire.messages import NodeMessage
 
 if TYPE_CHECKING:
-    from rostra.client.aio import Client
+    from rostra.client.aio_driver import Driver
 
 FRAME_BYTES_MAX = 64 << 20
 SEND_BUFFER_BYTES = 1 << 20
+LAST_WORDS_S = 2.0
 
 
 class Connection(asyncio.BufferedProtocol):
     """One socket, received straight into the frame reader's buffer."""
 
-    def __init__(self, client: Client, number: int) -> None:
-        self._client = client
+    def __init__(self, driver: Driver, number: int) -> None:
+        self._driver = driver
         self._number = number
         self._reader: FrameReader[NodeMessage] = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
         self.transport: asyncio.Transport | None = None
@@ -33,7 +34,7 @@ class Connection(asyncio.BufferedProtocol):
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._client._opened(self._number)
+        self._driver.opened(self._number)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.room()
@@ -42,21 +43,24 @@ class Connection(asyncio.BufferedProtocol):
         try:
             messages = self._reader.took(nbytes)
         except PeerViolation as violation:
-            self._client._lost(self._number, str(violation))
+            self._driver.lost(self._number, str(violation))
             self.close()
             return
         if messages:
-            self._client._received(self._number, messages)
+            self._driver.received(self._number, messages)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._client._lost(self._number, str(exc) if exc else "closed by the node")
+        self._driver.lost(self._number, str(exc) if exc else "closed by the node")
 
     def pause_writing(self) -> None:
-        self._client._congested(self._number)
+        self._driver.congested(self._number)
 
     def resume_writing(self) -> None:
-        self._client._drained(self._number)
+        self._driver.drained(self._number)
 
     def close(self) -> None:
         if self.transport is not None:
             self.transport.close()
+            if self.transport.get_write_buffer_size():
+                # Closing sends what is left first, and a node that does not answer takes nothing.
+                asyncio.get_running_loop().call_later(LAST_WORDS_S, self.transport.abort)

@@ -16,7 +16,7 @@ from rostra.errors import ClientClosed, LimitExceeded, RostraError
 from rostra.model.encode import Headers
 
 if TYPE_CHECKING:
-    from rostra.client.aio import Client
+    from rostra.client.aio_driver import Driver
 
 
 class Producer:
@@ -31,12 +31,12 @@ class Producer:
 
     def __init__(
         self,
-        client: Client,
+        driver: Driver,
         topic: str,
         settings: ProducerSettings,
         on_ack: Callable[[Acknowledged], None] | None,
     ) -> None:
-        self._client = client
+        self._driver = driver
         self._topic = topic
         self._settings = settings
         self._batch_bytes = settings.batch_bytes
@@ -49,12 +49,13 @@ class Producer:
     async def open(self) -> Self:
         """Find the topic; `async with` and `await` do it too."""
         if self._state is None:
-            client = self._client
-            call, answer = client._new_call()
-            state = client._core.open_producer(_now_us(), call, self._topic, self._settings)
-            await client._answered(answer)
+            driver = self._driver
+            call, answer = driver.new_call()
+            state = driver.core.open_producer(_now_us(), call, self._topic, self._settings)
+            driver.run()
+            await answer
             self._state = state
-            client._producers[state.number] = self
+            driver.producers[state.number] = self
         return self
 
     def __await__(self) -> Generator[object, None, Self]:
@@ -78,16 +79,16 @@ class Producer:
     async def close(self) -> None:
         """Flush, and give up the producer."""
         try:
-            if self._state is not None and not self._client._core.closed:
+            if self._state is not None and not self._driver.core.closed:
                 await self.flush()
         finally:
             self._forget()
 
     def _forget(self) -> None:
         if self._state is not None:
-            self._client._producers.pop(self._state.number, None)
-            self._client._core.close_producer(self._state)
-            self._client._run()
+            self._driver.producers.pop(self._state.number, None)
+            self._driver.core.close_producer(self._state)
+            self._driver.run()
 
     # --- records -------------------------------------------------------------------------------------
 
@@ -148,8 +149,8 @@ class Producer:
 
     def _left(self) -> bool:
         """Carry out what a record caused: True if a batch left; otherwise it will at the end of the turn."""
-        if not self._client._core.idle:
-            self._client._run()
+        if not self._driver.core.idle:
+            self._driver.run()
             return True
         if not self._turning:
             if self._state is not None and self._state.ended is not None:
@@ -170,8 +171,8 @@ class Producer:
             if state.full:
                 await self._give_way()
             at = state.add_many(_now_us(), values, at)
-            if not self._client._core.idle:
-                self._client._run()
+            if not self._driver.core.idle:
+                self._driver.run()
         if not self._turning:
             self._schedule_turn()
 
@@ -179,9 +180,8 @@ class Producer:
         """Return when all records given so far are acknowledged; raise the first error if some were given up."""
         if self._state is None:
             raise ClientClosed()
-        call, answer = self._client._new_call()
-        self._state.flush(_now_us(), call)
-        await self._client._answered(answer)
+        state = self._state
+        await self._driver.call(lambda call: state.flush(_now_us(), call))
 
     # --- counters ------------------------------------------------------------------------------------
 
@@ -199,21 +199,19 @@ class Producer:
 
     def _schedule_turn(self) -> None:
         self._turning = True
-        loop = self._client._loop
-        assert loop is not None
-        loop.call_soon(self._turn)
+        self._driver.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._turning = False
         if self._state is not None:
             self._state.turn(_now_us())
-            self._client._run()
+            self._driver.run()
 
     async def _give_way(self) -> None:
         state = self._state
         assert state is not None
         while state.full:
-            await asyncio.shield(self._client._room_for(state.number))
+            await asyncio.shield(self._driver.room_for(state.number))
 
 
 def _now_us() -> int:

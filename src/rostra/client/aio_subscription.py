@@ -16,7 +16,31 @@ from rostra.errors import ClientClosed, RostraError
 from rostra.model.decode import Record
 
 if TYPE_CHECKING:
-    from rostra.client.aio import Client
+    from rostra.client.aio_driver import Driver
+
+
+class Inbox:
+    """What was delivered and not yet taken; the driver fills it."""
+
+    __slots__ = ("error", "ready", "waiter")
+
+    def __init__(self) -> None:
+        self.ready: deque[Delivered] = deque()
+        self.error: RostraError | None = None
+        self.waiter: asyncio.Future[None] | None = None
+
+    def deliver(self, batches: tuple[Delivered, ...]) -> None:
+        self.ready.extend(batches)
+        self.wake()
+
+    def finish(self, error: RostraError) -> None:
+        self.error = error
+        self.wake()
+
+    def wake(self) -> None:
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
 
 class Subscription:
@@ -26,16 +50,14 @@ class Subscription:
     stopped; it ends with an error when it cannot.
     """
 
-    def __init__(self, client: Client, topic: str, start: Start, partition: int | None, credit_bytes: int) -> None:
-        self._client = client
+    def __init__(self, driver: Driver, topic: str, start: Start, partition: int | None, credit_bytes: int) -> None:
+        self._driver = driver
         self.topic = topic
         self._start = start
         self._partition = partition
         self._credit_bytes = credit_bytes
         self._state: Subscribing | None = None
-        self._ready: deque[Delivered] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: RostraError | None = None
+        self._inbox = Inbox()
         self._over = False
         self._records: AsyncIterator[Record] | None = None
         self._positions: dict[int, int] = {}
@@ -45,17 +67,16 @@ class Subscription:
     async def open(self) -> Self:
         """Subscribe; `async with`, `await` and the first iteration do it too."""
         if self._state is None:
-            client = self._client
-            call, answer = client._new_call()
-            state = client._core.subscribe(
-                _now_us(), call, self.topic, self._start, self._partition, self._credit_bytes
-            )
-            client._subscriptions[state.number] = self
+            driver = self._driver
+            call, answer = driver.new_call()
+            state = driver.core.subscribe(_now_us(), call, self.topic, self._start, self._partition, self._credit_bytes)
+            driver.inboxes[state.number] = self._inbox
             self._state = state
             try:
-                await client._answered(answer)
+                driver.run()
+                await answer
             except BaseException:
-                client._subscriptions.pop(state.number, None)
+                driver.inboxes.pop(state.number, None)
                 self._over = True
                 raise
         return self
@@ -76,14 +97,13 @@ class Subscription:
         if self._state is None or self._over:
             return
         self._over = True
-        self._ready.clear()
-        self._wake()
-        self._client._subscriptions.pop(self._state.number, None)
-        if self._client._core.closed:
+        self._inbox.ready.clear()
+        self._inbox.wake()
+        self._driver.inboxes.pop(self._state.number, None)
+        if self._driver.core.closed:
             return
-        call, answer = self._client._new_call()
-        self._client._core.unsubscribe(_now_us(), call, self._state)
-        await self._client._answered(answer)
+        state = self._state
+        await self._driver.call(lambda call: self._driver.core.unsubscribe(_now_us(), call, state))
 
     # --- reading -------------------------------------------------------------------------------------
 
@@ -95,7 +115,7 @@ class Subscription:
         """
         await self.open()
         while True:
-            while self._ready:
+            while self._inbox.ready:
                 delivered = self._take()
                 self._positions[delivered.partition] = delivered.next_offset
                 yield delivered
@@ -114,7 +134,7 @@ class Subscription:
         await self.open()
         positions = self._positions
         while True:
-            while self._ready:
+            while self._inbox.ready:
                 delivered = self._take()
                 partition = delivered.partition
                 for record in delivered.records():
@@ -130,21 +150,21 @@ class Subscription:
         """Wait for batches; False when there will be none."""
         if self._over:
             return False
-        if self._error is not None:
+        if self._inbox.error is not None:
             self._over = True
-            if isinstance(self._error, ClientClosed):
+            if isinstance(self._inbox.error, ClientClosed):
                 return False
-            raise self._error
-        self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
+            raise self._inbox.error
+        waiter = self._inbox.waiter = asyncio.get_running_loop().create_future()
+        await waiter
         return True
 
     def _take(self) -> Delivered:
-        delivered = self._ready.popleft()
+        delivered = self._inbox.ready.popleft()
         assert self._state is not None
-        self._client._core.taken(self._state, delivered.partition, delivered.bytes)
-        if not self._client._core.idle:
-            self._client._run()
+        self._driver.core.taken(self._state, delivered.partition, delivered.bytes)
+        if not self._driver.core.idle:
+            self._driver.run()
         return delivered
 
     # --- where it stands -----------------------------------------------------------------------------
@@ -154,7 +174,7 @@ class Subscription:
         """By partition, the offset behind the last record handed out."""
         if self._state is None:
             return {}
-        return {**self._state.positions(self._ready), **self._positions}
+        return {**self._state.positions(self._inbox.ready), **self._positions}
 
     @property
     def next_offset(self) -> int:
@@ -166,21 +186,6 @@ class Subscription:
     def lag(self) -> int:
         """How many offsets lie between the records handed out and the end, as last heard."""
         return 0 if self._state is None else self._state.lag(self.positions)
-
-    # --- from the client -----------------------------------------------------------------------------
-
-    def _delivered(self, batches: tuple[Delivered, ...]) -> None:
-        self._ready.extend(batches)
-        self._wake()
-
-    def _finished(self, error: RostraError) -> None:
-        self._error = error
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
 
 def _now_us() -> int:

@@ -11,51 +11,20 @@ one client safe to share, but a thread that waits for records holds it; give eac
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from random import Random, SystemRandom
-from threading import RLock
-from time import monotonic_ns, sleep, time_ns
-from types import EllipsisType, TracebackType
-from typing import Self, assert_never
+from types import TracebackType
+from typing import Self
 
+from rostra.client.blocking_driver import Driver, now_us
 from rostra.client.blocking_producer import Producer
-from rostra.client.blocking_socket import SLICE_US, BlockingSocket
 from rostra.client.blocking_subscription import Subscription
-from rostra.client.core import Core
 from rostra.client.core.core import CREDIT_BYTES
-from rostra.client.core.effects import (
-    Ack,
-    Acknowledged,
-    ClientEffect,
-    Deliver,
-    Dial,
-    Done,
-    Fail,
-    Finish,
-    HangUp,
-    Refused,
-    Result,
-    Resume,
-    Tell,
-    TopicDescription,
-    Write,
-)
+from rostra.client.core.effects import Ack, Acknowledged, TopicDescription
 from rostra.client.core.events import ClientEvent
-from rostra.client.core.options import (
-    DEFAULT_ADDRESS,
-    Options,
-    ProducerSettings,
-    Start,
-    codec_named,
-    host_and_port,
-)
-from rostra.client.reasons import reason_of
-from rostra.errors import ClientClosed, PeerViolation, RostraError, TopicExists, UnknownTopic
+from rostra.client.core.options import DEFAULT_ADDRESS, Options, ProducerSettings, Start, codec_named
+from rostra.errors import TopicExists, UnknownTopic
 from rostra.model.encode import Headers
 from rostra.wire.messages import Acks, Topic, TopicSettings
-
-EVENTS_KEPT_MAX = 1000
 
 
 class Client:
@@ -65,39 +34,14 @@ class Client:
     >>> client.create_topic("orders", partitions=4, if_not_exists=True)  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        options: Options,
-        on_event: Callable[[ClientEvent], None] | None = None,
-        random: Random | None = None,
-    ) -> None:
-        self._core = Core(options, random or SystemRandom(), time_ns() // 1000 - now_us())
-        self._lock = RLock()
-        self._socket: BlockingSocket | None = None
-        self._answers: dict[int, Result | RostraError | EllipsisType] = {}
-        self._last_call = 0
-        self._producers: dict[int, Producer] = {}
-        self._subscriptions: dict[int, Subscription] = {}
-        self._on_event = on_event
-        self._events: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT_MAX)
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
 
     # --- opening and closing -------------------------------------------------------------------------
 
-    def _start(self) -> Self:
-        with self._lock:
-            try:
-                self._call(lambda call: self._core.start(now_us(), call))
-            except BaseException:
-                self.close()
-                raise
-        return self
-
     def close(self) -> None:
         """End the connection; subscriptions end, and what is not acknowledged fails with `ClientClosed`."""
-        with self._lock:
-            self._core.close(now_us())
-            self._run()
-            self._hang_up()
+        self._driver.close()
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +54,7 @@ class Client:
     @property
     def connected(self) -> bool:
         """As last heard."""
-        return self._core.link.up
+        return self._driver.core.link.up
 
     # --- topics --------------------------------------------------------------------------------------
 
@@ -131,7 +75,7 @@ class Client:
         """
         settings = TopicSettings(partitions, replicas, retention_ms, retention_bytes, segment_bytes)
         try:
-            topic = self._call(lambda call: self._core.create_topic(now_us(), call, name, settings))
+            topic = self._driver.call(lambda call: self._driver.core.create_topic(now_us(), call, name, settings))
         except TopicExists:
             if not if_not_exists:
                 raise
@@ -143,19 +87,19 @@ class Client:
     def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
         """Its records are gone, and its subscriptions end with `TopicDeleted`."""
         try:
-            self._call(lambda call: self._core.delete_topic(now_us(), call, name))
+            self._driver.call(lambda call: self._driver.core.delete_topic(now_us(), call, name))
         except UnknownTopic:
             if not if_exists:
                 raise
 
     def list_topics(self) -> tuple[Topic, ...]:
-        topics = self._call(lambda call: self._core.list_topics(now_us(), call))
+        topics = self._driver.call(lambda call: self._driver.core.list_topics(now_us(), call))
         assert isinstance(topics, tuple)
         return topics
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Its settings, and how far each partition reaches."""
-        described = self._call(lambda call: self._core.describe_topic(now_us(), call, name))
+        described = self._driver.call(lambda call: self._driver.core.describe_topic(now_us(), call, name))
         assert isinstance(described, TopicDescription)
         return described
 
@@ -177,10 +121,11 @@ class Client:
         >>> client.publish("orders", b"milk", key=b"customer-7").offset  # doctest: +SKIP
         41
         """
-        with self._lock:
-            call = self._new_call()
+        driver = self._driver
+        with driver.lock:
+            call = driver.new_call()
             now = now_us()
-            producing = self._core.publish(
+            producing = driver.core.publish(
                 now,
                 call,
                 topic,
@@ -191,9 +136,9 @@ class Client:
                 partition=partition,
                 acks=acks,
             )
-            if self._core.idle:
+            if driver.core.idle:
                 producing.turn(now)
-            ack = self._answer(call)
+            ack = driver.answer(call)
         assert isinstance(ack, Ack)
         return ack
 
@@ -216,7 +161,7 @@ class Client:
         ...         producer.send(line)
         """
         settings = ProducerSettings(acks, batch_bytes, linger_ms, window_bytes, codec_named(codec), partition)
-        return Producer(self, topic, settings, on_ack)
+        return Producer(self._driver, topic, settings, on_ack)
 
     # --- subscribing ---------------------------------------------------------------------------------
 
@@ -234,7 +179,7 @@ class Client:
         ...     for record in records:
         ...         print(record.value)
         """
-        return Subscription(self, topic, start, partition, credit_bytes)
+        return Subscription(self._driver, topic, start, partition, credit_bytes)
 
     # --- events --------------------------------------------------------------------------------------
 
@@ -244,170 +189,9 @@ class Client:
         >>> for event in client.events():  # doctest: +SKIP
         ...     print(event)
         """
-        while self._events:
-            yield self._events.popleft()
-
-    # --- calls ---------------------------------------------------------------------------------------
-
-    def _call(self, begin: Callable[[int], object]) -> Result:
-        with self._lock:
-            call = self._new_call()
-            begin(call)
-            return self._answer(call)
-
-    def _new_call(self) -> int:
-        if self._core.closed:
-            raise ClientClosed()
-        self._last_call += 1
-        return self._last_call
-
-    def _answer(self, call: int) -> Result:
-        """Drive the core until the call is answered."""
-        answers = self._answers
-        answers[call] = Ellipsis
-        try:
-            self._run()
-            while answers[call] is Ellipsis:
-                self._step(None)
-            answer = answers[call]
-        finally:
-            del answers[call]
-        if isinstance(answer, RostraError):
-            raise answer
-        return answer  # type: ignore[return-value]
-
-    def _step(self, due_us: int | None) -> None:
-        """Wait for one thing to happen: something received, a timer, the caller's time."""
-        with self._lock:
-            try:
-                self._step_once(due_us)
-            except Exception:
-                raise
-            except BaseException:
-                # Interrupted anywhere: bytes may be lost between the socket and the core. A new connection is certain.
-                self._lost("interrupted")
-                raise
-
-    def _step_once(self, due_us: int | None) -> None:
-        core = self._core
-        now = now_us()
-        timer_us = core.deadline_us()
-        if timer_us is not None and timer_us <= now:
-            # First what lies in the socket: a node is not silent if we did not listen.
-            while self._receive(0):
-                pass
-            now = now_us()
-            core.set_wall_offset(time_ns() // 1000 - now)
-            core.tick(now)
-            self._run()
-            return
-        wait_us = SLICE_US if timer_us is None else timer_us - now
-        if due_us is not None:
-            wait_us = min(wait_us, due_us - now)
-        if self._socket is None:
-            sleep(max(min(wait_us, SLICE_US), 0) / 1_000_000)
-        else:
-            self._receive(wait_us)
-
-    def _receive(self, wait_us: int) -> bool:
-        if self._socket is None:
-            return False
-        try:
-            messages = self._socket.read(wait_us)
-        except (OSError, PeerViolation) as error:
-            self._lost(reason_of(error))
-            return False
-        now = now_us()
-        number = self._core.link.number
-        for message, payload in messages:
-            self._core.received(now, number, message, payload)
-        if self._core.link.congested and self._socket is not None and not self._socket.congested:
-            self._core.drained(number)
-        self._run()
-        return bool(messages)
-
-    def _lost(self, reason: str) -> None:
-        self._hang_up()
-        self._core.lost(now_us(), self._core.link.number, reason)
-        self._run()
-
-    # --- effects -------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        """Carry out the effects, and those they cause; the application's callbacks come last."""
-        callbacks: list[Callable[[], None]] = []
-        while not self._core.idle:
-            for effect in self._core.take():
-                self._carry_out(effect, callbacks)
-        for callback in callbacks:
-            callback()
-
-    def _carry_out(self, effect: ClientEffect, callbacks: list[Callable[[], None]]) -> None:
-        match effect:
-            case Write():
-                self._write(effect)
-            case Done():
-                if effect.call in self._answers:
-                    self._answers[effect.call] = effect.result
-            case Fail():
-                if effect.call in self._answers:
-                    self._answers[effect.call] = effect.error
-            case Acknowledged():
-                producer = self._producers.get(effect.producer)
-                if producer is not None and producer.on_ack is not None:
-                    on_ack = producer.on_ack
-                    callbacks.append(lambda: on_ack(effect))
-            case Deliver():
-                subscription = self._subscriptions.get(effect.subscription)
-                if subscription is not None:
-                    subscription._delivered(effect.batches)
-            case Finish():
-                subscription = self._subscriptions.pop(effect.subscription, None)
-                if subscription is not None:
-                    subscription._finished(effect.error)
-            case Dial():
-                self._dial(effect)
-            case HangUp():
-                self._hang_up()
-            case Tell():
-                self._events.append(effect.event)
-                if self._on_event is not None:
-                    on_event, event = self._on_event, effect.event
-                    callbacks.append(lambda: on_event(event))
-            case Resume() | Refused():
-                # Whoever waits for room looks for itself; the producer remembers its first error for `flush`.
-                pass
-            case _:
-                assert_never(effect)
-
-    def _write(self, effect: Write) -> None:
-        if self._socket is None or effect.link != self._core.link.number:
-            return
-        try:
-            self._socket.write(effect.buffers)
-        except OSError as error:
-            self._hang_up()
-            self._core.lost(now_us(), effect.link, reason_of(error))
-            return
-        if self._socket.congested:
-            self._core.congested(effect.link)
-
-    def _dial(self, effect: Dial) -> None:
-        self._hang_up()
-        host, port = host_and_port(effect.address)
-        due_us = self._core.deadline_us()
-        timeout_s = 0.001 if due_us is None else max((due_us - now_us()) / 1_000_000, 0.001)
-        try:
-            self._socket = BlockingSocket(host, port, timeout_s)
-        except OSError as error:
-            self._core.lost(now_us(), effect.link, reason_of(error))
-        else:
-            self._core.opened(now_us(), effect.link)
-
-    def _hang_up(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        events = self._driver.events
+        while events:
+            yield events.popleft()
 
 
 def connect(
@@ -436,8 +220,6 @@ def connect(
         backoff_ms,
         backoff_ms_max,
     )
-    return Client(options, on_event)._start()
-
-
-def now_us() -> int:
-    return monotonic_ns() // 1000
+    driver = Driver(options, on_event)
+    driver.start()
+    return Client(driver)

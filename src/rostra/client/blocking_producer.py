@@ -15,7 +15,7 @@ from rostra.errors import ClientClosed, LimitExceeded, RostraError
 from rostra.model.encode import Headers
 
 if TYPE_CHECKING:
-    from rostra.client.blocking import Client
+    from rostra.client.blocking_driver import Driver
 
 LOOK_EVERY_US = 500
 """How often a stream of records looks for acknowledgements, which costs a system call, before its batch is full."""
@@ -33,17 +33,17 @@ class Producer:
 
     def __init__(
         self,
-        client: Client,
+        driver: Driver,
         topic: str,
         settings: ProducerSettings,
         on_ack: Callable[[Acknowledged], None] | None,
     ) -> None:
-        self._client = client
+        self._driver = driver
         self._topic = topic
         self._settings = settings
         self._batch_bytes = settings.batch_bytes
         self._state: Producing | None = None
-        self._lock = client._lock
+        self._lock = driver.lock
         self._look_at_us = 0
         self.on_ack = on_ack
 
@@ -52,13 +52,13 @@ class Producer:
     def open(self) -> Self:
         """Find the topic; `with` and the first record do it too."""
         if self._state is None:
-            client = self._client
-            with client._lock:
-                call = client._new_call()
-                state = client._core.open_producer(_now_us(), call, self._topic, self._settings)
-                client._answer(call)
+            driver = self._driver
+            with driver.lock:
+                call = driver.new_call()
+                state = driver.core.open_producer(_now_us(), call, self._topic, self._settings)
+                driver.answer(call)
                 self._state = state
-                client._producers[state.number] = self
+                driver.producers[state.number] = self
         return self
 
     def __enter__(self) -> Self:
@@ -79,17 +79,17 @@ class Producer:
     def close(self) -> None:
         """Flush, and give up the producer."""
         try:
-            if self._state is not None and not self._client._core.closed:
+            if self._state is not None and not self._driver.core.closed:
                 self.flush()
         finally:
             self._forget()
 
     def _forget(self) -> None:
         if self._state is not None:
-            with self._client._lock:
-                self._client._producers.pop(self._state.number, None)
-                self._client._core.close_producer(self._state)
-                self._client._run()
+            with self._lock:
+                self._driver.producers.pop(self._state.number, None)
+                self._driver.core.close_producer(self._state)
+                self._driver.run()
 
     # --- records -------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Producer:
         with self._lock:
             state = self._opened()
             if state.full:
-                self._client._receive(0)
+                self._driver.receive(0)
                 if state.full:
                     raise LimitExceeded("window_bytes", self._settings.window_bytes)
             state.add(_now_us(), value, key, headers, timestamp, partition)
@@ -147,27 +147,27 @@ class Producer:
 
         >>> producer.send_many([b"%d" % n for n in range(100_000)])  # doctest: +SKIP
         """
-        with self._client._lock:
+        with self._lock:
             state = self._opened()
             at, end = 0, len(values)
             while at < end:
                 self._wait_for_room(state)
                 at = state.add_many(_now_us(), values, at)
-                self._client._run()
+                self._driver.run()
             self._look(state)
 
     def flush(self) -> None:
         """Return when all records given so far are acknowledged; raise the first error if some were given up."""
-        with self._client._lock:
+        with self._lock:
             state = self._opened()
-            call = self._client._new_call()
+            call = self._driver.new_call()
             state.flush(_now_us(), call)
-            self._client._answer(call)
+            self._driver.answer(call)
 
     def _opened(self) -> Producing:
         if self._state is None:
             self.open()
-        if self._state is None or self._client._core.closed:
+        if self._state is None or self._driver.core.closed:
             raise ClientClosed()
         if self._state.ended is not None:
             raise self._state.ended
@@ -175,17 +175,17 @@ class Producer:
 
     def _look(self, state: Producing) -> None:
         """Take in what was acknowledged, see to timers, and let the open batch go if few are under way; never waits."""
-        client = self._client
-        client._run()
-        client._step(0)
+        driver = self._driver
+        driver.run()
+        driver.step(0)
         now = _now_us()
         self._look_at_us = now + LOOK_EVERY_US
         state.turn(now)
-        client._run()
+        driver.run()
 
     def _wait_for_room(self, state: Producing) -> None:
-        while state.full and not self._client._core.closed:
-            self._client._step(None)
+        while state.full and not self._driver.core.closed:
+            self._driver.step(None)
 
     # --- counters ------------------------------------------------------------------------------------
 

@@ -15,7 +15,17 @@ from rostra.errors import ClientClosed, RostraError
 from rostra.model.decode import Record
 
 if TYPE_CHECKING:
-    from rostra.client.blocking import Client
+    from rostra.client.blocking_driver import Driver
+
+
+class Inbox:
+    """What was delivered and not yet taken; the driver fills it."""
+
+    __slots__ = ("error", "ready")
+
+    def __init__(self) -> None:
+        self.ready: deque[Delivered] = deque()
+        self.error: RostraError | None = None
 
 
 class Subscription:
@@ -25,15 +35,14 @@ class Subscription:
     where it stopped; it ends with an error when it cannot.
     """
 
-    def __init__(self, client: Client, topic: str, start: Start, partition: int | None, credit_bytes: int) -> None:
-        self._client = client
+    def __init__(self, driver: Driver, topic: str, start: Start, partition: int | None, credit_bytes: int) -> None:
+        self._driver = driver
         self.topic = topic
         self._start = start
         self._partition = partition
         self._credit_bytes = credit_bytes
         self._state: Subscribing | None = None
-        self._ready: deque[Delivered] = deque()
-        self._error: RostraError | None = None
+        self._inbox = Inbox()
         self._over = False
         self._records: Iterator[Record] | None = None
         self._positions: dict[int, int] = {}
@@ -43,18 +52,18 @@ class Subscription:
     def open(self) -> Self:
         """Subscribe; `with` and the first iteration do it too."""
         if self._state is None:
-            client = self._client
-            with client._lock:
-                call = client._new_call()
-                state = client._core.subscribe(
+            driver = self._driver
+            with driver.lock:
+                call = driver.new_call()
+                state = driver.core.subscribe(
                     _now_us(), call, self.topic, self._start, self._partition, self._credit_bytes
                 )
-                client._subscriptions[state.number] = self
+                driver.inboxes[state.number] = self._inbox
                 self._state = state
                 try:
-                    client._answer(call)
+                    driver.answer(call)
                 except BaseException:
-                    client._subscriptions.pop(state.number, None)
+                    driver.inboxes.pop(state.number, None)
                     self._over = True
                     raise
         return self
@@ -71,15 +80,15 @@ class Subscription:
         """End delivery. When this returns the node sends nothing more, and iteration stops."""
         if self._state is None or self._over:
             return
-        client = self._client
-        with client._lock:
+        driver = self._driver
+        with driver.lock:
             self._over = True
-            self._ready.clear()
-            client._subscriptions.pop(self._state.number, None)
-            if not client._core.closed:
-                call = client._new_call()
-                client._core.unsubscribe(_now_us(), call, self._state)
-                client._answer(call)
+            self._inbox.ready.clear()
+            driver.inboxes.pop(self._state.number, None)
+            if not driver.core.closed:
+                call = driver.new_call()
+                driver.core.unsubscribe(_now_us(), call, self._state)
+                driver.answer(call)
 
     # --- reading -------------------------------------------------------------------------------------
 
@@ -123,33 +132,33 @@ class Subscription:
 
     def _next(self, timeout: float | None) -> Delivered | None:
         self.open()
-        client = self._client
+        driver = self._driver
         due_us = None if timeout is None else _now_us() + int(timeout * 1_000_000)
-        while not self._ready:
+        while not self._inbox.ready:
             if self._over or self._ended():
                 return None
             now = _now_us()
             if due_us is not None and now >= due_us:
                 # What lies in the socket already is not late.
-                client._step(now)
-                if not self._ready:
+                driver.step(now)
+                if not self._inbox.ready:
                     return None
             else:
-                client._step(due_us)
-        with client._lock:
-            delivered = self._ready.popleft()
+                driver.step(due_us)
+        with driver.lock:
+            delivered = self._inbox.ready.popleft()
             assert self._state is not None
-            client._core.taken(self._state, delivered.partition, delivered.bytes)
-            client._run()
+            driver.core.taken(self._state, delivered.partition, delivered.bytes)
+            driver.run()
         return delivered
 
     def _ended(self) -> bool:
-        if self._error is None:
+        if self._inbox.error is None:
             return False
         self._over = True
-        if isinstance(self._error, ClientClosed):
+        if isinstance(self._inbox.error, ClientClosed):
             return True
-        raise self._error
+        raise self._inbox.error
 
     # --- where it stands -----------------------------------------------------------------------------
 
@@ -158,7 +167,7 @@ class Subscription:
         """By partition, the offset behind the last record handed out."""
         if self._state is None:
             return {}
-        return {**self._state.positions(self._ready), **self._positions}
+        return {**self._state.positions(self._inbox.ready), **self._positions}
 
     @property
     def next_offset(self) -> int:
@@ -170,14 +179,6 @@ class Subscription:
     def lag(self) -> int:
         """How many offsets lie between the records handed out and the end, as last heard."""
         return 0 if self._state is None else self._state.lag(self.positions)
-
-    # --- from the client -----------------------------------------------------------------------------
-
-    def _delivered(self, batches: tuple[Delivered, ...]) -> None:
-        self._ready.extend(batches)
-
-    def _finished(self, error: RostraError) -> None:
-        self._error = error
 
 
 def _now_us() -> int:

@@ -8,7 +8,7 @@ of its own: it sees a batch when it is proposed or received, hands it on in an `
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -17,6 +17,7 @@ from rostra.model.ids import NodeId, Partition, TopicId
 from rostra.model.view import View
 
 Buffer = bytes | bytearray | memoryview
+Acks = Literal["none", "owner", "all"]
 
 COORDINATION = NodeId(0)
 """The peer that is no node: a coordination service. Requests leave by `Send`; answers, watches and its loss arrive as
@@ -77,6 +78,8 @@ class Guarantees(Value, frozen=True):
     crashes_survived: str
     groups_span_nodes: bool
     exactly_once_sink: bool
+    passes_on: bool = False
+    """Whether a publish may be sent to any node, which takes it to the owner; else the client is told where to go."""
 
 
 # --- topics ----------------------------------------------------------------------------------------
@@ -198,6 +201,33 @@ class ReadFailed(Value, frozen=True):
     error: RostraError
 
 
+class Confirm(Value, frozen=True):
+    """Is what this node knows of the topic (of all topics, if `name` is empty) still so?
+
+    Answered by `TopicOpened` and `TopicClosed` where it was not, then `Confirmed`; or by `Refused` if nobody can tell.
+    """
+
+    token: int
+    name: str
+
+
+class PassOn(Value, frozen=True):
+    """Take this publish to the partition's owner. Answered by `PassedOn` or `Refused`, whenever that is known."""
+
+    token: int
+    partition: Partition
+    batch: bytearray
+    acks: Acks
+
+
+class Settled(Value, frozen=True):
+    """The answer to `Arrived`: stored from `base` on, as safely as was asked for; or refused."""
+
+    token: int
+    base: int
+    error: RostraError | None = None
+
+
 class Broke(Value, frozen=True):
     """An fsync failed: no `Synced` follows. What this node owns is better owned by another."""
 
@@ -224,6 +254,9 @@ FabricInput = (
     | WriteFailed
     | ReadDone
     | ReadFailed
+    | Confirm
+    | PassOn
+    | Settled
     | Broke
     | HandOver
 )
@@ -322,6 +355,24 @@ class Accepted(Value, frozen=True):
 class Refused(Value, frozen=True):
     token: int
     error: RostraError
+
+
+class PassedOn(Value, frozen=True):
+    token: int
+    base: int
+
+
+class Arrived(Value, frozen=True):
+    """A peer took a publish here, to its owner. The broker judges and orders it like its own, and says `Settled`."""
+
+    token: int
+    partition: Partition
+    batch: bytearray
+    acks: Acks
+
+
+class Confirmed(Value, frozen=True):
+    token: int
 
 
 class Committed(Value, frozen=True):
@@ -427,6 +478,9 @@ FabricEffect = (
     | Note
     | Accepted
     | Refused
+    | PassedOn
+    | Arrived
+    | Confirmed
     | Committed
     | Covered
     | Serving

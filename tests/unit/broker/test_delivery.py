@@ -277,10 +277,11 @@ def test_a_lost_subscriber_leaves_nothing_behind() -> None:
 
 def test_the_tail_lets_go_of_shared_answers_with_the_batches() -> None:
     desk, topic = filled(0, SMALL)
-    desk.subscribe(2, topic, credit=1 << 30)
+    desk.subscribe(2, topic)
     other = desk.make_topic(1, "other")
     desk.publish(1, topic, b"held")
     desk.settle()
+    assert desk.pushed(2) == [b"held"]
     served = desk.broker.catalogue.served(part(topic))
     assert served is not None
     for _ in range(20):

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 import pytest
 
-from rostra.broker.api import Stop, SyncBroke
-from rostra.errors import Moved, OffsetOutOfRange, SyncFailed, Unavailable, from_wire
+from rostra.broker.api import Boot, RecoveredLog, Stop, SyncBroke
+from rostra.broker.control import Checkpoint
+from rostra.errors import (
+    BatchRejected,
+    LimitExceeded,
+    Moved,
+    OffsetOutOfRange,
+    SyncFailed,
+    Unavailable,
+    UnknownTopic,
+    from_wire,
+)
 from rostra.fabric.api import (
     Accepted,
     AcksAll,
     Append,
+    Arrived,
+    Blocked,
     Broke,
     Committed,
+    Confirm,
+    Confirmed,
     Covered,
     Delivers,
     Elsewhere,
+    EpochStart,
     FabricEffect,
     FabricInput,
     Guarantees,
@@ -25,23 +42,44 @@ from rostra.fabric.api import (
     Open,
     Order,
     PartitionJoined,
+    PassedOn,
+    PassOn,
     Propose,
     Ready,
+    Recovered,
+    Refused,
     Serving,
+    Settled,
     Split,
     Started,
     Sync,
     Synced,
     TimerFired,
+    TopicClosed,
     TopicOpened,
     TopicSpec,
     Truncate,
 )
 from rostra.model.batch import last_offset, stamp
+from rostra.model.encode import encode
 from rostra.model.ids import Epoch, NodeId, TopicId
 from rostra.model.view import View
-from rostra.wire.messages import Ended, Failed, Locate, Located, Published, Subscribed, TopicSettings
+from rostra.wire.messages import (
+    DescribeTopic,
+    Ended,
+    Failed,
+    ListTopics,
+    Locate,
+    Located,
+    Published,
+    Subscribed,
+    TopicDescribed,
+    TopicPage,
+    TopicSettings,
+)
 from tests.unit.broker.desk import Desk, part
+
+M = TypeVar("M")
 
 TOPIC = 5
 HERE = part(TOPIC)
@@ -50,8 +88,16 @@ HERE = part(TOPIC)
 class Scripted:
     """A fabric of one partition whose every word the test puts into its mouth: `say`, then fire the timer."""
 
-    def __init__(self, delivers: Delivers = Delivers.OWNER, acks_all: AcksAll = AcksAll.MAJORITY) -> None:
-        self.guarantees = Guarantees("scripted", Order.PARTITION, acks_all, delivers, Split.REFUSES, "", False, False)
+    def __init__(
+        self,
+        delivers: Delivers = Delivers.OWNER,
+        acks_all: AcksAll = AcksAll.MAJORITY,
+        *,
+        passes_on: bool = False,
+    ) -> None:
+        self.guarantees = Guarantees(
+            "scripted", Order.PARTITION, acks_all, delivers, Split.REFUSES, "", False, False, passes_on
+        )
         self.heard: list[FabricInput] = []
         self.say: list[FabricEffect] = []
         self.end = 0
@@ -72,6 +118,10 @@ class Scripted:
                 return say
             case _:
                 return []
+
+    def last(self, kind: type[M]) -> M:
+        """The newest input of one kind."""
+        return [given for given in self.heard if isinstance(given, kind)][-1]
 
 
 def desk_with(fabric: Scripted) -> Desk:
@@ -241,3 +291,133 @@ def test_a_fabric_learns_that_its_disk_broke() -> None:
     assert isinstance(fabric.heard[-1], Broke)
     desk.step(Synced(HERE, 0, 0))
     assert isinstance(fabric.heard[-1], Broke)
+
+
+def test_a_blocked_partition_takes_publishes_again_when_it_is_served_again() -> None:
+    desk = desk_with(Scripted())
+    desk.publish(1, TOPIC, b"a")
+    tell(desk, Committed(HERE, 1), Blocked(HERE, Unavailable("t", 0, "no quorum")))
+    desk.heard(1, Published)
+    desk.publish(1, TOPIC)
+    assert isinstance(desk.error(1), Unavailable)
+    desk.subscribe(2, TOPIC)
+    assert desk.pushed(2) == [b"a"]
+    tell(desk, Serving(HERE, 2, True, 0, 1, 1))
+    desk.publish(1, TOPIC)
+    assert desk.heard(1, Failed) == []
+
+
+@pytest.mark.parametrize(
+    ("remembered", "told"),
+    [
+        ([(1, 0), (2, 40)], [(2, 40), (3, 100)]),
+        ([(1, 0), (2, 40), (3, 90)], [(3, 90)]),
+        ([(3, 100)], [(3, 100)]),
+    ],
+)
+def test_a_fabric_learns_the_epoch_before_log_start(
+    remembered: list[tuple[int, int]], told: list[tuple[int, int]]
+) -> None:
+    fabric = Scripted()
+    found = Recovered(HERE, 100, 120, (EpochStart(3, 100),))
+    checkpoint = msgspec.msgpack.encode(Checkpoint([], remembered))
+    Desk(fabric=fabric).step(Boot({}, (RecoveredLog(found, checkpoint, (), 0, 0),)))
+    (log,) = fabric.last(Started).partitions
+    assert [(row.epoch, row.offset) for row in log.epochs] == told
+
+
+# --- passing on, confirming ---
+
+
+@pytest.mark.parametrize("acks", ["owner", "all"])
+def test_a_publish_is_passed_on_to_its_owner_and_answered_when_that_answers(acks: str) -> None:
+    fabric = Scripted(passes_on=True)
+    desk = desk_with(fabric)
+    tell(desk, Elsewhere(HERE, 2, "other:1"))
+    request = desk.publish(1, TOPIC, acks=acks)
+    passed = fabric.last(PassOn)
+    assert (passed.partition, passed.acks) == (HERE, acks)
+    assert desk.heard(1, Published) == []
+    tell(desk, PassedOn(passed.token, 17))
+    assert desk.heard(1, Published) == [Published(request, 17)]
+
+
+def test_a_publish_that_could_not_be_passed_on_is_refused() -> None:
+    fabric = Scripted(passes_on=True)
+    desk = desk_with(fabric)
+    tell(desk, Elsewhere(HERE, 2, ""))
+    desk.publish(1, TOPIC, acks="none")
+    tell(desk, Refused(fabric.last(PassOn).token, Unavailable("t", 0, "nobody")))
+    assert isinstance(desk.error(1), Unavailable)
+    desk.step(Stop())
+    tell(desk, HandedOver())
+    assert desk.stopped
+
+
+def test_a_publish_passed_on_with_acks_none_is_not_answered() -> None:
+    fabric = Scripted(passes_on=True)
+    desk = desk_with(fabric)
+    tell(desk, Elsewhere(HERE, 2, "other:1"))
+    desk.publish(1, TOPIC, acks="none")
+    tell(desk, PassedOn(fabric.last(PassOn).token, 0))
+    assert desk.heard(1, Published) == []
+
+
+def test_a_publish_that_arrived_is_settled_when_it_is_safe_and_stored_once() -> None:
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    for token in (40, 42):
+        batch = encode([b"a"], timestamp_us=desk.now.wall_us, producer=9)
+        tell(desk, Arrived(token, HERE, batch, "all"))
+    assert len(desk.logs[HERE].batches) == 1
+    assert not [given for given in fabric.heard if isinstance(given, Settled)]
+    tell(desk, Committed(HERE, 1))
+    assert [given for given in fabric.heard if isinstance(given, Settled)] == [Settled(40, 0), Settled(42, 0)]
+
+
+def test_a_publish_that_arrived_is_settled_with_its_refusal() -> None:
+    fabric = Scripted(passes_on=True)
+    desk = desk_with(fabric)
+    tell(desk, Arrived(40, HERE, bytearray(b"no batch"), "none"))
+    assert isinstance(fabric.last(Settled).error, BatchRejected)
+    tell(desk, Arrived(42, HERE, encode([b"a"], timestamp_us=desk.now.wall_us), "none"))
+    assert fabric.last(Settled) == Settled(42, 0)
+    tell(desk, Elsewhere(HERE, 2, "other:1"))
+    tell(desk, Arrived(44, HERE, encode([b"a"], timestamp_us=desk.now.wall_us), "all"))
+    assert isinstance(fabric.last(Settled).error, Moved)
+
+
+def test_topics_are_described_and_listed_only_when_the_fabric_has_confirmed_them() -> None:
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    desk.say(1, DescribeTopic(1, "t"))
+    describing = fabric.last(Confirm)
+    desk.say(1, ListTopics(2))
+    listing = fabric.last(Confirm)
+    assert (describing.name, listing.name) == ("t", "")
+    assert desk.heard(1, TopicDescribed) == []
+    tell(desk, Confirmed(listing.token))
+    assert len(desk.heard(1, TopicPage)) == 1
+    tell(desk, TopicClosed(None, TopicId(TOPIC)), Confirmed(describing.token))
+    assert isinstance(desk.error(1), UnknownTopic)
+
+
+def test_an_unknown_topic_is_looked_for_before_it_is_called_unknown() -> None:
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    spec = TopicSpec(TopicId(6), "far", 1, msgspec.msgpack.encode(TopicSettings()))
+    desk.say(1, Locate(1, "far"))
+    token = fabric.last(Confirm).token
+    tell(desk, TopicOpened(None, spec), Elsewhere(part(6), 3, "other:1"), Confirmed(token))
+    (located,) = desk.heard(1, Located)
+    assert located.places[0].address == "other:1"
+    desk.say(1, Locate(2, "farther"))
+    tell(desk, Refused(fabric.last(Confirm).token, Unavailable("farther", 0, "no quorum")))
+    assert isinstance(desk.error(1), Unavailable)
+
+
+def test_lookups_that_wait_are_bounded() -> None:
+    desk = desk_with(Scripted())
+    for number in range(desk.broker.settings.requests_per_connection_max + 1):
+        desk.say(1, ListTopics(number))
+    assert isinstance(desk.error(1), LimitExceeded)

@@ -385,6 +385,17 @@ def test_retention_by_bytes_keeps_at_least_that_much() -> None:
     assert 10_000 <= kept < 10_000 + 2 * 4096 + 1000
 
 
+def test_retention_believes_the_log_about_its_size_and_not_a_count_of_its_own() -> None:
+    desk, topic = filled_segments(retention_bytes=30_000)
+    served = desk.broker.catalogue.served(part(topic))
+    assert served is not None
+    served.bytes += 1_000_000
+    desk.step(TimerFired(RETENTION))
+    desk.settle()
+    assert desk.of(Trim) == []
+    assert served.bytes < 30_000
+
+
 def test_retention_without_a_bound_asks_nothing() -> None:
     desk, _ = filled_segments()
     desk.step(TimerFired(RETENTION))

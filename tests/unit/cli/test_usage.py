@@ -45,6 +45,10 @@ WRONG_USES = [
     (["serve", "--fsync", "sometimes"], "sometimes"),
     (["--config", "missing.toml", "config"], "missing.toml"),
     (["config", "nonsense"], "nonsense"),
+    (["serve", "--stop-deadline", "never"], "--stop-deadline "),
+    (["serve", "--limit", "heartbeat_ms=often"], "--limit heartbeat_ms "),
+    (["sim", "--rerun", "some"], "some"),
+    (["sim", "--rerun", "150%"], "150%"),
 ]
 
 

@@ -340,6 +340,8 @@ def test_a_damaged_batch_is_not_handed_out(at: int) -> None:
     error = play.finished[state.number]
     assert isinstance(error, PartitionDamaged)
     assert error.offset == 3
+    play.hear(Push(state.feeds[0].number, 6), play.node.log("t").batches[1][2])
+    assert numbers(play.values(state.number)) == [0, 1, 2]
 
 
 def test_closing_the_client_ends_its_subscriptions() -> None:

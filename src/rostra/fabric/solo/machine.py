@@ -14,6 +14,8 @@ from rostra.fabric.api import (
     Blocked,
     Broke,
     Committed,
+    Confirm,
+    Confirmed,
     Delivers,
     Drop,
     FabricEffect,
@@ -25,6 +27,7 @@ from rostra.fabric.api import (
     Now,
     Open,
     Order,
+    PassOn,
     PeerLost,
     PeerReceived,
     Persist,
@@ -39,6 +42,7 @@ from rostra.fabric.api import (
     Recovered,
     Refused,
     Serving,
+    Settled,
     Split,
     Started,
     Sync,
@@ -136,11 +140,13 @@ class Solo:
                 return [Trim(given.partition, given.first)]
             case WriteFailed():
                 return self._write_failed(given)
+            case Confirm():
+                return [Confirmed(given.token)]
             case Broke():
                 return []
             case HandOver():
                 return [HandedOver()]
-            case PeerReceived() | PeerLost() | TimerFired():
+            case PeerReceived() | PeerLost() | TimerFired() | PassOn() | Settled():
                 raise AssertionError(f"a node alone has no peers and no timers: {given}")
             case _:
                 assert_never(given)

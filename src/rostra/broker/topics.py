@@ -1,0 +1,221 @@
+"""Requests about topics: finding, making, deleting, listing, describing them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+import msgspec
+
+from rostra.broker.api import Conn
+from rostra.broker.catalogue import Asked, KnownTopic
+from rostra.broker.partition import ServedPartition
+from rostra.broker.sessions import Session
+from rostra.errors import InvalidTopicName, LimitExceeded, NodeStopping, RostraError, TopicExists, UnknownTopic
+from rostra.fabric.api import Confirm, ProposeDrop, ProposeTopic, TopicSpec
+from rostra.model.ids import TopicId, check_topic_name, is_internal, random_id
+from rostra.wire.messages import (
+    CreateTopic,
+    DeleteTopic,
+    DescribeTopic,
+    ListTopics,
+    Locate,
+    Located,
+    PartitionPlace,
+    PartitionState,
+    Topic,
+    TopicCreated,
+    TopicDescribed,
+    TopicDropped,
+    TopicPage,
+    TopicSettings,
+)
+
+if TYPE_CHECKING:
+    from rostra.broker.broker import Broker
+
+LookUp = Locate | DescribeTopic | ListTopics
+
+
+class TopicRequests:
+    """What waits for the fabric's word about a topic is kept here by token."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._confirming: dict[int, tuple[Conn, LookUp]] = {}
+        self._making: dict[str, list[Asked]] = {}
+        self._made: dict[int, str] = {}
+        self._dropping: dict[int, Asked] = {}
+
+    def waiting(self) -> bool:
+        return bool(self._confirming or self._making or self._dropping)
+
+    def refused(self, token: int, error: RostraError) -> bool:
+        """True if the token was one of a request about topics."""
+        if token in self._confirming:
+            conn, message = self._confirming.pop(token)
+            self._fail_all([Asked(conn, message.request, lookup=True)], error)
+        elif token in self._made:
+            self._fail_all(self._making.pop(self._made.pop(token)), error)
+        elif token in self._dropping:
+            self._fail_all([self._dropping.pop(token)], error)
+        else:
+            return False
+        return True
+
+    def broke(self, error: RostraError) -> None:
+        """What would change the catalogue is refused; looking things up goes on."""
+        waiting = [asked for making in self._making.values() for asked in making]
+        self._fail_all([*waiting, *self._dropping.values()], error)
+        self._making.clear()
+        self._dropping.clear()
+        self._made.clear()
+
+    def _fail_all(self, waiting: list[Asked], error: RostraError) -> None:
+        for asked in waiting:
+            if self._broker.answered(asked.conn):
+                self._broker.refuse(asked.conn, asked.request, error)
+
+    # --- looking up ---
+
+    def look_up(self, conn: Conn, session: Session, message: LookUp) -> None:
+        """Answered when the fabric has confirmed what this node knows: others may have changed it meanwhile."""
+        broker = self._broker
+        name = "" if isinstance(message, ListTopics) else message.name
+        known = broker.catalogue.named(name)
+        if isinstance(message, Locate) and known is not None:
+            # Only a hint: whoever serves the partition has the last word.
+            self._located(conn, message.request, known)
+            return
+        error = broker.too_many(session)
+        if error is not None:
+            broker.refuse(conn, message.request, error)
+            return
+        session.waiting += 1
+        token = broker.next_token()
+        self._confirming[token] = conn, message
+        broker.ask_fabric(Confirm(token, name))
+
+    def confirmed(self, token: int) -> None:
+        conn, message = self._confirming.pop(token)
+        session = self._broker.sessions.get(conn)
+        if session is None or not self._broker.answered(conn):
+            return
+        match message:
+            case Locate():
+                self._locate(conn, session, message)
+            case DescribeTopic():
+                self._describe(conn, message)
+            case ListTopics():
+                topics, more = self._broker.catalogue.page(message.after, message.limit)
+                self._broker.reply(conn, TopicPage(message.request, topics, more))
+            case _:
+                assert_never(message)
+
+    def _locate(self, conn: Conn, session: Session, message: Locate) -> None:
+        known = self._broker.catalogue.named(message.name)
+        if known is not None:
+            self._located(conn, message.request, known)
+        elif message.create and self._broker.settings.auto_create:
+            self._make(session, Asked(conn, message.request, lookup=True), message.name, TopicSettings())
+        else:
+            self._broker.refuse(conn, message.request, UnknownTopic(message.name))
+
+    def _located(self, conn: Conn, request: int, known: KnownTopic) -> None:
+        places = tuple(_place(known.topic, served) for served in known.partitions)
+        self._broker.reply(conn, Located(request, known.topic, places))
+
+    def _describe(self, conn: Conn, message: DescribeTopic) -> None:
+        known = self._broker.catalogue.named(message.name)
+        if known is None:
+            self._broker.refuse(conn, message.request, UnknownTopic(message.name))
+            return
+        states = tuple(
+            PartitionState(
+                served.partition.index,
+                served.first,
+                served.commit,
+                served.end,
+                served.bytes,
+                served.epoch,
+                "damaged" if served.blocked is not None else "serving",
+            )
+            for served in known.partitions
+        )
+        self._broker.reply(conn, TopicDescribed(message.request, known.topic, states))
+
+    # --- making and deleting ---
+
+    def create(self, conn: Conn, session: Session, message: CreateTopic) -> None:
+        if self._broker.catalogue.named(message.name) is not None or message.name in self._making:
+            self._broker.refuse(conn, message.request, TopicExists(message.name))
+        else:
+            self._make(session, Asked(conn, message.request, lookup=False), message.name, message.settings)
+
+    def _make(self, session: Session, asked: Asked, name: str, settings: TopicSettings) -> None:
+        broker = self._broker
+        error = self._no_topic(name) or broker.too_many(session)
+        if error is not None:
+            self._broker.refuse(asked.conn, asked.request, error)
+            return
+        session.waiting += 1
+        if name in self._making:
+            self._making[name].append(asked)
+            return
+        token = broker.next_token()
+        self._making[name] = [asked]
+        self._made[token] = name
+        topic = TopicId(random_id(broker.source))
+        spec = TopicSpec(topic, name, settings.partitions, msgspec.msgpack.encode(settings))
+        broker.ask_fabric(ProposeTopic(token, spec, settings.segment_bytes))
+
+    def _no_topic(self, name: str) -> RostraError | None:
+        """Why no topic of this name can be made now."""
+        broker = self._broker
+        try:
+            check_topic_name(name)
+        except InvalidTopicName as error:
+            return error
+        if is_internal(name):
+            return InvalidTopicName(name, "names that begin with '_' are for Rostra itself")
+        if len(broker.catalogue) + len(self._making) >= broker.settings.topics_max:
+            return LimitExceeded("topics_max", broker.settings.topics_max)
+        if broker.broken is not None:
+            return broker.broken
+        return NodeStopping() if broker.stopping else None
+
+    def opened(self, token: int | None, known: KnownTopic) -> None:
+        name = self._made.pop(token, None) if token is not None else None
+        if name is None:
+            return
+        for asked in self._making.pop(name):
+            if not self._broker.answered(asked.conn):
+                continue
+            if asked.lookup:
+                self._located(asked.conn, asked.request, known)
+            else:
+                self._broker.reply(asked.conn, TopicCreated(asked.request, known.topic))
+
+    def delete(self, conn: Conn, session: Session, message: DeleteTopic) -> None:
+        broker = self._broker
+        known = broker.catalogue.named(message.name)
+        if known is None:
+            self._broker.refuse(conn, message.request, UnknownTopic(message.name))
+            return
+        error = broker.broken or broker.too_many(session)
+        if error is not None:
+            self._broker.refuse(conn, message.request, error)
+            return
+        session.waiting += 1
+        token = broker.next_token()
+        self._dropping[token] = Asked(conn, message.request, lookup=False)
+        broker.ask_fabric(ProposeDrop(token, TopicId(known.topic.topic)))
+
+    def closed(self, token: int | None, topic: int) -> None:
+        asked = self._dropping.pop(token, None) if token is not None else None
+        if asked is not None and self._broker.answered(asked.conn):
+            self._broker.reply(asked.conn, TopicDropped(asked.request, topic))
+
+
+def _place(topic: Topic, served: ServedPartition) -> PartitionPlace:
+    own = served.partition.topic
+    return PartitionPlace(served.partition.index, served.address, served.epoch, 0 if own == topic.topic else own)

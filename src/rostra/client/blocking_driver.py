@@ -1,0 +1,236 @@
+"""What carries out the effects of the core on a blocking socket, inside the application's calls."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import SystemRandom
+from threading import RLock
+from time import monotonic_ns, sleep, time_ns
+from types import EllipsisType
+from typing import TYPE_CHECKING, assert_never
+
+from rostra.client.blocking_socket import SLICE_US, BlockingSocket
+from rostra.client.core import Core
+from rostra.client.core.effects import (
+    Acknowledged,
+    ClientEffect,
+    Deliver,
+    Dial,
+    Done,
+    Fail,
+    Finish,
+    HangUp,
+    Refused,
+    Result,
+    Resume,
+    Tell,
+    Write,
+)
+from rostra.client.core.events import ClientEvent
+from rostra.client.core.options import Options, host_and_port
+from rostra.client.reasons import reason_of
+from rostra.errors import ClientClosed, PeerViolation, RostraError
+
+if TYPE_CHECKING:
+    from rostra.client.blocking_producer import Producer
+    from rostra.client.blocking_subscription import Inbox
+
+EVENTS_KEPT_MAX = 1000
+
+
+class Driver:
+    """One core and its socket. Nothing happens between calls."""
+
+    def __init__(self, options: Options, on_event: Callable[[ClientEvent], None] | None) -> None:
+        self.core = Core(options, SystemRandom(), time_ns() // 1000 - now_us())
+        self.lock = RLock()
+        self.producers: dict[int, Producer] = {}
+        self.inboxes: dict[int, Inbox] = {}
+        self.events: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT_MAX)
+        self._on_event = on_event
+        self._socket: BlockingSocket | None = None
+        self._answers: dict[int, Result | RostraError | EllipsisType] = {}
+        self._last_call = 0
+
+    # --- opening and closing -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        with self.lock:
+            try:
+                self.call(lambda call: self.core.start(now_us(), call))
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        with self.lock:
+            self.core.close(now_us())
+            self.run()
+            self._hang_up()
+
+    # --- calls ---------------------------------------------------------------------------------------
+
+    def call(self, begin: Callable[[int], object]) -> Result:
+        with self.lock:
+            call = self.new_call()
+            begin(call)
+            return self.answer(call)
+
+    def new_call(self) -> int:
+        if self.core.closed:
+            raise ClientClosed()
+        self._last_call += 1
+        return self._last_call
+
+    def answer(self, call: int) -> Result:
+        """Drive the core until the call is answered."""
+        answers = self._answers
+        answers[call] = Ellipsis
+        try:
+            self.run()
+            while answers[call] is Ellipsis:
+                self.step(None)
+            answer = answers[call]
+        finally:
+            del answers[call]
+        if isinstance(answer, RostraError):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+    def step(self, due_us: int | None) -> None:
+        """Wait for one thing to happen: something received, a timer, the caller's time."""
+        with self.lock:
+            try:
+                self._step_once(due_us)
+            except Exception:
+                raise
+            except BaseException:
+                # Interrupted anywhere: bytes may be lost between the socket and the core. A new connection is certain.
+                self._lost("interrupted")
+                raise
+
+    def _step_once(self, due_us: int | None) -> None:
+        core = self.core
+        now = now_us()
+        timer_us = core.deadline_us()
+        if timer_us is not None and timer_us <= now:
+            # First what lies in the socket: a node is not silent if we did not listen.
+            while self.receive(0):
+                pass
+            now = now_us()
+            core.set_wall_offset(time_ns() // 1000 - now)
+            core.tick(now)
+            self.run()
+            return
+        wait_us = SLICE_US if timer_us is None else timer_us - now
+        if due_us is not None:
+            wait_us = min(wait_us, due_us - now)
+        if self._socket is None:
+            sleep(max(min(wait_us, SLICE_US), 0) / 1_000_000)
+        else:
+            self.receive(wait_us)
+
+    def receive(self, wait_us: int) -> bool:
+        if self._socket is None:
+            return False
+        try:
+            messages = self._socket.read(wait_us)
+        except (OSError, PeerViolation) as error:
+            self._lost(reason_of(error))
+            return False
+        now = now_us()
+        number = self.core.link.number
+        for message, payload in messages:
+            self.core.received(now, number, message, payload)
+        if self.core.link.congested and self._socket is not None and not self._socket.congested:
+            self.core.drained(number)
+        self.run()
+        return bool(messages)
+
+    def _lost(self, reason: str) -> None:
+        self._hang_up()
+        self.core.lost(now_us(), self.core.link.number, reason)
+        self.run()
+
+    # --- effects -------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Carry out the effects, and those they cause; the application's callbacks come last."""
+        callbacks: list[Callable[[], None]] = []
+        while not self.core.idle:
+            for effect in self.core.take():
+                self._carry_out(effect, callbacks)
+        for callback in callbacks:
+            callback()
+
+    def _carry_out(self, effect: ClientEffect, callbacks: list[Callable[[], None]]) -> None:
+        match effect:
+            case Write():
+                self._write(effect)
+            case Done():
+                if effect.call in self._answers:
+                    self._answers[effect.call] = effect.result
+            case Fail():
+                if effect.call in self._answers:
+                    self._answers[effect.call] = effect.error
+            case Acknowledged():
+                producer = self.producers.get(effect.producer)
+                if producer is not None and producer.on_ack is not None:
+                    on_ack = producer.on_ack
+                    callbacks.append(lambda: on_ack(effect))
+            case Deliver():
+                inbox = self.inboxes.get(effect.subscription)
+                if inbox is not None:
+                    inbox.ready.extend(effect.batches)
+            case Finish():
+                inbox = self.inboxes.pop(effect.subscription, None)
+                if inbox is not None:
+                    inbox.error = effect.error
+            case Dial():
+                self._dial(effect)
+            case HangUp():
+                self._hang_up()
+            case Tell():
+                self.events.append(effect.event)
+                if self._on_event is not None:
+                    on_event, event = self._on_event, effect.event
+                    callbacks.append(lambda: on_event(event))
+            case Resume() | Refused():
+                # Whoever waits for room looks for itself; the producer remembers its first error for `flush`.
+                pass
+            case _:
+                assert_never(effect)
+
+    def _write(self, effect: Write) -> None:
+        if self._socket is None or effect.link != self.core.link.number:
+            return
+        try:
+            self._socket.write(effect.buffers)
+        except OSError as error:
+            self._hang_up()
+            self.core.lost(now_us(), effect.link, reason_of(error))
+            return
+        if self._socket.congested:
+            self.core.congested(effect.link)
+
+    def _dial(self, effect: Dial) -> None:
+        self._hang_up()
+        host, port = host_and_port(effect.address)
+        due_us = self.core.deadline_us()
+        timeout_s = 0.001 if due_us is None else max((due_us - now_us()) / 1_000_000, 0.001)
+        try:
+            self._socket = BlockingSocket(host, port, timeout_s)
+        except OSError as error:
+            self.core.lost(now_us(), effect.link, reason_of(error))
+        else:
+            self.core.opened(now_us(), effect.link)
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def now_us() -> int:
+    return monotonic_ns() // 1000
