@@ -108,6 +108,25 @@ def start_before_what_was_asked(history: History) -> None:
     history.subscriptions[0].start, history.subscriptions[0].value = "offset", 1
 
 
+def begin_elsewhere(history: History) -> None:
+    history.subscriptions[0].start, history.subscriptions[0].value = "offset", 0
+    history.subscriptions[0].feed(TOPIC, 0).began = (1, 4)
+
+
+def begin_too_late_for_the_last(history: History) -> None:
+    history.subscriptions[0].start, history.subscriptions[0].value = "last", 2
+    history.subscriptions[0].feed(TOPIC, 0).began = (3, 4)
+
+
+def begin_before_the_latest(history: History) -> None:
+    history.subscriptions[0].start = "latest"
+    history.subscriptions[0].feed(TOPIC, 0).began = (0, 4)
+
+
+def deliver_before_the_beginning(history: History) -> None:
+    history.subscriptions[0].feed(TOPIC, 0).began = (1, 4)
+
+
 def show_another_value(history: History) -> None:
     other = Subscription("other", "t", "earliest", 0)
     other.feed(TOPIC, 0).got.append(Got(5, 0, B))
@@ -198,6 +217,7 @@ def leave_the_reader_behind(history: History) -> None:
 LOSS = "nothing acknowledged is lost"
 PHANTOM = "nothing is delivered that was not sent"
 OFFSETS = "offsets rise without unexplained gaps"
+STARTS = "subscriptions begin where asked"
 COMMIT = "what was shown stays"
 DAMAGE = "damage is reported, not served"
 TOPICS = "topics are made and end as told"
@@ -219,6 +239,10 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (skip_one, OFFSETS),
     (start_late, OFFSETS),
     (start_before_what_was_asked, OFFSETS),
+    (begin_elsewhere, STARTS),
+    (begin_too_late_for_the_last, STARTS),
+    (begin_before_the_latest, STARTS),
+    (deliver_before_the_beginning, STARTS),
     (show_another_value, COMMIT),
     (show_what_did_not_stay, COMMIT),
     (serve_damage, DAMAGE),

@@ -19,7 +19,7 @@ from rostra.errors import RostraError, TopicExists
 from rostra.simulator.clients import Client
 from rostra.simulator.clock import MS_US, SECOND_US
 from rostra.simulator.history import Acked, Failed, Got, History, Made, Sent, Subscription
-from rostra.wire.messages import Acks, Topic, TopicSettings
+from rostra.wire.messages import Acks, Subscribed, Topic, TopicSettings
 
 REOPEN_US = 700 * MS_US
 
@@ -56,7 +56,6 @@ class Publisher(Application):
         self.acks = acks
         self._left = records
         self._order = 0
-        self._generation = 0
         self._pace_us = int(ends_us * 14 / records)
         self._settings = ProducerSettings(
             acks=acks,
@@ -66,13 +65,15 @@ class Publisher(Application):
             partition=random.choice((None, None, 0)),
         )
         self._keyed = random.random() < 0.3
+        self._stays_bursts = random.choice((5, 1_000))
+        self._bursts = 0
         self._producing: Producing | None = None
         self._unsettled: dict[bytes, str] = {}
         client.told.append(self._told)
 
     def begin(self) -> None:
         topic = self.random.choice(self.topics)
-        self._generation += 1
+        self._bursts = 0
         self.history.operations += 1
         call = self.client.call(f"producer on {topic}", self._opened)
         self._producing = self.client.core.open_producer(self.clock.now_us, call, topic, self._settings)
@@ -80,12 +81,15 @@ class Publisher(Application):
 
     def _opened(self, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
-            self._producing = None
-            self.later(REOPEN_US, 2 * REOPEN_US, self._again)
+            self._again()
         else:
             self.later(0, self._pace_us, self._burst)
 
     def _again(self) -> None:
+        self._producing = None
+        self.later(REOPEN_US, 2 * REOPEN_US, self._reopen)
+
+    def _reopen(self) -> None:
         if not self.over:
             self.begin()
 
@@ -94,30 +98,49 @@ class Publisher(Application):
         if producing is None or self.over:
             return
         if producing.ended is not None:
-            self._producing = None
-            self.later(REOPEN_US, 2 * REOPEN_US, self._again)
+            self._again()
             return
         for _ in range(min(self.random.choice((1, 3, 12, 30)), self._left)):
             if producing.full:
                 break
             self._send(producing)
         producing.turn(self.clock.now_us)
-        self.client.act()
-        if self._left > 0:
+        self._bursts += 1
+        if self._bursts >= self._stays_bursts:
+            self._flush(producing)
+        elif self._left > 0:
             self.later(self._pace_us // 3, self._pace_us, self._burst)
+        self.client.act()
+
+    def _flush(self, producing: Producing) -> None:
+        """Wait for everything, then go on with a new producer."""
+        self.history.operations += 1
+        producing.flush(self.clock.now_us, self.client.call("flush", partial(self._flushed, producing)))
+
+    def _flushed(self, producing: Producing, result: Result | RostraError) -> None:
+        self.clock.after(0, self._close, producing)
+
+    def _close(self, producing: Producing) -> None:
+        self.client.core.close_producer(producing)
+        self.client.act()
+        self._again()
 
     def _send(self, producing: Producing) -> None:
+        value = self._next_value(producing)
+        key = b"k%d" % self.random.randrange(5) if self._keyed else None
+        call = self.client.call(f"publish of {value[:20]!r}", partial(self._settled, value, producing))
+        producing.add(self.clock.now_us, value, key=key, call=call)
+
+    def _next_value(self, producing: Producing) -> bytes:
         self._left -= 1
         self._order += 1
         value = b"%b.%d " % (self.client.name.encode(), self._order)
         value += b"x" * self.random.choice((0, 20, 60, 300))
-        producer = f"{self.client.name}/{self._generation}"
+        producer = f"{self.client.name}/{producing.producer:x}"
         self.history.sent[value] = Sent(value, producer, self._order, producing.name, self.acks)
         self._unsettled[value] = producing.name
         self.history.operations += 1
-        key = b"k%d" % self.random.randrange(5) if self._keyed else None
-        call = self.client.call(f"publish of {value[:20]!r}", partial(self._settled, value, producing))
-        producing.add(self.clock.now_us, value, key=key, call=call)
+        return value
 
     def _settled(self, value: bytes, producing: Producing, result: Result | RostraError) -> None:
         del self._unsettled[value]
@@ -130,6 +153,73 @@ class Publisher(Application):
     def _told(self, event: ClientEvent) -> None:
         if isinstance(event, MayDuplicate):
             self.history.maybe_twice.update(value for value, topic in self._unsettled.items() if topic == event.topic)
+
+
+class Visitor(Application):
+    """Comes with a new client each time, publishes one by one to whatever topic, and leaves in the middle of it."""
+
+    def __init__(
+        self,
+        client: Client,
+        random: Random,
+        topics: list[str],
+        ends_us: int,
+        newcomer: Callable[[str], Client],
+    ) -> None:
+        super().__init__(client, random, topics, ends_us)
+        self._newcomer = newcomer
+        self._visits = 0
+        self._order = 0
+        self._unsettled: dict[bytes, str] = {}
+
+    def begin(self) -> None:
+        self._watch(self.client)
+        self._publish()
+
+    def _watch(self, client: Client) -> None:
+        client.told.append(self._told)
+        self.later(2 * SECOND_US, 9 * SECOND_US, self._leave)
+
+    def _publish(self) -> None:
+        if self.over:
+            return
+        client, core = self.client, self.client.core
+        if not core.closed:
+            topic = self.random.choice(self.topics)
+            acks: Acks = self.random.choice(("all", "owner", "none"))
+            self._order += 1
+            value = b"%b.%d visit" % (client.name.encode(), self._order)
+            self.history.operations += 1
+            self._unsettled[value] = topic
+            # The name of its producer is known only when it was given away; until then no order can be checked.
+            call = client.call(f"publish of {value!r}", lambda result: self._settled(value, holder[0], result))
+            holder = [core.publish(self.clock.now_us, call, topic, value, acks=acks)]
+            producer = f"{client.name}/{holder[0].producer:x}"
+            self.history.sent[value] = Sent(value, producer, self._order, topic, acks)
+            core.turn_publishers(self.clock.now_us)
+            client.act()
+        self.later(1, SECOND_US // 2, self._publish)
+
+    def _settled(self, value: bytes, producing: Producing, result: Result | RostraError) -> None:
+        del self._unsettled[value]
+        if isinstance(result, Ack):
+            self.history.acked[value] = Acked(value, producing.topic, result.partition, result.offset)
+        else:
+            assert isinstance(result, RostraError)
+            self.history.failed[value] = Failed(value, result)
+
+    def _told(self, event: ClientEvent) -> None:
+        if isinstance(event, MayDuplicate):
+            self.history.maybe_twice.update(value for value, topic in self._unsettled.items() if topic == event.topic)
+
+    def _leave(self) -> None:
+        if self.over:
+            return
+        self.client.close()
+        self._visits += 1
+        self.client = self._newcomer(f"{self.client.name.split('-')[0]}-{self._visits}")
+        self.client.start()
+        self._watch(self.client)
 
 
 class Subscriber(Application):
@@ -146,6 +236,7 @@ class Subscriber(Application):
         self._subscribing: Subscribing | None = None
         self._seen: Subscription | None = None
         client.credit_bytes += self._credit_bytes
+        client.subscribed.append(self._began)
 
     def begin(self) -> None:
         self._subscribe("earliest", 0)
@@ -170,7 +261,8 @@ class Subscriber(Application):
             self.client.call(f"subscription {seen.name} to {topic}", partial(self._stands, seen)),
             topic,
             asked,
-            credit_bytes=self._credit_bytes,
+            self.random.choice((None, None, None, 0)),
+            self._credit_bytes,
         )
         self.client.delivered[subscribing.number] = partial(self._delivered, seen, subscribing)
         self.client.finished[subscribing.number] = partial(self._finished, seen)
@@ -182,6 +274,14 @@ class Subscriber(Application):
             return
         seen.stands = True
         self.later(self._stays_us // 2, self._stays_us, self._leave, seen)
+
+    def _began(self, message: Subscribed) -> None:
+        if self._subscribing is None or self._seen is None:
+            return
+        for partition, feed in self._subscribing.feeds.items():
+            seen = self._seen.feed(self._subscribing.topic, partition)
+            if feed.number == message.subscription and seen.began is None:
+                seen.began = (message.next, message.commit)
 
     def _delivered(self, seen: Subscription, subscribing: Subscribing, effect: Deliver) -> None:
         now_us = self.clock.now_us

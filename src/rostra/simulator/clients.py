@@ -31,7 +31,7 @@ from rostra.simulator.history import History
 from rostra.simulator.links import BUFFER_HIGH, Link, Network
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import FROM_NODE, FrameReader
-from rostra.wire.messages import Ended, Failed, NodeMessage
+from rostra.wire.messages import Ended, Failed, NodeMessage, Subscribed
 
 FRAME_BYTES_MAX = 8 << 20
 
@@ -61,6 +61,7 @@ class Client:
         self.finished: dict[int, Callable[[RostraError], None]] = {}
         self.resumed: dict[int, Callable[[], None]] = {}
         self.told: list[Callable[[ClientEvent], None]] = []
+        self.subscribed: list[Callable[[Subscribed], None]] = []
         self.credit_bytes = 0
         """What its subscriptions have granted together: no more may be under way to it."""
         self._link: Link | None = None
@@ -80,6 +81,10 @@ class Client:
         self._call += 1
         self._waiting[self._call] = (what, outcome)
         return self._call
+
+    def close(self) -> None:
+        self.core.close(self.clock.now_us)
+        self.act()
 
     def start(self) -> None:
         self.core.start(self.clock.now_us, self.call("connect", lambda _: None))
@@ -180,7 +185,10 @@ class Client:
         self.act()
 
     def _observe(self, message: NodeMessage) -> None:
-        """The node's word that a partition is damaged, to whichever request it came."""
+        """The node's word that a partition is damaged, to whichever request it came, and where delivery begins."""
+        if isinstance(message, Subscribed):
+            for subscribed in self.subscribed:
+                subscribed(message)
         if isinstance(message, Ended | Failed):
             error = from_wire(message.code, message.carried)
             if isinstance(error, PartitionDamaged):

@@ -76,6 +76,8 @@ class Swarm(msgspec.Struct, frozen=True):
     slow: float
     slow_us: int
     turn_us: int
+    syncs: bool = True
+    """False for a node that promises nothing about power cuts, and has none."""
 
     @staticmethod
     def none() -> Swarm:
@@ -94,7 +96,7 @@ class Swarm(msgspec.Struct, frozen=True):
             return random.uniform(low, high) if random.random() < chance else 0.0
 
         fastest = random.randint(50, 800)
-        return Swarm(
+        drawn = Swarm(
             delay_us=(fastest, fastest + random.randint(50, 3_000)),
             spike=maybe(0.5, 0.002, 0.05),
             spike_us=random.choice((5, 40, 300)) * MS_US,
@@ -120,3 +122,6 @@ class Swarm(msgspec.Struct, frozen=True):
             slow_us=random.choice((30, 200, 900)) * MS_US,
             turn_us=random.choice((0, 30, 400)),
         )
+        if random.random() < 0.1:
+            return msgspec.structs.replace(drawn, syncs=False, power_every_us=0, sync_fails=0.0)
+        return drawn

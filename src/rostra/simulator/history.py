@@ -52,6 +52,8 @@ class Feed:
         self.topic = topic
         self.partition = partition
         self.got: list[Got] = []
+        self.began: tuple[int, int] | None = None
+        """Where the node said that delivery begins, and where the partition's visible end was then."""
         self.reached = 0
         """The offset behind the last one that the client was shown or passed over."""
 

@@ -128,7 +128,7 @@ class Node:
         assert self.broker is None
         self.incarnation += 1
         store = Store(self.files, LOG_SETTINGS, self.without)
-        self._disk = Disk(store)
+        self._disk = Disk(store, syncs=self.swarm.syncs)
         try:
             boot, recovery = self._disk.boot()
         except StorageError as error:

@@ -10,7 +10,7 @@ import msgspec
 
 from rostra.client.core.options import Options
 from rostra.safeguards import ALL_ON, Without
-from rostra.simulator.applications import Application, Keeper, Publisher, Subscriber
+from rostra.simulator.applications import Application, Keeper, Publisher, Subscriber, Visitor
 from rostra.simulator.checkers import judge
 from rostra.simulator.clients import Client
 from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
@@ -136,6 +136,12 @@ class World:
             client = self._client(f"p{number}", random)
             publisher = Publisher(client, chance(self.seed, client.name), names, HEAL_US, acks, 600 // publishers)
             self._begin_at(200 * MS_US + number, publisher)
+        if random.random() < 0.5:
+            visits = chance(self.seed, "visits")
+            visitor = Visitor(
+                self._client("v", random), visits, names, HEAL_US, lambda name: self._client(name, visits)
+            )
+            self._begin_at(250 * MS_US, visitor)
         for number in range(random.randint(2, 3)):
             client = self._client(f"s{number}", random)
             subscriber = Subscriber(client, chance(self.seed, client.name), names, HEAL_US)
@@ -159,7 +165,7 @@ class World:
         while not self._settled() and clock.now_us < HEAL_US + CONVERGE_US:
             self._until(clock.now_us + LOOK_EVERY_US)
         self._look_around()
-        if self.seed % 2:
+        if self.seed % 2 and self.swarm.syncs:
             # What was acknowledged must be there after a power cut at any time, now included.
             self.mischief.cut_power_once()
             self._until(clock.now_us + 2 * SECOND_US)

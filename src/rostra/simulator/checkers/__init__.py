@@ -17,6 +17,7 @@ from rostra.simulator.checkers import (
     order,
     phantoms,
     retention,
+    starts,
 )
 from rostra.simulator.history import History
 
@@ -26,6 +27,7 @@ CHECKERS: dict[str, Callable[[History], list[str]]] = {
     "a record is stored once": duplicates.check,
     "records keep their producer's order": order.check,
     "offsets rise without unexplained gaps": offsets.check,
+    "subscriptions begin where asked": starts.check,
     "what was shown stays": commit.check,
     "damage is reported, not served": damage.check,
     "topics are made and end as told": deletion.check,

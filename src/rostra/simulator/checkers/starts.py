@@ -1,0 +1,37 @@
+"""A subscription begins where it was asked to begin."""
+
+from __future__ import annotations
+
+from rostra.simulator.history import FinalPartition, History
+
+
+def check(history: History) -> list[str]:
+    found: list[str] = []
+    for subscription in history.subscriptions:
+        for place, feed in subscription.feeds.items():
+            if feed.began is None:
+                continue
+            following, commit = feed.began
+            where = f"{subscription.name} on {subscription.topic}/{place[1]}"
+            if subscription.start == "latest" and following != commit:
+                found.append(f"{where} asked for the latest and began at {following}, the end was {commit}")
+            if subscription.start == "offset" and following != subscription.value:
+                found.append(f"{where} asked for {subscription.value} and began at {following}")
+            if feed.got and feed.got[0].offset < following:
+                found.append(f"{where} was to begin at {following} and got {feed.got[0].offset}")
+            final = history.final.get(place)
+            if subscription.start == "last" and final is not None and _is_whole(history, final):
+                found += _check_last(where, subscription.value, following, commit, final)
+    return found
+
+
+def _is_whole(history: History, final: FinalPartition) -> bool:
+    return final.complete and final.first == 0 and history.damage_of(final.name, final.partition) is None
+
+
+def _check_last(where: str, asked: int, following: int, commit: int, final: FinalPartition) -> list[str]:
+    # Records that came while the place was looked up are shown besides.
+    there = [stored.offset for stored in final.stored if not stored.control and stored.offset < commit]
+    given = [offset for offset in there if offset >= following]
+    wanted = min(asked, len(there))
+    return [f"{where} asked for the last {asked} and got {len(given)} of {len(there)}"] if len(given) < wanted else []
