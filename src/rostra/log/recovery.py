@@ -20,7 +20,7 @@ from rostra.log.index import Index
 from rostra.log.journal import Mark
 from rostra.log.open_files import OpenFiles
 from rostra.log.partition import CHECKPOINT, PartitionLog
-from rostra.log.scan import Damage, Found, hop, intact_batch_behind, is_intact, scan
+from rostra.log.scan import Damage, Found, has_hole, hop, intact_batch_behind, is_intact, scan
 from rostra.log.segment import CONTROL, SEGMENT_NAME, Indexes, Segment
 from rostra.model.batch import Header
 from rostra.model.decode import Batch
@@ -213,6 +213,9 @@ class Recovering:
         # before this did: neither says that this was whole once.
         telling = range(damage.offset, self._mark.syncing)
         damaged = self.log.active
+        if has_hole(self._open_files.get(damaged.path), self._partition, damage.position):
+            # A power cut in the middle of a sync: later sectors, or the next segment, may be there all the same.
+            return False
         behind = [(damaged.path, damage.position)]
         behind += [(path, 0) for path in self._paths_behind(damaged)]
         return any(
