@@ -14,7 +14,7 @@ import pytest
 
 import rostra.testing
 from rostra.testing.process import ProcessNode
-from tests.processes.command_line import COMMAND, CommandLine, environment, is_alive
+from tests.processes.command_line import COMMAND, CommandLine, children_of, environment, is_alive, wait_until
 
 NOWHERE = {"ROSTRA_NODE": "127.0.0.1:1", "ROSTRA_CONNECT_TIMEOUT_MS": "200"}
 
@@ -210,6 +210,18 @@ def test_a_reader_that_has_had_enough_ends_the_command_quietly(cli: CommandLine)
         running.stdout.close()
         assert running.wait(timeout=20) == 0
         assert running.stderr.read() == b""
+
+
+def test_ctrl_c_ends_a_simulation_with_all_its_processes(tmp_path: Path) -> None:
+    with CommandLine(tmp_path).start("sim", "--seeds", "0:100000", "--workers", "2") as running:
+        assert running.stderr is not None
+        wait_until(lambda: len(children_of(running.pid)) >= 2, "the workers to start")
+        children = children_of(running.pid)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=60) == 130
+        assert b"Traceback" not in running.stderr.read()
+    for pid in children:
+        wait_until(lambda pid=pid: not is_alive(pid), f"worker {pid} to end")  # type: ignore[misc]
 
 
 def test_ctrl_c_stops_a_node_gracefully(tmp_path: Path) -> None:

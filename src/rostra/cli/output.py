@@ -54,9 +54,14 @@ class Output:
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            # Python flushes stdout once more on its way out, which must not fail again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
+            raise reader_gone() from None
+
+
+def reader_gone() -> typer.Exit:
+    """How a command ends when nobody reads what it writes."""
+    # Python flushes stdout once more on its way out, which must not fail again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return typer.Exit(0)
 
 
 def show(cell: Cell) -> str:

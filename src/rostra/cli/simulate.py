@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from rostra.cli.invocation import OutputOption, begin
+from rostra.cli.output import reader_gone
 
 EXAMPLES = """
 rostra sim --seeds 0:200
@@ -40,7 +42,12 @@ def simulate(
     form = "json" if begin(context, output=output).output.is_json else "table"
     from rostra.simulator.command import simulate as run
 
-    raise typer.Exit(run(seeds, fabric, workers, without, share, trace, form))
+    try:
+        code = run(seeds, fabric, workers, without, share, trace, form)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise reader_gone() from None
+    raise typer.Exit(code)
 
 
 def parse_share(written: str) -> float:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
+from threading import Event, current_thread, main_thread
 
 import msgspec
 
@@ -16,6 +19,8 @@ from rostra.simulator.faults import Fault
 from rostra.simulator.seed import SeedResult, run_seed
 
 SEEDS_PER_TASK = 8
+TASKS_PER_WORKER = 2
+POLL_S = 0.2
 EVERY_FAULT_FROM_SEEDS = 200
 """With so many seeds every fault must have taken effect; with fewer, chance may leave one out."""
 _HASH_SEEDS = ("1", "2")
@@ -89,16 +94,42 @@ def _results(seeds: Sequence[int], workers: int, without: Without) -> Iterator[S
         for seed in seeds:
             yield run_seed(seed, without=without)
         return
-    tasks = [list(seeds[at : at + SEEDS_PER_TASK]) for at in range(0, len(seeds), SEEDS_PER_TASK)]
+    tasks = [list(seeds[at : at + SEEDS_PER_TASK]) for at in range(0, len(seeds), SEEDS_PER_TASK)][::-1]
     # Spawned, not forked: whatever threads the caller has, a worker begins with none of their locks held.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        running = [pool.submit(_run_task, task, sorted(without)) for task in tasks]
-        try:
-            for finished in as_completed(running):
-                yield from finished.result()
-        finally:
-            for task in running:
-                task.cancel()
+    # Ctrl-C reaches all processes; this one alone answers it, and ends the workers.
+    with (
+        _deferred_interrupt() as interrupted,
+        ProcessPoolExecutor(
+            workers, get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+        ) as pool,
+    ):
+        others = set(active_children())
+        running: set[Future[list[SeedResult]]] = set()
+        while tasks or running:
+            while tasks and len(running) < workers * TASKS_PER_WORKER:
+                running.add(pool.submit(_run_task, tasks.pop(), sorted(without)))
+            finished, running = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
+            for task in finished:
+                yield from task.result()
+            if interrupted.is_set():
+                pool.shutdown(wait=False, cancel_futures=True)
+                for worker in set(active_children()) - others:
+                    worker.kill()
+                raise KeyboardInterrupt
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[Event]:
+    """Sets an event at Ctrl-C. Raised anywhere, KeyboardInterrupt may leave a lock of the pool held for ever."""
+    interrupted = Event()
+    if current_thread() is not main_thread():
+        yield interrupted
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _run_task(seeds: list[int], without: list[str]) -> list[SeedResult]:

@@ -6,7 +6,15 @@ import pytest
 
 from rostra.client.core.events import Connected, Disconnected, Reconnected
 from rostra.client.core.options import Options, host_and_port
-from rostra.errors import IncompatibleVersion, InvalidSetting, Moved, TimedOut, TopicExists, Unreachable
+from rostra.errors import (
+    IncompatibleVersion,
+    InvalidSetting,
+    Moved,
+    PeerViolation,
+    TimedOut,
+    TopicExists,
+    Unreachable,
+)
 from rostra.wire.messages import Failed, Goodbye, Hello, Ping, Pong, Publish, TopicDescribed, TopicSettings
 from tests.unit.client.play import Play
 
@@ -251,3 +259,17 @@ def test_addresses_have_a_port_or_get_one() -> None:
     for wrong in ("", ":1", "node:x", "node:0", "node:65536"):
         with pytest.raises(InvalidSetting):
             host_and_port(wrong)
+
+
+def test_a_request_the_node_calls_a_violation_fails_instead_of_being_repeated() -> None:
+    play = Play()
+    play.connect()
+    call = play.call()
+    play.core.describe_topic(play.now_us, call, "t")
+    play.run()
+    violation = PeerViolation("typed part malformed", "kind 7")
+    play.hear(Failed(0, "PeerViolation", violation.carried()))
+    assert isinstance(play.errors[call], PeerViolation)
+    play.lose("closed by the node")
+    play.come_back()
+    assert [type(message).__name__ for message in play.written].count("DescribeTopic") == 1

@@ -246,6 +246,10 @@ class Core:
 
     def _failed(self, now_us: int, message: Failed) -> None:
         error = from_wire(message.code, message.carried)
+        if isinstance(error, PeerViolation):
+            # The node does not say which request it was and hangs up next: asking again would only repeat it.
+            self._asks.fail_all(now_us, error)
+            return
         waiter = self.link.awaiting.pop(message.request, None)
         match waiter:
             case Outgoing():
