@@ -50,3 +50,16 @@ def test_bytes_that_changed_between_whole_batches_are_corruption(files: Files) -
     files.open(SEGMENT).write_at(HOLE_AT + 500, b"?")
     (facts,) = store.recover().logs
     assert (facts.end, facts.damaged_at) == (1, 1)
+
+
+def test_remains_behind_a_sealed_segment_are_cut_when_the_next_goes_on_where_it_ends(files: Files) -> None:
+    store = opened(files)
+    batches = [batch(0), batch(1, checkpoint=True), batch(2)]
+    store.append(PARTITION, batches)
+    store.close(clean=True)
+    files.open(SEGMENT).append([batch(1)[:60]])
+    store = Store(files, SMALL)
+    recovery = store.recover()
+    assert (recovery.logs[0].end, recovery.logs[0].damaged_at) == (3, None)
+    assert ("tail_cut", 60) in [(note.event, note.bytes) for note in recovery.notes]
+    assert read_all(store) == batches
