@@ -137,7 +137,7 @@ class World:
         for number in range(publishers):
             acks: Acks = random.choice(("all", "all", "owner", "none") if number else ("all", "owner"))
             client = self._client(f"p{number}", random)
-            publisher = Publisher(client, chance(self.seed, client.name), names, QUIET_US, acks, 660 // publishers)
+            publisher = Publisher(client, chance(self.seed, client.name), names, QUIET_US, acks, 900 // publishers)
             self._begin_at(200 * MS_US + number, publisher)
         if random.random() < 0.5:
             visits = chance(self.seed, "visits")
