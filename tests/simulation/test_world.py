@@ -8,7 +8,7 @@ import pytest
 from rostra.client.core.events import ClientEvent, Reconnected, Resent, Resubscribed
 from rostra.errors import DiskFull, SyncFailed
 from rostra.simulator.checkers import judge
-from rostra.simulator.clock import SECOND_US, Clock
+from rostra.simulator.clock import SECOND_US, Clock, Restless
 from rostra.simulator.faults import Fault, Swarm
 from rostra.simulator.seed import CALM_US, HEAL_US, World
 from rostra.simulator.trace import Trace
@@ -116,3 +116,14 @@ def test_nothing_goes_wrong_before_the_first_second_is_over() -> None:
     world.clock.run_until(CALM_US)
     unhurt = {Fault.OVERTAKEN}
     assert [fault for fault, count in world.tally.counts.items() if count and fault not in unhurt] == []
+
+
+def test_events_that_beget_events_without_end_are_stopped() -> None:
+    clock = Clock()
+
+    def again() -> None:
+        clock.after(0, again)
+
+    again()
+    with pytest.raises(Restless):
+        clock.run_until(1)

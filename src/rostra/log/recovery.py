@@ -20,7 +20,7 @@ from rostra.log.index import Index
 from rostra.log.journal import Mark
 from rostra.log.open_files import OpenFiles
 from rostra.log.partition import CHECKPOINT, PartitionLog
-from rostra.log.scan import Damage, Found, hop, intact_batch_behind, is_intact, scan
+from rostra.log.scan import Damage, Found, has_hole, hop, intact_batch_behind, is_intact, scan
 from rostra.log.segment import CONTROL, SEGMENT_NAME, Indexes, Segment
 from rostra.model.batch import Header
 from rostra.model.decode import Batch
@@ -114,21 +114,21 @@ class Recovering:
         self._stamps = []
         firsts = self._segment_firsts()
         expected = self._mark.first if self._mark.synced else firsts[0]
-        for first in firsts:
+        for first, following in zip(firsts, [*firsts[1:], None], strict=False):
             if first != expected:
                 raise Damage(log.active.bytes if log.segments else 0, expected, f"the next segment begins at {first}")
             segment = Segment(log.directory, first, Index(self._settings.index_every_bytes))
             log.segments = (*log.segments, segment)
-            if first == firsts[-1]:
+            if following is None:
                 self._examine_last(segment)
             else:
-                self._examine_sealed(segment)
+                self._examine_sealed(segment, following)
             expected = segment.next
         if expected < self._mark.synced or not firsts:
             end = log.active.bytes if log.segments else 0
             raise Damage(end, expected, f"the log ends here, but was synced up to {self._mark.synced}")
 
-    def _examine_sealed(self, segment: Segment) -> None:
+    def _examine_sealed(self, segment: Segment, following: int) -> None:
         loaded = self._indexes.load(segment, self._partition)
         if loaded is not None:
             facts = loaded[1]
@@ -138,11 +138,25 @@ class Recovering:
                 segment.adopt(facts)
                 segment.index = None
                 return
-        for _ in self._scan(segment):
-            pass
+        try:
+            for _ in self._scan(segment):
+                pass
+        except Damage as damage:
+            if damage.offset != following:
+                raise
+            # The next segment goes on right here, so nothing is missing: these are remains of a write that was undone,
+            # or of a torn end that was cut, before a failed sync or a crash brought them back.
+            self._cut_remains(segment, damage)
         if loaded is None or loaded[1] != segment.sealed_facts():
             self._note("index_rebuilt", segment.index_path, 0, 0, segment.first, "it was missing or not the segment's")
         self._indexes.seal(segment, self._partition)
+
+    def _cut_remains(self, segment: Segment, damage: Damage) -> None:
+        file = self._open_files.get(segment.path)
+        size = file.size() - damage.position
+        file.truncate(damage.position)
+        file.begin_sync()()
+        self._note("tail_cut", segment.path, damage.position, size, damage.offset, damage.detail)
 
     def _examine_last(self, segment: Segment) -> None:
         if self._files.exists(segment.index_path):
@@ -213,6 +227,9 @@ class Recovering:
         # before this did: neither says that this was whole once.
         telling = range(damage.offset, self._mark.syncing)
         damaged = self.log.active
+        if has_hole(self._open_files.get(damaged.path), self._partition, damage.position):
+            # A power cut in the middle of a sync: later sectors, or the next segment, may be there all the same.
+            return False
         behind = [(damaged.path, damage.position)]
         behind += [(path, 0) for path in self._paths_behind(damaged)]
         return any(

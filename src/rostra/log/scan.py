@@ -12,6 +12,8 @@ from rostra.model.check import check_stored
 from rostra.model.ids import Partition
 
 HOP_WINDOW_BYTES = 16 << 10
+SECTOR_BYTES = 512
+"""The least that a disk writes whole or not at all."""
 SEARCH_FACTOR = 4
 """A search behind damage checks at most this many times the bytes it searches, whatever they pretend to be."""
 
@@ -134,6 +136,27 @@ def intact_batch_behind(file: File, partition: Partition, position: int, offsets
                     return True
             at = window.find(MAGIC, at + 1)
         position += chunk_bytes
+    return False
+
+
+def has_hole(file: File, partition: Partition, position: int) -> bool:
+    """Whether the batch that begins at `position` lacks whole sectors: they were under way when the power went.
+
+    What was not yet written reads as zeros, or lies beyond the end of the file. Damage to what was written once looks
+    different, so a batch with a hole was never whole, and nobody ever vouched for it.
+    """
+    size = file.size()
+    header = _plausible(file.read(position, HEADER_BYTES), 0, partition)
+    end = position + (HEADER_BYTES if header is None else header.length)
+    if position >= size or end > size:
+        return position < size
+    batch = file.read(position, end - position)
+    at = position
+    while at < end:
+        stop = min(at - at % SECTOR_BYTES + SECTOR_BYTES, end)
+        if not any(batch[at - position : stop - position]):
+            return True
+        at = stop
     return False
 
 

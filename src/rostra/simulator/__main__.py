@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from rostra.errors import UsageError
@@ -10,6 +11,7 @@ from rostra.safeguards import Safeguard
 from rostra.simulator.command import FABRICS, simulate
 
 EXIT_USAGE = 2
+EXIT_READER_GONE = 141
 
 
 def main() -> int:
@@ -27,6 +29,10 @@ def main() -> int:
     try:
         rerun = float(given.rerun.removesuffix("%")) / (100 if given.rerun.endswith("%") else 1)
         return simulate(given.seeds, given.fabric, given.workers, given.without, rerun, given.trace, given.output)
+    except BrokenPipeError:
+        # The reader has seen enough. What is left in the buffer must not fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_READER_GONE
     except (UsageError, ValueError) as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE

@@ -233,6 +233,7 @@ class Subscriber(Application):
         self._count = 0
         self._untaken: deque[tuple[Subscribing, int, int]] = deque()
         self._taking = False
+        self._retired = False
         self._subscribing: Subscribing | None = None
         self._seen: Subscription | None = None
         client.credit_bytes += self._credit_bytes
@@ -242,6 +243,8 @@ class Subscriber(Application):
         self._subscribe("earliest", 0)
 
     def _again(self) -> None:
+        if self._retired:
+            return
         if self.over:
             # The last one stays to the end, so that convergence has somebody to show it.
             self._subscribe("earliest", 0)
@@ -333,7 +336,8 @@ class Subscriber(Application):
         )
 
     def positions(self) -> None:
-        """Where the last subscription has come to, records it passed over included."""
+        """Where the last subscription has come to, records it passed over included; there will be no other."""
+        self._retired = True
         if self._seen is not None and self._subscribing is not None:
             for partition, feed in self._subscribing.feeds.items():
                 self._seen.feed(self._subscribing.topic, partition).reached = feed.next or 0

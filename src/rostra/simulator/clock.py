@@ -13,6 +13,14 @@ EPOCH_US = 1_700_000_000 * SECOND_US
 """The time of day when a simulation begins."""
 
 
+EVENTS_MAX = 500_000
+"""A hundred times what a seed needs: beyond it, something feeds itself."""
+
+
+class Restless(Exception):
+    """Events beget events without end."""
+
+
 def chance(seed: int, purpose: str) -> Random:
     """A generator of its own for each purpose: drawing more for one does not disturb the others.
 
@@ -46,6 +54,8 @@ class Clock:
                 return True
             self.now_us, _, act, about = heappop(heap)
             self.events += 1
+            if self.events > EVENTS_MAX:
+                raise Restless(f"{EVENTS_MAX} events and no end, at {self.now_us} us: {act} {about}")
             act(*about)
         self.now_us = max(self.now_us, time_us)
         return done is not None and done()

@@ -100,10 +100,27 @@ def replay(seed: int, without: Without) -> str:
     return f"rostra sim --seeds {seed} --trace{switched_off}"
 
 
+class _Lines:
+    """Prints until nobody reads any more; the seed runs on, for an error of ours inside it would count against it."""
+
+    def __init__(self) -> None:
+        self.reader_gone: BrokenPipeError | None = None
+
+    def show(self, line: str) -> None:
+        if self.reader_gone is None:
+            try:
+                print(line)
+            except BrokenPipeError as error:
+                self.reader_gone = error
+
+
 def _trace(seeds: range, without: Without, errors: Console) -> int:
     if len(seeds) != 1:
         raise InvalidSetting("trace", "it shows a single seed: --seeds 4711 --trace")
-    result = run_seed(seeds[0], without=without, show=print)
+    lines = _Lines()
+    result = run_seed(seeds[0], without=without, show=lines.show)
+    if lines.reader_gone is not None:
+        raise lines.reader_gone
     for violation in result.violations:
         errors.print(f"violation: {violation}", style="red", markup=False, highlight=False)
     return EXIT_VIOLATION if result.violations else EXIT_CLEAN

@@ -133,6 +133,8 @@ class FaultyFiles:
         self.crashes = 0
         self.number = 0
         self.used_bytes = 0
+        self.bereft: dict[str, None] = {}
+        """Files that have lost something in a crash."""
         self._root = Directory()
 
     # --- the port ----------------------------------------------------------------------------------
@@ -216,7 +218,7 @@ class FaultyFiles:
     def crash(self) -> None:
         """The power goes: open files can be used no more, and what was not synced is at the generator's mercy."""
         self.crashes += 1
-        self._crash_directory(self._root)
+        self._crash_directory(self._root, "")
         self.used_bytes = sum(len(inode.content) for _, inode in self._inodes(self._root, ""))
 
     def durable_sizes(self, under: str = "topics") -> dict[str, int]:
@@ -299,7 +301,7 @@ class FaultyFiles:
         self.number += 1
         return self.number
 
-    def _crash_directory(self, directory: Directory) -> None:
+    def _crash_directory(self, directory: Directory, path: str) -> None:
         """Entries change in order: a journalling file system loses the last changes, not some in between."""
         kept = self._random.randint(0, len(directory.changes)) if directory.changes else 0
         for changed in directory.changes[:kept]:
@@ -308,13 +310,14 @@ class FaultyFiles:
             self.counters["renames_lost" if len(changed) > 1 else "entries_lost"] += 1
         directory.changes.clear()
         directory.entries = dict(directory.durable)
-        for _, node in sorted(directory.entries.items()):
+        for name, node in sorted(directory.entries.items()):
             if isinstance(node, Directory):
-                self._crash_directory(node)
-            elif node.pending or node.stale:
-                self._crash_inode(node)
+                self._crash_directory(node, f"{path}{name}/")
+            elif (node.pending or node.stale) and self._crash_inode(node):
+                self.bereft[f"{path}{name}"] = None
 
-    def _crash_inode(self, inode: Inode) -> None:
+    def _crash_inode(self, inode: Inode) -> bool:
+        """Whether it lost anything."""
         survival = self._random.choice(
             list(Survival) if self.faults.reorder else [Survival.NOTHING, Survival.BEGINNING]
         )
@@ -325,6 +328,7 @@ class FaultyFiles:
         self.counters["bytes_lost"] += lost
         inode.content = bytearray(inode.durable)
         inode.stale = False
+        return lost > 0
 
     def _spare(self, inode: Inode, survival: Survival) -> None:
         spared = self._random.randint(0, len(inode.pending))

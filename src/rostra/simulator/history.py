@@ -131,6 +131,8 @@ class History:
         """(topic name, partition, offset) that the node reported as damaged."""
         self.flipped: set[tuple[int, int]] = set()
         """(topic, partition) whose files a fault has damaged."""
+        self.torn: set[tuple[int, int]] = set()
+        """(topic, partition) whose files have lost in a power cut what no sync had vouched for."""
         self.unsettled: list[str] = []
         """What was still waiting when the time to converge was over."""
         self.final: dict[tuple[int, int], FinalPartition] = {}
@@ -146,7 +148,12 @@ class History:
         if size > self.levels.get(queue, (-1, 0))[0]:
             self.levels[queue] = (size, bound)
 
-    def damage_of(self, name: str, partition: int) -> int | None:
-        """From which offset on the node reported damage, if it did."""
-        told = [at for topic, index, at in self.damage_told if topic == name and index == partition]
+    def damage_of(self, final: FinalPartition) -> int | None:
+        """From which offset on records may be missing: where the node reported damage, if a fault had done any.
+
+        What a power cut tears may be called damaged too, but it was never acknowledged nor shown: that excuses nothing.
+        """
+        if (final.topic, final.partition) not in self.flipped:
+            return None
+        told = [at for name, index, at in self.damage_told if (name, index) == (final.name, final.partition)]
         return min(told, default=None)

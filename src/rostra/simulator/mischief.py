@@ -116,11 +116,18 @@ class Mischief:
 
     def end_now(self, *, power: bool) -> None:
         self._files.faults.operations_left = None
-        self._node.die(power=power)
+        self._die(power=power)
         self._restart_soon()
 
+    def _die(self, *, power: bool) -> None:
+        self._node.die(power=power)
+        for path in self._files.bereft:
+            if path.endswith(".log"):
+                partition = _partition_of(path)
+                self._history.torn.add((partition.topic, partition.index))
+
     def cut_power_once(self) -> None:
-        self._node.die(power=True)
+        self._die(power=True)
         self._clock.after(SECOND_US // 10, self._restart)
 
     def _stop(self) -> None:

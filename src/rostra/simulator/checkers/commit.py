@@ -20,7 +20,7 @@ def check(history: History) -> list[str]:
                     )
     for (topic, partition), final in history.final.items():
         stored = {one.offset: one.value for one in final.stored}
-        damaged_at = history.damage_of(final.name, partition)
+        damaged_at = history.damage_of(final)
         end = final.commit if damaged_at is None else min(final.commit, damaged_at)
         for (of, index, offset), (value, whose) in shown.items():
             if (of, index) != (topic, partition) or offset < final.first:

@@ -14,10 +14,13 @@ def check(history: History) -> list[str]:
     names = {final.name: final.topic for final in history.final.values()}
     for name, partition, offset in sorted(history.damage_told):
         topic = names.get(name)
-        if topic is not None and name not in history.delete_asked and (topic, partition) not in history.flipped:
+        if topic is None or name in history.delete_asked:
+            continue
+        if (topic, partition) not in history.flipped and (topic, partition) not in history.torn:
             found.append(f"{name}/{partition} was called damaged at {offset}, but no fault has touched it")
     for subscription in history.subscriptions:
         error = subscription.ended
-        if isinstance(error, PartitionDamaged) and history.damage_of(error.topic, error.partition) is None:
+        told = {(name, partition) for name, partition, _ in history.damage_told}
+        if isinstance(error, PartitionDamaged) and (error.topic, error.partition) not in told:
             found.append(f"{subscription.name} was served damaged bytes of {error.topic}/{error.partition}")
     return found

@@ -35,7 +35,7 @@ def check(history: History) -> list[str]:
 
 def _excused(history: History, final: FinalPartition, acked: Acked, values: set[bytes | None]) -> bool:
     """Expired by retention, or behind damage that the node reported."""
-    damaged_at = history.damage_of(final.name, final.partition)
+    damaged_at = history.damage_of(final)
     if acked.offset < 0:
         # Nobody knows where it was: it may have been in what is gone.
         return damaged_at is not None or final.first > 0

@@ -10,7 +10,7 @@ def check(history: History) -> list[str]:
     for subscription in history.subscriptions:
         for place, feed in subscription.feeds.items():
             final = history.final.get(place)
-            damaged_at = history.damage_of(final.name, final.partition) if final is not None else None
+            damaged_at = history.damage_of(final) if final is not None else None
             found += _check_feed(subscription, feed, final, damaged_at)
     return found
 
