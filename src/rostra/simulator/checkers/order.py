@@ -9,13 +9,11 @@ def check(history: History) -> list[str]:
     found: list[str] = []
     for final in history.final.values():
         last: dict[str, int] = {}
-        seen: set[bytes] = set()
         for stored in final.stored:
             sent = history.sent.get(stored.value) if stored.value is not None else None
-            if sent is None or sent.value in seen:
-                # A repeat that the client announced stands behind records sent later; its first place counts.
+            if sent is None or sent.value in history.maybe_twice:
+                # A repeat that the client announced stands behind records sent later, and its first place may be gone.
                 continue
-            seen.add(sent.value)
             if sent.order < last.get(sent.producer, -1):
                 found.append(
                     f"{final.name}/{final.partition}:{stored.offset} holds record {sent.order} of {sent.producer}"
