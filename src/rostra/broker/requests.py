@@ -71,6 +71,7 @@ class Requests:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         settings = broker.settings
+        self._waiting_max = settings.requests_per_connection_max
         self._limits = BatchLimits(
             batch_bytes_max=settings.batch_bytes_max,
             raw_body_bytes_max=settings.batch_inflated_bytes_max,
@@ -182,14 +183,12 @@ class Requests:
             self._pass_on(conn, session, served, message, payload)
             return
         try:
-            produced = check_produced(payload, limits=self._limits, now_us=broker.now.wall_us)
+            producer, epoch, sequence, count = check_produced(payload, limits=self._limits, now_us=broker.now.wall_us)
         except BatchRejected as rejected:
             self._fail(conn, message.request, rejected)
             return
-        if produced.producer:
-            verdict = served.producers.judge(
-                produced.producer, produced.producer_epoch, produced.sequence, produced.count
-            )
+        if producer:
+            verdict = served.producers.judge(producer, epoch, sequence, count)
             if isinstance(verdict, RostraError):
                 self._fail(conn, message.request, verdict)
                 return
@@ -210,12 +209,11 @@ class Requests:
             return NodeStopping()
         if served.blocked is not None:
             return served.blocked
-        return broker.too_many(session)
+        return broker.too_many(session) if session.waiting >= self._waiting_max else None
 
     def _order(self, served: ServedPartition, batch: bytearray) -> tuple[int, int] | RostraError:
         """Gives the batch its offsets; begins a new segment before it when the last one is full."""
-        known = self._broker.catalogue.named(served.topic)
-        if known is not None and served.segment_bytes >= known.topic.settings.segment_bytes:
+        if served.segment_bytes >= served.segment_bytes_max:
             checkpoint = checkpoint_batch(served.producers.snapshot(), served.epochs, self._broker.now.wall_us)
             placed = self._propose(served, checkpoint, CHECKPOINT)
             if isinstance(placed, RostraError):
