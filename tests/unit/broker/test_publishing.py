@@ -21,6 +21,7 @@ from rostra.errors import (
     UnknownTopic,
 )
 from rostra.fabric.api import Append, Sync, Synced, WriteFailed
+from rostra.fabric.solo.machine import META
 from rostra.model.batch import Reason
 from rostra.wire.messages import CreateTopic, DeleteTopic, Failed, Publish, Published, TopicSettings
 from tests.unit.broker.desk import Desk, part
@@ -288,6 +289,8 @@ def test_topics_being_made_are_refused_when_the_fsync_fails(desk: Desk) -> None:
     desk.say(1, CreateTopic(5, "t", TopicSettings()))
     desk.step(SyncBroke(SyncFailed("EIO")))
     assert isinstance(desk.error(1), SyncFailed)
+    # Its entry was still on its way to the disk, which refuses it now as well: nobody is told twice.
+    assert desk.step(WriteFailed(META, 0, 1, DiskFull())) == []
 
 
 @pytest.mark.requirement("CM-19")

@@ -1,0 +1,57 @@
+"""Carrying out a broker's disk effects on a real log over a disk that fails as told."""
+
+from __future__ import annotations
+
+from rostra.broker.api import FindLast, Persisted, Sealed, Survey, SyncBroke
+from rostra.broker.disk import Disk, Job
+from rostra.errors import SyncFailed, UnknownPartition
+from rostra.fabric.api import Append, Drop, Open, Persist, Read, ReadFailed, Sync, Synced
+from rostra.simulator.files import FaultyFiles
+from tests.unit.log.batches import PARTITION, batch, faulty, opened
+
+
+def ready() -> tuple[Disk, FaultyFiles]:
+    files = faulty()
+    disk = Disk(opened(files))
+    disk.change(Open(PARTITION, 1 << 20))
+    return disk, files
+
+
+def finished(job: Job | None) -> list[object]:
+    assert job is not None
+    for call in job.calls:
+        call()
+    return list(job.finish())
+
+
+def test_a_sync_that_begins_before_the_flush_leaves_the_batch_to_the_next_one() -> None:
+    disk, _ = ready()
+    disk.change(Append(PARTITION, batch(0)))
+    disk.change(Sync(PARTITION))
+    disk.flush()
+    disk.change(Append(PARTITION, batch(1)))
+    disk.change(Sync(PARTITION))
+    assert finished(disk.begin_sync()) == [Synced(PARTITION, 0, 1)]
+    assert disk.wants_sync
+    disk.flush()
+    assert finished(disk.begin_sync()) == [Synced(PARTITION, 0, 2)]
+    assert not disk.wants_sync
+
+
+def test_hard_state_that_cannot_even_be_written_breaks_the_node_like_a_failed_sync() -> None:
+    disk, files = ready()
+    assert finished(disk.begin_persist(Persist("key", b"state"))) == [Persisted(())]
+    files.faults.write_failure_chance = 1.0
+    (broke,) = finished(disk.begin_persist(Persist("key", b"other")))
+    assert isinstance(broke, SyncBroke) and isinstance(broke.error, SyncFailed)
+
+
+def test_a_lookup_that_was_under_way_when_its_log_was_dropped_is_answered() -> None:
+    disk, _ = ready()
+    disk.change(Append(PARTITION, batch(0)))
+    disk.flush()
+    disk.change(Drop(PARTITION))
+    read = disk.look_up(Read(1, PARTITION, 0, 1, 100))
+    assert isinstance(read, ReadFailed) and isinstance(read.error, UnknownPartition)
+    assert isinstance(disk.look_up(FindLast(2, PARTITION, 1, 1)), ReadFailed)
+    assert disk.look_up(Survey(PARTITION)) == Sealed(PARTITION, ())
