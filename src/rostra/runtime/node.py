@@ -265,8 +265,11 @@ class Node:
         connection.out += effect.batches
 
     def _close_connection(self, effect: CloseConn) -> None:
+        if effect.violation:
+            self.counters.violations[effect.violation] += 1
         connection = self._connections.get(effect.conn)
         if connection is not None:
+            connection.ignore()
             self.log.debug("closing connection", client=connection.address, reason=effect.reason)
             # After the turn, so that the answers of this step leave first.
             self._loop.call_soon(connection.close)
