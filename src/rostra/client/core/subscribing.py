@@ -123,7 +123,7 @@ class Feed:
     # --- delivery ------------------------------------------------------------------------------------
 
     def pushed(self, message: Push, payload: bytearray) -> None:
-        """Hands on what comes next. A repeat is trimmed; a gap is the node's fault, and of such a push nothing is taken:
+        """Hands on what comes next. A repeat is trimmed. A gap is the node's fault; nothing of such a push is taken:
         `next` stays, so the next connection asks for all of it again.
         """
         if self.state is not FeedState.LIVE or self.next is None:
