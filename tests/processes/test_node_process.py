@@ -83,6 +83,7 @@ def test_a_graceful_stop_in_mid_stream_finishes_what_is_under_way_and_leaves_a_c
             producer.flush()
         listening = [line for line in node.log_lines() if line.event == "listening"]
         assert listening[-1].about["clean"] is True
+        assert "clean" not in listening[0].about
         assert read_all(node, "t", 20_000) == [b"%d" % number for number in range(20_000)]
 
 
