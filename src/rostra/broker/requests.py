@@ -1,4 +1,4 @@
-"""Answers to client messages. Adding a message to the wire means adding a `case` to `answer`.
+"""Answers to client messages. Adding one to the wire means a `case` in `answer`, and what ARCHITECTURE.md lists.
 
 Connections, publishing and subscribing are here; what concerns topics is in `topics`.
 """
@@ -23,6 +23,7 @@ from rostra.errors import (
 from rostra.fabric.api import AcksAll, Arrived, Note, PassOn, Propose
 from rostra.model.batch import CHECKPOINT
 from rostra.model.check import BatchLimits, check_produced
+from rostra.wire.features import in_common
 from rostra.wire.frames import Violation
 from rostra.wire.messages import (
     PROTOCOL_MAX,
@@ -50,8 +51,6 @@ from rostra.wire.messages import (
 
 if TYPE_CHECKING:
     from rostra.broker.broker import Broker
-
-FEATURES: tuple[str, ...] = ()
 
 PEERS: Conn = -1
 """In place of a connection: the publish came from another node, and its answer goes back through the fabric."""
@@ -130,7 +129,7 @@ class Requests:
         error = PeerViolation(reason, detail)
         self._broker.out.append(Note("warning", "connection closed", {"conn": conn, "reason": str(error)}))
         self._fail(conn, 0, error)
-        self._broker.hang_up(conn, str(error))
+        self._broker.hang_up(conn, str(error), violation=reason)
 
     # --- connections ---
 
@@ -157,7 +156,7 @@ class Requests:
             Welcome(
                 message.request,
                 version,
-                tuple(feature for feature in FEATURES if feature in message.features),
+                in_common(message.features),
                 broker.identity.cluster,
                 broker.identity.node,
                 broker.fabric.guarantees.fabric,
