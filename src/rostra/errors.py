@@ -19,7 +19,7 @@ RostraError
 ├── LimitExceeded           a configured bound was reached
 ├── LinkError               between a client and a node
 │   ├── Unreachable         ├── LinkLost           ├── TimedOut
-│   ├── IncompatibleVersion └── NodeStopping
+│   ├── IncompatibleVersion ├── NotSupported       └── NodeStopping
 ├── PeerViolation           the other side broke the protocol: its connection is closed
 └── RemoteError             a newer node reported an error this version does not know
 """
@@ -346,6 +346,14 @@ class IncompatibleVersion(LinkError):
     retryable = False
     fact = "this side speaks protocol versions {ours}, the other {theirs}"
     remedy = "upgrade the older side"
+
+
+@dataclass(eq=False)
+class NotSupported(LinkError):
+    feature: str
+    retryable = False
+    fact = "the node is too old for {feature}"
+    remedy = "upgrade the node, or do without it"
 
 
 @dataclass(eq=False)

@@ -17,8 +17,19 @@ from rostra import blocking
 from rostra.errors import InvalidTopicName, from_wire
 from rostra.testing.embedded import EmbeddedNode
 from rostra.testing.process import ProcessNode
-from rostra.wire.frames import FROM_NODE, FrameReader, encode
-from rostra.wire.messages import PROTOCOL_MAX, CreateTopic, Failed, Hello, Locate, Message, NodeMessage, TopicSettings
+from rostra.wire.frames import FROM_NODE, FrameReader, Violation, encode
+from rostra.wire.messages import (
+    PROTOCOL_MAX,
+    CreateTopic,
+    Failed,
+    Hello,
+    Locate,
+    Message,
+    NodeMessage,
+    Ping,
+    TopicSettings,
+)
+from tests.fuzz.raw import RawClient
 from tests.processes.command_line import is_alive, wait_until
 
 ESCAPES = ["../../etc/passwd", "..", "a/../b", "/etc", "a//b", "a\x00b", "a b", "ü", "x" * 250, "", "."]
@@ -72,6 +83,7 @@ def test_a_graceful_stop_in_mid_stream_finishes_what_is_under_way_and_leaves_a_c
             producer.flush()
         listening = [line for line in node.log_lines() if line.event == "listening"]
         assert listening[-1].about["clean"] is True
+        assert "clean" not in listening[0].about
         assert read_all(node, "t", 20_000) == [b"%d" % number for number in range(20_000)]
 
 
@@ -104,6 +116,24 @@ def test_a_node_offers_metrics_and_logs_json_lines() -> None:
         "stopped",
     ]
     assert all({"event", "level", "time"} <= event.keys() for event in events)
+
+
+def test_a_violation_that_the_broker_finds_is_counted_and_logged_once() -> None:
+    with rostra.testing.process_node(metrics="127.0.0.1:0") as node:
+        with RawClient(node.address, greet=False) as rude:
+            # Behind it half a frame: once the node has hung up, the end of the stream is no second fault.
+            rude.send(encode(Ping(1)) + encode(Ping(2))[:-1])
+            rude.finish()
+        with RawClient(node.address) as twice:
+            twice.send(encode(Hello(1, 1, 1)) + encode(Ping(2))[:-1])
+            twice.finish()
+        scraped = scrape(node, "/metrics")
+        assert f'rostra_violations_total{{reason="{Violation.NOT_GREETED}"}} 1.0' in scraped
+        assert f'rostra_violations_total{{reason="{Violation.OUT_OF_ORDER}"}} 1.0' in scraped
+        assert f'reason="{Violation.TRUNCATED}"' not in scraped
+        node.stop()
+        closed = [line for line in node.log_lines() if line.event == "connection closed"]
+        assert len(closed) == 2
 
 
 def scrape(node: ProcessNode, path: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from rostra.errors import OffsetOutOfRange, PartitionDamaged, RemoteError, TopicDeleted
+from rostra.simulator import checkers
 from rostra.simulator.checkers import CHECKERS, judge
 from rostra.simulator.history import (
     Acked,
@@ -314,3 +316,9 @@ def test_what_nobody_was_promised_may_be_lost() -> None:
     del got_of(history)[-1]
     final_of(history).commit = 3
     assert judge(history) == []
+
+
+def test_every_checker_is_entered_in_the_list_that_runs() -> None:
+    files = Path(checkers.__file__).parent.glob("*.py")
+    modules = {f"{checkers.__name__}.{path.stem}" for path in files if path.stem != "__init__"}
+    assert {check.__module__ for check in CHECKERS.values()} == modules

@@ -10,7 +10,7 @@ import pytest
 
 from rostra.errors import InvalidSetting
 from rostra.safeguards import Safeguard
-from rostra.simulator.command import as_json, parse_seeds, replay, simulate
+from rostra.simulator.command import LINE_CHARACTERS_MAX, as_json, parse_seeds, replay, simulate
 from rostra.simulator.faults import Fault
 from rostra.simulator.runner import EVERY_FAULT_FROM_SEEDS, Summary
 from rostra.simulator.seed import SeedResult
@@ -38,7 +38,11 @@ def test_a_failing_seed_exits_with_one_and_prints_how_to_replay_it(capsys: pytes
     printed = capsys.readouterr().err
     assert "a record is stored once" in printed
     assert "--trace --without dedup" in printed
-    assert "the trace ends with:" in printed
+    lines = printed.splitlines()
+    assert lines[-1].startswith("violated: ")
+    assert "--trace --without dedup" in lines[-2]
+    assert any("ends with:" in line for line in lines)
+    assert max(len(line) for line in lines if "bytes" in line) <= LINE_CHARACTERS_MAX + 2
 
 
 def test_a_trace_shows_a_single_seed_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ ROOMS = (
     "simulator",
     "broker",
     "client",
+    "client/core",
     "fabric",
     "log",
     "wire",
@@ -67,6 +68,7 @@ def test_a_house_with_empty_rooms_keeps_every_contract(house: Path) -> None:
         ("spark", "rostra.cli", DOWNWARD),
         ("fabric/raft", "rostra.fabric.flood", FABRICS),
         ("broker", "time", PURE),
+        ("client/core", "asyncio", PURE),
         ("model", "concurrent.futures", PURE),
     ],
 )

@@ -176,10 +176,11 @@ class PushTo(Value, frozen=True):
 
 
 class CloseConn(Value, frozen=True):
-    """Send what is queued, then close. The driver answers with `Lose`."""
+    """Send what is queued, then close. The driver answers with `Lose`. `violation` names the rule that was broken."""
 
     conn: Conn
     reason: str
+    violation: str = ""
 
 
 class AskDrain(Value, frozen=True):

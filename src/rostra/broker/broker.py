@@ -340,10 +340,10 @@ class Broker:
         self.delivery.lose(conn)
         self.sessions.close(conn)
 
-    def hang_up(self, conn: Conn, reason: str) -> None:
+    def hang_up(self, conn: Conn, reason: str, violation: str = "") -> None:
         """Closes a connection from this side. Forgotten at once: what it sent meanwhile is not listened to."""
         self.forget(conn)
-        self.out.append(CloseConn(conn, reason))
+        self.out.append(CloseConn(conn, reason, violation))
 
     def _set_timers(self) -> list[BrokerEffect]:
         return [

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from rostra.broker.api import Conn, ProducerStamp, RecoveredLog
+from rostra.broker.api import Conn, RecoveredLog
 from rostra.broker.control import read_checkpoint
 from rostra.broker.producers import ProducerTable
 from rostra.broker.tail import Tail, Tails
 from rostra.errors import RostraError
 from rostra.model.batch import CHECKPOINT, placed
 from rostra.model.ids import Partition
+from rostra.wire.messages import Topic
 
 
 class Parked(NamedTuple):
@@ -43,9 +44,10 @@ class Reader:
 class ServedPartition:
     """State that follows the log: `appended` and `truncated` mirror every change of it."""
 
-    def __init__(self, partition: Partition, topic: str, producers: ProducerTable, tails: Tails) -> None:
+    def __init__(self, partition: Partition, topic: Topic, producers: ProducerTable, tails: Tails) -> None:
         self.partition = partition
-        self.topic = topic
+        self.topic = topic.name
+        self.segment_bytes_max = topic.settings.segment_bytes
         self.epoch = 0
         self.first = 0
         self.end = 0
@@ -84,7 +86,7 @@ class ServedPartition:
             self.producers.restore(read_checkpoint(found.checkpoint).producers)
         for stamp in found.stamps:
             if stamp.producer:
-                self.producers.apply(stamp)
+                self.producers.apply(stamp.base, stamp.last, stamp.producer, stamp.epoch, stamp.sequence, stamp.count)
 
     def emptied(self, first: int) -> None:
         """The log is empty and begins at `first`."""
@@ -109,7 +111,7 @@ class ServedPartition:
             self.epochs.append((owner_epoch, base))
         if producer:
             # Control batches have no producer; neither has a client that asks for no protection from repeats.
-            self.producers.apply(ProducerStamp(base, last, producer, epoch, sequence, count))
+            self.producers.apply(base, last, producer, epoch, sequence, count)
         self._tails.add(self.tail, base, last, batch)
 
     def truncated(self, offset: int, generation: int) -> list[Parked]:

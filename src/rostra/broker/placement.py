@@ -56,7 +56,7 @@ class Placement:
         settings = msgspec.msgpack.decode(spec.settings, type=TopicSettings)
         known = KnownTopic(Topic(spec.topic, spec.name, settings))
         for index in range(spec.partitions):
-            known.partitions.append(self._served(Partition(spec.topic, PartitionIndex(index)), spec.name))
+            known.partitions.append(self._served(Partition(spec.topic, PartitionIndex(index)), known.topic))
         self._broker.catalogue.add(known)
         self._opened.append((effect.token, known))
 
@@ -79,12 +79,12 @@ class Placement:
     def joined(self, effect: PartitionJoined) -> None:
         known = self._broker.catalogue.known(effect.topic)
         if known is not None:
-            self._broker.catalogue.join(known, self._served(effect.partition, known.topic.name))
+            self._broker.catalogue.join(known, self._served(effect.partition, known.topic))
 
-    def _served(self, partition: Partition, name: str) -> ServedPartition:
+    def _served(self, partition: Partition, topic: Topic) -> ServedPartition:
         broker = self._broker
         table = ProducerTable(broker.settings.producers_per_partition_max, broker.without)
-        return ServedPartition(partition, name, table, broker.tails)
+        return ServedPartition(partition, topic, table, broker.tails)
 
     # --- partitions ---
 

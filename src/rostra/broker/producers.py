@@ -7,7 +7,6 @@ from enum import Enum
 
 import msgspec
 
-from rostra.broker.api import ProducerStamp
 from rostra.errors import ProducerFenced, RostraError, SequenceGap, UnknownProducer
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
@@ -73,18 +72,19 @@ class ProducerTable:
         oldest = entry.latest[0][1] if entry.latest else 0
         return Verdict.STORED, -1, max(oldest - 1, 0)
 
-    def apply(self, stamp: ProducerStamp) -> None:
+    def apply(self, base: int, last: int, producer: int, epoch: int, sequence: int, count: int) -> None:
         """The log has this batch now, at its end."""
-        before = self._entries.get(stamp.producer)
-        self._undo.append((stamp.base, stamp.producer, before))
-        latest: tuple[tuple[int, int, int], ...] = ((stamp.sequence, stamp.base, stamp.last),)
-        if before is not None and before.epoch == stamp.epoch:
+        entries = self._entries
+        before = entries.get(producer)
+        self._undo.append((base, producer, before))
+        latest: tuple[tuple[int, int, int], ...] = ((sequence, base, last),)
+        if before is not None and before.epoch == epoch:
             latest = before.latest[-REMEMBERED + 1 :] + latest
-        self._entries[stamp.producer] = Entry(stamp.epoch, (stamp.sequence + stamp.count) % SEQUENCES, latest)
-        self._entries.move_to_end(stamp.producer)
-        if len(self._entries) > self._max:
-            forgotten, entry = self._entries.popitem(last=False)
-            self._undo.append((stamp.base, forgotten, entry))
+        entries[producer] = Entry(epoch, (sequence + count) % SEQUENCES, latest)
+        entries.move_to_end(producer)
+        if len(entries) > self._max:
+            forgotten, entry = entries.popitem(last=False)
+            self._undo.append((base, forgotten, entry))
 
     def commit(self, offset: int) -> None:
         """Below this offset nothing is undone any more."""

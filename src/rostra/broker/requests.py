@@ -1,4 +1,4 @@
-"""Answers to client messages. Adding a message to the wire means adding a `case` to `answer`.
+"""Answers to client messages. Adding one to the wire means a `case` in `answer`, and what ARCHITECTURE.md lists.
 
 Connections, publishing and subscribing are here; what concerns topics is in `topics`.
 """
@@ -23,6 +23,7 @@ from rostra.errors import (
 from rostra.fabric.api import AcksAll, Arrived, Note, PassOn, Propose
 from rostra.model.batch import CHECKPOINT
 from rostra.model.check import BatchLimits, check_produced
+from rostra.wire.features import in_common
 from rostra.wire.frames import Violation
 from rostra.wire.messages import (
     PROTOCOL_MAX,
@@ -51,8 +52,6 @@ from rostra.wire.messages import (
 if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
-FEATURES: tuple[str, ...] = ()
-
 PEERS: Conn = -1
 """In place of a connection: the publish came from another node, and its answer goes back through the fabric."""
 
@@ -71,6 +70,7 @@ class Requests:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         settings = broker.settings
+        self._waiting_max = settings.requests_per_connection_max
         self._limits = BatchLimits(
             batch_bytes_max=settings.batch_bytes_max,
             raw_body_bytes_max=settings.batch_inflated_bytes_max,
@@ -129,7 +129,7 @@ class Requests:
         error = PeerViolation(reason, detail)
         self._broker.out.append(Note("warning", "connection closed", {"conn": conn, "reason": str(error)}))
         self._fail(conn, 0, error)
-        self._broker.hang_up(conn, str(error))
+        self._broker.hang_up(conn, str(error), violation=reason)
 
     # --- connections ---
 
@@ -156,7 +156,7 @@ class Requests:
             Welcome(
                 message.request,
                 version,
-                tuple(feature for feature in FEATURES if feature in message.features),
+                in_common(message.features),
                 broker.identity.cluster,
                 broker.identity.node,
                 broker.fabric.guarantees.fabric,
@@ -182,14 +182,12 @@ class Requests:
             self._pass_on(conn, session, served, message, payload)
             return
         try:
-            produced = check_produced(payload, limits=self._limits, now_us=broker.now.wall_us)
+            producer, epoch, sequence, count = check_produced(payload, limits=self._limits, now_us=broker.now.wall_us)
         except BatchRejected as rejected:
             self._fail(conn, message.request, rejected)
             return
-        if produced.producer:
-            verdict = served.producers.judge(
-                produced.producer, produced.producer_epoch, produced.sequence, produced.count
-            )
+        if producer:
+            verdict = served.producers.judge(producer, epoch, sequence, count)
             if isinstance(verdict, RostraError):
                 self._fail(conn, message.request, verdict)
                 return
@@ -210,12 +208,11 @@ class Requests:
             return NodeStopping()
         if served.blocked is not None:
             return served.blocked
-        return broker.too_many(session)
+        return broker.too_many(session) if session.waiting >= self._waiting_max else None
 
     def _order(self, served: ServedPartition, batch: bytearray) -> tuple[int, int] | RostraError:
         """Gives the batch its offsets; begins a new segment before it when the last one is full."""
-        known = self._broker.catalogue.named(served.topic)
-        if known is not None and served.segment_bytes >= known.topic.settings.segment_bytes:
+        if served.segment_bytes >= served.segment_bytes_max:
             checkpoint = checkpoint_batch(served.producers.snapshot(), served.epochs, self._broker.now.wall_us)
             placed = self._propose(served, checkpoint, CHECKPOINT)
             if isinstance(placed, RostraError):

@@ -11,17 +11,21 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     frame_bytes_max: int = 8 << 20
     """A larger frame closes its connection."""
     batch_bytes_max: int = 4 << 20
-    """A larger batch is rejected; so is one that would inflate to more than `batch_inflated_bytes_max`."""
+    """A larger batch is rejected."""
     batch_inflated_bytes_max: int = 64 << 20
+    """A compressed batch that would inflate to more is rejected."""
     batch_records_max: int = 1 << 20
+    """A batch of more records is rejected."""
     timestamp_ahead_max_ms: int = 3_600_000
     """A batch with a timestamp further ahead of the node's clock is rejected."""
     connections_max: int = 20_000
     """One more connection is told LimitExceeded and closed."""
     subscriptions_per_connection_max: int = 1024
+    """One more is refused with LimitExceeded; a subscription to a topic counts once per partition."""
     requests_per_connection_max: int = 4096
     """Publishes waiting for their acknowledgement, and topics for their making; one more is refused."""
     topics_max: int = 100_000
+    """One more is refused with LimitExceeded; those being made count."""
     producers_per_partition_max: int = 10_000
     """The least recently used producer is forgotten; if it returns it hears UnknownProducer."""
     credit_bytes_max: int = 64 << 20
@@ -41,5 +45,6 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     heartbeat_ms: int = 5_000
     """A connection that is silent for three of these is closed."""
     retention_check_ms: int = 10_000
+    """How often the log is searched for segments that retention lets go: they may stay this much longer."""
     auto_create: bool = True
     """Whether looking up an unknown topic may create it, if the client asks for that."""

@@ -12,6 +12,7 @@ import typer
 
 from rostra.cli import config, measure, publish, serve, show, simulate, subscribe, topic
 from rostra.cli.exits import MEANINGS, ExitCode, exit_code_of
+from rostra.cli.flags import Command, Group
 from rostra.cli.invocation import Common, ConfigOption, NodeOption, OutputOption
 from rostra.cli.output import complain
 from rostra.errors import RostraError
@@ -31,6 +32,7 @@ def examples(lines: str) -> str:
 
 app = typer.Typer(
     name="rostra",
+    cls=Group,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -51,10 +53,10 @@ def rostra(
 
 
 def add(group: typer.Typer, name: str, command: Callable[..., None], lines: str) -> None:
-    group.command(name, epilog=examples(lines))(command)
+    group.command(name, cls=Command, epilog=examples(lines))(command)
 
 
-topics = typer.Typer(no_args_is_help=True, epilog=examples(topic.EXAMPLES))
+topics = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(topic.EXAMPLES))
 add(topics, "create", topic.create, topic.CREATE_EXAMPLES)
 add(topics, "delete", topic.delete, topic.DELETE_EXAMPLES)
 add(topics, "list", topic.list_topics, topic.LIST_EXAMPLES)

@@ -32,6 +32,8 @@ def exit_code_of(error: errors.RostraError) -> ExitCode:
     match error:
         case errors.UsageError():
             return ExitCode.WRONG_USE
+        case errors.NotSupported():
+            return ExitCode.FAILURE
         case errors.LinkError():
             return ExitCode.UNREACHABLE
         case errors.UnknownTopic() | errors.TopicDeleted():

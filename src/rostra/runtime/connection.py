@@ -33,6 +33,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.full = False
         """The send buffer is over its high mark."""
         self._closing = False
+        self._ignored = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -51,7 +52,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         node = self._node
         node.counters.bytes_in += nbytes
-        if self._closing:
+        if self._ignored:
             return
         try:
             messages = self._reader.took(nbytes)
@@ -64,6 +65,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         node.settle()
 
     def eof_received(self) -> bool:
+        if self._ignored:
+            return False
         try:
             self._reader.closed()
         except PeerViolation as violation:
@@ -76,6 +79,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._node.log.warning("connection closed", client=self.address, reason=str(violation))
         self.out.append(encode(Failed(0, type(violation).__name__, violation.carried())))
         self.close()
+
+    def ignore(self) -> None:
+        """It is about to be closed: what still comes in is nobody's fault any more."""
+        self._ignored = True
 
     def greeted(self, frame_bytes_max: int) -> None:
         self._reader.frame_bytes_max = frame_bytes_max
@@ -93,7 +100,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         if not self._closing and self._transport is not None:
-            self._closing = True
+            self._closing = self._ignored = True
             self.send()
             self._transport.close()
 
@@ -111,7 +118,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._node.settle()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._closing = True
+        self._closing = self._ignored = True
         self.out.clear()
         self._node.detach(self)
         self._node.step(Lose(self.number))

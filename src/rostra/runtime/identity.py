@@ -21,9 +21,14 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: str
 
 
+def is_new(files: Files) -> bool:
+    """Whether no node has used this directory yet."""
+    return not files.exists(PATH)
+
+
 def identify(files: Files) -> Identity:
     """The identity on disk. An empty directory becomes a new node, never an old one that forgot itself."""
-    if files.exists(PATH):
+    if not is_new(files):
         file = files.open(PATH)
         try:
             card = msgspec.json.decode(file.read(0, 1 << 16), type=Card)

@@ -53,7 +53,7 @@ from rostra.runtime.connection import ClientConnection
 from rostra.runtime.counters import Counters, registry_of
 from rostra.runtime.exposition import Exposition
 from rostra.runtime.files import DiskFiles
-from rostra.runtime.identity import identify
+from rostra.runtime.identity import identify, is_new
 from rostra.runtime.settings import NodeSettings, split_address
 from rostra.runtime.workers import Workers
 from rostra.wire.frames import encode
@@ -80,6 +80,7 @@ class Node:
         self.metrics_address = ""
         self._files = DiskFiles(Path(settings.directory))
         self._disk = Disk(Store(self._files), syncs=settings.fsync == "commit")
+        self._is_new = is_new(self._files)
         identity = identify(self._files)
         self.log = self.log.bind(node=text(identity.node))
         self.broker = Broker(identity, Solo(), settings.broker, random.SystemRandom())
@@ -112,7 +113,9 @@ class Node:
         if self._settings.metrics:
             self._exposition = Exposition(registry_of(self))
             self.metrics_address = await self._exposition.start(*split_address(self._settings.metrics))
-        self.log.info("listening", address=self.address, metrics=self.metrics_address, clean=recovery.clean)
+        # Of a new directory there was no stop before that could have been clean.
+        stop_before = {} if self._is_new else {"clean": recovery.clean}
+        self.log.info("listening", address=self.address, metrics=self.metrics_address, **stop_before)
 
     async def _listen(self) -> None:
         host, port = split_address(self._settings.listen)
@@ -265,8 +268,11 @@ class Node:
         connection.out += effect.batches
 
     def _close_connection(self, effect: CloseConn) -> None:
+        if effect.violation:
+            self.counters.violations[effect.violation] += 1
         connection = self._connections.get(effect.conn)
         if connection is not None:
+            connection.ignore()
             self.log.debug("closing connection", client=connection.address, reason=effect.reason)
             # After the turn, so that the answers of this step leave first.
             self._loop.call_soon(connection.close)

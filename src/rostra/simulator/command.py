@@ -18,6 +18,8 @@ from rostra.simulator.seed import SeedResult, run_seed
 FABRICS = ("solo",)
 FAILED_SHOWN_MAX = 5
 VIOLATIONS_SHOWN_MAX = 10
+LINES_SHOWN = 20
+LINE_CHARACTERS_MAX = 160
 
 EXIT_CLEAN = 0
 EXIT_VIOLATION = 1
@@ -168,22 +170,24 @@ def as_json(summary: Summary, fabric: str) -> dict[str, object]:
 
 
 def complain(summary: Summary, without: Without, errors: Console) -> None:
-    """Everything that makes the run fail, each with the way to look into it."""
+    """Everything that makes the run fail, each with the way to look into it; the verdict last."""
 
     def say(text: str, style: str = "") -> None:
         errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    for failed in sorted(summary.failed, key=lambda result: result.seed)[:FAILED_SHOWN_MAX]:
-        say(f"seed {failed.seed}: {len(failed.violations)} violations", "red")
-        for violation in failed.violations[:VIOLATIONS_SHOWN_MAX]:
-            say(f"  {violation}")
-        say("  the trace ends with:")
-        for line in failed.recent:
-            say(f"  {line}")
-        say(f"  to see all of it: {replay(failed.seed, without)}", "bold")
-    if len(summary.failed) > FAILED_SHOWN_MAX:
-        say(f"and {len(summary.failed) - FAILED_SHOWN_MAX} more seeds with violations", "red")
     for fault in summary.missing:
         say(f"{fault.value}: never in {summary.seeds} seeds (checked from {EVERY_FAULT_FROM_SEEDS} seeds on)", "red")
     for seed in summary.unequal:
         say(f"seed {seed} took another course in another process: {replay(seed, without)}", "red")
+    failed = sorted(summary.failed, key=lambda result: result.seed)[:FAILED_SHOWN_MAX]
+    for result in failed:
+        say(f"the trace of seed {result.seed} ends with:")
+        for line in result.recent[-LINES_SHOWN:]:
+            say(f"  {line[:LINE_CHARACTERS_MAX]}")
+    for result in failed:
+        say(f"seed {result.seed}: {len(result.violations)} violations", "red")
+        for violation in result.violations[:VIOLATIONS_SHOWN_MAX]:
+            say(f"  {violation}")
+        say(f"  to see all that happened: {replay(result.seed, without)}", "bold")
+    if failed:
+        say(f"violated: {len(summary.failed)} of {summary.seeds} seeds break a promise", "red")

@@ -1,7 +1,7 @@
 """The closed set of messages between a client and a node.
 
-To add one: write its Struct here with the next free kind number, list it in `ClientMessage` or `NodeMessage`, and give
-it a `case` in `broker/requests.py` (mypy names every place that forgot it).
+ARCHITECTURE.md ("Where to put things") lists what a new one touches. It begins here, with a Struct of the next free
+kind (clients count from 1, nodes from 32) that is listed in `ClientMessage` or `NodeMessage`.
 
 Structs are arrays on the wire: a newer side may append fields with defaults, an older one ignores them.
 """

@@ -13,6 +13,7 @@ from rostra.cli.serve import node_settings
 from rostra.cli.settings import BY_NAME, SETTINGS
 from rostra.errors import InvalidSetting
 from rostra.runtime.settings import NodeSettings
+from tools import cli_docs
 
 
 @pytest.fixture
@@ -89,6 +90,10 @@ def test_addresses_may_be_repeated_or_separated_by_commas() -> None:
 def test_every_bound_of_the_broker_can_be_set() -> None:
     limits = {setting.name for setting in SETTINGS if setting.section == "limits"}
     assert limits == set(BrokerSettings.__struct_fields__)
+
+
+def test_every_bound_of_a_broker_says_what_happens_at_it() -> None:
+    assert set(cli_docs._explained()) == set(BrokerSettings.__struct_fields__)
 
 
 def test_the_defaults_of_the_command_line_are_those_of_the_node() -> None:

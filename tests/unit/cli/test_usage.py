@@ -75,6 +75,7 @@ def test_every_promised_command_is_there() -> None:
 def test_the_help_of_every_command_has_an_example_of_it(path: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run([*path.split()[1:], "--help"]) == 0
     shown = capfd.readouterr().out
+    assert "<bool>" not in shown, "a flag takes no value"
     _, heading, examples = shown.partition("Examples:")
     assert heading
     words = path.split()

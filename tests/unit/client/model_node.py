@@ -82,6 +82,7 @@ class ModelNode:
         self.heartbeat_ms = 1000
         self.batch_bytes_max = 1 << 20
         self.page = 1000
+        self.features: tuple[str, ...] = ()
         self.credits: list[int] = []
         self.subscribes: list[Subscribe] = []
 
@@ -102,7 +103,7 @@ class ModelNode:
         match message:
             case Hello():
                 limits = (1 << 26, self.batch_bytes_max, self.heartbeat_ms)
-                return [Welcome(message.request, 1, (), 7, 1, "solo", *limits)]
+                return [Welcome(message.request, 1, self.features, 7, 1, "solo", *limits)]
             case Ping():
                 return [Pong(message.request)]
             case Locate():

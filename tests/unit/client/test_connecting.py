@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import pytest
 
+from rostra.client.core.asks import Answer, Ask
 from rostra.client.core.events import Connected, Disconnected, Reconnected
 from rostra.client.core.options import Options, host_and_port
 from rostra.errors import (
     IncompatibleVersion,
     InvalidSetting,
     Moved,
+    NotSupported,
     PeerViolation,
+    RostraError,
     TimedOut,
     TopicExists,
     Unreachable,
 )
-from rostra.wire.messages import Failed, Goodbye, Hello, Ping, Pong, Publish, TopicDescribed, TopicSettings
+from rostra.wire.features import FEATURES
+from rostra.wire.messages import (
+    Failed,
+    Goodbye,
+    Hello,
+    ListTopics,
+    Ping,
+    Pong,
+    Publish,
+    TopicDescribed,
+    TopicPage,
+    TopicSettings,
+)
 from tests.unit.client.play import Play
 
 
@@ -273,3 +288,61 @@ def test_a_request_the_node_calls_a_violation_fails_instead_of_being_repeated() 
     play.lose("closed by the node")
     play.come_back()
     assert [type(message).__name__ for message in play.written].count("DescribeTopic") == 1
+
+
+# --- features --------------------------------------------------------------------------------------
+
+
+def question(play: Play, feature: str) -> tuple[list[Answer], list[RostraError]]:
+    """Asks for the topics as if that needed a feature; the answers and errors it brings."""
+    answers: list[Answer] = []
+    errors: list[RostraError] = []
+
+    def answered(now_us: int, message: Answer) -> None:
+        answers.append(message)
+
+    def failed(now_us: int, error: RostraError) -> None:
+        errors.append(error)
+
+    ask = Ask("list topics", ListTopics, answered, failed, play.now_us + 1_000_000, feature)
+    play.core._asks.add(play.now_us, ask)
+    play.run()
+    play.settle()
+    return answers, errors
+
+
+def test_a_client_offers_every_feature_it_knows() -> None:
+    play = Play()
+    play.connect()
+    (hello,) = [message for message in play.written if isinstance(message, Hello)]
+    assert hello.features == FEATURES
+
+
+def test_a_call_that_needs_a_feature_the_node_lacks_fails_typed_and_unsent() -> None:
+    play = Play()
+    play.connect()
+    answers, (error,) = question(play, "patterns")
+    assert isinstance(error, NotSupported)
+    assert (error.feature, error.retryable, answers) == ("patterns", False, [])
+    assert not any(isinstance(message, ListTopics) for message in play.written)
+    assert play.core.link.up
+
+
+def test_a_call_that_needs_a_feature_is_sent_to_a_node_that_has_it() -> None:
+    play = Play()
+    play.node.features = ("patterns",)
+    play.connect()
+    (answer,), errors = question(play, "patterns")
+    assert (type(answer), errors) == (TopicPage, [])
+
+
+def test_a_feature_is_asked_of_the_node_that_is_connected_and_not_of_the_one_before() -> None:
+    play = Play()
+    play.node.features = ("patterns",)
+    play.connect()
+    play.lose()
+    play.node.features = ()
+    _, errors = question(play, "patterns")
+    assert errors == []
+    play.come_back()
+    assert [type(error) for error in errors] == [NotSupported]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.client.core.events import Resubscribed
+from rostra.client.core.events import Disconnected, Resubscribed
 from rostra.client.core.options import Last, Offset, Options, ProducerSettings, Start
 from rostra.client.core.subscribing import GRANT_BYTES_MAX, Subscribing
 from rostra.errors import (
@@ -342,6 +342,33 @@ def test_a_damaged_batch_is_not_handed_out(at: int) -> None:
     assert error.offset == 3
     play.hear(Push(state.feeds[0].number, 6), play.node.log("t").batches[1][2])
     assert numbers(play.values(state.number)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("in_order", [0, 1])
+def test_a_gap_in_what_is_pushed_is_not_taken_and_delivery_goes_on_at_the_right_offset(in_order: int) -> None:
+    play = connected(batches=4)
+    state = subscribe(play)
+    play.node_hears(1)
+    play.client_hears(1)
+    pushed = [play.node.log("t").batches[n][2] for n in (*range(in_order), in_order + 1)]
+    play.hear(Push(state.feeds[0].number, 12), b"".join(pushed))
+    assert play.values(state.number) == []
+    assert not play.core.link.up
+    (event,) = [event for event in play.events if isinstance(event, Disconnected)]
+    assert "message not expected now" in event.reason
+    play.come_back()
+    assert numbers(play.values(state.number)) == list(range(12))
+    assert Resubscribed("t", 0, 0) in play.events
+
+
+def test_a_repeat_is_trimmed_and_costs_no_connection() -> None:
+    play = connected(batches=2)
+    state = subscribe(play, Offset(4))
+    play.settle()
+    for _, _, batch in play.node.log("t").batches:
+        play.hear(Push(state.feeds[0].number, 6), batch)
+    assert numbers(play.values(state.number)) == [4, 5]
+    assert play.core.link.up
 
 
 def test_closing_the_client_ends_its_subscriptions() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from rostra.wire.features import FEATURES, in_common
 from rostra.wire.frames import FROM_CLIENT, FROM_NODE, FrameReader, encode
 from rostra.wire.messages import Message
 from tests.unit.wire.streams import ALL_KINDS, CLIENT_KINDS, NODE_KINDS, framed, sent
@@ -67,6 +68,15 @@ def test_a_newer_side_fills_in_what_an_older_one_did_not_know(kind: type[Message
     required = [field for field in _fields(kind) if field.required]
     written = msgspec.msgpack.encode([_least(field.type) for field in required])
     assert msgspec.msgpack.decode(written, type=newer).appended == 7  # type: ignore[attr-defined]
+
+
+def test_two_sides_agree_on_the_features_that_both_know() -> None:
+    assert in_common(("groups", "unheard-of", "patterns"), known=("patterns", "groups", "own")) == (
+        "patterns",
+        "groups",
+    )
+    assert in_common(("unheard-of",)) == ()
+    assert in_common(FEATURES) == FEATURES
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.__name__)

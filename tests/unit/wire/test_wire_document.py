@@ -11,6 +11,7 @@ from rostra.wire.frames import FRAME, FRAME_BYTES, Violation, encode
 from rostra.wire.messages import Message, Ping
 from tests.unit.wire.streams import ALL_KINDS, CLIENT_KINDS, NODE_KINDS
 
+ANSWER_AT = 3
 DOCUMENT = Path(__file__).parents[3] / "docs" / "formats" / "wire.md"
 
 
@@ -44,7 +45,18 @@ def test_the_frame_header_is_as_documented() -> None:
 
 
 def test_every_message_is_documented_with_its_fields_and_direction() -> None:
-    assert table("kind") == [message_row(kind) for kind in sorted(ALL_KINDS, key=lambda kind: kind.kind)]
+    rows = [[*row[:ANSWER_AT], *row[ANSWER_AT + 1 :]] for row in table("kind")]
+    assert rows == [message_row(kind) for kind in sorted(ALL_KINDS, key=lambda kind: kind.kind)]
+
+
+def test_every_request_is_documented_with_its_answer() -> None:
+    kinds = {kind.__name__: kind for kind in ALL_KINDS}
+    answers = {row[1]: row[ANSWER_AT] for row in table("kind") if row[ANSWER_AT]}
+    requests = {kind.__name__ for kind in CLIENT_KINDS if "request" in kind.__struct_fields__} - {"Pong"}
+    assert answers.keys() == requests
+    for answer in answers.values():
+        assert kinds[answer] in NODE_KINDS
+        assert "request" in kinds[answer].__struct_fields__
 
 
 def test_every_reason_for_rejection_is_documented() -> None:

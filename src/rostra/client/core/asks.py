@@ -5,28 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rostra.client.core.link import Link
-from rostra.errors import RostraError, TimedOut
-from rostra.wire.messages import ClientMessage, NodeMessage
+from rostra.errors import NotSupported, RostraError, TimedOut
+from rostra.wire.messages import ClientMessage, Located, TopicCreated, TopicDescribed, TopicDropped, TopicPage
+
+Answer = Located | TopicCreated | TopicDropped | TopicPage | TopicDescribed
+"""The messages that answer an `Ask`."""
 
 
 class Ask:
-    """One question, asked again on a new connection or after an error that a retry may mend."""
+    """One question, asked again on a new connection or after an error that a retry may mend.
 
-    __slots__ = ("answered", "asked", "attempts", "build", "due_us", "error", "failed", "not_before_us", "what")
+    Where it needs a `feature` that the node lacks, it fails with `NotSupported` and is not sent.
+    """
+
+    __slots__ = (
+        "answered",
+        "asked",
+        "attempts",
+        "build",
+        "due_us",
+        "error",
+        "failed",
+        "feature",
+        "not_before_us",
+        "what",
+    )
 
     def __init__(
         self,
         what: str,
         build: Callable[[int], ClientMessage],
-        answered: Callable[[int, NodeMessage], None],
+        answered: Callable[[int, Answer], None],
         failed: Callable[[int, RostraError], None],
         due_us: int,
+        feature: str = "",
     ) -> None:
         self.what = what
         self.build = build
         self.answered = answered
         self.failed = failed
         self.due_us = due_us
+        self.feature = feature
         self.attempts = 0
         self.asked = False
         self.not_before_us = 0
@@ -49,11 +68,15 @@ class Asks:
 
     def _send(self, now_us: int, number: int, ask: Ask) -> None:
         if self.link.up and not ask.asked and ask.not_before_us <= now_us:
+            if ask.feature and ask.feature not in self.link.features:
+                del self._open[number]
+                ask.failed(now_us, NotSupported(ask.feature))
+                return
             ask.asked = True
             ask.attempts += 1
             self._number_of[self.link.ask(ask, ask.build)] = number
 
-    def answered(self, now_us: int, request: int, ask: Ask, message: NodeMessage) -> None:
+    def answered(self, now_us: int, request: int, ask: Ask, message: Answer) -> None:
         del self._open[self._number_of.pop(request)]
         ask.answered(now_us, message)
 

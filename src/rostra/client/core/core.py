@@ -41,6 +41,7 @@ from rostra.errors import (
 )
 from rostra.model.encode import Headers
 from rostra.model.ids import check_topic_name
+from rostra.wire.frames import Violation
 from rostra.wire.messages import (
     Ended,
     Failed,
@@ -201,8 +202,23 @@ class Core:
                     self._give_up_start(now_us, error)
             case Goodbye():
                 self._disconnected(now_us, message.reason, hang_up=True)
+            case (
+                Ping()
+                | Pong()
+                | Located()
+                | TopicCreated()
+                | TopicDropped()
+                | TopicPage()
+                | TopicDescribed()
+                | Published()
+                | Subscribed()
+                | Push()
+                | Unsubscribed()
+                | Ended()
+            ):
+                raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} before Welcome")
             case _:
-                raise PeerViolation("message not expected now", f"{type(message).__name__} before Welcome")
+                assert_never(message)
 
     def _received(self, now_us: int, message: NodeMessage, payload: bytearray | None) -> None:
         match message:
@@ -240,7 +256,7 @@ class Core:
             case Goodbye():
                 self._disconnected(now_us, message.reason, hang_up=True)
             case Welcome():
-                raise PeerViolation("message not expected now", "a second Welcome")
+                raise PeerViolation(Violation.OUT_OF_ORDER, "a second Welcome")
             case _:
                 assert_never(message)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from rostra.client.core.asks import Ask, Asks
+from rostra.client.core.asks import Answer, Ask, Asks
 from rostra.client.core.link import Link
 from rostra.errors import PeerViolation, RostraError
-from rostra.wire.messages import Locate, Located, NodeMessage
+from rostra.wire.frames import Violation
+from rostra.wire.messages import Locate, Located
 
 OnPlace = Callable[[int, Located], None]
 OnError = Callable[[int, RostraError], None]
@@ -39,9 +40,9 @@ class Directory:
             )
             self._asks.add(now_us, ask)
 
-    def _found(self, name: str, now_us: int, message: NodeMessage) -> None:
+    def _found(self, name: str, now_us: int, message: Answer) -> None:
         if not isinstance(message, Located):
-            raise PeerViolation("message not expected now", f"{type(message).__name__} to Locate")
+            raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to Locate")
         for place in message.places:
             self._link.learn(place.address)
         for found, _ in self._waiting.pop(name, ()):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rostra.client.core.effects import Buffer, ClientEffect, Dial, HangUp, Write
 from rostra.client.core.options import Options
+from rostra.wire.features import FEATURES
 from rostra.wire.frames import encode
 from rostra.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, ClientMessage, Hello, Ping, Welcome
 
@@ -52,6 +53,8 @@ class Link:
         self.last_reason = "not tried"
         self.congested = False
         self.batch_bytes_max = BATCH_BYTES_MAX
+        self.features: tuple[str, ...] = ()
+        """What the node of this connection and this client both have."""
         self.awaiting: dict[int, Waiter] = {}
         """Who gets the answer to which request of this connection."""
         self.unanswered: deque[tuple[int, Lane, int]] = deque(maxlen=UNANSWERED_MAX)
@@ -88,7 +91,7 @@ class Link:
     def greet(self, now_us: int) -> None:
         self.state = State.GREETING
         self._request = 1
-        self.write(Hello(1, PROTOCOL_MIN, PROTOCOL_MAX, (), self.options.name))
+        self.write(Hello(1, PROTOCOL_MIN, PROTOCOL_MAX, FEATURES, self.options.name))
 
     def welcomed(self, now_us: int, welcome: Welcome) -> None:
         self.state = State.UP
@@ -96,6 +99,7 @@ class Link:
         self.failures = 0
         self.congested = False
         self.batch_bytes_max = welcome.batch_bytes_max
+        self.features = welcome.features
         self._heartbeat_us = max(welcome.heartbeat_ms, HEARTBEAT_MS_MIN) * 1000
         self._due_us = now_us + self._heartbeat_us
         self.heard()

@@ -14,12 +14,14 @@ from rostra.errors import (
     BatchRejected,
     OffsetOutOfRange,
     PartitionDamaged,
+    PeerViolation,
     RostraError,
     UnknownPartition,
 )
 from rostra.model.check import check_stored
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.wire.frames import Violation
 from rostra.wire.messages import Credit, Push, StartAt, Subscribe, Subscribed, Unsubscribe
 
 GRANT_BYTES_MAX = 8 << 20
@@ -121,9 +123,11 @@ class Feed:
     # --- delivery ------------------------------------------------------------------------------------
 
     def pushed(self, message: Push, payload: bytearray) -> None:
+        """Hands on what comes next. A repeat is trimmed. A gap is the node's fault; nothing of such a push is taken:
+        `next` stays, so the next connection asks for all of it again.
+        """
         if self.state is not FeedState.LIVE or self.next is None:
             return
-        self.commit = message.commit
         subscribing = self.subscribing
         delivered: list[Delivered] = []
         dropped_bytes = 0
@@ -134,6 +138,10 @@ class Feed:
                 batch = Batch(payload, at)
                 at += length
                 header = batch.header
+                if header.base_offset > following:
+                    # Control batches are pushed too, so nothing explains a gap.
+                    gap = f"a push to {self.place} goes on at {header.base_offset}, expected {following}"
+                    raise PeerViolation(Violation.OUT_OF_ORDER, gap)
                 if header.next_offset <= following or batch.is_control or header.owner_flags:
                     dropped_bytes += length
                 else:
@@ -144,6 +152,7 @@ class Feed:
             subscribing.end(PartitionDamaged(subscribing.name, self.partition, following))
             return
         self.next = following
+        self.commit = message.commit
         self._unread_bytes += end
         self._hand_over(delivered)
         if dropped_bytes:

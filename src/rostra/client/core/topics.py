@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import assert_never
 
-from rostra.client.core.asks import Ask, Asks
+from rostra.client.core.asks import Answer, Ask, Asks
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, Result, TopicDescription
 from rostra.client.core.options import check_topic_settings
 from rostra.errors import PeerViolation, RostraError, TopicExists, UnknownTopic
 from rostra.model.ids import check_topic_name
+from rostra.wire.frames import Violation
 from rostra.wire.messages import (
     ClientMessage,
     CreateTopic,
     DeleteTopic,
     DescribeTopic,
     ListTopics,
-    NodeMessage,
+    Located,
     Topic,
     TopicCreated,
     TopicDescribed,
@@ -25,7 +27,7 @@ from rostra.wire.messages import (
     TopicSettings,
 )
 
-OnAnswer = Callable[[int, NodeMessage], None]
+OnAnswer = Callable[[int, Answer], None]
 OnError = Callable[[int, RostraError], None]
 
 
@@ -46,7 +48,7 @@ class Topics:
             else:
                 self._out.append(Fail(call, error))
 
-        def compare(now_us: int, message: NodeMessage) -> None:
+        def compare(now_us: int, message: Answer) -> None:
             ours = isinstance(message, TopicDescribed) and message.topic.settings == settings
             if isinstance(message, TopicDescribed) and ours:
                 self._out.append(Done(call, message.topic))
@@ -73,9 +75,9 @@ class Topics:
     def list(self, now_us: int, call: CallNumber, so_far: tuple[Topic, ...] = ()) -> None:
         """Page by page, each asked for when the one before has come."""
 
-        def answered(now_us: int, message: NodeMessage) -> None:
+        def answered(now_us: int, message: Answer) -> None:
             if not isinstance(message, TopicPage):
-                raise PeerViolation("message not expected now", f"{type(message).__name__} to ListTopics")
+                raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to ListTopics")
             topics = so_far + message.topics
             if message.more and message.topics:
                 self.list(now_us, call, topics)
@@ -93,7 +95,7 @@ class Topics:
         return ask
 
     def _answering(self, call: CallNumber) -> OnAnswer:
-        def answered(now_us: int, message: NodeMessage) -> None:
+        def answered(now_us: int, message: Answer) -> None:
             self._out.append(Done(call, _result_of(message)))
 
         return answered
@@ -105,7 +107,7 @@ class Topics:
         return failed
 
 
-def _result_of(message: NodeMessage) -> Result:
+def _result_of(message: Answer) -> Result:
     match message:
         case TopicCreated():
             return message.topic
@@ -114,5 +116,7 @@ def _result_of(message: NodeMessage) -> Result:
             return TopicDescription(topic.topic, topic.name, topic.settings, message.partitions)
         case TopicDropped():
             return None
+        case Located() | TopicPage():
+            raise PeerViolation(Violation.OUT_OF_ORDER, type(message).__name__)
         case _:
-            raise PeerViolation("message not expected now", type(message).__name__)
+            assert_never(message)
