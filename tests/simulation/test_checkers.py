@@ -146,7 +146,13 @@ def serve_damage(history: History) -> None:
 
 
 def cry_wolf(history: History) -> None:
-    history.damage_told.add(("t", 0, 4))
+    history.damage_told["t", 0, 4] = 0
+
+
+def acknowledge_behind_damage(history: History) -> None:
+    history.flipped.add((TOPIC, 0))
+    history.damage_told["t", 0, 3] = 10
+    history.sent[C] = Sent(C, "p", 2, "t", "all", at_us=11)
 
 
 def let_a_client_find_damage(history: History) -> None:
@@ -249,6 +255,7 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (show_what_did_not_stay, COMMIT),
     (serve_damage, DAMAGE),
     (cry_wolf, DAMAGE),
+    (acknowledge_behind_damage, DAMAGE),
     (let_a_client_find_damage, DAMAGE),
     (forget_a_topic, TOPICS),
     (keep_a_deleted_topic, TOPICS),
@@ -284,7 +291,7 @@ def test_every_checker_was_seen_to_object() -> None:
 def test_what_the_node_reported_as_damaged_is_excused_from_there_on_and_not_before() -> None:
     history = good()
     history.flipped.add((TOPIC, 0))
-    history.damage_told.add(("t", 0, 1))
+    history.damage_told["t", 0, 1] = 50
     final = final_of(history)
     final.damaged_at, final.commit = 1, 1
     del final.stored[1:]

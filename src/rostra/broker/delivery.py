@@ -5,7 +5,7 @@ from __future__ import annotations
 from rostra.broker.api import AskDrain, BrokerEffect, Conn, FindLast, PushTo, Reply
 from rostra.broker.partition import Reader, ServedPartition
 from rostra.broker.settings import BrokerSettings
-from rostra.errors import LimitExceeded, OffsetOutOfRange, PartitionDamaged, RostraError
+from rostra.errors import CorruptLog, LimitExceeded, OffsetOutOfRange, PartitionDamaged, RostraError
 from rostra.fabric.api import Buffer, Read
 from rostra.wire.messages import Ended, Failed, Push, Subscribe, Subscribed
 
@@ -193,7 +193,7 @@ class Delivery:
             return False
         if self._lives(reader):
             served = reader.partition
-            told = PartitionDamaged(served.topic, served.partition.index, reader.next)
+            told = self._reason(reader, error)
             if not reader.ready:
                 self.close(reader.conn, reader.number)
                 out.append(Reply(reader.conn, Failed(request, type(told).__name__, told.carried())))
@@ -202,6 +202,17 @@ class Delivery:
                 self.end(reader, told, out)
         self._read_over(reader, out)
         return True
+
+    def _reason(self, reader: Reader, error: RostraError) -> RostraError:
+        """What to tell a reader that could not be served. A damaged log takes no more publishes either: a start would
+        end it at the damage, and what was acknowledged behind it could not be read."""
+        if not isinstance(error, CorruptLog):
+            return error
+        served = reader.partition
+        damaged = PartitionDamaged(served.topic, served.partition.index, max(reader.next, served.first))
+        if served.blocked is None:
+            served.blocked = damaged
+        return damaged
 
     def _ask(self, reader: Reader, request: int) -> int:
         # Odd tokens: the fabric's own reads have even ones, so the answers find their way back.

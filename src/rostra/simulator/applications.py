@@ -137,7 +137,7 @@ class Publisher(Application):
         value = b"%b.%d " % (self.client.name.encode(), self._order)
         value += b"x" * self.random.choice((0, 20, 60, 300))
         producer = f"{self.client.name}/{producing.producer:x}"
-        self.history.sent[value] = Sent(value, producer, self._order, producing.name, self.acks)
+        self.history.sent[value] = Sent(value, producer, self._order, producing.name, self.acks, self.clock.now_us)
         self._unsettled[value] = producing.name
         self.history.operations += 1
         return value
@@ -145,7 +145,9 @@ class Publisher(Application):
     def _settled(self, value: bytes, producing: Producing, result: Result | RostraError) -> None:
         del self._unsettled[value]
         if isinstance(result, Ack):
-            self.history.acked[value] = Acked(value, producing.topic, result.partition, result.offset)
+            self.history.acked[value] = Acked(
+                value, producing.topic, result.partition, result.offset, self.clock.now_us
+            )
         else:
             assert isinstance(result, RostraError)
             self.history.failed[value] = Failed(value, result)
@@ -195,7 +197,7 @@ class Visitor(Application):
             call = client.call(f"publish of {value!r}", lambda result: self._settled(value, holder[0], result))
             holder = [core.publish(self.clock.now_us, call, topic, value, acks=acks)]
             producer = f"{client.name}/{holder[0].producer:x}"
-            self.history.sent[value] = Sent(value, producer, self._order, topic, acks)
+            self.history.sent[value] = Sent(value, producer, self._order, topic, acks, self.clock.now_us)
             core.turn_publishers(self.clock.now_us)
             client.act()
         self.later(1, SECOND_US // 2, self._publish)
@@ -203,7 +205,9 @@ class Visitor(Application):
     def _settled(self, value: bytes, producing: Producing, result: Result | RostraError) -> None:
         del self._unsettled[value]
         if isinstance(result, Ack):
-            self.history.acked[value] = Acked(value, producing.topic, result.partition, result.offset)
+            self.history.acked[value] = Acked(
+                value, producing.topic, result.partition, result.offset, self.clock.now_us
+            )
         else:
             assert isinstance(result, RostraError)
             self.history.failed[value] = Failed(value, result)

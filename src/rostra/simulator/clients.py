@@ -192,7 +192,8 @@ class Client:
         if isinstance(message, Ended | Failed):
             error = from_wire(message.code, message.carried)
             if isinstance(error, PartitionDamaged):
-                self.history.damage_told.add((error.topic, error.partition, error.offset))
+                told = (error.topic, error.partition, error.offset)
+                self.history.damage_told.setdefault(told, self.clock.now_us)
 
     def lost(self, link: Link, reason: str) -> None:
         self.watch(link)

@@ -19,6 +19,7 @@ class Sent(NamedTuple):
     order: int
     topic: str
     acks: Acks
+    at_us: int = 0
 
 
 class Acked(NamedTuple):
@@ -28,6 +29,7 @@ class Acked(NamedTuple):
     topic: int
     partition: int
     offset: int
+    at_us: int = 0
 
 
 class Failed(NamedTuple):
@@ -127,8 +129,8 @@ class History:
         """Topics whose deletion was acknowledged, and when."""
         self.maybe_twice: set[bytes] = set()
         """Records that a client said may be stored twice."""
-        self.damage_told: set[tuple[str, int, int]] = set()
-        """(topic name, partition, offset) that the node reported as damaged."""
+        self.damage_told: dict[tuple[str, int, int], int] = {}
+        """(topic name, partition, offset) that the node reported as damaged, and when that was first heard."""
         self.flipped: set[tuple[int, int]] = set()
         """(topic, partition) whose files a fault has damaged."""
         self.torn: set[tuple[int, int]] = set()
@@ -143,6 +145,8 @@ class History:
         self.escaped: list[str] = []
         """Exceptions that came out where only typed errors may."""
         self.operations = 0
+        self.starts_us: list[int] = []
+        """When the node was started."""
 
     def level(self, queue: str, size: int, bound: int) -> None:
         if size > self.levels.get(queue, (-1, 0))[0]:

@@ -139,6 +139,7 @@ class Node:
             return False
         for found in recovery.notes:
             self.trace.note("node", "recovery", found.event.encode(), found)
+        self.history.starts_us.append(self.clock.now_us)
         self.broker = Broker(self._identity, Solo(self.without), self.settings, self.random, self.without)
         self.trace.note("node", "start", said=f"incarnation {self.incarnation}, {len(boot.logs)} logs")
         self._later(self.random.randrange(5 * MS_US), self._feed, boot)

@@ -31,6 +31,7 @@ from rostra.wire.messages import (
 
 CREDIT = 16 << 20
 FRAME_BYTES_MAX = 8 << 20
+PING_EVERY_US = 400_000
 
 
 class Probe:
@@ -55,6 +56,12 @@ class Probe:
 
     def begin(self) -> None:
         self._link = self._network.dial(self, 1)
+
+    def _stay(self) -> None:
+        """A node closes connections that are silent."""
+        if not self.done:
+            self._send(Ping(self._number()))
+            self._network.clock.after(PING_EVERY_US, self._stay)
 
     def _send(self, message: ClientMessage) -> None:
         self._link.up.send(encode(message))
@@ -86,6 +93,7 @@ class Probe:
     def _take(self, message: NodeMessage, payload: bytearray | None) -> None:
         match message:
             case Welcome():
+                self._stay()
                 self._send(ListTopics(self._number()))
             case TopicPage():
                 self._history.listed = {topic.topic: topic.name for topic in message.topics}
@@ -115,7 +123,7 @@ class Probe:
             self._history.final[topic.topic, state.partition] = final
             if state.state == "damaged":
                 final.damaged_at = state.end
-                self._history.damage_told.add((topic.name, state.partition, state.end))
+                self._tell_damage(topic.name, state.partition, state.end)
             self._begin(final)
 
     def _begin(self, final: FinalPartition) -> None:
@@ -150,6 +158,9 @@ class Probe:
         if self._next[number] >= final.commit:
             final.complete = True
 
+    def _tell_damage(self, name: str, partition: int, offset: int) -> None:
+        self._history.damage_told.setdefault((name, partition, offset), self._network.clock.now_us)
+
     def _refused(self, message: Failed) -> None:
         number = self._asked.get(message.request)
         if number is None:
@@ -164,7 +175,7 @@ class Probe:
         final = self._partitions[number]
         if isinstance(error, PartitionDamaged):
             final.damaged_at = error.offset
-            self._history.damage_told.add((error.topic, error.partition, error.offset))
+            self._tell_damage(error.topic, error.partition, error.offset)
             final.complete = True
         elif isinstance(error, OffsetOutOfRange):
             # Retention went on under the reader's feet: it begins again where the log begins now.

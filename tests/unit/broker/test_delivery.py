@@ -6,13 +6,23 @@ import pytest
 
 from rostra.broker.api import AskDrain, Congest, Drain, FindLast, PushTo
 from rostra.broker.settings import BrokerSettings
-from rostra.errors import LimitExceeded, OffsetOutOfRange, TopicDeleted, UnknownTopic, from_wire
-from rostra.fabric.api import Append, Read, Synced
+from rostra.errors import (
+    CorruptLog,
+    LimitExceeded,
+    OffsetOutOfRange,
+    PartitionDamaged,
+    TopicDeleted,
+    Unavailable,
+    UnknownTopic,
+    from_wire,
+)
+from rostra.fabric.api import Append, Read, ReadFailed, Synced
 from rostra.wire.messages import (
     Credit,
     DeleteTopic,
     Ended,
     Failed,
+    Published,
     Subscribed,
     Unsubscribe,
     Unsubscribed,
@@ -288,3 +298,29 @@ def test_the_tail_lets_go_of_shared_answers_with_the_batches() -> None:
         desk.publish(1, other)
     desk.settle()
     assert served.tail.take(0, served.commit, 300) == ((), 0, 0)
+
+
+@pytest.mark.requirement("CM-13")
+def test_damage_that_a_reader_comes_upon_is_told_and_ends_publishing() -> None:
+    desk, topic = filled(50, SMALL)
+    desk.subscribe(2, topic)
+    (read,) = desk.of(Read)
+    desk.pending.clear()
+    desk.step(ReadFailed(read.token, read.partition, CorruptLog("segment", 17, "body damaged")))
+    (ended,) = desk.heard(2, Ended)
+    assert (ended.code, ended.carried["offset"]) == ("PartitionDamaged", 0)
+    desk.publish(1, topic, b"more")
+    assert isinstance(desk.error(1), PartitionDamaged)
+
+
+def test_a_log_that_is_not_there_yet_is_not_called_damaged() -> None:
+    desk, topic = filled(50, SMALL)
+    desk.subscribe(2, topic)
+    (read,) = desk.of(Read)
+    desk.pending.clear()
+    desk.step(ReadFailed(read.token, read.partition, Unavailable("t", 0, "its log is not there yet")))
+    (ended,) = desk.heard(2, Ended)
+    assert ended.code == "Unavailable"
+    desk.publish(1, topic, b"more")
+    desk.settle()
+    assert desk.heard(1, Published)

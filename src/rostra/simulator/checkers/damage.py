@@ -1,9 +1,14 @@
-"""Damaged bytes are reported and never served; nothing is called damaged that no fault has touched."""
+"""Damaged bytes are reported and never served, and nothing is acknowledged behind them.
+
+Nothing is called damaged that no fault has touched.
+"""
 
 from __future__ import annotations
 
 from rostra.errors import PartitionDamaged
 from rostra.simulator.history import History
+
+LATER_US = 1 << 60
 
 
 def check(history: History) -> list[str]:
@@ -18,9 +23,27 @@ def check(history: History) -> list[str]:
             continue
         if (topic, partition) not in history.flipped and (topic, partition) not in history.torn:
             found.append(f"{name}/{partition} was called damaged at {offset}, but no fault has touched it")
+    found += _acknowledged_behind_damage(history)
     for subscription in history.subscriptions:
         error = subscription.ended
         told = {(name, partition) for name, partition, _ in history.damage_told}
         if isinstance(error, PartitionDamaged) and (error.topic, error.partition) not in told:
             found.append(f"{subscription.name} was served damaged bytes of {error.topic}/{error.partition}")
+    return found
+
+
+def _acknowledged_behind_damage(history: History) -> list[str]:
+    """Once a partition was called damaged, what is sent to it later is refused, until the node is started anew."""
+    known_us: dict[tuple[str, int], tuple[int, int]] = {}
+    for (name, partition, _), told_us in history.damage_told.items():
+        started_us = min((start_us for start_us in history.starts_us if start_us > told_us), default=LATER_US)
+        known_us[name, partition] = (told_us, started_us)
+    found: list[str] = []
+    for acked in history.acked.values():
+        sent = history.sent[acked.value]
+        told_us, started_us = known_us.get((sent.topic, acked.partition), (LATER_US, LATER_US))
+        if sent.acks == "none" or sent.topic in history.delete_asked:
+            continue
+        if told_us < sent.at_us and acked.at_us < started_us:
+            found.append(f"{acked.value!r} was acknowledged in {sent.topic}/{acked.partition}, known to be damaged")
     return found
