@@ -31,8 +31,8 @@ class Now(NamedTuple):
     wall_us: int
 
 
-class Value(msgspec.Struct, frozen=True, gc=False):
-    """Base of all inputs and effects. They never form cycles, so the collector need not visit them."""
+class Value(msgspec.Struct, frozen=True):
+    """Base of all inputs and effects."""
 
 
 # --- guarantees as data ----------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class TopicDescription(msgspec.Struct, frozen=True):
 Result = None | Ack | Topic | tuple[Topic, ...] | TopicDescription
 
 
-class Effect(msgspec.Struct, frozen=True, gc=False):
+class Effect(msgspec.Struct, frozen=True):
     """Base of all effects."""
 
 
