@@ -20,14 +20,16 @@ class Trace:
         self._digest = xxh3_64()
         self._recent: deque[tuple[int, str, str, object]] = deque(maxlen=LINES_KEPT)
         self._show = show
+        self._heads: dict[tuple[str, str], bytes] = {}
 
     def note(self, who: str, kind: str, content: bytes = b"", said: object = "") -> None:
         """`content` enters the digest; `said` is for the eye, and is put into words only when somebody looks."""
         now_us = self._clock.now_us
-        self._digest.update(f"{now_us} {who} {kind} ".encode())
-        if content:
-            self._digest.update(content)
-        entry = (now_us, who, kind, said if said != "" else content)
+        head = self._heads.get((who, kind))
+        if head is None:
+            head = self._heads[who, kind] = f"{who} {kind} ".encode()
+        self._digest.update(b"%d %b%b" % (now_us, head, content))
+        entry = (now_us, who, kind, said or content)
         self._recent.append(entry)
         if self._show is not None:
             self._show(_line(entry))
