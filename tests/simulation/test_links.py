@@ -167,3 +167,16 @@ def test_a_proper_close_comes_behind_everything_that_was_sent(closes: str) -> No
         assert (wire.node.heard, wire.node.lost_because) == (b"last words", "told")
     else:
         assert (client.heard, client.lost_because) == (b"farewell", "closed by the node")
+
+
+def test_nothing_follows_a_torn_frame_even_if_the_node_dies_as_well() -> None:
+    for seed in range(30):
+        wire, client = Wire(seed, delay_us=(1_000, 1_001)), End()
+        link = wire.dial(client)
+        link.cut(half_open=False)
+        link.down.send(b"0123456789")
+        wire.clock.run_until(wire.clock.now_us + 1_500)
+        wire.network.node_died([link], silently=False)
+        link.down.send(b"abcdefghij")
+        wire.wait()
+        assert b"0123456789abcdefghij".startswith(client.heard)

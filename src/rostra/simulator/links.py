@@ -268,6 +268,7 @@ class Network:
         """After a kill the host resets the connections; after a power cut nobody says anything."""
         for link in links:
             link.node_open = False
-            link.down.cut_us = self.clock.now_us + 1 + self.random.randrange(self._high)
+            if link.down.cut_us is None:
+                link.down.cut_us = self.clock.now_us + 1 + self.random.randrange(self._high)
             if not silently and not link.cut_off:
                 self.clock.after(self._high + 1 + self.random.randrange(5 * MS_US), link.tell_client, "reset")
