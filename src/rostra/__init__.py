@@ -1,4 +1,4 @@
-"""Rostra: one publish/subscribe system, five fabrics, a data pipeline on Spark.
+"""Rostra: durable publish/subscribe. Planned: five fabrics for many nodes, and a data pipeline on Spark.
 
 >>> async with rostra.connect() as client:  # doctest: +SKIP
 ...     await client.publish("orders", b"one more")

@@ -94,7 +94,7 @@ def _table(counted: Sequence[Counted]) -> Table:
 
 def verdict_table(verdict: Verdict) -> Table:
     # Eight columns must fit eighty characters.
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False, show_footer=True)
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, show_footer=True)
     total = [
         ("subscriber", "total", "left"),
         ("topic", "", "left"),

@@ -180,7 +180,7 @@ def complain(summary: Summary, without: Without, errors: Console) -> None:
     for seed in summary.unequal:
         say(f"seed {seed} took another course in another process: {replay(seed, without)}", "red")
     failed = sorted(summary.failed, key=lambda result: result.seed)[:FAILED_SHOWN_MAX]
-    for result in failed:
+    for result in failed[:1]:
         say(f"the trace of seed {result.seed} ends with:")
         for line in result.recent[-LINES_SHOWN:]:
             say(f"  {line[:LINE_CHARACTERS_MAX]}")
