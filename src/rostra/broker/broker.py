@@ -181,9 +181,12 @@ class Broker:
         for effect in effects:
             match effect:
                 case Append():
-                    self._appended(effect)
+                    served = self.catalogue.served(effect.partition)
+                    if served is not None:
+                        served.appended(effect.batch)
+                    self.out.append(effect)
                 case Accepted():
-                    self._accepted(effect)
+                    self.requests.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
                 case Sync() | Read() | Send() | SetTimer() | Note() | Open() | Drop() | Persist():
@@ -227,16 +230,8 @@ class Broker:
                     self.out += [Listen(), *self._set_timers()]
                 case _:
                     assert_never(effect)
-        self.placement.answer_openers()
-
-    def _appended(self, effect: Append) -> None:
-        served = self.catalogue.served(effect.partition)
-        if served is not None:
-            served.appended(effect.batch)
-        self.out.append(effect)
-
-    def _accepted(self, effect: Accepted) -> None:
-        self.requests.accepted(effect.token, effect.base, effect.last)
+        if self.placement.opened_now:
+            self.placement.answer_openers()
 
     def _refused(self, effect: Refused) -> None:
         if not self.topics.refused(effect.token, effect.error):
@@ -248,7 +243,9 @@ class Broker:
         self.ask_fabric(given)
         served = self.catalogue.served(given.partition)
         if served is not None and given.generation == served.generation:
-            self._release(served.durable(given.offset))
+            released = served.durable(given.offset)
+            if released:
+                self._release(released)
 
     def _committed(self, effect: Committed) -> None:
         served = self.catalogue.served(effect.partition)

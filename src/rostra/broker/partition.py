@@ -10,7 +10,7 @@ from rostra.broker.control import read_checkpoint
 from rostra.broker.producers import ProducerTable
 from rostra.broker.tail import Tail, Tails
 from rostra.errors import RostraError
-from rostra.model.batch import CHECKPOINT, placed
+from rostra.model.batch import CHECKPOINT, PLACED
 from rostra.model.ids import Partition
 from rostra.wire.messages import Topic
 
@@ -99,7 +99,7 @@ class ServedPartition:
         self.tail.next = first
 
     def appended(self, batch: bytearray) -> None:
-        base, owner_epoch, delta, owner_flags, producer, epoch, sequence, count = placed(batch)
+        base, owner_epoch, delta, owner_flags, producer, epoch, sequence, count = PLACED.unpack_from(batch, 8)
         last = base + delta
         size = len(batch)
         self._sizes.append((base, self.bytes, self.segment_bytes))
@@ -145,7 +145,7 @@ class ServedPartition:
     def durable(self, offset: int) -> list[Parked]:
         """The owner's copy below `offset` is on stable storage; returns the replies that waited for that."""
         self.synced = max(self.synced, offset)
-        return _released(self.waiting_sync, offset)
+        return _released(self.waiting_sync, offset) if self.waiting_sync else []
 
     def cover(self, offset: int, view: tuple[int, ...]) -> list[Parked]:
         """Every node of the view has what lies below `offset`; returns the replies that waited for that."""

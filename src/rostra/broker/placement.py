@@ -38,7 +38,7 @@ class Placement:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._logs: dict[Partition, RecoveredLog] = {}
-        self._opened: list[tuple[int | None, KnownTopic]] = []
+        self.opened_now: list[tuple[int | None, KnownTopic]] = []
 
     def boot(self, given: Boot) -> None:
         logs = [_with_earlier_epoch(recovered) for recovered in given.logs]
@@ -58,11 +58,11 @@ class Placement:
         for index in range(spec.partitions):
             known.partitions.append(self._served(Partition(spec.topic, PartitionIndex(index)), known.topic))
         self._broker.catalogue.add(known)
-        self._opened.append((effect.token, known))
+        self.opened_now.append((effect.token, known))
 
     def answer_openers(self) -> None:
         """Only when all effects of a step are carried out: the answer says where the new topic is served."""
-        opened, self._opened = self._opened, []
+        opened, self.opened_now = self.opened_now, []
         for token, known in opened:
             self._broker.topics.opened(token, known)
 

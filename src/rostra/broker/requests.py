@@ -85,10 +85,11 @@ class Requests:
         return bool(self._passing)
 
     def answer(self, conn: Conn, message: ClientMessage, payload: bytearray | None) -> None:
-        session = self._broker.sessions.get(conn)
+        broker = self._broker
+        session = broker.sessions.by_conn.get(conn)
         if session is None:
             return
-        session.heard_us = self._broker.now.mono_us
+        session.heard_us = broker.now.mono_us
         if not session.greeted and not isinstance(message, Hello):
             self._violated(conn, Violation.NOT_GREETED, type(message).__name__)
             return
@@ -174,9 +175,13 @@ class Requests:
         if isinstance(served, RostraError):
             self._fail(conn, message.request, served)
             return
-        error = self._refusal(session, served)
-        if error is not None:
-            self._fail(conn, message.request, error)
+        if (
+            session.waiting >= self._waiting_max
+            or served.blocked is not None
+            or broker.stopping
+            or broker.broken is not None
+        ):
+            self._fail(conn, message.request, self._refusal(served))
             return
         if not served.owner:
             self._pass_on(conn, session, served, message, payload)
@@ -200,15 +205,14 @@ class Requests:
         else:
             self._park(conn, session, served, message, *placed)
 
-    def _refusal(self, session: Session, served: ServedPartition) -> RostraError | None:
+    def _refusal(self, served: ServedPartition) -> RostraError:
+        """The gravest reason of those for which a publish is refused."""
         broker = self._broker
         if broker.broken is not None:
             return broker.broken
         if broker.stopping:
             return NodeStopping()
-        if served.blocked is not None:
-            return served.blocked
-        return broker.too_many(session) if session.waiting >= self._waiting_max else None
+        return served.blocked or LimitExceeded("requests_per_connection_max", self._waiting_max)
 
     def _order(self, served: ServedPartition, batch: bytearray) -> tuple[int, int] | RostraError:
         """Gives the batch its offsets; begins a new segment before it when the last one is full."""

@@ -16,30 +16,30 @@ class Session:
 
 class Sessions:
     def __init__(self) -> None:
-        self._by_conn: dict[Conn, Session] = {}
+        self.by_conn: dict[Conn, Session] = {}
 
     def __len__(self) -> int:
-        return len(self._by_conn)
+        return len(self.by_conn)
 
     def open(self, conn: Conn, now_us: int) -> None:
-        self._by_conn[conn] = Session(now_us)
+        self.by_conn[conn] = Session(now_us)
 
     def close(self, conn: Conn) -> None:
-        self._by_conn.pop(conn, None)
+        self.by_conn.pop(conn, None)
 
     def get(self, conn: Conn) -> Session | None:
-        return self._by_conn.get(conn)
+        return self.by_conn.get(conn)
 
     def answered(self, conn: Conn) -> bool:
         """One answer fewer to wait for; False if the client has gone meanwhile."""
-        session = self._by_conn.get(conn)
+        session = self.by_conn.get(conn)
         if session is None:
             return False
         session.waiting -= 1
         return True
 
     def silent_since(self, before_us: int) -> list[Conn]:
-        return [conn for conn, session in self._by_conn.items() if session.heard_us < before_us]
+        return [conn for conn, session in self.by_conn.items() if session.heard_us < before_us]
 
     def all(self) -> list[Conn]:
-        return list(self._by_conn)
+        return list(self.by_conn)

@@ -98,6 +98,10 @@ class Tails:
         tail.add(base, last, batch)
         self._order.append(tail)
         self._bytes += len(batch)
+        if self._bytes > self._max:
+            self._forget()
+
+    def _forget(self) -> None:
         while self._bytes > self._max and self._order:
             self._bytes -= self._order.popleft().drop_oldest()
 

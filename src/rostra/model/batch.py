@@ -106,7 +106,8 @@ assert HEADER.size == HEADER_BYTES
 _UINT32 = Struct("<I")
 _UINT64 = Struct("<Q")
 _EXTENT = Struct("<Q8xI")
-_PLACED = Struct("<QQIH10xQIII")
+PLACED = Struct("<QQIH10xQIII")
+"""From byte 8 on: base offset, owner epoch, last offset delta, owner flags, then the producer's stamp."""
 _PRODUCER = Struct("<QIII")
 _OWNER = Struct("<QQIHH")
 _PLACE = Struct("<QI")
@@ -174,12 +175,6 @@ def producer_stamp(buffer: Buffer, at: int = 0) -> tuple[ProducerId, ProducerEpo
     return stamp_fields
 
 
-def placed(buffer: Buffer, at: int = 0) -> tuple[int, int, int, int, int, int, int, int]:
-    """Base offset, owner epoch, last offset delta, owner flags, then the producer's stamp: a log's view of a batch."""
-    fields: tuple[int, int, int, int, int, int, int, int] = _PLACED.unpack_from(buffer, at + 8)
-    return fields
-
-
 def placement_seed(topic: int, index: int) -> int:
     """Where the placement CRC starts, so that a batch is valid in its own partition only."""
     return crc32c(_PLACE.pack(topic, index))
@@ -203,11 +198,12 @@ def stamp(
     owner_epoch: int,
     owner_flags: int = 0,
     last_offset_delta: int | None = None,
-) -> None:
-    """Write the owner's fields in place; only a compacted batch names its last offset delta."""
+) -> int:
+    """Write the owner's fields in place and return the last offset; only a compacted batch names its delta."""
     if last_offset_delta is None:
         (count,) = _UINT32.unpack_from(batch, 56)
         last_offset_delta = count - 1
     assert 0 <= base_offset <= OFFSET_MAX - last_offset_delta - 1
     _OWNER.pack_into(batch, 8, base_offset, owner_epoch, last_offset_delta, owner_flags, 0)
     _UINT32.pack_into(batch, PLACEMENT_CRC_AT, placement_crc(batch, 0, partition))
+    return base_offset + last_offset_delta

@@ -54,7 +54,7 @@ from rostra.fabric.api import (
     Trim,
     WriteFailed,
 )
-from rostra.model.batch import last_offset, stamp
+from rostra.model.batch import stamp
 from rostra.model.decode import iterate
 from rostra.model.encode import encode
 from rostra.model.ids import Partition, PartitionIndex, TopicId
@@ -231,7 +231,8 @@ class Solo:
             return [Refused(given.token, UnknownPartition("", partition.index))]
         if held.damaged_at is not None:
             return [Refused(given.token, self._damage(partition, held.damaged_at))]
-        base, last = self._place(partition, held, given.batch, given.owner_flags)
+        base = held.end
+        last = self._place(partition, held, given.batch, given.owner_flags)
         effects: list[FabricEffect] = [
             Append(partition, given.batch),
             Accepted(given.token, partition, base, last),
@@ -239,11 +240,11 @@ class Solo:
         ]
         return effects if self._sync_first else [*effects, Committed(partition, held.end)]
 
-    def _place(self, partition: Partition, held: Held, batch: bytearray, owner_flags: int) -> tuple[int, int]:
-        base = held.end
-        stamp(batch, partition=partition, base_offset=base, owner_epoch=self._epoch, owner_flags=owner_flags)
-        held.end = last_offset(batch) + 1
-        return base, held.end - 1
+    def _place(self, partition: Partition, held: Held, batch: bytearray, owner_flags: int) -> int:
+        """At the end of the log; returns the last offset of the batch."""
+        last = stamp(batch, partition=partition, base_offset=held.end, owner_epoch=self._epoch, owner_flags=owner_flags)
+        held.end = last + 1
+        return last
 
     def _synced(self, given: Synced) -> list[FabricEffect]:
         held = self._held.get(given.partition)
@@ -290,7 +291,8 @@ class Solo:
         if held.damaged_at is not None:
             return [Refused(token, self._damage(META, held.damaged_at))]
         batch = encode([msgspec.msgpack.encode(entry)], timestamp_us=now.wall_us, control=True)
-        base, _ = self._place(META, held, batch, 0)
+        base = held.end
+        self._place(META, held, batch, 0)
         self._pending.append((base, token, entry))
         return [Append(META, batch), Sync(META)]
 
