@@ -12,8 +12,10 @@ from rostra.fabric.api import (
     Buffer,
     Drop,
     FabricEffect,
+    Meet,
     Note,
     Open,
+    Part,
     PeerLost,
     PeerReceived,
     Persist,
@@ -229,6 +231,8 @@ BrokerEffect = (
     | Survey
     | Persist
     | Send
+    | Meet
+    | Part
     | SetTimer
     | Note
     | Reply

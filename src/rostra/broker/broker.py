@@ -44,15 +44,18 @@ from rostra.fabric.api import (
     Committed,
     Covered,
     Drop,
+    Echo,
     Elsewhere,
     Fabric,
     FabricEffect,
     FabricInput,
     HandedOver,
     HandOver,
+    Meet,
     Note,
     Now,
     Open,
+    Part,
     PartitionJoined,
     PeerLost,
     PeerReceived,
@@ -179,12 +182,14 @@ class Broker:
                     self._accepted(effect)
                 case Committed():
                     self._committed(effect)
-                case Sync() | Read() | Send() | SetTimer() | Note() | Open() | Drop() | Persist():
+                case Sync() | Read() | Send() | Meet() | Part() | SetTimer() | Note() | Open() | Drop() | Persist():
                     if isinstance(effect, Open):
                         self.placement.opened(effect)
                     self.out.append(effect)
                 case Refused():
                     self._refused(effect)
+                case Echo():
+                    self.ask_fabric(effect)
                 case Truncate():
                     self._truncated(effect.partition, effect.offset, effect.generation, None)
                     self.out.append(effect)

@@ -97,7 +97,11 @@ class Disk:
                 self._unopened.pop(effect.partition, None)
                 self._attempt(lambda: self.store.drop(effect.partition))
             case Truncate():
-                assert effect.partition not in self._queued, "what is cut was flushed before"
+                # What is cut may have gathered in the same turn.
+                queued = self._queued.pop(effect.partition, None)
+                failed = self._write(effect.partition, queued) if queued else None
+                if failed is not None:
+                    self._happened.append(failed)
                 self.store.truncate(effect.partition, effect.offset)
             case Trim():
                 self._attempt(lambda: self.store.trim(effect.partition, effect.first))

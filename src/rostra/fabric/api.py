@@ -204,6 +204,13 @@ class Broke(Value, frozen=True):
     error: RostraError
 
 
+class Echo(Value, frozen=True):
+    """An effect that comes back as an input: in a `Persist`'s `then` it tells the fabric that the state is durable."""
+
+    key: str
+    number: int
+
+
 class HandOver(Value, frozen=True):
     """The node is stopping and nobody waits for an answer: give away what it owns, then say `HandedOver`.
 
@@ -225,6 +232,7 @@ FabricInput = (
     | ReadDone
     | ReadFailed
     | Broke
+    | Echo
     | HandOver
 )
 
@@ -290,6 +298,19 @@ class Send(Value, frozen=True):
     peer: NodeId
     message: object
     payload: tuple[Buffer, ...] = ()
+
+
+class Meet(Value, frozen=True):
+    """Keep a link to this peer, at this address; said again when the address changes. Its end is told by `PeerLost`."""
+
+    peer: NodeId
+    address: str
+
+
+class Part(Value, frozen=True):
+    """The peer is no member any more: drop the link to it."""
+
+    peer: NodeId
 
 
 class SetTimer(Value, frozen=True):
@@ -423,7 +444,10 @@ FabricEffect = (
     | Sync
     | Read
     | Send
+    | Meet
+    | Part
     | SetTimer
+    | Echo
     | Note
     | Accepted
     | Refused

@@ -16,6 +16,7 @@ from rostra.fabric.api import (
     Committed,
     Delivers,
     Drop,
+    Echo,
     FabricEffect,
     FabricInput,
     Guarantees,
@@ -140,7 +141,7 @@ class Solo:
                 return []
             case HandOver():
                 return [HandedOver()]
-            case PeerReceived() | PeerLost() | TimerFired():
+            case PeerReceived() | PeerLost() | TimerFired() | Echo():
                 raise AssertionError(f"a node alone has no peers and no timers: {given}")
             case _:
                 assert_never(given)
