@@ -9,7 +9,7 @@ import msgspec
 
 from rostra.errors import PeerViolation
 from rostra.fabric.api import Append, Drop, Open, Sync, Trim, Truncate
-from rostra.fabric.raft.hard import ConfigAt
+from rostra.fabric.raft.hard import ConfigAt, Filled
 from rostra.fabric.raft.membership import read_config
 from rostra.fabric.raft.messages import Beat, BeatReply, Entries, EntriesRefused, EntriesReply, Refill
 from rostra.model.batch import HEADER_BYTES, batch_length, placed
@@ -184,21 +184,27 @@ class Following:
     # --- beginning anew ---
 
     def refill(self, leader: NodeId, message: Refill) -> None:
-        """First it is written down that this copy is incomplete; only then is what is left of it dropped."""
+        """First it is written down where the copy will begin; only then is what is left of it dropped.
+
+        A whole copy stays whole: where it differs from the leader's log start on, nothing of it was ever committed.
+        """
         group = self._group
-        usable = group.complete or group.refilling
-        if usable and group.commit >= message.first:
+        copy = group.copy
+        prev_term = message.epochs[-1].epoch if message.epochs else 0
+        fits = copy.first <= message.first <= copy.end and copy.term_at(message.first) == prev_term
+        if (group.complete or group.refilling) and (fits or group.commit >= message.first):
             # Said twice, or overtaken by what came meanwhile.
+            self.held = max(self.held, message.first)
             self.acknowledge(leader, agreed=message.first)
             return
-        group.begin_refill(message.configs)
+        group.begin_refill(Filled(message.first, message.epochs), message.configs)
         group.retry(lambda: self._begin_anew(leader, message))
 
     def _begin_anew(self, leader: NodeId, message: Refill) -> None:
         group = self._group
         if message.term != group.term:
             return
-        group.refilling = True
+        group.refilling = not group.complete
         group.copy.emptied(message.first, message.epochs)
         group.commit = message.first
         self.held = message.first
@@ -206,7 +212,7 @@ class Following:
         group.configs_moved()
         group.announce()
         group.note("warning", "copy is filled anew", {"first": message.first})
-        self.acknowledge(leader)
+        self.acknowledge(leader, agreed=message.first)
 
 
 def _arriving(payload: bytearray) -> Iterator[Arriving]:

@@ -20,6 +20,7 @@ from rostra.fabric.api import (
     Committed,
     Echo,
     Elsewhere,
+    EpochStart,
     FabricEffect,
     Note,
     Now,
@@ -33,7 +34,7 @@ from rostra.fabric.api import (
 from rostra.fabric.raft.copy import Copy
 from rostra.fabric.raft.election import Election
 from rostra.fabric.raft.following import Following
-from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, pack_hard
+from rostra.fabric.raft.hard import Config, ConfigAt, Filled, Hard, key_of, pack_hard
 from rostra.fabric.raft.membership import Change, Membership, NoOp, group_batch
 from rostra.fabric.raft.messages import (
     Beat,
@@ -88,11 +89,8 @@ class Group:
         """Whether the commit offset is written down as it moves, for a start before any leader is heard."""
         self.now = Now(0, 0)
         self.out: list[FabricEffect] = []
-        self.copy = Copy(found.first, found.end, found.epochs, without)
-        # A log may hold entries of a term whose beginning was not written down before the crash.
-        self.hard = hard if hard.term >= self.copy.last_term else _raised(hard, self.copy.last_term)
-        if found.damaged_at is not None and self.hard.complete:
-            self.hard = msgspec.structs.replace(self.hard, complete=False)
+        self.hard, epochs = _reconciled(hard, found)
+        self.copy = Copy(found.first, found.end, epochs, without)
         self.refilling = False
         """The copy is incomplete, and what is in it comes from a leader's log start."""
         self.whole_at: int | None = None
@@ -387,6 +385,11 @@ class Group:
         else:
             self.election.wait()
 
+    def peer_lost(self, now: Now, peer: NodeId) -> None:
+        """The pair's heartbeat, which stands in for that of a silent group, is lost, or the peer was started anew."""
+        if self.quiet and (self.role is Role.LEADER or self.leader == peer):
+            self.wake(now)
+
     # --- messages ---
 
     def _fits_term(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> bool:
@@ -555,8 +558,8 @@ class Group:
         self._fit_role()
         self.announce()
 
-    def begin_refill(self, configs: tuple[ConfigAt, ...]) -> None:
-        self.hard = msgspec.structs.replace(self.hard, complete=False, fills=self.hard.fills + 1, configs=configs)
+    def begin_refill(self, filled: Filled, configs: tuple[ConfigAt, ...]) -> None:
+        self.hard = msgspec.structs.replace(self.hard, filled=filled, fills=self.hard.fills + 1, configs=configs)
         self._dirty = True
         self.whole_at = None
         self._fit_role()
@@ -590,10 +593,10 @@ class Group:
     def configs_moved(self) -> None:
         """The log has changed where configurations may lie: the last one it holds is in force."""
         rows = tuple(row for row in self.hard.configs if self._in_force(row))
-        lost = any(row.end <= self.copy.end for row in self.hard.configs if row not in rows)
-        if lost:
-            # Were the row kept, a log that begins behind it could not tell that it was cut.
-            self.hard = msgspec.structs.replace(self.hard, configs=rows)
+        kept = tuple(row for row in self.hard.configs if row in rows or row.end > self.copy.end)
+        if kept != self.hard.configs:
+            # Another entry stands there now. Were the row kept, a log that begins behind it could not tell.
+            self.hard = msgspec.structs.replace(self.hard, configs=kept)
             self._dirty = True
         self.config, self.config_end = (rows[-1].config, rows[-1].end) if rows else (NOBODY, 0)
         if self.role is Role.LEADER:
@@ -627,5 +630,18 @@ class Group:
         self.out.append(Note(level, event, {"partition": self.name, "node": self.me, "role": str(self.role), **about}))
 
 
-def _raised(hard: Hard, term: int) -> Hard:
-    return msgspec.structs.replace(hard, term=term, vote=0)
+def _reconciled(hard: Hard, found: Recovered) -> tuple[Hard, tuple[EpochStart, ...]]:
+    """Hard state and log as a crash may have left them, the one ahead of the other."""
+    epochs = found.epochs
+    filled = hard.filled
+    if filled is not None and found.first < filled.first:
+        # The crash came between dropping the old log and making the new one.
+        hard = msgspec.structs.replace(hard, complete=False)
+    elif filled is not None and found.first == filled.first and not any(row.offset < found.first for row in epochs):
+        epochs = (*filled.epochs, *epochs)
+    if found.damaged_at is not None:
+        hard = msgspec.structs.replace(hard, complete=False)
+    # A log may hold entries of a term whose beginning was not written down before the crash.
+    if epochs and epochs[-1].epoch > hard.term:
+        hard = msgspec.structs.replace(hard, term=epochs[-1].epoch, vote=0)
+    return hard, epochs

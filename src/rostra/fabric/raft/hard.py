@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from rostra.fabric.api import EpochStart
 from rostra.model.ids import ID_MAX, NodeId, Partition
 
 MEMBERS_MAX = 64
@@ -43,6 +44,13 @@ class ConfigAt(msgspec.Struct, frozen=True, array_like=True):
     config: Config
 
 
+class Filled(msgspec.Struct, frozen=True, array_like=True):
+    """Where the copy was last begun anew, with the epoch before it: an empty log remembers neither."""
+
+    first: int
+    epochs: tuple[EpochStart, ...]
+
+
 class Hard(msgspec.Struct, frozen=True, array_like=True):
     term: int = 0
     vote: int = 0
@@ -53,6 +61,7 @@ class Hard(msgspec.Struct, frozen=True, array_like=True):
     """The last committed configuration, and those behind it that may still be cut."""
     fills: int = 0
     """How often the copy was begun anew: what was said of an earlier filling says nothing of this one."""
+    filled: Filled | None = None
     commit: int = 0
     """A commit offset that was known, where somebody wants to start before a leader is heard."""
 

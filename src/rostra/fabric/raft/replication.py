@@ -146,9 +146,7 @@ class Replication:
         if progress is None or progress.is_stale(reply.fills):
             return
         progress.commit = max(progress.commit, reply.commit)
-        if (progress.stage is Stage.PROBE and reply.agreed >= progress.next) or (
-            progress.stage is Stage.REFILL and reply.held >= progress.next
-        ):
+        if progress.stage is not Stage.REPLICATE and reply.agreed >= progress.next:
             progress.stage = Stage.REPLICATE
         self._took(peer, progress, reply.held, reply.match)
 
