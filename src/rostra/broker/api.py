@@ -17,6 +17,7 @@ from rostra.fabric.api import (
     Open,
     Part,
     PeerLost,
+    PeerMet,
     PeerReceived,
     Persist,
     Read,
@@ -157,6 +158,7 @@ BrokerInput = (
     | Sealed
     | TimerFired
     | PeerReceived
+    | PeerMet
     | PeerLost
     | Stop
 )

@@ -58,6 +58,7 @@ from rostra.fabric.api import (
     Part,
     PartitionJoined,
     PeerLost,
+    PeerMet,
     PeerReceived,
     Persist,
     Read,
@@ -156,7 +157,7 @@ class Broker:
                 self._timer(given)
             case Persisted():
                 self._carry_out(given.then)
-            case PeerReceived() | PeerLost():
+            case PeerReceived() | PeerMet() | PeerLost():
                 self.ask_fabric(given)
             case Boot():
                 self.placement.boot(given)

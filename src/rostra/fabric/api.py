@@ -135,9 +135,12 @@ class Propose(Value, frozen=True):
 
 
 class ProposeTopic(Value, frozen=True):
+    """`replicas` copies of each partition; 0 leaves it to the fabric."""
+
     token: int
     spec: TopicSpec
     segment_bytes: int
+    replicas: int = 0
 
 
 class ProposeDrop(Value, frozen=True):
@@ -156,6 +159,13 @@ class PeerReceived(Value, frozen=True):
     peer: NodeId
     message: object
     payload: bytearray | None
+
+
+class PeerMet(Value, frozen=True):
+    """The node at an address that was known without an id says who it is: the answer to `Meet` of nobody."""
+
+    peer: NodeId
+    address: str
 
 
 class PeerLost(Value, frozen=True):
@@ -225,6 +235,7 @@ FabricInput = (
     | ProposeDrop
     | ProposeStart
     | PeerReceived
+    | PeerMet
     | PeerLost
     | TimerFired
     | Synced
@@ -301,7 +312,10 @@ class Send(Value, frozen=True):
 
 
 class Meet(Value, frozen=True):
-    """Keep a link to this peer, at this address; said again when the address changes. Its end is told by `PeerLost`."""
+    """Keep a link to this peer, at this address; said again when the address changes. Its end is told by `PeerLost`.
+
+    Peer 0 is whoever answers there: `PeerMet` says who.
+    """
 
     peer: NodeId
     address: str

@@ -60,6 +60,7 @@ class Chaos:
             action = self.random.choice(self._actions)
             action()
         self.took_effect["lost"] += rig.network.lost
+        self.took_effect["write refused"] += sum(member.writes_refused for member in rig.members.values())
         self.took_effect["repeated"] += rig.network.repeated
         self.recover()
 
@@ -188,14 +189,9 @@ class Chaos:
                     member.step()
 
     def _refuse_write(self) -> None:
-        """The disk takes back the last batch that is not durable yet."""
-        self._propose()
         member = self.rig.leader() if self.random.random() < 0.5 else self._some(alive=True)
-        if member is not None and member.medium.stored and not member.medium.stored[-1].durable:
-            self.took_effect["write refused"] += 1
-            member.medium.stored.pop()
-            member.group.write_failed(self.rig.now, member.medium.end, member.medium.generation)
-            member.step()
+        if member is not None:
+            member.disk_refuses = True
 
     def _damage(self) -> None:
         """At most one copy in a run, and only where a majority without it is whole: more could not be mended."""

@@ -115,6 +115,9 @@ class Member:
         self.told: list[tuple[int, int | None]] = []
         self.sync_us: tuple[int, int] | None = None
         """How long this member's disk takes, if not as long as everybody's."""
+        self.disk_refuses = False
+        """The writes of the next step that has any fail."""
+        self.writes_refused = 0
         self.damaged = False
         self.drops = 0
         initial = (ConfigAt(0, 0, Config(tuple(NodeId(n) for n in voters))),) if voters else ()
@@ -240,12 +243,16 @@ class Member:
 
     def carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
         rig, medium = self.rig, self.medium
+        refused = False
         for effect in effects:
             match effect:
                 case Send():
                     rig.transmit(self, effect.peer, effect.message, b"".join(effect.payload))
                 case Append():
-                    medium.append(effect.batch)
+                    if self.disk_refuses:
+                        refused = True
+                    else:
+                        medium.append(effect.batch)
                 case Sync():
                     under_way = [one for one in medium.stored if not one.durable]
                     ended = self._guard(self._synced, under_way, medium.generation, medium.end, medium.first)
@@ -287,6 +294,11 @@ class Member:
                     raise AssertionError(f"a group says no such thing: {effect}")
                 case _:
                     assert_never(effect)
+        if refused:
+            self.disk_refuses = False
+            self.writes_refused += 1
+            self.group.write_failed(rig.now, medium.end, medium.generation)
+            self.step()
 
     def _synced(self, under_way: list[Any], generation: int, end: int, first: int) -> None:
         for one in under_way:

@@ -248,10 +248,8 @@ def test_a_leader_whose_disk_refuses_a_write_gives_way() -> None:
     rig = Rig(3)
     Checkers(rig)
     leader = rig.elect()
+    leader.disk_refuses = True
     leader.propose(b"refused here, stored there")
-    leader.medium.stored.pop()
-    leader.group.write_failed(rig.now, leader.medium.end, 0)
-    leader.step()
     assert not leader.leads
     rig.elect()
     rig.publish(b"next")

@@ -37,7 +37,7 @@ class Following:
 
     def begin(self) -> None:
         """Another term: its leader has not yet said what its log holds. What is committed, every leader's holds."""
-        self.held = self._group.commit
+        self.held = min(self._group.commit, self._group.copy.end)
 
     # --- entries ---
 
@@ -86,9 +86,10 @@ class Following:
 
     def _has(self, arriving: Arriving) -> bool:
         copy = self._group.copy
-        if arriving.following <= max(self._group.commit, copy.first):
-            return True
-        return arriving.following <= copy.end and copy.term_at(arriving.following) == arriving.term
+        if arriving.following > copy.end:
+            return False
+        agreed = max(self._group.commit, copy.first)
+        return arriving.following <= agreed or copy.term_at(arriving.following) == arriving.term
 
     def _take(self, batches: list[Arriving]) -> None:
         """Skips what is here already, cuts what contradicts it, appends the rest."""

@@ -85,6 +85,7 @@ class Group:
         self.name = str(found.partition)
         self.promotes = True
         """Whether a learner that has caught up is made a voter by itself."""
+        self.voters_max = 63
         self.keeps_commit = False
         """Whether the commit offset is written down as it moves, for a start before any leader is heard."""
         self.now = Now(0, 0)
@@ -141,6 +142,11 @@ class Group:
     @property
     def settling(self) -> bool:
         return self._settling
+
+    @property
+    def is_current(self) -> bool:
+        """Whether something of the present term is committed, so that nothing committed earlier is unknown here."""
+        return self.term > 0 and self.copy.term_at(self.commit) == self.term
 
     def take(self) -> list[FabricEffect]:
         """The effects since the last call."""
@@ -264,6 +270,17 @@ class Group:
         base, last = self.replication.append(batch, owner_flags)
         self.out.append(Accepted(token, self.partition, base, last))
         self._finish()
+
+    def write(self, now: Now, batch: bytearray) -> RostraError | None:
+        """A batch of the fabric's own, which nobody awaits by its place."""
+        self.now = now
+        error = self.refusal()
+        if error is None:
+            if self.quiet:
+                self.wake(now)
+            self.replication.append(batch)
+            self._finish()
+        return error
 
     def refusal(self) -> RostraError | None:
         """Why this node does not order batches now, if it does not."""

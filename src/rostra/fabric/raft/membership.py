@@ -99,7 +99,7 @@ class Membership:
         if self._one_at_a_time:
             if group.config_end > group.commit:
                 return self._not_now("another change is under way")
-            if group.copy.term_at(group.commit) != group.term:
+            if not group.is_current:
                 return self._not_now("its leader has not committed anything yet")
         return None
 
@@ -124,7 +124,8 @@ class Membership:
     def look_after(self, peer: NodeId, progress: Progress) -> None:
         """A learner that has caught up is made a voter."""
         group = self._group
-        if peer in group.config.learners and group.promotes and self._has_caught_up(peer):
+        wanted = group.promotes and len(group.config.voters) < group.voters_max
+        if wanted and peer in group.config.learners and self._has_caught_up(peer):
             self.change(Change.PROMOTE, peer)
 
     def _has_caught_up(self, node: NodeId) -> bool:

@@ -214,6 +214,7 @@ class MakeTopic(PeerMessage, frozen=True, array_like=True):
 
     kind: ClassVar[int] = 146
     origin: Node
+    boot: Count
     token: Count
     spec: TopicSpec
     segment_bytes: Count
@@ -223,6 +224,7 @@ class MakeTopic(PeerMessage, frozen=True, array_like=True):
 class DropTopic(PeerMessage, frozen=True, array_like=True):
     kind: ClassVar[int] = 147
     origin: Node
+    boot: Count
     token: Count
     topic: TopicId
 

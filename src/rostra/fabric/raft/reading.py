@@ -54,7 +54,7 @@ class Reading:
     def _wait(self, asker: NodeId, token: int) -> None:
         group = self._group
         # Before its first own commit a leader does not know what earlier terms committed.
-        if group.copy.term_at(group.commit) != group.term or len(self._waiting) >= group.settings.reads_waiting_max:
+        if not group.is_current or len(self._waiting) >= group.settings.reads_waiting_max:
             self._answer(asker, token, None)
             return
         # Only a heartbeat that begins after the question proves anything.

@@ -27,6 +27,7 @@ from rostra.fabric.api import (
     Open,
     Order,
     PeerLost,
+    PeerMet,
     PeerReceived,
     Persist,
     Propose,
@@ -141,7 +142,7 @@ class Solo:
                 return []
             case HandOver():
                 return [HandedOver()]
-            case PeerReceived() | PeerLost() | TimerFired() | Echo():
+            case PeerReceived() | PeerMet() | PeerLost() | TimerFired() | Echo():
                 raise AssertionError(f"a node alone has no peers and no timers: {given}")
             case _:
                 assert_never(given)

@@ -1,0 +1,629 @@
+"""All Raft groups of one node: one for the catalogue, one for every partition that has a copy here."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from random import Random
+from typing import assert_never
+
+from rostra.errors import CorruptLog, Moved, PeerViolation, RostraError, Unavailable, UnknownPartition
+from rostra.fabric.api import (
+    Accepted,
+    AcksAll,
+    Broke,
+    Committed,
+    Delivers,
+    Drop,
+    Echo,
+    Elsewhere,
+    FabricEffect,
+    FabricInput,
+    Guarantees,
+    HandedOver,
+    HandOver,
+    Meet,
+    Note,
+    Now,
+    Open,
+    Order,
+    Part,
+    PeerLost,
+    PeerMet,
+    PeerReceived,
+    Persist,
+    Propose,
+    ProposeDrop,
+    ProposeStart,
+    ProposeTopic,
+    ReadDone,
+    ReadFailed,
+    Ready,
+    Recovered,
+    Refused,
+    Send,
+    Serving,
+    SetTimer,
+    Split,
+    Started,
+    Synced,
+    TimerFired,
+    TopicOpened,
+    WriteFailed,
+)
+from rostra.fabric.raft.catalogue import META, Made, Member
+from rostra.fabric.raft.group import Group
+from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, unpack_hard
+from rostra.fabric.raft.messages import (
+    Answered,
+    Beat,
+    DropTopic,
+    Entries,
+    EntriesRefused,
+    EntriesReply,
+    Heartbeat,
+    HeartbeatReply,
+    Join,
+    Joined,
+    MakeTopic,
+    ReadAsk,
+    ReadTold,
+    Refill,
+    TimeoutNow,
+    VoteAsk,
+    VoteReply,
+)
+from rostra.fabric.raft.metadata import Metadata
+from rostra.fabric.raft.pairs import Pairs
+from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
+from rostra.safeguards import ALL_ON, Without
+
+GUARANTEES = Guarantees(
+    fabric="raft",
+    order=Order.PARTITION,
+    acks_all=AcksAll.MAJORITY,
+    delivers=Delivers.REPLICA,
+    split=Split.REFUSES,
+    crashes_survived="any minority at once; all, by restarting",
+    groups_span_nodes=True,
+    exactly_once_sink=False,
+)
+
+BOOT = "raft/boot"
+BEAT = "raft/beat"
+WAKE = "raft/wake"
+META_SEGMENT_BYTES = 1 << 26
+META_VOTERS_MAX = 7
+EARLY_MAX = 1024
+SOMEBODY = NodeId(0)
+
+GroupMessage = VoteAsk | VoteReply | Entries | EntriesReply | EntriesRefused | Refill | TimeoutNow | ReadAsk | ReadTold
+
+
+class Raft:
+    """A cluster is founded by the nodes named in `founders`, this one among them, or joined through addresses."""
+
+    guarantees = GUARANTEES
+
+    def __init__(
+        self,
+        node: NodeId,
+        address: str,
+        peer_address: str = "",
+        *,
+        founders: tuple[Member, ...] = (),
+        join: tuple[str, ...] = (),
+        random: Random,
+        settings: RaftSettings | None = None,
+        without: Without = ALL_ON,
+    ) -> None:
+        self.node = node
+        self.address = address
+        self.peer_address = peer_address
+        self.settings = settings or RaftSettings()
+        self.boot = 0
+        self.now = Now(0, 0)
+        self.pairs = Pairs(self.settings.election_us)
+        self.groups: dict[Partition, Group] = {}
+        self._without = without
+        self._random = random
+        self._own = Member(node, address, peer_address)
+        self._founders = founders or (() if join else (self._own,))
+        self._join = join
+        self._meta: Metadata | None = None
+        self._hard: dict[str, bytes] = {}
+        self._found: dict[Partition, Recovered] = {}
+        self._opened: dict[TopicId, Made] = {}
+        self._beating: dict[Partition, Group] = {}
+        """Groups led here that are not silent."""
+        self._deadlines: list[tuple[int, Partition]] = []
+        self._armed: dict[Partition, int] = {}
+        self._wakes_us: int | None = None
+        self._early: list[tuple[NodeId, GroupMessage, bytearray | None]] = []
+        """For groups that this node has not heard of yet."""
+        self._links: dict[NodeId, str] = {}
+        self._acquaintances: dict[NodeId, str] = {}
+        self._keys: dict[str, Partition] = {}
+        self._token = 0
+        self._ready = False
+        self._knew_commit = False
+        """This start found a catalogue that was committed: it can serve what is in it before a leader is heard."""
+        self._handing_over_until_us: int | None = None
+        self._joined_us = 0
+        self.out: list[FabricEffect] = []
+
+    @property
+    def meta(self) -> Metadata:
+        assert self._meta is not None, "the node has started"
+        return self._meta
+
+    def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
+        self.now = now
+        self.out = []
+        try:
+            self._take(given)
+        except PeerViolation as violation:
+            self.out.append(Note("error", "a peer broke the protocol", {"error": str(violation)}))
+        self._settle()
+        return self.out
+
+    def _take(self, given: FabricInput) -> None:
+        match given:
+            case Propose():
+                self._propose(given)
+            case Synced():
+                group = self.groups.get(given.partition)
+                if group is not None:
+                    group.synced(self.now, given.generation, given.offset)
+                    self._touch(group)
+            case PeerReceived():
+                self._received(given)
+            case ReadDone() | ReadFailed():
+                self._read(given)
+            case Echo():
+                self._echo(given)
+            case TimerFired():
+                self._timer(given.timer)
+            case ProposeTopic():
+                self.out += self.meta.ask(
+                    MakeTopic(self.node, self.boot, given.token, given.spec, given.segment_bytes, given.replicas)
+                )
+            case ProposeDrop():
+                self.out += self.meta.ask(DropTopic(self.node, self.boot, given.token, given.topic))
+            case ProposeStart():
+                self._for(given.partition, lambda group: group.advance_start(self.now, given.first))
+            case WriteFailed():
+                self._write_failed(given)
+            case PeerMet():
+                self._acquaintances[given.peer] = given.address
+                self._ask_to_join()
+            case PeerLost():
+                if self.pairs.cut(given.peer):
+                    self._lost(given.peer)
+            case Started():
+                self._started(given)
+            case Broke():
+                for group in list(self.groups.values()):
+                    group.broke(self.now)
+                    self._touch(group)
+            case HandOver():
+                self._hand_over()
+            case _:
+                assert_never(given)
+
+    # --- starting ---
+
+    def _started(self, given: Started) -> None:
+        self._hard = {key: state for key, state in given.hard.items() if state}
+        self._found = {found.partition: found for found in given.partitions}
+        self.boot = int.from_bytes(self._hard.get(BOOT, b""), "little") + 1
+        # Nobody hears of this start before its number is durable: else two starts could share it.
+        self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
+
+    def _booted(self) -> None:
+        config = Config(tuple(sorted(member.node for member in self._founders)))
+        group = self._make_group(META, META_SEGMENT_BYTES, config if self._founders else None)
+        group.keeps_commit = True
+        group.voters_max = META_VOTERS_MAX
+        self._meta = Metadata(self, group)
+        self._knew_commit = group.commit > 0
+        if self._meta.replaying:
+            self.out.append(self._meta.replay_from(group.copy.first))
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """The catalogue's log is known: its group may take part."""
+        group = self.meta.group
+        group.start(self.now)
+        self._touch(group)
+        self.out += self.meta.apply()
+        self._meet_all()
+        for address in self._join:
+            self.out.append(Meet(SOMEBODY, address))
+        self.out.append(SetTimer(BEAT, self.now.mono_us))
+
+    def _make_group(self, partition: Partition, segment_bytes: int, config: Config | None) -> Group:
+        packed = self._hard.pop(key_of(partition), None)
+        initial = (ConfigAt(0, 0, config),) if config is not None else ()
+        found = self._found.pop(partition, None)
+        if found is None:
+            self.out.append(Open(partition, segment_bytes))
+        group = Group(
+            self.node,
+            found or Recovered(partition, 0, 0, ()),
+            unpack_hard(packed) if packed else Hard(configs=initial),
+            settings=self.settings,
+            random=self._random,
+            next_token=self._next_token,
+            address_of=self.address_of,
+            segment_bytes=segment_bytes,
+            without=self._without,
+        )
+        self.groups[partition] = group
+        self._keys[key_of(partition)] = partition
+        return group
+
+    def _next_token(self) -> int:
+        # Even tokens, and none that a replay uses: the broker's own reads have odd ones.
+        self._token += 2
+        return self._token
+
+    def address_of(self, node: NodeId) -> str:
+        member = self.meta.catalogue.members.get(node) if self._meta is not None else None
+        if member is None:
+            member = next((founder for founder in self._founders if founder.node == node), None)
+        return member.address if member is not None else ""
+
+    def _echo(self, given: Echo) -> None:
+        if given.key == BOOT:
+            self._booted()
+            return
+        partition = self._keys.get(given.key)
+        group = self.groups.get(partition) if partition is not None else None
+        if group is not None:
+            group.echo(self.now, given.number)
+            self._touch(group)
+
+    # --- groups ---
+
+    def _for(self, partition: Partition, action: object) -> None:
+        group = self.groups.get(partition)
+        if group is not None and callable(action):
+            action(group)
+            self._touch(group)
+
+    def _touch(self, group: Group) -> None:
+        """Carries on what the group did: its effects, its deadline, its heartbeats."""
+        effects = group.take()
+        if group.partition == META:
+            self._touch_meta(effects)
+        else:
+            self.out += effects
+        if group.role is Role.LEADER and not group.quiet:
+            self._beating[group.partition] = group
+            if group.wants_beat:
+                self._send_beats(dict.fromkeys([group]))
+        else:
+            self._beating.pop(group.partition, None)
+        self._arm(group)
+
+    def _touch_meta(self, effects: list[FabricEffect]) -> None:
+        """Nobody above knows the catalogue's partition: only what the drivers do is passed on."""
+        if self._meta is None:
+            self.out += effects
+            return
+        self._meta.watch(effects)
+        for effect in effects:
+            if isinstance(effect, Open):
+                self._meta.emptied(effect.first)
+            if not isinstance(effect, Serving | Elsewhere | Committed | Accepted | Refused):
+                self.out.append(effect)
+        if self.meta.group.copy.end < self.meta.applied:
+            self._meta.cut(self.meta.group.copy.end)
+
+    def _arm(self, group: Group) -> None:
+        at_us = group.deadline_us
+        armed_us = self._armed.get(group.partition)
+        if at_us is not None and (armed_us is None or at_us < armed_us):
+            self._armed[group.partition] = at_us
+            heappush(self._deadlines, (at_us, group.partition))
+
+    def _settle(self) -> None:
+        """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
+        if self._meta is not None and not self._meta.replaying:
+            self.out += self._meta.apply()
+            if self._meta.lacks(self._founders):
+                self.out += self._meta.enter(self._founders)
+                self._touch(self._meta.group)
+            self._get_ready()
+            self._finish_handing_over()
+        if self._deadlines and self._deadlines[0][0] != self._wakes_us:
+            self._wakes_us = self._deadlines[0][0]
+            self.out.append(SetTimer(WAKE, self._wakes_us))
+
+    def _get_ready(self) -> None:
+        group = self.meta.group
+        known = group.is_current and self.node in self.meta.catalogue.members
+        restarted = self._knew_commit and group.config.voters != (self.node,)
+        if not self._ready and (known or restarted):
+            self._ready = True
+            self.out.append(Ready())
+        if self._found and known and self.meta.applied >= group.commit:
+            for partition in sorted(self._found):
+                self.out += [Note("warning", "log without topic dropped", {"partition": str(partition)})]
+                self.out.append(Drop(partition))
+            self._found.clear()
+
+    def _write_failed(self, given: WriteFailed) -> None:
+        if given.partition == META:
+            self.meta.cut(given.offset)
+        self._for(given.partition, lambda group: group.write_failed(self.now, given.offset, given.generation))
+
+    def _read(self, given: ReadDone | ReadFailed) -> None:
+        group = self.groups.get(given.partition)
+        if group is None:
+            return
+        if given.partition == META and self.meta.replaying:
+            if isinstance(given, ReadFailed):
+                self.out.append(Note("error", "catalogue damaged", {"error": str(given.error)}))
+                group.hard = Hard(group.term, group.hard.vote, False, group.hard.configs, group.hard.fills)
+                self.meta.replaying = False
+                self._begin()
+                return
+            more = self.meta.replayed(given.batches, given.next)
+            if more is not None:
+                self.out.append(more)
+            else:
+                self._begin()
+        elif isinstance(given, ReadDone):
+            group.read_done(self.now, given.token, given.batches)
+            self._touch(group)
+        else:
+            group.read_failed(self.now, given.token, isinstance(given.error, CorruptLog))
+            self._touch(group)
+
+    def _propose(self, given: Propose) -> None:
+        group = self.groups.get(given.partition)
+        if group is None:
+            self.out.append(Refused(given.token, self._nowhere(given.partition)))
+            return
+        group.propose(self.now, given.token, given.batch, given.owner_flags)
+        self._touch(group)
+
+    def _nowhere(self, partition: Partition) -> RostraError:
+        made = self._opened.get(partition.topic)
+        if made is None or partition.index >= len(made.replicas):
+            return UnknownPartition("", partition.index)
+        address = self._somewhere(made.replicas[partition.index])
+        return Moved(address, 0) if address else Unavailable(made.spec.name, partition.index, "no copy is reachable")
+
+    # --- the catalogue's word ---
+
+    def follow_catalogue(self, answered: dict[TopicId, int]) -> list[FabricEffect]:
+        """Topics that are new here; links to members that are. `answered` are the tokens that wait for a topic."""
+        before, self.out = self.out, []
+        self._meet_all()
+        for topic, made in self.meta.catalogue.topics.items():
+            if topic not in self._opened:
+                self._open_topic(answered.get(topic), made)
+        effects, self.out = self.out, before
+        return effects
+
+    def _open_topic(self, token: int | None, made: Made) -> None:
+        self._opened[made.spec.topic] = made
+        self.out.append(TopicOpened(token, made.spec))
+        for index, replicas in enumerate(made.replicas):
+            partition = Partition(made.spec.topic, PartitionIndex(index))
+            if self.node not in replicas:
+                self.out.append(Elsewhere(partition, 0, self._somewhere(replicas)))
+                continue
+            group = self._make_group(partition, made.segment_bytes, Config(tuple(sorted(replicas))))
+            group.name = made.spec.name
+            group.start(self.now)
+            if group.term == 0 and replicas[0] == self.node:
+                # The preferred leader of a new partition need not wait for a silence.
+                group.deadline_us = self.now.mono_us
+            self._touch(group)
+            early, self._early = self._early, []
+            for peer, message, payload in early:
+                self._pass(peer, message, payload)
+
+    def _somewhere(self, replicas: tuple[NodeId, ...]) -> str:
+        there = [node for node in replicas if self.pairs.is_there(node)] or list(replicas)
+        return self.address_of(there[0]) if there else ""
+
+    def close_topic(self, topic: TopicId) -> list[FabricEffect]:
+        made = self._opened.pop(topic, None)
+        effects: list[FabricEffect] = []
+        for index in range(made.spec.partitions if made is not None else 0):
+            partition = Partition(topic, PartitionIndex(index))
+            if self.groups.pop(partition, None) is not None:
+                self._beating.pop(partition, None)
+                self._armed.pop(partition, None)
+                self._keys.pop(key_of(partition), None)
+                effects += [Drop(partition), Persist(key_of(partition), b"")]
+        return effects
+
+    # --- peers ---
+
+    def _members(self) -> list[Member]:
+        known = {member.node: member for member in self._founders}
+        known.update(self.meta.catalogue.members)
+        return [known[node] for node in sorted(known) if node != self.node]
+
+    def _meet_all(self) -> None:
+        members = self._members()
+        for member in members:
+            if self._links.get(member.node) != member.peer_address:
+                self._links[member.node] = member.peer_address
+                self.out.append(Meet(member.node, member.peer_address))
+        for node in [node for node in self._links if all(node != member.node for member in members)]:
+            del self._links[node]
+            self.pairs.forget(node)
+            self.out.append(Part(node))
+
+    def _received(self, given: PeerReceived) -> None:
+        peer, message = given.peer, given.message
+        if self._meta is None or self._meta.replaying:
+            return
+        match message:
+            case Heartbeat():
+                self._heartbeat(peer, message)
+            case HeartbeatReply():
+                for reply in message.beats:
+                    self._for(reply.partition, lambda group, reply=reply: group.answered(self.now, peer, reply))
+            case Entries() | EntriesReply() | EntriesRefused() | VoteAsk() | VoteReply():
+                self._pass(peer, message, given.payload)
+            case Refill() | TimeoutNow() | ReadAsk() | ReadTold():
+                self._pass(peer, message, None)
+            case MakeTopic() | DropTopic():
+                self.out += self.meta.asked(message)
+                self._touch(self.meta.group)
+            case Answered():
+                self.out += self.meta.refused(message)
+            case Join():
+                self.out += self.meta.joining(message)
+                self._touch(self.meta.group)
+            case Joined():
+                self._acquaintances[message.leader] = message.leader_address
+                if message.leader not in self._links:
+                    self._links[message.leader] = message.leader_address
+                    self.out.append(Meet(message.leader, message.leader_address))
+            case _:
+                raise PeerViolation("message", f"{type(message).__name__} is none of a Raft peer's")
+
+    def _pass(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
+        group = self.groups.get(message.partition)
+        if group is not None:
+            group.receive(self.now, peer, message, payload)
+            self._touch(group)
+        elif len(self._early) < EARLY_MAX and isinstance(message, VoteAsk):
+            # The peer has applied a new topic before us.
+            self._early.append((peer, message, payload))
+
+    def _heartbeat(self, peer: NodeId, message: Heartbeat) -> None:
+        if self.pairs.heard(peer, message.boot, self.now.mono_us):
+            self._lost(peer)
+        replies = []
+        for beat in message.beats:
+            group = self.groups.get(beat.partition)
+            if group is not None:
+                reply = group.heard(self.now, peer, beat)
+                if reply is not None:
+                    replies.append(reply)
+                self._touch(group)
+        if replies:
+            self.out.append(Send(peer, HeartbeatReply(self.boot, tuple(replies))))
+
+    def _lost(self, peer: NodeId) -> None:
+        """Gone, or started anew: silent groups that rely on it wake."""
+        for group in list(self.groups.values()):
+            if group.quiet:
+                group.peer_lost(self.now, peer)
+                self._touch(group)
+
+    # --- time ---
+
+    def _timer(self, timer: str) -> None:
+        if timer == BEAT:
+            self._beat()
+        elif timer == WAKE:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._wakes_us = None
+        while self._deadlines and self._deadlines[0][0] <= self.now.mono_us:
+            at_us, partition = heappop(self._deadlines)
+            if self._armed.get(partition) != at_us:
+                continue
+            del self._armed[partition]
+            group = self.groups.get(partition)
+            if group is None or group.deadline_us is None:
+                continue
+            if group.deadline_us <= self.now.mono_us:
+                group.fire(self.now)
+                self._touch(group)
+            else:
+                self._arm(group)
+
+    def _beat(self) -> None:
+        for peer in self.pairs.fallen_silent(self.now.mono_us):
+            self.out.append(Note("warning", "peer is away", {"peer": peer}))
+            self._lost(peer)
+        self._send_beats(dict.fromkeys(self._beating.values()), idle=True)
+        self.out += self.meta.remind()
+        self._touch(self.meta.group)
+        self._ask_to_join()
+        self._spread_leaders()
+        self.out.append(SetTimer(BEAT, self.now.mono_us + self.settings.heartbeat_us))
+
+    def _send_beats(self, groups: dict[Group, None], *, idle: bool = False) -> None:
+        """One message to each node, whatever the number of groups."""
+        said: dict[NodeId, list[Beat]] = {member.node: [] for member in self._members()} if idle else {}
+        for group in groups:
+            for peer, beat in group.beats(self.now):
+                said.setdefault(peer, []).append(beat)
+            effects = group.take()
+            if group.partition == META:
+                self._touch_meta(effects)
+            else:
+                self.out += effects
+        self.out += [Send(peer, Heartbeat(self.boot, tuple(beats))) for peer, beats in said.items()]
+
+    def _ask_to_join(self) -> None:
+        """Until the catalogue has this node, at its present address, and the metadata group too."""
+        if self._meta is None or self._meta.replaying:
+            return
+        meta = self._meta
+        is_in = meta.catalogue.members.get(self.node) == self._own and self.node in meta.group.config.everyone
+        if is_in or self.now.mono_us < self._joined_us:
+            return
+        self._joined_us = self.now.mono_us + self.settings.election_us
+        message = Join(self.node, self.address, self.peer_address)
+        leader = meta.group.leader
+        if leader == self.node:
+            self.out += meta.joining(message)
+            self._touch(meta.group)
+        elif leader is not None:
+            self.out.append(Send(leader, message))
+        else:
+            self.out += [Send(peer, message) for peer in sorted(self._acquaintances)]
+
+    def _spread_leaders(self) -> None:
+        """What is led here only because its preferred leader was away goes back to it."""
+        for partition, group in list(self._beating.items()) if self._handing_over_until_us is None else ():
+            made = self._opened.get(partition.topic)
+            if made is None or partition == META or not group.is_current:
+                continue
+            preferred = made.replicas[partition.index][0]
+            progress = group.replication.peers.get(preferred)
+            if progress is not None and self.pairs.is_there(preferred) and progress.match == group.copy.end:
+                group.transfer(self.now, preferred)
+                self._touch(group)
+
+    # --- leaving ---
+
+    def _hand_over(self) -> None:
+        self._handing_over_until_us = self.now.mono_us + 2 * self.settings.election_us
+        for group in list(self.groups.values()):
+            if group.role is Role.LEADER:
+                heirs = [
+                    (progress.match, peer)
+                    for peer, progress in group.replication.peers.items()
+                    if peer in group.config.voters and self.pairs.is_there(peer)
+                ]
+                if heirs:
+                    group.transfer(self.now, max(heirs)[1])
+                    self._touch(group)
+
+    def _finish_handing_over(self) -> None:
+        until_us = self._handing_over_until_us
+        if until_us is None:
+            return
+        giving = any(group.transfer_to is not None for group in self.groups.values())
+        if not giving or self.now.mono_us >= until_us:
+            self._handing_over_until_us = 1 << 62
+            if until_us < 1 << 62:
+                self.out.append(HandedOver())
