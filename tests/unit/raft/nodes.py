@@ -79,6 +79,7 @@ class Node:
         self.hard: dict[str, bytes] = {}
         self.alive = False
         self.starts = 0
+        self.journal_us = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -158,7 +159,9 @@ class Node:
             case Trim():
                 self.media[effect.partition].trim(effect.first)
             case Persist():
-                cluster.later(cluster.random.randint(300, 3_000), self.guard(self._persisted, effect))
+                # A journal is written in order.
+                self.journal_us = max(self.journal_us, cluster.us + cluster.random.randint(300, 3_000))
+                cluster.at(self.journal_us, self.guard(self._persisted, effect))
             case Echo():
                 self.step(effect)
             case Read():
@@ -212,9 +215,7 @@ class Node:
             del self.timers[timer]
             self.step(TimerFired(timer))
 
-    def _synced(
-        self, partition: Partition, medium: Medium, under_way: list[Stored], generation: int, end: int
-    ) -> None:
+    def _synced(self, partition: Partition, medium: Medium, under_way: list[Stored], generation: int, end: int) -> None:
         for one in under_way:
             one.durable = True
         if self.media.get(partition) is medium:
@@ -310,7 +311,7 @@ class Cluster:
     def _arrive(self, sender: int, receiver: NodeId, kind: type, packed: bytes, payload: bytes) -> None:
         node = self.nodes.get(receiver)
         if node is not None and node.alive and (sender, receiver) not in self.network.blocked:
-            message = msgspec.msgpack.decode(packed, type=kind)
+            message: object = msgspec.msgpack.decode(packed, type=kind)
             node.step(PeerReceived(NodeId(sender), message, bytearray(payload) if payload else None))
 
     # --- what tests say and ask ---

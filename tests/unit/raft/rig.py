@@ -118,6 +118,7 @@ class Member:
         self.disk_refuses = False
         """The writes of the next step that has any fail."""
         self.writes_refused = 0
+        self._journal_us = 0
         self.damaged = False
         self.drops = 0
         initial = (ConfigAt(0, 0, Config(tuple(NodeId(n) for n in voters))),) if voters else ()
@@ -267,7 +268,9 @@ class Member:
                 case Open():
                     medium.empty(effect.first)
                 case Persist():
-                    rig.later(rig.random.randint(*rig.sync_us), self._guard(self._persisted, effect))
+                    # A journal is written in order.
+                    self._journal_us = max(self._journal_us, rig.us + rig.random.randint(*rig.sync_us))
+                    rig.at(self._journal_us, self._guard(self._persisted, effect))
                 case Echo():
                     self.group.echo(rig.now, effect.number)
                     self.step()

@@ -186,11 +186,9 @@ class Raft:
             case TimerFired():
                 self._timer(given.timer)
             case ProposeTopic():
-                self.out += self.meta.ask(
-                    MakeTopic(self.node, self.boot, given.token, given.spec, given.segment_bytes, given.replicas)
-                )
+                self._ask(MakeTopic(self.node, self.boot, given.token, given.spec, given.segment_bytes, given.replicas))
             case ProposeDrop():
-                self.out += self.meta.ask(DropTopic(self.node, self.boot, given.token, given.topic))
+                self._ask(DropTopic(self.node, self.boot, given.token, given.topic))
             case ProposeStart():
                 self._for(given.partition, lambda group: group.advance_start(self.now, given.first))
             case WriteFailed():
@@ -211,6 +209,10 @@ class Raft:
                 self._hand_over()
             case _:
                 assert_never(given)
+
+    def _ask(self, ask: MakeTopic | DropTopic) -> None:
+        self.out += self.meta.ask(ask)
+        self._touch(self.meta.group)
 
     # --- starting ---
 
