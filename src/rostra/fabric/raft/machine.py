@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections.abc import Callable
 from random import Random
 from typing import assert_never
 
@@ -26,7 +26,6 @@ from rostra.fabric.api import (
     Now,
     Open,
     Order,
-    Part,
     PeerLost,
     PeerMet,
     PeerReceived,
@@ -40,7 +39,6 @@ from rostra.fabric.api import (
     Ready,
     Recovered,
     Refused,
-    Send,
     Serving,
     SetTimer,
     Split,
@@ -50,12 +48,12 @@ from rostra.fabric.api import (
     TopicOpened,
     WriteFailed,
 )
+from rostra.fabric.raft.alarms import Alarms
 from rostra.fabric.raft.catalogue import META, Made, Member
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, unpack_hard
 from rostra.fabric.raft.messages import (
     Answered,
-    Beat,
     DropTopic,
     Entries,
     EntriesRefused,
@@ -73,7 +71,7 @@ from rostra.fabric.raft.messages import (
     VoteReply,
 )
 from rostra.fabric.raft.metadata import Metadata
-from rostra.fabric.raft.pairs import Pairs
+from rostra.fabric.raft.peers import Peers
 from rostra.fabric.raft.roles import Role
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
@@ -124,39 +122,43 @@ class Raft:
         self.settings = settings or RaftSettings()
         self.boot = 0
         self.now = Now(0, 0)
-        self.pairs = Pairs(self.settings.election_us)
+        self.peers = Peers(self)
         self.groups: dict[Partition, Group] = {}
         self._without = without
         self._random = random
-        self._own = Member(node, address, peer_address)
-        self._founders = founders or (() if join else (self._own,))
+        self.own = Member(node, address, peer_address)
+        self.founders = founders or (() if join else (self.own,))
         self._join = join
         self._meta: Metadata | None = None
         self._hard: dict[str, bytes] = {}
         self._found: dict[Partition, Recovered] = {}
         self._opened: dict[TopicId, Made] = {}
-        self._beating: dict[Partition, Group] = {}
+        self.beating: dict[Partition, Group] = {}
         """Groups led here that are not silent."""
-        self._deadlines: list[tuple[int, Partition]] = []
-        self._armed: dict[Partition, int] = {}
+        self._alarms = Alarms()
         self._wakes_us: int | None = None
         self._early: list[tuple[NodeId, GroupMessage, bytearray | None]] = []
         """For groups that this node has not heard of yet."""
-        self._links: dict[NodeId, str] = {}
-        self._acquaintances: dict[NodeId, str] = {}
         self._keys: dict[str, Partition] = {}
         self._token = 0
+        self._spreads_us = 0
+        self._routes: dict[Partition, str] = {}
+        """Where partitions without a copy here were last said to be."""
         self._ready = False
         self._knew_commit = False
         """This start found a catalogue that was committed: it can serve what is in it before a leader is heard."""
         self._handing_over_until_us: int | None = None
-        self._joined_us = 0
         self.out: list[FabricEffect] = []
 
     @property
     def meta(self) -> Metadata:
         assert self._meta is not None, "the node has started"
         return self._meta
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether the catalogue's log is known, so that peers can be answered."""
+        return self._meta is not None and not self._meta.replaying
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.now = now
@@ -176,7 +178,7 @@ class Raft:
                 group = self.groups.get(given.partition)
                 if group is not None:
                     group.synced(self.now, given.generation, given.offset)
-                    self._touch(group)
+                    self.touch(group)
             case PeerReceived():
                 self._received(given)
             case ReadDone() | ReadFailed():
@@ -194,17 +196,17 @@ class Raft:
             case WriteFailed():
                 self._write_failed(given)
             case PeerMet():
-                self._acquaintances[given.peer] = given.address
-                self._ask_to_join()
+                self.peers.acquaintances[given.peer] = given.address
+                self.peers.ask_to_join()
             case PeerLost():
-                if self.pairs.cut(given.peer):
-                    self._lost(given.peer)
+                if self.peers.pairs.cut(given.peer):
+                    self.peers.lost(given.peer)
             case Started():
                 self._started(given)
             case Broke():
                 for group in list(self.groups.values()):
                     group.broke(self.now)
-                    self._touch(group)
+                    self.touch(group)
             case HandOver():
                 self._hand_over()
             case _:
@@ -212,7 +214,7 @@ class Raft:
 
     def _ask(self, ask: MakeTopic | DropTopic) -> None:
         self.out += self.meta.ask(ask)
-        self._touch(self.meta.group)
+        self.touch(self.meta.group)
 
     # --- starting ---
 
@@ -224,8 +226,8 @@ class Raft:
         self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
 
     def _booted(self) -> None:
-        config = Config(tuple(sorted(member.node for member in self._founders)))
-        group = self._make_group(META, META_SEGMENT_BYTES, config if self._founders else None)
+        config = Config(tuple(sorted(member.node for member in self.founders)))
+        group = self._make_group(META, META_SEGMENT_BYTES, config if self.founders else None)
         group.keeps_commit = True
         group.voters_max = META_VOTERS_MAX
         self._meta = Metadata(self, group)
@@ -239,9 +241,9 @@ class Raft:
         """The catalogue's log is known: its group may take part."""
         group = self.meta.group
         group.start(self.now)
-        self._touch(group)
+        self.touch(group)
         self.out += self.meta.apply()
-        self._meet_all()
+        self.peers.meet_all()
         for address in self._join:
             self.out.append(Meet(SOMEBODY, address))
         self.out.append(SetTimer(BEAT, self.now.mono_us))
@@ -275,7 +277,7 @@ class Raft:
     def address_of(self, node: NodeId) -> str:
         member = self.meta.catalogue.members.get(node) if self._meta is not None else None
         if member is None:
-            member = next((founder for founder in self._founders if founder.node == node), None)
+            member = next((founder for founder in self.founders if founder.node == node), None)
         return member.address if member is not None else ""
 
     def _echo(self, given: Echo) -> None:
@@ -286,32 +288,32 @@ class Raft:
         group = self.groups.get(partition) if partition is not None else None
         if group is not None:
             group.echo(self.now, given.number)
-            self._touch(group)
+            self.touch(group)
 
     # --- groups ---
 
-    def _for(self, partition: Partition, action: object) -> None:
+    def _for(self, partition: Partition, action: Callable[[Group], None]) -> None:
         group = self.groups.get(partition)
-        if group is not None and callable(action):
+        if group is not None:
             action(group)
-            self._touch(group)
+            self.touch(group)
 
-    def _touch(self, group: Group) -> None:
+    def touch(self, group: Group) -> None:
         """Carries on what the group did: its effects, its deadline, its heartbeats."""
         effects = group.take()
         if group.partition == META:
-            self._touch_meta(effects)
+            self.touch_meta(effects)
         else:
             self.out += effects
         if group.role is Role.LEADER and not group.quiet:
-            self._beating[group.partition] = group
+            self.beating[group.partition] = group
             if group.wants_beat:
-                self._send_beats(dict.fromkeys([group]))
+                self.peers.send_beats(dict.fromkeys([group]))
         else:
-            self._beating.pop(group.partition, None)
-        self._arm(group)
+            self.beating.pop(group.partition, None)
+        self._alarms.arm(group.partition, group.deadline_us)
 
-    def _touch_meta(self, effects: list[FabricEffect]) -> None:
+    def touch_meta(self, effects: list[FabricEffect]) -> None:
         """Nobody above knows the catalogue's partition: only what the drivers do is passed on."""
         if self._meta is None:
             self.out += effects
@@ -325,24 +327,17 @@ class Raft:
         if self.meta.group.copy.end < self.meta.applied:
             self._meta.cut(self.meta.group.copy.end)
 
-    def _arm(self, group: Group) -> None:
-        at_us = group.deadline_us
-        armed_us = self._armed.get(group.partition)
-        if at_us is not None and (armed_us is None or at_us < armed_us):
-            self._armed[group.partition] = at_us
-            heappush(self._deadlines, (at_us, group.partition))
-
     def _settle(self) -> None:
         """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
         if self._meta is not None and not self._meta.replaying:
             self.out += self._meta.apply()
-            if self._meta.lacks(self._founders):
-                self.out += self._meta.enter(self._founders)
-                self._touch(self._meta.group)
+            if self._meta.lacks(self.founders):
+                self.out += self._meta.enter(self.founders)
+                self.touch(self._meta.group)
             self._get_ready()
             self._finish_handing_over()
-        if self._deadlines and self._deadlines[0][0] != self._wakes_us:
-            self._wakes_us = self._deadlines[0][0]
+        if self._alarms.next_us not in (None, self._wakes_us):
+            self._wakes_us = self._alarms.next_us
             self.out.append(SetTimer(WAKE, self._wakes_us))
 
     def _get_ready(self) -> None:
@@ -381,10 +376,10 @@ class Raft:
                 self._begin()
         elif isinstance(given, ReadDone):
             group.read_done(self.now, given.token, given.batches)
-            self._touch(group)
+            self.touch(group)
         else:
             group.read_failed(self.now, given.token, isinstance(given.error, CorruptLog))
-            self._touch(group)
+            self.touch(group)
 
     def _propose(self, given: Propose) -> None:
         group = self.groups.get(given.partition)
@@ -392,7 +387,7 @@ class Raft:
             self.out.append(Refused(given.token, self._nowhere(given.partition)))
             return
         group.propose(self.now, given.token, given.batch, given.owner_flags)
-        self._touch(group)
+        self.touch(group)
 
     def _nowhere(self, partition: Partition) -> RostraError:
         made = self._opened.get(partition.topic)
@@ -406,7 +401,7 @@ class Raft:
     def follow_catalogue(self, answered: dict[TopicId, int]) -> list[FabricEffect]:
         """Topics that are new here; links to members that are. `answered` are the tokens that wait for a topic."""
         before, self.out = self.out, []
-        self._meet_all()
+        self.peers.meet_all()
         for topic, made in self.meta.catalogue.topics.items():
             if topic not in self._opened:
                 self._open_topic(answered.get(topic), made)
@@ -419,7 +414,7 @@ class Raft:
         for index, replicas in enumerate(made.replicas):
             partition = Partition(made.spec.topic, PartitionIndex(index))
             if self.node not in replicas:
-                self.out.append(Elsewhere(partition, 0, self._somewhere(replicas)))
+                self._route(partition, replicas)
                 continue
             group = self._make_group(partition, made.segment_bytes, Config(tuple(sorted(replicas))))
             group.name = made.spec.name
@@ -427,13 +422,24 @@ class Raft:
             if group.term == 0 and replicas[0] == self.node:
                 # The preferred leader of a new partition need not wait for a silence.
                 group.deadline_us = self.now.mono_us
-            self._touch(group)
+            self.touch(group)
             early, self._early = self._early, []
             for peer, message, payload in early:
                 self._pass(peer, message, payload)
 
+    def _route(self, partition: Partition, replicas: tuple[NodeId, ...]) -> None:
+        address = self._somewhere(replicas)
+        if self._routes.get(partition) != address:
+            self._routes[partition] = address
+            self.out.append(Elsewhere(partition, 0, address))
+
+    def reroute(self) -> None:
+        """Nodes came or went: what has no copy here may be better asked for elsewhere."""
+        for partition in list(self._routes):
+            self._route(partition, self._opened[partition.topic].replicas[partition.index])
+
     def _somewhere(self, replicas: tuple[NodeId, ...]) -> str:
-        there = [node for node in replicas if self.pairs.is_there(node)] or list(replicas)
+        there = [node for node in replicas if self.peers.pairs.is_there(node)] or list(replicas)
         return self.address_of(there[0]) if there else ""
 
     def close_topic(self, topic: TopicId) -> list[FabricEffect]:
@@ -441,169 +447,102 @@ class Raft:
         effects: list[FabricEffect] = []
         for index in range(made.spec.partitions if made is not None else 0):
             partition = Partition(topic, PartitionIndex(index))
+            self._routes.pop(partition, None)
             if self.groups.pop(partition, None) is not None:
-                self._beating.pop(partition, None)
-                self._armed.pop(partition, None)
+                self.beating.pop(partition, None)
+                self._alarms.forget(partition)
                 self._keys.pop(key_of(partition), None)
                 effects += [Drop(partition), Persist(key_of(partition), b"")]
         return effects
 
-    # --- peers ---
-
-    def _members(self) -> list[Member]:
-        known = {member.node: member for member in self._founders}
-        known.update(self.meta.catalogue.members)
-        return [known[node] for node in sorted(known) if node != self.node]
-
-    def _meet_all(self) -> None:
-        members = self._members()
-        for member in members:
-            if self._links.get(member.node) != member.peer_address:
-                self._links[member.node] = member.peer_address
-                self.out.append(Meet(member.node, member.peer_address))
-        for node in [node for node in self._links if all(node != member.node for member in members)]:
-            del self._links[node]
-            self.pairs.forget(node)
-            self.out.append(Part(node))
+    # --- messages ---
 
     def _received(self, given: PeerReceived) -> None:
         peer, message = given.peer, given.message
-        if self._meta is None or self._meta.replaying:
+        if not self.takes_part:
             return
         match message:
             case Heartbeat():
-                self._heartbeat(peer, message)
+                self.peers.heartbeat(peer, message)
             case HeartbeatReply():
-                for reply in message.beats:
-                    self._for(reply.partition, lambda group, reply=reply: group.answered(self.now, peer, reply))
+                self._answered(peer, message)
             case Entries() | EntriesReply() | EntriesRefused() | VoteAsk() | VoteReply():
                 self._pass(peer, message, given.payload)
             case Refill() | TimeoutNow() | ReadAsk() | ReadTold():
                 self._pass(peer, message, None)
             case MakeTopic() | DropTopic():
                 self.out += self.meta.asked(message)
-                self._touch(self.meta.group)
+                self.touch(self.meta.group)
             case Answered():
                 self.out += self.meta.refused(message)
             case Join():
                 self.out += self.meta.joining(message)
-                self._touch(self.meta.group)
+                self.touch(self.meta.group)
             case Joined():
-                self._acquaintances[message.leader] = message.leader_address
-                if message.leader not in self._links:
-                    self._links[message.leader] = message.leader_address
+                self.peers.acquaintances[message.leader] = message.leader_address
+                if message.leader not in self.peers.links:
+                    self.peers.links[message.leader] = message.leader_address
                     self.out.append(Meet(message.leader, message.leader_address))
             case _:
                 raise PeerViolation("message", f"{type(message).__name__} is none of a Raft peer's")
+
+    def _answered(self, peer: NodeId, message: HeartbeatReply) -> None:
+        for reply in message.beats:
+            group = self.groups.get(reply.partition)
+            if group is not None:
+                group.answered(self.now, peer, reply)
+                self.touch(group)
 
     def _pass(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
         group = self.groups.get(message.partition)
         if group is not None:
             group.receive(self.now, peer, message, payload)
-            self._touch(group)
+            self.touch(group)
         elif len(self._early) < EARLY_MAX and isinstance(message, VoteAsk):
             # The peer has applied a new topic before us.
             self._early.append((peer, message, payload))
-
-    def _heartbeat(self, peer: NodeId, message: Heartbeat) -> None:
-        if self.pairs.heard(peer, message.boot, self.now.mono_us):
-            self._lost(peer)
-        replies = []
-        for beat in message.beats:
-            group = self.groups.get(beat.partition)
-            if group is not None:
-                reply = group.heard(self.now, peer, beat)
-                if reply is not None:
-                    replies.append(reply)
-                self._touch(group)
-        if replies:
-            self.out.append(Send(peer, HeartbeatReply(self.boot, tuple(replies))))
-
-    def _lost(self, peer: NodeId) -> None:
-        """Gone, or started anew: silent groups that rely on it wake."""
-        for group in list(self.groups.values()):
-            if group.quiet:
-                group.peer_lost(self.now, peer)
-                self._touch(group)
 
     # --- time ---
 
     def _timer(self, timer: str) -> None:
         if timer == BEAT:
-            self._beat()
+            self.peers.beat()
+            self.out += self.meta.remind()
+            self.touch(self.meta.group)
+            self._spread_leaders()
+            self.out.append(SetTimer(BEAT, self.now.mono_us + self.settings.heartbeat_us))
         elif timer == WAKE:
             self._wake()
 
     def _wake(self) -> None:
         self._wakes_us = None
-        while self._deadlines and self._deadlines[0][0] <= self.now.mono_us:
-            at_us, partition = heappop(self._deadlines)
-            if self._armed.get(partition) != at_us:
-                continue
-            del self._armed[partition]
+        while (partition := self._alarms.gone_off(self.now.mono_us)) is not None:
             group = self.groups.get(partition)
             if group is None or group.deadline_us is None:
                 continue
             if group.deadline_us <= self.now.mono_us:
                 group.fire(self.now)
-                self._touch(group)
+                self.touch(group)
             else:
-                self._arm(group)
-
-    def _beat(self) -> None:
-        for peer in self.pairs.fallen_silent(self.now.mono_us):
-            self.out.append(Note("warning", "peer is away", {"peer": peer}))
-            self._lost(peer)
-        self._send_beats(dict.fromkeys(self._beating.values()), idle=True)
-        self.out += self.meta.remind()
-        self._touch(self.meta.group)
-        self._ask_to_join()
-        self._spread_leaders()
-        self.out.append(SetTimer(BEAT, self.now.mono_us + self.settings.heartbeat_us))
-
-    def _send_beats(self, groups: dict[Group, None], *, idle: bool = False) -> None:
-        """One message to each node, whatever the number of groups."""
-        said: dict[NodeId, list[Beat]] = {member.node: [] for member in self._members()} if idle else {}
-        for group in groups:
-            for peer, beat in group.beats(self.now):
-                said.setdefault(peer, []).append(beat)
-            effects = group.take()
-            if group.partition == META:
-                self._touch_meta(effects)
-            else:
-                self.out += effects
-        self.out += [Send(peer, Heartbeat(self.boot, tuple(beats))) for peer, beats in said.items()]
-
-    def _ask_to_join(self) -> None:
-        """Until the catalogue has this node, at its present address, and the metadata group too."""
-        if self._meta is None or self._meta.replaying:
-            return
-        meta = self._meta
-        is_in = meta.catalogue.members.get(self.node) == self._own and self.node in meta.group.config.everyone
-        if is_in or self.now.mono_us < self._joined_us:
-            return
-        self._joined_us = self.now.mono_us + self.settings.election_us
-        message = Join(self.node, self.address, self.peer_address)
-        leader = meta.group.leader
-        if leader == self.node:
-            self.out += meta.joining(message)
-            self._touch(meta.group)
-        elif leader is not None:
-            self.out.append(Send(leader, message))
-        else:
-            self.out += [Send(peer, message) for peer in sorted(self._acquaintances)]
+                self._alarms.arm(partition, group.deadline_us)
 
     def _spread_leaders(self) -> None:
-        """What is led here only because its preferred leader was away goes back to it."""
-        for partition, group in list(self._beating.items()) if self._handing_over_until_us is None else ():
+        """What is led here only because its preferred leader was away goes back to it.
+
+        Seldom: while it is handed over nobody takes proposals, and the preferred leader may be unable to lead.
+        """
+        if self.now.mono_us < self._spreads_us or self._handing_over_until_us is not None:
+            return
+        self._spreads_us = self.now.mono_us + self.settings.spread_ms * 1000
+        for partition, group in list(self.groups.items()):
             made = self._opened.get(partition.topic)
-            if made is None or partition == META or not group.is_current:
+            if made is None or group.role is not Role.LEADER or not group.is_current:
                 continue
             preferred = made.replicas[partition.index][0]
             progress = group.replication.peers.get(preferred)
-            if progress is not None and self.pairs.is_there(preferred) and progress.match == group.copy.end:
+            if progress is not None and self.peers.pairs.is_there(preferred) and progress.match == group.copy.end:
                 group.transfer(self.now, preferred)
-                self._touch(group)
+                self.touch(group)
 
     # --- leaving ---
 
@@ -614,11 +553,11 @@ class Raft:
                 heirs = [
                     (progress.match, peer)
                     for peer, progress in group.replication.peers.items()
-                    if peer in group.config.voters and self.pairs.is_there(peer)
+                    if peer in group.config.voters and self.peers.pairs.is_there(peer)
                 ]
                 if heirs:
                     group.transfer(self.now, max(heirs)[1])
-                    self._touch(group)
+                    self.touch(group)
 
     def _finish_handing_over(self) -> None:
         until_us = self._handing_over_until_us

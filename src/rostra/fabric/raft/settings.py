@@ -17,6 +17,8 @@ class RaftSettings(msgspec.Struct, frozen=True):
     waiting_inputs_max: int = 1024
     """What a group keeps while its hard state is being written; more is dropped, as a network may do."""
     reads_waiting_max: int = 4096
+    spread_ms: int = 10_000
+    """How often leadership goes back to the nodes it was spread over."""
 
     @property
     def heartbeat_us(self) -> int:

@@ -1,0 +1,294 @@
+"""Whole nodes: the catalogue, partitions spread over nodes, joining, leaving, and coming back."""
+
+from __future__ import annotations
+
+import pytest
+
+from rostra.errors import Moved, SyncFailed, TopicExists, Unavailable, UnknownTopic
+from rostra.fabric.api import Broke, HandOver, ProposeDrop, ProposeTopic, Serving, TopicSpec
+from rostra.fabric.raft.catalogue import META
+from rostra.model.ids import Partition, TopicId
+from tests.unit.raft.nodes import Cluster, Node
+
+
+def others(cluster: Cluster, node: Node) -> list[Node]:
+    return [other for other in cluster.nodes.values() if other is not node]
+
+
+def test_a_node_alone_serves_at_once_and_needs_nobody() -> None:
+    cluster = Cluster(1)
+    cluster.ready()
+    assert cluster.us < 50_000
+    (partition,) = cluster.topic("t")
+    for number in range(5):
+        cluster.publish(partition, b"%d" % number)
+    assert cluster.sent.total() == 0
+
+
+def test_a_node_alone_comes_back_with_all_it_acknowledged_and_a_higher_epoch() -> None:
+    cluster = Cluster(1)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"x")
+    before = cluster[1].serving[partition]
+    cluster[1].crash()
+    cluster[1].start()
+    cluster.run_until(lambda: cluster[1].leads(partition))
+    after = cluster[1].serving[partition]
+    assert isinstance(before, Serving) and isinstance(after, Serving)
+    assert after.owner and after.epoch > before.epoch
+    assert cluster[1].ready and cluster[1].values(partition) == [b"x"]
+
+
+@pytest.mark.requirement("RF-37")
+def test_leaders_are_spread_over_the_nodes() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    partitions = cluster.topic("t", 6, at=2)
+    led = [cluster.leader(partition) for partition in partitions]
+    assert sorted(node.node for node in led if node is not None) == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_topic_made_at_any_node_is_known_at_all_and_led_without_waiting_for_a_timeout() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    cluster.run(500)
+    begun = cluster.us
+    for node in (1, 2, 3):
+        cluster.topic(f"t{node}", at=node)
+    assert cluster.us - begun < 3 * 150_000
+    assert all(set(node.topics) == {"t1", "t2", "t3"} for node in cluster.nodes.values())
+    assert cluster[2].opened == {2: "t2"}, "the node that was asked answers its client"
+
+
+def test_of_two_topics_of_one_name_made_at_once_there_is_one() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    for node in (1, 2, 3):
+        cluster[node].create("t")
+    cluster.run(2_000)
+    made = [node for node in cluster.nodes.values() if node.opened]
+    refused = [node for node in cluster.nodes.values() if isinstance(node.refused.get(2), TopicExists)]
+    assert len(made) == 1 and len(refused) == 2
+    assert len({node.topics["t"].topic for node in cluster.nodes.values()}) == 1
+
+
+def test_a_dropped_topic_is_gone_everywhere_and_unknown_from_then_on() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"x")
+    cluster[3].step(ProposeDrop(8, partition.topic))
+    cluster.run_until(lambda: cluster[3].closed == [8])
+    cluster.run(500)
+    assert all(not node.topics and partition not in node.media for node in cluster.nodes.values())
+    cluster[2].step(ProposeDrop(10, partition.topic))
+    cluster.run_until(lambda: 10 in cluster[2].refused)
+    assert isinstance(cluster[2].refused[10], UnknownTopic)
+
+
+def test_a_publish_elsewhere_is_told_where_the_leader_is() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    (partition,) = cluster.topic("t", replicas=2)
+    cluster.run(500)
+    leader = cluster.leader(partition)
+    assert leader is not None
+    for node in others(cluster, leader):
+        answer = node.publish(partition, b"x")
+        assert isinstance(answer, Moved) and answer.address == f"client:{leader.node}"
+    assert sum(partition in node.media for node in cluster.nodes.values()) == 2
+
+
+@pytest.mark.requirement("RF-30")
+def test_a_node_that_was_away_rejoins_by_itself_and_catches_up() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    (first,) = cluster.topic("first")
+    away = cluster.leader(first)
+    assert away is not None
+    cluster.publish(first, b"before")
+    away.crash()
+    cluster.run_until(lambda: cluster.leader(first) not in (None, away))
+    at = cluster.alive[0].node
+    (second,) = cluster.topic("second", at=at)
+    for number in range(20):
+        cluster.publish(first, b"%d" % number)
+        cluster.publish(second, b"%d" % number)
+    away.start()
+    cluster.run_until(
+        lambda: (
+            "second" in away.topics
+            and all(away.values(p)[-1:] == [b"19"] for p in (first, second) if p in away.media)
+            and second in away.media
+        )
+    )
+    assert away.values(first)[0] == b"before"
+    cluster.run_until(lambda: away.leads(first), 30_000)
+
+
+def test_what_was_acknowledged_survives_a_power_cut_of_all_nodes() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    partitions = cluster.topic("t", 3)
+    for number in range(10):
+        for partition in partitions:
+            cluster.publish(partition, b"%d" % number)
+    for node in cluster.nodes.values():
+        node.crash()
+    for node in cluster.nodes.values():
+        node.start()
+    cluster.ready()
+    for partition in partitions:
+        cluster.publish(partition, b"after")
+        leader = cluster.leader(partition)
+        assert leader is not None
+        assert leader.values(partition) == [*(b"%d" % number for number in range(10)), b"after"]
+
+
+def test_a_minority_refuses_and_the_majority_goes_on() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    old = cluster.leader(partition)
+    assert old is not None
+    rest = tuple(node.node for node in others(cluster, old))
+    cluster.network.split((old.node,), rest)
+    cluster.run_until(lambda: not old.leads(partition), 1_000)
+    assert isinstance(old.publish(partition, b"no"), Unavailable)
+    cluster.run_until(lambda: cluster.leader(partition) is not None)
+    cluster.publish(partition, b"yes")
+    old.create("unheard", token=6)
+    cluster.run(12_000)
+    assert isinstance(old.refused[6], Unavailable), "it does not wait for ever"
+    cluster.network.heal()
+    cluster.run_until(lambda: old.values(partition) == [b"yes"])
+
+
+@pytest.mark.requirement("RF-32")
+def test_idle_partitions_cost_no_traffic_of_their_own() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    cluster.topic("t", 60)
+    cluster.run(3_000)
+    assert all(group.quiet for node in cluster.nodes.values() for group in node.raft.groups.values())
+    before = cluster.sent.copy()
+    cluster.run(1_000)
+    said = cluster.sent - before
+    assert set(said) == {"Heartbeat"} and said["Heartbeat"] <= 6 * 21, "one a period for each pair and direction"
+    victim = cluster[1]
+    led = [partition for partition in victim.raft.groups if victim.leads(partition)]
+    victim.crash()
+    cluster.run_until(lambda: all(cluster.leader(partition) is not None for partition in led), 5_000)
+
+
+def test_a_new_node_joins_through_any_member_and_every_member_knows_it() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    cluster.topic("old")
+    leader = cluster.leader(META)
+    assert leader is not None
+    through = others(cluster, leader)[0]
+    new = cluster.add(4, through.node)
+    cluster.run_until(lambda: all(4 in node.raft.meta.group.config.voters for node in cluster.nodes.values()))
+    assert all(4 in node.raft.meta.catalogue.members for node in cluster.nodes.values())
+    assert new.ready and "old" in new.topics
+    partitions = cluster.topic("new", 4, at=4)
+    assert any(new.leads(partition) for partition in partitions)
+    for partition in partitions:
+        cluster.publish(partition, b"x")
+
+
+def test_a_node_that_stops_hands_its_leadership_over_first() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    partitions = cluster.topic("t", 3)
+    cluster.run(500)
+    leaving = cluster[1]
+    assert any(leaving.leads(partition) for partition in partitions)
+    leaving.step(HandOver())
+    cluster.run_until(lambda: leaving.handed_over, 1_000)
+    cluster.run(100)
+    assert not any(leaving.leads(partition) for partition in [*partitions, META])
+    assert all(cluster.leader(partition) is not None for partition in partitions)
+
+
+def test_a_node_alone_has_nobody_to_hand_over_to() -> None:
+    cluster = Cluster(1)
+    cluster.ready()
+    cluster.topic("t")
+    cluster[1].step(HandOver())
+    assert cluster[1].handed_over
+
+
+def test_a_node_whose_disk_cannot_sync_leads_nothing_any_more() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"x")
+    cluster.run(300)
+    broken = cluster.leader(partition)
+    assert broken is not None
+    broken.step(Broke(SyncFailed("EIO")))
+    assert not broken.leads(partition)
+    cluster.run_until(lambda: cluster.leader(partition) not in (None, broken))
+    cluster.run(30_000)
+    assert not any(broken.leads(one) for one in broken.raft.groups)
+
+
+def test_a_proposal_for_no_partition_is_refused() -> None:
+    cluster = Cluster(1)
+    cluster.ready()
+    assert cluster[1].publish(Partition(TopicId(77), META.index), b"x") is not None
+    assert 4 in cluster[1].refused
+    cluster[1].step(ProposeTopic(6, TopicSpec(TopicId(5), "t", 1, b""), 1 << 20))
+    cluster.run_until(lambda: 6 in cluster[1].opened)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_acknowledged_is_lost_by_nodes_that_crash_and_part(seed: int) -> None:
+    cluster = Cluster(3, seed=seed)
+    cluster.ready()
+    partitions = cluster.topic("t", 4)
+    random = cluster.random
+    acknowledged: dict[Partition, dict[int, bytes]] = {partition: {} for partition in partitions}
+    for number in range(60):
+        cluster.run(random.choice([5, 50, 300]))
+        for partition in partitions:
+            leader = cluster.leader(partition)
+            value = b"%d" % number
+            if leader is not None and isinstance(placed := leader.publish(partition, value), tuple):
+                cluster.run(10)
+                if leader.alive and leader.commit.get(partition, 0) > placed[1]:
+                    acknowledged[partition][placed[0]] = value
+        match random.randrange(8):
+            case 0:
+                random.choice(cluster.alive or [cluster[1]]).crash()
+            case 1 | 2:
+                for node in cluster.nodes.values():
+                    if not node.alive:
+                        node.start()
+            case 3:
+                cluster.network.split((random.randint(1, 3),), tuple(cluster.nodes))
+                cluster.network.loss = 0.05
+            case 4:
+                cluster.network.heal()
+            case 5:
+                for node in cluster.alive:
+                    node.crash()
+            case _:
+                pass
+    cluster.network.heal()
+    for node in cluster.nodes.values():
+        if not node.alive:
+            node.start()
+    cluster.ready()
+    for partition in partitions:
+        cluster.publish(partition, b"last")
+    cluster.run(3_000)
+    for partition in partitions:
+        logs = [[one.batch for one in node.media[partition].stored] for node in cluster.nodes.values()]
+        assert logs[0] == logs[1] == logs[2]
+        stored = {one.base: one.batch for one in cluster[1].media[partition].stored}
+        assert all(value in stored[base] for base, value in acknowledged[partition].items())
+    assert sum(map(len, acknowledged.values())) > 20
