@@ -42,6 +42,7 @@ from rostra.fabric.api import (
     Blocked,
     Broke,
     Committed,
+    Confirmed,
     Covered,
     Drop,
     Echo,
@@ -213,6 +214,8 @@ class Broker:
                     self.placement.topic_closed(effect)
                 case PartitionJoined():
                     self.placement.joined(effect)
+                case Confirmed():
+                    raise AssertionError("the broker has asked for no confirmation")
                 case HandedOver():
                     self._handed_over = True
                 case Ready():

@@ -148,6 +148,12 @@ class ProposeDrop(Value, frozen=True):
     topic: TopicId
 
 
+class Confirm(Value, frozen=True):
+    """Answered by `Confirmed` once every change of the catalogue that was acknowledged anywhere by now is told here."""
+
+    token: int
+
+
 class ProposeStart(Value, frozen=True):
     """Retention: advance the partition's log start to this segment boundary below commit."""
 
@@ -233,6 +239,7 @@ FabricInput = (
     | Propose
     | ProposeTopic
     | ProposeDrop
+    | Confirm
     | ProposeStart
     | PeerReceived
     | PeerMet
@@ -433,6 +440,12 @@ class PartitionJoined(Value, frozen=True):
     origin: NodeId
 
 
+class Confirmed(Value, frozen=True):
+    """The answer to `Confirm`: what this node knows of topics misses nothing acknowledged before the question."""
+
+    token: int
+
+
 class HandedOver(Value, frozen=True):
     """The answer to `HandOver`: this node may go."""
 
@@ -473,6 +486,7 @@ FabricEffect = (
     | TopicOpened
     | TopicClosed
     | PartitionJoined
+    | Confirmed
     | HandedOver
     | Ready
     | Persist

@@ -16,6 +16,7 @@ from rostra.fabric.api import (
     Append,
     Blocked,
     Committed,
+    Confirmed,
     Covered,
     Drop,
     Echo,
@@ -88,6 +89,7 @@ class Node:
         self.topics: dict[str, TopicSpec] = {}
         self.opened: dict[int, str] = {}
         self.closed: list[int] = []
+        self.confirmed: list[int] = []
         self.serving: dict[Partition, Serving | Elsewhere] = {}
         self.commit: dict[Partition, int] = {}
         self.accepted: dict[int, tuple[int, int]] = {}
@@ -192,6 +194,8 @@ class Node:
                 if effect.token is not None:
                     self.closed.append(effect.token)
                 self.topics = {name: spec for name, spec in self.topics.items() if spec.topic != effect.topic}
+            case Confirmed():
+                self.confirmed.append(effect.token)
             case Ready():
                 self.ready = True
             case HandedOver():

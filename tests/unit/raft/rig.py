@@ -20,6 +20,7 @@ from rostra.fabric.api import (
     Append,
     Blocked,
     Committed,
+    Confirmed,
     Covered,
     Drop,
     Echo,
@@ -285,6 +286,7 @@ class Member:
                 case (
                     SetTimer()
                     | Blocked()
+                    | Confirmed()
                     | Covered()
                     | HandedOver()
                     | Meet()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import Moved, SyncFailed, TopicExists, Unavailable, UnknownTopic
-from rostra.fabric.api import Broke, HandOver, ProposeDrop, ProposeTopic, Serving, TopicSpec
+from rostra.fabric.api import Broke, Confirm, HandOver, ProposeDrop, ProposeTopic, Serving, TopicSpec
 from rostra.fabric.raft.catalogue import META
 from rostra.model.ids import Partition, TopicId
 from tests.unit.raft.nodes import Cluster, Node
@@ -197,6 +197,37 @@ def test_a_new_node_joins_through_any_member_and_every_member_knows_it() -> None
     assert any(new.leads(partition) for partition in partitions)
     for partition in partitions:
         cluster.publish(partition, b"x")
+
+
+@pytest.mark.requirement("RF-36")
+def test_a_confirmed_node_knows_every_topic_that_was_acknowledged_before_the_question() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    leader = cluster.leader(META)
+    assert leader is not None
+    behind, asked = others(cluster, leader)
+    cluster.network.blocked = {(leader.node, behind.node)}
+    asked.create("t")
+    cluster.run_until(lambda: bool(asked.opened))
+    assert "t" not in behind.topics
+    behind.step(Confirm(20))
+    cluster.run(200)
+    assert behind.confirmed == [], "it lacks something and does not know what"
+    cluster.network.heal()
+    cluster.run_until(lambda: behind.confirmed == [20])
+    assert "t" in behind.topics
+
+
+@pytest.mark.requirement("RF-36")
+def test_a_node_cut_off_confirms_nothing_however_much_it_once_led() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    old = cluster.leader(META)
+    assert old is not None
+    cluster.network.split((old.node,), tuple(node.node for node in others(cluster, old)))
+    old.step(Confirm(20))
+    cluster.run(15_000)
+    assert old.confirmed == [] and isinstance(old.refused[20], Unavailable)
 
 
 def test_a_node_that_stops_hands_its_leadership_over_first() -> None:

@@ -125,6 +125,22 @@ def test_a_leader_that_is_removed_leads_until_that_is_committed_and_then_no_more
     assert rig.elect() is new, "who was removed disturbs nobody"
 
 
+def test_a_leader_whose_removal_is_not_committed_may_lead_again_to_commit_it() -> None:
+    rig = Rig(3, settings=SCRIPTED)
+    Checkers(rig)
+    rig.make_leader(1)
+    rig.network.split((1,), (2, 3))
+    assert rig[1].change(Change.REMOVE, 1) is None
+    rig.run(20)
+    rig[1].crash()
+    rig[1].start()
+    assert rig[1].group.config.voters == (2, 3)
+    rig.network.heal()
+    rig[1].force_election()
+    rig.run_until(lambda: rig[2].group.config.voters == (2, 3))
+    rig.run_until(lambda: rig[1].group.role == "learner")
+
+
 def test_a_change_that_was_cut_is_forgotten_also_by_the_hard_state() -> None:
     rig = Rig(3, without=frozenset({Safeguard.CHECK_QUORUM}))
     Checkers(rig)

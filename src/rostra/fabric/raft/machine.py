@@ -12,6 +12,7 @@ from rostra.fabric.api import (
     AcksAll,
     Broke,
     Committed,
+    Confirm,
     Delivers,
     Drop,
     Echo,
@@ -191,6 +192,9 @@ class Raft:
                 self._ask(MakeTopic(self.node, self.boot, given.token, given.spec, given.segment_bytes, given.replicas))
             case ProposeDrop():
                 self._ask(DropTopic(self.node, self.boot, given.token, given.topic))
+            case Confirm():
+                self.meta.confirm(given.token)
+                self.touch(self.meta.group)
             case ProposeStart():
                 self._for(given.partition, lambda group: group.advance_start(self.now, given.first))
             case WriteFailed():
@@ -331,6 +335,7 @@ class Raft:
         """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
         if self._meta is not None and not self._meta.replaying:
             self.out += self._meta.apply()
+            self.out += self._meta.confirmed()
             if self._meta.lacks(self.founders):
                 self.out += self._meta.enter(self.founders)
                 self.touch(self._meta.group)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic, from_wire
-from rostra.fabric.api import Append, FabricEffect, Read, Refused, Send, TopicClosed, Truncate
+from rostra.fabric.api import Append, Confirmed, FabricEffect, Read, Refused, Send, TopicClosed, Truncate
 from rostra.fabric.raft.catalogue import (
     META,
     Asker,
@@ -45,6 +45,14 @@ class Waiting(msgspec.Struct):
     give_up_us: int
 
 
+class Confirming(msgspec.Struct):
+    """`commit` once it is known what must be applied."""
+
+    again_us: int
+    give_up_us: int
+    commit: int | None = None
+
+
 class Metadata:
     def __init__(self, raft: Raft, group: Group) -> None:
         self._raft = raft
@@ -54,6 +62,7 @@ class Metadata:
         """What the log holds beyond what is applied, with where each ends."""
         self.applied = group.copy.first
         self._waiting: dict[int, Waiting] = {}
+        self._confirming: dict[int, Confirming] = {}
         self.replaying = group.copy.end > group.copy.first and group.complete
 
     # --- the log, as it is written and read ---
@@ -141,16 +150,46 @@ class Metadata:
         for token, waiting in list(self._waiting.items()):
             if now_us >= waiting.give_up_us:
                 del self._waiting[token]
-                effects.append(Refused(token, Unavailable("catalogue", 0, "its leader did not answer in time")))
+                effects.append(Refused(token, _no_answer()))
             elif now_us >= waiting.again_us:
                 waiting.again_us = now_us + ASK_AGAIN_US
                 effects += self._pass_on(waiting.ask)
-        return effects
+        return effects + self._ask_again()
 
     def refused(self, message: Answered) -> list[FabricEffect]:
         if self._waiting.pop(message.token, None) is None:
             return []
         return [Refused(message.token, from_wire(message.code, dict(message.carried)))]
+
+    # --- reading ---
+
+    def confirm(self, token: int) -> None:
+        now_us = self._raft.now.mono_us
+        self._confirming[token] = Confirming(now_us + ASK_AGAIN_US, now_us + GIVE_UP_US)
+        self.group.ask_read(self._raft.now, token)
+
+    def confirmed(self) -> list[FabricEffect]:
+        """Those whose question is answered, and the answer applied."""
+        told, self.group.reading.told = self.group.reading.told, []
+        for token, commit in told:
+            if token in self._confirming and commit is not None:
+                self._confirming[token].commit = commit
+        known = [t for t, c in self._confirming.items() if c.commit is not None and c.commit <= self.group.commit]
+        for token in known:
+            del self._confirming[token]
+        return [Confirmed(token) for token in known]
+
+    def _ask_again(self) -> list[FabricEffect]:
+        now_us = self._raft.now.mono_us
+        effects: list[FabricEffect] = []
+        for token, confirming in list(self._confirming.items()):
+            if now_us >= confirming.give_up_us:
+                del self._confirming[token]
+                effects.append(Refused(token, _no_answer()))
+            elif confirming.commit is None and now_us >= confirming.again_us:
+                confirming.again_us = now_us + ASK_AGAIN_US
+                self.group.ask_read(self._raft.now, token)
+        return effects
 
     # --- as the leader ---
 
@@ -223,3 +262,7 @@ class Metadata:
             if founder.node not in self.catalogue.members:
                 effects += self.joining(Join(founder.node, founder.address, founder.peer_address))
         return effects
+
+
+def _no_answer() -> RostraError:
+    return Unavailable("catalogue", 0, "its leader did not answer in time")

@@ -95,6 +95,8 @@ class Standing:
         """Somebody waits for a heartbeat round: do not wait for the next period."""
         self.config = NOBODY
         self.config_end = 0
+        self.former = NOBODY
+        """The configuration before this one, which counts again if this one is cut."""
         self.reads: dict[int, NodeId] = {}
         self.address_of = address_of
         self._sends: list[FabricEffect] = []
@@ -117,7 +119,9 @@ class Standing:
 
     @property
     def is_voter(self) -> bool:
-        return self.me in self.config.voters and self.complete
+        """Also while its removal is in the log but not known to be committed: it may be the one that must commit it."""
+        leaving = self.config_end > self.commit and self.me in self.former.voters
+        return (self.me in self.config.voters or leaving) and self.complete
 
     @property
     def may_lead(self) -> bool:
@@ -278,6 +282,7 @@ class Standing:
             self.hard = msgspec.structs.replace(self.hard, configs=kept)
             self._dirty = True
         self.config, self.config_end = (rows[-1].config, rows[-1].end) if rows else (NOBODY, 0)
+        self.former = rows[-2].config if len(rows) > 1 else NOBODY
         if self.role is Role.LEADER:
             self.replication.follow_config()
         self._fit_role()
@@ -307,8 +312,11 @@ class Standing:
         if self.keeps_commit:
             self.hard = msgspec.structs.replace(self.hard, commit=offset)
             self.out.append(self._persist(()))
-        if self.role is Role.LEADER and self.config_end <= offset and self.me not in self.config.voters:
-            self.step_down("it was removed")
+        if self.config_end <= offset and self.me not in self.config.voters:
+            if self.role is Role.LEADER:
+                self.step_down("it was removed")
+            else:
+                self._fit_role()
 
     def note(self, level: str, event: str, about: dict[str, int | str]) -> None:
         self.out.append(Note(level, event, {"partition": self.name, "node": self.me, "role": str(self.role), **about}))

@@ -14,6 +14,8 @@ from rostra.fabric.api import (
     Blocked,
     Broke,
     Committed,
+    Confirm,
+    Confirmed,
     Delivers,
     Drop,
     Echo,
@@ -133,6 +135,8 @@ class Solo:
                 return self._propose_topic(now, given)
             case ProposeDrop():
                 return self._propose_drop(now, given)
+            case Confirm():
+                return [Confirmed(given.token)]
             case ProposeStart():
                 self._held[given.partition].first = given.first
                 return [Trim(given.partition, given.first)]
