@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from rostra.fabric.raft import messages
-from rostra.fabric.raft.messages import PeerMessage
+from rostra.fabric.raft.messages import PEER_KINDS, PeerMessage
 from rostra.fabric.raft.roles import diagram
 from rostra.safeguards import Safeguard
 
@@ -31,7 +29,7 @@ def test_every_safeguard_of_this_fabric_is_named() -> None:
 
 
 def test_every_message_has_a_kind_of_its_own_above_the_clients() -> None:
-    kinds = [kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, PeerMessage)]
-    numbers = [kind.kind for kind in kinds if kind is not PeerMessage]
-    assert len(set(numbers)) == len(numbers) >= 16 and min(numbers) >= 128
-    assert all(issubclass(kind, msgspec.Struct) for kind in kinds)
+    assert len(PEER_KINDS) >= 16 and min(PEER_KINDS) >= 128
+    assert all(issubclass(kind, PeerMessage) and number == kind.kind for number, kind in PEER_KINDS.items())
+    listed = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, PeerMessage)}
+    assert listed == {PeerMessage, *PEER_KINDS.values()}, "none is forgotten, no two share a number"

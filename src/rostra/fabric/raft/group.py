@@ -304,7 +304,8 @@ class Group(Standing):
     def may_fall_silent(self) -> bool:
         if self.commit != self.copy.end or self.copy.synced != self.copy.end or self.transfer_to is not None:
             return False
-        return not self.reading.busy and not self.config.learners and self.replication.all_know_all()
+        to_promote = self.config.learners and self.promotes and len(self.config.voters) < self.voters_max
+        return not self.reading.busy and not to_promote and self.replication.all_know_all()
 
     def wake(self, now: Now) -> None:
         """Something happens again in this group, or the pair's heartbeat that stood in for its own is lost."""

@@ -6,7 +6,7 @@ Like the clients' messages they are arrays on the wire: a newer node may append 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -155,8 +155,8 @@ class Refill(PeerMessage, frozen=True, array_like=True):
     partition: Partition
     term: Count
     first: Count
-    epochs: tuple[EpochStart, ...]
-    configs: tuple[ConfigAt, ...]
+    epochs: Annotated[tuple[EpochStart, ...], Meta(max_length=1)]
+    configs: Annotated[tuple[ConfigAt, ...], Meta(max_length=1)]
 
 
 class TimeoutNow(PeerMessage, frozen=True, array_like=True):
@@ -240,3 +240,6 @@ class Answered(PeerMessage, frozen=True, array_like=True):
 
 ClusterMessage = Join | Joined | MakeTopic | DropTopic | Answered
 RaftMessage = Heartbeat | HeartbeatReply | GroupMessage | ClusterMessage
+
+PEER_KINDS: dict[int, type[RaftMessage]] = {kind.kind: kind for kind in get_args(RaftMessage)}
+"""For the codec: which Struct a frame's kind stands for."""

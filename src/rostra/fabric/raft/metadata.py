@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -58,7 +59,7 @@ class Metadata:
         self._raft = raft
         self.group = group
         self.catalogue = Catalogue()
-        self._entries: list[tuple[int, Entry | None]] = []
+        self._entries: deque[tuple[int, Entry | None]] = deque()
         """What the log holds beyond what is applied, with where each ends."""
         self.applied = group.copy.first
         self._waiting: dict[int, Waiting] = {}
@@ -104,7 +105,7 @@ class Metadata:
         """Everything committed takes effect; first in the catalogue, then at once in what this node does."""
         applied: list[tuple[Entry, RostraError | None]] = []
         while self._entries and self._entries[0][0] <= self.group.commit:
-            self.applied, entry = self._entries.pop(0)
+            self.applied, entry = self._entries.popleft()
             if entry is not None:
                 applied.append((entry, self.catalogue.apply(entry)))
         effects: list[FabricEffect] = []
@@ -166,13 +167,18 @@ class Metadata:
     def confirm(self, token: int) -> None:
         now_us = self._raft.now.mono_us
         self._confirming[token] = Confirming(now_us + ASK_AGAIN_US, now_us + GIVE_UP_US)
-        self.group.ask_read(self._raft.now, token)
+        self.group.ask_read(self._raft.now, self._since_boot(token))
+
+    def _since_boot(self, token: int) -> int:
+        """As the leader sees it: an answer that comes late must not be taken for one to a question after a restart."""
+        return (self._raft.boot % (1 << 22) << 40) + token
 
     def confirmed(self) -> list[FabricEffect]:
         """Those whose question is answered, and the answer applied."""
         told, self.group.reading.told = self.group.reading.told, []
-        for token, commit in told:
-            if token in self._confirming and commit is not None:
+        for since_boot, commit in told:
+            token = since_boot % (1 << 40)
+            if token in self._confirming and commit is not None and since_boot == self._since_boot(token):
                 self._confirming[token].commit = commit
         known = [t for t, c in self._confirming.items() if c.commit is not None and c.commit <= self.group.commit]
         for token in known:
@@ -188,7 +194,7 @@ class Metadata:
                 effects.append(Refused(token, _no_answer()))
             elif confirming.commit is None and now_us >= confirming.again_us:
                 confirming.again_us = now_us + ASK_AGAIN_US
-                self.group.ask_read(self._raft.now, token)
+                self.group.ask_read(self._raft.now, self._since_boot(token))
         return effects
 
     # --- as the leader ---

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rostra.errors import PeerViolation
 from rostra.fabric.api import (
     Buffer,
     Committed,
@@ -174,7 +175,8 @@ class Standing:
         self.announce()
 
     def hear_leader(self, peer: NodeId) -> None:
-        assert self.role is not Role.LEADER, f"{peer} leads {self.partition} in our own term {self.term}"
+        if self.role is Role.LEADER:
+            raise PeerViolation("leader", f"{peer} claims to lead {self.partition} in our own term {self.term}")
         if self.role in (Role.CANDIDATE, Role.PRECANDIDATE):
             self.become(Role.FOLLOWER)
         self.election.heard_us = self.now.mono_us
