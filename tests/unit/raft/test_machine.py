@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import Moved, SyncFailed, TopicExists, Unavailable, UnknownTopic
-from rostra.fabric.api import Broke, Confirm, HandOver, ProposeDrop, ProposeTopic, Serving, TopicSpec
+from rostra.fabric.api import Broke, Confirm, HandOver, PeerReceived, ProposeDrop, ProposeTopic, Serving, TopicSpec
 from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.messages import Entries
+from rostra.model.batch import stamp
+from rostra.model.encode import encode
 from rostra.model.ids import Partition, TopicId
 from tests.unit.raft.nodes import Cluster, Node
 
@@ -144,6 +147,45 @@ def test_what_was_acknowledged_survives_a_power_cut_of_all_nodes() -> None:
         leader = cluster.leader(partition)
         assert leader is not None
         assert leader.values(partition) == [*(b"%d" % number for number in range(10)), b"after"]
+
+
+def test_a_node_whose_catalogue_is_damaged_gets_it_from_the_others() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    (gone,) = cluster.topic("gone")
+    cluster[1].step(ProposeDrop(8, gone.topic))
+    cluster.run_until(lambda: cluster[1].closed == [8])
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"x")
+    cluster.run(500)
+    hurt = cluster[2]
+    hurt.crash()
+    log = hurt.media[META]
+    log.stored, log.damaged_at = log.stored[:2], log.stored[2].base
+    hurt.start()
+    cluster.run_until(lambda: hurt.ready and "t" in hurt.topics)
+    assert set(hurt.topics) == {"t"}, "what was dropped meanwhile does not come back"
+    assert hurt.values(partition) == [b"x"]
+    cluster.topic("later", at=2)
+
+
+def test_entries_that_were_damaged_on_the_way_are_not_stored() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    leader = cluster.leader(partition)
+    assert leader is not None
+    follower = others(cluster, leader)[0]
+    cluster.run(300)
+    group = follower.raft.groups[partition]
+    batch = encode([b"x"], timestamp_us=1)
+    stamp(batch, partition=partition, base_offset=group.copy.end, owner_epoch=group.term)
+    batch[-1] ^= 1
+    entries = Entries(partition, group.term, group.copy.end, group.copy.last_term, group.commit, 0)
+    end = group.copy.end
+    follower.step(PeerReceived(leader.raft.node, entries, batch))
+    assert group.copy.end == end and "a peer broke the protocol" in follower.notes
+    cluster.publish(partition, b"intact")
 
 
 def test_a_minority_refuses_and_the_majority_goes_on() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, assert_never
 import msgspec
 from msgspec import Meta
 
-from rostra.errors import RostraError, TopicExists, UnknownTopic
+from rostra.errors import BatchRejected, RostraError, TopicExists, UnknownTopic
 from rostra.fabric.api import Buffer, TopicSpec
 from rostra.model.batch import CHECKPOINT, placed
 from rostra.model.decode import Batch
@@ -74,11 +74,11 @@ def read_catalogue_entry(batch: Buffer) -> Entry | None:
     flags = int.from_bytes(batch[60:62], "little")
     if not flags & CONTROL or placed(batch)[3] & CHECKPOINT:
         return None
-    (value,) = Batch(batch).values()[:1]
     try:
+        (value,) = Batch(batch).values()[:1]
         entry: Entry = _decoder.decode(value or b"")
         return entry
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (BatchRejected, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

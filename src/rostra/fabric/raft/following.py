@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rostra.errors import PeerViolation
+from rostra.errors import BatchRejected, PeerViolation
 from rostra.fabric.api import Append, Drop, Open, Sync, Trim, Truncate
 from rostra.fabric.raft.hard import ConfigAt, Filled
 from rostra.fabric.raft.membership import read_config
 from rostra.fabric.raft.messages import Beat, BeatReply, Entries, EntriesRefused, EntriesReply, Refill
-from rostra.model.batch import HEADER_BYTES, batch_length, placed
-from rostra.model.ids import NodeId
+from rostra.model.batch import placed
+from rostra.model.check import check_stored
+from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import Safeguard
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Following:
         ):
             self._refuse(leader, message, empty=False)
             return
-        batches = list(_arriving(payload)) if payload else []
+        batches = list(_arriving(payload, group.partition)) if payload else []
         if self._learns_configuration(leader, message, payload, batches):
             return
         self._take(batches)
@@ -107,7 +108,9 @@ class Following:
             group.out.append(Append(group.partition, arriving.batch))
             took = True
         if took:
-            group.configs_moved()
+            rows = group.hard.configs
+            if rows and rows[-1].end > group.config_end:
+                group.configs_moved()
             group.out.append(Sync(group.partition))
 
     def _cut(self, offset: int) -> None:
@@ -193,7 +196,7 @@ class Following:
         copy = group.copy
         prev_term = message.epochs[-1].epoch if message.epochs else 0
         fits = copy.first <= message.first <= copy.end and copy.term_at(message.first) == prev_term
-        if (group.complete or group.refilling) and (fits or group.commit >= message.first):
+        if (group.complete or group.refilling) and (fits or min(group.commit, copy.end) >= message.first):
             # Said twice, or overtaken by what came meanwhile.
             self.held = max(self.held, message.first)
             self.acknowledge(leader, agreed=message.first)
@@ -216,13 +219,15 @@ class Following:
         self.acknowledge(leader, agreed=message.first)
 
 
-def _arriving(payload: bytearray) -> Iterator[Arriving]:
+def _arriving(payload: bytearray, partition: Partition) -> Iterator[Arriving]:
+    """The batches of a payload, each intact and of this partition: damage does not spread from copy to copy."""
     at = 0
     whole = len(payload)
     while at < whole:
-        length = batch_length(payload, at) if whole - at >= HEADER_BYTES else 0
-        if length < HEADER_BYTES or at + length > whole:
-            raise PeerViolation("entries", "the payload ends within a batch")
+        try:
+            length = check_stored(payload, at, partition)
+        except BatchRejected as rejected:
+            raise PeerViolation("entries", rejected.detail) from None
         base, term, delta, *_ = placed(payload, at)
         batch = payload if length == whole else payload[at : at + length]
         yield Arriving(batch, base, base + delta + 1, term)

@@ -83,7 +83,7 @@ class Group(Standing):
     def receive(self, now: Now, peer: NodeId, message: GroupMessage, payload: bytearray | None = None) -> None:
         self.now = now
         if self.settling:
-            self.keep(lambda: self.receive(self.now, peer, message, payload))
+            self.keep(lambda: self.receive(self.now, peer, message, payload), sent=True)
             return
         if self.quiet:
             self.wake(now)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from random import Random
 from typing import assert_never
 
+import msgspec
+
 from rostra.errors import CorruptLog, Moved, PeerViolation, RostraError, Unavailable, UnknownPartition
 from rostra.fabric.api import (
     Accepted,
@@ -46,6 +48,7 @@ from rostra.fabric.api import (
     Started,
     Synced,
     TimerFired,
+    TopicClosed,
     TopicOpened,
     WriteFailed,
 )
@@ -324,12 +327,8 @@ class Raft:
             return
         self._meta.watch(effects)
         for effect in effects:
-            if isinstance(effect, Open):
-                self._meta.emptied(effect.first)
             if not isinstance(effect, Serving | Elsewhere | Committed | Accepted | Refused):
                 self.out.append(effect)
-        if self.meta.group.copy.end < self.meta.applied:
-            self._meta.cut(self.meta.group.copy.end)
 
     def _settle(self) -> None:
         """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
@@ -370,7 +369,7 @@ class Raft:
         if given.partition == META and self.meta.replaying:
             if isinstance(given, ReadFailed):
                 self.out.append(Note("error", "catalogue damaged", {"error": str(given.error)}))
-                group.hard = Hard(group.term, group.hard.vote, False, group.hard.configs, group.hard.fills)
+                group.hard = msgspec.structs.replace(group.hard, complete=False)
                 self.meta.replaying = False
                 self._begin()
                 return
@@ -407,6 +406,8 @@ class Raft:
         """Topics that are new here; links to members that are. `answered` are the tokens that wait for a topic."""
         before, self.out = self.out, []
         self.peers.meet_all()
+        for topic in [topic for topic in self._opened if topic not in self.meta.catalogue.topics]:
+            self.out += [*self.close_topic(topic), TopicClosed(None, topic)]
         for topic, made in self.meta.catalogue.topics.items():
             if topic not in self._opened:
                 self._open_topic(answered.get(topic), made)

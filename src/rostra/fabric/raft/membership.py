@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rostra.errors import RostraError, Unavailable
+from rostra.errors import BatchRejected, RostraError, Unavailable
 from rostra.fabric.raft.hard import Config, ConfigAt
 from rostra.fabric.raft.progress import Progress
 from rostra.fabric.raft.roles import Role
@@ -43,11 +43,11 @@ def read_entry(batch: Buffer) -> GroupEntry | None:
     flags = int.from_bytes(batch[60:62], "little")
     if not flags & CONTROL or placed(batch)[3] & CHECKPOINT:
         return None
-    (value,) = Batch(batch).values()[:1]
     try:
+        (value,) = Batch(batch).values()[:1]
         entry: GroupEntry = _decoder.decode(value or b"")
         return entry
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (BatchRejected, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

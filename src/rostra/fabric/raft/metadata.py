@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic, from_wire
-from rostra.fabric.api import Append, Confirmed, FabricEffect, Read, Refused, Send, TopicClosed, Truncate
+from rostra.fabric.api import Append, Confirmed, FabricEffect, Open, Read, Refused, Send, TopicClosed, Truncate
 from rostra.fabric.raft.catalogue import (
     META,
     Asker,
@@ -62,6 +62,7 @@ class Metadata:
         self._entries: deque[tuple[int, Entry | None]] = deque()
         """What the log holds beyond what is applied, with where each ends."""
         self.applied = group.copy.first
+        self._anew = False
         self._waiting: dict[int, Waiting] = {}
         self._confirming: dict[int, Confirming] = {}
         self.replaying = group.copy.end > group.copy.first and group.complete
@@ -91,18 +92,22 @@ class Metadata:
                 self._entries.append((last_offset(effect.batch) + 1, read_catalogue_entry(effect.batch)))
             elif isinstance(effect, Truncate):
                 self.cut(effect.offset)
+            elif isinstance(effect, Open):
+                # The copy is filled anew: what it says will be applied when it is whole, and to an empty catalogue.
+                self._entries.clear()
+                self._anew = True
 
     def cut(self, offset: int) -> None:
         while self._entries and self._entries[-1][0] > offset:
             self._entries.pop()
 
-    def emptied(self, first: int) -> None:
-        """The copy is filled anew from the log start; what was applied stays, and is applied again without effect."""
-        self._entries.clear()
-        self.applied = first
-
     def apply(self) -> list[FabricEffect]:
         """Everything committed takes effect; first in the catalogue, then at once in what this node does."""
+        if not self.group.complete:
+            return []
+        if self._anew:
+            self._anew = False
+            self.catalogue = Catalogue()
         applied: list[tuple[Entry, RostraError | None]] = []
         while self._entries and self._entries[0][0] <= self.group.commit:
             self.applied, entry = self._entries.popleft()

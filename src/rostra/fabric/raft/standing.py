@@ -253,8 +253,9 @@ class Standing:
         """When the hard state, which has just been changed, is durable."""
         self.retries.append(action)
 
-    def keep(self, action: Callable[[], None]) -> None:
-        if len(self.kept) < self.settings.waiting_inputs_max:
+    def keep(self, action: Callable[[], None], *, sent: bool = False) -> None:
+        """For when the hard state is durable. What was sent may be lost, as on the way; what the disk said may not."""
+        if not sent or len(self.kept) < self.settings.waiting_inputs_max:
             self.kept.append(action)
 
     def finish(self) -> None:
