@@ -227,6 +227,13 @@ class Echo(Value, frozen=True):
     number: int
 
 
+class GiveAway(Value, frozen=True):
+    """An operator wishes that this node orders the partition no more, but that peer; nobody waits for an answer."""
+
+    partition: Partition
+    peer: NodeId
+
+
 class HandOver(Value, frozen=True):
     """The node is stopping and nobody waits for an answer: give away what it owns, then say `HandedOver`.
 
@@ -251,6 +258,7 @@ FabricInput = (
     | ReadFailed
     | Broke
     | Echo
+    | GiveAway
     | HandOver
 )
 

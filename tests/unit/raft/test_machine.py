@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import Moved, SyncFailed, TopicExists, Unavailable, UnknownTopic
-from rostra.fabric.api import Broke, Confirm, HandOver, PeerReceived, ProposeDrop, ProposeTopic, Serving, TopicSpec
+from rostra.fabric.api import (
+    Broke,
+    Confirm,
+    GiveAway,
+    HandOver,
+    PeerReceived,
+    ProposeDrop,
+    ProposeTopic,
+    Serving,
+    TopicSpec,
+)
 from rostra.fabric.raft.catalogue import META
 from rostra.fabric.raft.messages import Entries
 from rostra.model.batch import stamp
@@ -284,6 +294,40 @@ def test_a_node_that_stops_hands_its_leadership_over_first() -> None:
     cluster.run(100)
     assert not any(leaving.leads(partition) for partition in [*partitions, META])
     assert all(cluster.leader(partition) is not None for partition in partitions)
+
+
+def test_an_operator_moves_leadership_and_sees_it_in_the_status() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"x")
+    cluster.run(300)
+    leader = cluster.leader(partition)
+    assert leader is not None
+    target = others(cluster, leader)[0]
+    before = leader.raft.status().groups[1]
+    assert (before.topic, before.role, before.commit) == ("t", "leader", before.end)
+    assert [follower.match for follower in before.followers] == [before.end] * 2
+    leader.step(GiveAway(partition, target.raft.node))
+    cluster.run_until(lambda: target.leads(partition), 1_000)
+    cluster.run(200)
+    after = leader.raft.status().groups[1]
+    assert after.leader == target.node and after.term > before.term and after.followers == ()
+    leader.step(GiveAway(partition, target.raft.node))
+    assert leader.notes[-1] == "not given away"
+
+
+def test_a_node_that_is_away_is_shown_so_at_every_other() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    cluster.run(200)
+    assert all(member.there for node in cluster.alive for member in node.raft.status().members)
+    cluster[3].crash()
+    cluster.run(1_000)
+    for node in (cluster[1], cluster[2]):
+        assert [member.there for member in node.raft.status().members] == [True, True, False]
+    cluster[3].start()
+    cluster.run_until(lambda: all(member.there for node in cluster.alive for member in node.raft.status().members))
 
 
 def test_a_node_alone_has_nobody_to_hand_over_to() -> None:

@@ -21,6 +21,7 @@ from rostra.fabric.api import (
     Elsewhere,
     FabricEffect,
     FabricInput,
+    GiveAway,
     Guarantees,
     HandedOver,
     HandOver,
@@ -78,6 +79,7 @@ from rostra.fabric.raft.metadata import Metadata
 from rostra.fabric.raft.peers import Peers
 from rostra.fabric.raft.roles import Role
 from rostra.fabric.raft.settings import RaftSettings
+from rostra.fabric.raft.status import ClusterStatus, status_of
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.safeguards import ALL_ON, Without
 
@@ -164,6 +166,9 @@ class Raft:
         """Whether the catalogue's log is known, so that peers can be answered."""
         return self._meta is not None and not self._meta.replaying
 
+    def status(self) -> ClusterStatus:
+        return status_of(self)
+
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.now = now
         self.out = []
@@ -214,6 +219,8 @@ class Raft:
                 for group in list(self.groups.values()):
                     group.broke(self.now)
                     self.touch(group)
+            case GiveAway():
+                self._give_away(given)
             case HandOver():
                 self._hand_over()
             case _:
@@ -551,6 +558,15 @@ class Raft:
                 self.touch(group)
 
     # --- leaving ---
+
+    def _give_away(self, given: GiveAway) -> None:
+        group = self.groups.get(given.partition)
+        error = group.transfer(self.now, given.peer) if group is not None else self._nowhere(given.partition)
+        if error is not None:
+            about: dict[str, int | str] = {"partition": str(given.partition), "error": str(error)}
+            self.out.append(Note("warning", "not given away", about))
+        if group is not None:
+            self.touch(group)
 
     def _hand_over(self) -> None:
         self._handing_over_until_us = self.now.mono_us + 2 * self.settings.election_us

@@ -21,6 +21,7 @@ from rostra.fabric.api import (
     Echo,
     FabricEffect,
     FabricInput,
+    GiveAway,
     Guarantees,
     HandedOver,
     HandOver,
@@ -146,7 +147,7 @@ class Solo:
                 return []
             case HandOver():
                 return [HandedOver()]
-            case PeerReceived() | PeerMet() | PeerLost() | TimerFired() | Echo():
+            case PeerReceived() | PeerMet() | PeerLost() | TimerFired() | Echo() | GiveAway():
                 raise AssertionError(f"a node alone has no peers and no timers: {given}")
             case _:
                 assert_never(given)
