@@ -91,6 +91,7 @@ class Node:
         self.closed: list[int] = []
         self.confirmed: list[int] = []
         self.serving: dict[Partition, Serving | Elsewhere] = {}
+        self.blocked: dict[Partition, RostraError] = {}
         self.commit: dict[Partition, int] = {}
         self.accepted: dict[int, tuple[int, int]] = {}
         self.refused: dict[int, RostraError] = {}
@@ -202,7 +203,9 @@ class Node:
                 self.handed_over = True
             case Note():
                 self.notes.append(effect.event)
-            case Covered() | Blocked() | PartitionJoined():
+            case Blocked():
+                self.blocked[effect.partition] = effect.error
+            case Covered() | PartitionJoined():
                 raise AssertionError(f"this fabric says no such thing: {effect}")
             case _:
                 assert_never(effect)

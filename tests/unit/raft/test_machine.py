@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.errors import Moved, SyncFailed, TopicExists, Unavailable, UnknownTopic
+from rostra.errors import Moved, PartitionDamaged, SyncFailed, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import (
     Broke,
     Confirm,
@@ -51,6 +51,31 @@ def test_a_node_alone_comes_back_with_all_it_acknowledged_and_a_higher_epoch() -
     assert isinstance(before, Serving) and isinstance(after, Serving)
     assert after.owner and after.epoch > before.epoch
     assert cluster[1].ready and cluster[1].values(partition) == [b"x"]
+
+
+@pytest.mark.parametrize("hurt", ["catalogue", "partition"])
+def test_a_node_alone_serves_what_can_be_read_of_a_damaged_log_and_adds_nothing(hurt: str) -> None:
+    cluster = Cluster(1)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    for value in (b"x", b"y"):
+        cluster.publish(partition, value)
+    cluster.run(100)
+    node = cluster[1]
+    node.crash()
+    log = node.media[META if hurt == "catalogue" else partition]
+    log.stored = log.stored[:-1]
+    log.damaged_at = log.end
+    node.start()
+    cluster.run_until(lambda: node.ready)
+    if hurt == "catalogue":
+        node.create("u", token=6)
+        assert isinstance(node.refused[6], PartitionDamaged)
+    else:
+        cluster.run_until(lambda: partition in node.blocked)
+        served = node.serving[partition]
+        assert isinstance(served, Serving) and served.commit == log.end
+        assert isinstance(node.publish(partition, b"z"), PartitionDamaged)
 
 
 @pytest.mark.requirement("RF-37")
@@ -315,6 +340,8 @@ def test_an_operator_moves_leadership_and_sees_it_in_the_status() -> None:
     assert after.leader == target.node and after.term > before.term and after.followers == ()
     leader.step(GiveAway(partition, target.raft.node))
     assert leader.notes[-1] == "not given away"
+    cluster.run(30_000)
+    assert target.leads(partition), "it stays where it was put"
 
 
 def test_a_node_that_is_away_is_shown_so_at_every_other() -> None:

@@ -77,6 +77,9 @@ class Group(Standing):
         self.now = now
         self.following.begin()
         self.configs_moved()
+        if self.stranded:
+            # All that is left was on stable storage of the only voter.
+            self.commit = self.copy.end
         self.announce()
         self.finish()
 
@@ -204,6 +207,8 @@ class Group(Standing):
         """Why this node does not order batches now, if it does not."""
         if self.role is Role.LEADER and not self.settling and self.transfer_to is None and not self.broken:
             return None
+        if self.stranded:
+            return self.damage
         if self.leader is not None and self.leader != self.me:
             return Moved(self.address_of(self.leader), self.term)
         return Unavailable(self.name, self.partition.index, "it has no leader yet, or is changing it")

@@ -8,10 +8,11 @@ from typing import assert_never
 
 import msgspec
 
-from rostra.errors import CorruptLog, Moved, PeerViolation, RostraError, Unavailable, UnknownPartition
+from rostra.errors import CorruptLog, PeerViolation
 from rostra.fabric.api import (
     Accepted,
     AcksAll,
+    Blocked,
     Broke,
     Committed,
     Confirm,
@@ -23,7 +24,6 @@ from rostra.fabric.api import (
     FabricInput,
     GiveAway,
     Guarantees,
-    HandedOver,
     HandOver,
     Meet,
     Note,
@@ -49,14 +49,14 @@ from rostra.fabric.api import (
     Started,
     Synced,
     TimerFired,
-    TopicClosed,
-    TopicOpened,
     WriteFailed,
 )
 from rostra.fabric.raft.alarms import Alarms
-from rostra.fabric.raft.catalogue import META, Made, Member
+from rostra.fabric.raft.catalogue import META, Member
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, unpack_hard
+from rostra.fabric.raft.hosting import Hosting
+from rostra.fabric.raft.leaving import Leaving
 from rostra.fabric.raft.messages import (
     Answered,
     DropTopic,
@@ -80,7 +80,7 @@ from rostra.fabric.raft.peers import Peers
 from rostra.fabric.raft.roles import Role
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.fabric.raft.status import ClusterStatus, status_of
-from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
+from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
 
 GUARANTEES = Guarantees(
@@ -138,22 +138,19 @@ class Raft:
         self._meta: Metadata | None = None
         self._hard: dict[str, bytes] = {}
         self._found: dict[Partition, Recovered] = {}
-        self._opened: dict[TopicId, Made] = {}
+        self.hosting = Hosting(self)
+        self.leaving = Leaving(self)
         self.beating: dict[Partition, Group] = {}
         """Groups led here that are not silent."""
-        self._alarms = Alarms()
+        self.alarms = Alarms()
         self._wakes_us: int | None = None
-        self._early: list[tuple[NodeId, GroupMessage, bytearray | None]] = []
+        self.early: list[tuple[NodeId, GroupMessage, bytearray | None]] = []
         """For groups that this node has not heard of yet."""
-        self._keys: dict[str, Partition] = {}
+        self.keys: dict[str, Partition] = {}
         self._token = 0
-        self._spreads_us = 0
-        self._routes: dict[Partition, str] = {}
-        """Where partitions without a copy here were last said to be."""
         self._ready = False
         self._knew_commit = False
         """This start found a catalogue that was committed: it can serve what is in it before a leader is heard."""
-        self._handing_over_until_us: int | None = None
         self.out: list[FabricEffect] = []
 
     @property
@@ -220,9 +217,9 @@ class Raft:
                     group.broke(self.now)
                     self.touch(group)
             case GiveAway():
-                self._give_away(given)
+                self.leaving.give_away(given)
             case HandOver():
-                self._hand_over()
+                self.leaving.hand_over()
             case _:
                 assert_never(given)
 
@@ -241,8 +238,9 @@ class Raft:
 
     def _booted(self) -> None:
         config = Config(tuple(sorted(member.node for member in self.founders)))
-        group = self._make_group(META, META_SEGMENT_BYTES, config if self.founders else None)
+        group = self.make_group(META, META_SEGMENT_BYTES, config if self.founders else None)
         group.keeps_commit = True
+        group.name = "catalogue"
         group.voters_max = META_VOTERS_MAX
         self._meta = Metadata(self, group)
         self._knew_commit = group.commit > 0
@@ -262,7 +260,7 @@ class Raft:
             self.out.append(Meet(SOMEBODY, address))
         self.out.append(SetTimer(BEAT, self.now.mono_us))
 
-    def _make_group(self, partition: Partition, segment_bytes: int, config: Config | None) -> Group:
+    def make_group(self, partition: Partition, segment_bytes: int, config: Config | None) -> Group:
         packed = self._hard.pop(key_of(partition), None)
         initial = (ConfigAt(0, 0, config),) if config is not None else ()
         found = self._found.pop(partition, None)
@@ -280,7 +278,7 @@ class Raft:
             without=self._without,
         )
         self.groups[partition] = group
-        self._keys[key_of(partition)] = partition
+        self.keys[key_of(partition)] = partition
         return group
 
     def _next_token(self) -> int:
@@ -298,7 +296,7 @@ class Raft:
         if given.key == BOOT:
             self._booted()
             return
-        partition = self._keys.get(given.key)
+        partition = self.keys.get(given.key)
         group = self.groups.get(partition) if partition is not None else None
         if group is not None:
             group.echo(self.now, given.number)
@@ -325,7 +323,7 @@ class Raft:
                 self.peers.send_beats(dict.fromkeys([group]))
         else:
             self.beating.pop(group.partition, None)
-        self._alarms.arm(group.partition, group.deadline_us)
+        self.alarms.arm(group.partition, group.deadline_us)
 
     def touch_meta(self, effects: list[FabricEffect]) -> None:
         """Nobody above knows the catalogue's partition: only what the drivers do is passed on."""
@@ -334,7 +332,7 @@ class Raft:
             return
         self._meta.watch(effects)
         for effect in effects:
-            if not isinstance(effect, Serving | Elsewhere | Committed | Accepted | Refused):
+            if not isinstance(effect, Serving | Elsewhere | Blocked | Committed | Accepted | Refused):
                 self.out.append(effect)
 
     def _settle(self) -> None:
@@ -346,16 +344,16 @@ class Raft:
                 self.out += self._meta.enter(self.founders)
                 self.touch(self._meta.group)
             self._get_ready()
-            self._finish_handing_over()
-        if self._alarms.next_us not in (None, self._wakes_us):
-            self._wakes_us = self._alarms.next_us
+            self.leaving.finish()
+        if self.alarms.next_us not in (None, self._wakes_us):
+            self._wakes_us = self.alarms.next_us
             self.out.append(SetTimer(WAKE, self._wakes_us))
 
     def _get_ready(self) -> None:
         group = self.meta.group
         known = group.is_current and self.node in self.meta.catalogue.members
         restarted = self._knew_commit and group.config.voters != (self.node,)
-        if not self._ready and (known or restarted):
+        if not self._ready and (known or restarted or group.stranded):
             self._ready = True
             self.out.append(Ready())
         if self._found and known and self.meta.applied >= group.commit:
@@ -395,78 +393,10 @@ class Raft:
     def _propose(self, given: Propose) -> None:
         group = self.groups.get(given.partition)
         if group is None:
-            self.out.append(Refused(given.token, self._nowhere(given.partition)))
+            self.out.append(Refused(given.token, self.hosting.nowhere(given.partition)))
             return
         group.propose(self.now, given.token, given.batch, given.owner_flags)
         self.touch(group)
-
-    def _nowhere(self, partition: Partition) -> RostraError:
-        made = self._opened.get(partition.topic)
-        if made is None or partition.index >= len(made.replicas):
-            return UnknownPartition("", partition.index)
-        address = self._somewhere(made.replicas[partition.index])
-        return Moved(address, 0) if address else Unavailable(made.spec.name, partition.index, "no copy is reachable")
-
-    # --- the catalogue's word ---
-
-    def follow_catalogue(self, answered: dict[TopicId, int]) -> list[FabricEffect]:
-        """Topics that are new here; links to members that are. `answered` are the tokens that wait for a topic."""
-        before, self.out = self.out, []
-        self.peers.meet_all()
-        for topic in [topic for topic in self._opened if topic not in self.meta.catalogue.topics]:
-            self.out += [*self.close_topic(topic), TopicClosed(None, topic)]
-        for topic, made in self.meta.catalogue.topics.items():
-            if topic not in self._opened:
-                self._open_topic(answered.get(topic), made)
-        effects, self.out = self.out, before
-        return effects
-
-    def _open_topic(self, token: int | None, made: Made) -> None:
-        self._opened[made.spec.topic] = made
-        self.out.append(TopicOpened(token, made.spec))
-        for index, replicas in enumerate(made.replicas):
-            partition = Partition(made.spec.topic, PartitionIndex(index))
-            if self.node not in replicas:
-                self._route(partition, replicas)
-                continue
-            group = self._make_group(partition, made.segment_bytes, Config(tuple(sorted(replicas))))
-            group.name = made.spec.name
-            group.start(self.now)
-            if group.term == 0 and replicas[0] == self.node:
-                # The preferred leader of a new partition need not wait for a silence.
-                group.deadline_us = self.now.mono_us
-            self.touch(group)
-            early, self._early = self._early, []
-            for peer, message, payload in early:
-                self._pass(peer, message, payload)
-
-    def _route(self, partition: Partition, replicas: tuple[NodeId, ...]) -> None:
-        address = self._somewhere(replicas)
-        if self._routes.get(partition) != address:
-            self._routes[partition] = address
-            self.out.append(Elsewhere(partition, 0, address))
-
-    def reroute(self) -> None:
-        """Nodes came or went: what has no copy here may be better asked for elsewhere."""
-        for partition in list(self._routes):
-            self._route(partition, self._opened[partition.topic].replicas[partition.index])
-
-    def _somewhere(self, replicas: tuple[NodeId, ...]) -> str:
-        there = [node for node in replicas if self.peers.pairs.is_there(node)] or list(replicas)
-        return self.address_of(there[0]) if there else ""
-
-    def close_topic(self, topic: TopicId) -> list[FabricEffect]:
-        made = self._opened.pop(topic, None)
-        effects: list[FabricEffect] = []
-        for index in range(made.spec.partitions if made is not None else 0):
-            partition = Partition(topic, PartitionIndex(index))
-            self._routes.pop(partition, None)
-            if self.groups.pop(partition, None) is not None:
-                self.beating.pop(partition, None)
-                self._alarms.forget(partition)
-                self._keys.pop(key_of(partition), None)
-                effects += [Drop(partition), Persist(key_of(partition), b"")]
-        return effects
 
     # --- messages ---
 
@@ -480,9 +410,9 @@ class Raft:
             case HeartbeatReply():
                 self._answered(peer, message)
             case Entries() | EntriesReply() | EntriesRefused() | VoteAsk() | VoteReply():
-                self._pass(peer, message, given.payload)
+                self.pass_on(peer, message, given.payload)
             case Refill() | TimeoutNow() | ReadAsk() | ReadTold():
-                self._pass(peer, message, None)
+                self.pass_on(peer, message, None)
             case MakeTopic() | DropTopic():
                 self.out += self.meta.asked(message)
                 self.touch(self.meta.group)
@@ -506,14 +436,14 @@ class Raft:
                 group.answered(self.now, peer, reply)
                 self.touch(group)
 
-    def _pass(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
+    def pass_on(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
         group = self.groups.get(message.partition)
         if group is not None:
             group.receive(self.now, peer, message, payload)
             self.touch(group)
-        elif len(self._early) < EARLY_MAX and isinstance(message, VoteAsk):
+        elif len(self.early) < EARLY_MAX and isinstance(message, VoteAsk):
             # The peer has applied a new topic before us.
-            self._early.append((peer, message, payload))
+            self.early.append((peer, message, payload))
 
     # --- time ---
 
@@ -522,14 +452,14 @@ class Raft:
             self.peers.beat()
             self.out += self.meta.remind()
             self.touch(self.meta.group)
-            self._spread_leaders()
+            self.hosting.spread_leaders()
             self.out.append(SetTimer(BEAT, self.now.mono_us + self.settings.heartbeat_us))
         elif timer == WAKE:
             self._wake()
 
     def _wake(self) -> None:
         self._wakes_us = None
-        while (partition := self._alarms.gone_off(self.now.mono_us)) is not None:
+        while (partition := self.alarms.gone_off(self.now.mono_us)) is not None:
             group = self.groups.get(partition)
             if group is None or group.deadline_us is None:
                 continue
@@ -537,56 +467,4 @@ class Raft:
                 group.fire(self.now)
                 self.touch(group)
             else:
-                self._alarms.arm(partition, group.deadline_us)
-
-    def _spread_leaders(self) -> None:
-        """What is led here only because its preferred leader was away goes back to it.
-
-        Seldom: while it is handed over nobody takes proposals, and the preferred leader may be unable to lead.
-        """
-        if self.now.mono_us < self._spreads_us or self._handing_over_until_us is not None:
-            return
-        self._spreads_us = self.now.mono_us + self.settings.spread_ms * 1000
-        for partition, group in list(self.groups.items()):
-            made = self._opened.get(partition.topic)
-            if made is None or group.role is not Role.LEADER or not group.is_current:
-                continue
-            preferred = made.replicas[partition.index][0]
-            progress = group.replication.peers.get(preferred)
-            if progress is not None and self.peers.pairs.is_there(preferred) and progress.match == group.copy.end:
-                group.transfer(self.now, preferred)
-                self.touch(group)
-
-    # --- leaving ---
-
-    def _give_away(self, given: GiveAway) -> None:
-        group = self.groups.get(given.partition)
-        error = group.transfer(self.now, given.peer) if group is not None else self._nowhere(given.partition)
-        if error is not None:
-            about: dict[str, int | str] = {"partition": str(given.partition), "error": str(error)}
-            self.out.append(Note("warning", "not given away", about))
-        if group is not None:
-            self.touch(group)
-
-    def _hand_over(self) -> None:
-        self._handing_over_until_us = self.now.mono_us + 2 * self.settings.election_us
-        for group in list(self.groups.values()):
-            if group.role is Role.LEADER:
-                heirs = [
-                    (progress.match, peer)
-                    for peer, progress in group.replication.peers.items()
-                    if peer in group.config.voters and self.peers.pairs.is_there(peer)
-                ]
-                if heirs:
-                    group.transfer(self.now, max(heirs)[1])
-                    self.touch(group)
-
-    def _finish_handing_over(self) -> None:
-        until_us = self._handing_over_until_us
-        if until_us is None:
-            return
-        giving = any(group.transfer_to is not None for group in self.groups.values())
-        if not giving or self.now.mono_us >= until_us:
-            self._handing_over_until_us = 1 << 62
-            if until_us < 1 << 62:
-                self.out.append(HandedOver())
+                self.alarms.arm(partition, group.deadline_us)

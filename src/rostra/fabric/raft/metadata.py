@@ -65,7 +65,9 @@ class Metadata:
         self._anew = False
         self._waiting: dict[int, Waiting] = {}
         self._confirming: dict[int, Confirming] = {}
-        self.replaying = group.copy.end > group.copy.first and group.complete
+        # A damaged log will come from the others; one that nobody else has is read as far as it goes.
+        alone = [row.config.voters for row in group.hard.configs[-1:]] == [(group.me,)]
+        self.replaying = group.copy.end > group.copy.first and (group.complete or alone)
 
     # --- the log, as it is written and read ---
 
@@ -103,7 +105,7 @@ class Metadata:
 
     def apply(self) -> list[FabricEffect]:
         """Everything committed takes effect; first in the catalogue, then at once in what this node does."""
-        if not self.group.complete:
+        if not self.group.complete and not self.group.stranded:
             return []
         if self._anew:
             self._anew = False
@@ -120,11 +122,11 @@ class Metadata:
             if isinstance(entry, Made) and error is None and token is not None:
                 answered[entry.spec.topic] = token
             elif isinstance(entry, Gone) and error is None:
-                effects += self._raft.close_topic(entry.topic)
+                effects += self._raft.hosting.close_topic(entry.topic)
                 effects.append(TopicClosed(token, entry.topic))
             elif token is not None and error is not None:
                 effects.append(Refused(token, error))
-        return [*effects, *self._raft.follow_catalogue(answered)] if applied else effects
+        return [*effects, *self._raft.hosting.follow_catalogue(answered)] if applied else effects
 
     def _token_of(self, entry: Entry) -> int | None:
         """The token of this node's own client, if it still waits for the entry."""
@@ -138,6 +140,8 @@ class Metadata:
     # --- asking ---
 
     def ask(self, ask: Ask) -> list[FabricEffect]:
+        if self.group.stranded:
+            return [Refused(ask.token, self.group.damage)]
         now_us = self._raft.now.mono_us
         self._waiting[ask.token] = Waiting(ask, now_us + ASK_AGAIN_US, now_us + GIVE_UP_US)
         return self._pass_on(ask)

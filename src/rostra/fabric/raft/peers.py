@@ -27,10 +27,12 @@ class Peers:
     def heartbeat(self, peer: NodeId, message: Heartbeat) -> None:
         raft = self._raft
         was_there = self.pairs.is_there(peer)
-        if self.pairs.heard(peer, message.boot, raft.now.mono_us):
+        reborn = self.pairs.heard(peer, message.boot, raft.now.mono_us)
+        if reborn:
             self.lost(peer)
-        if not was_there:
-            raft.reroute()
+        if reborn or not was_there:
+            raft.hosting.returned[peer] = None
+            raft.hosting.reroute()
         replies = []
         for beat in message.beats:
             group = raft.groups.get(beat.partition)
@@ -49,7 +51,7 @@ class Peers:
             if group.quiet:
                 group.peer_lost(raft.now, peer)
                 raft.touch(group)
-        raft.reroute()
+        raft.hosting.reroute()
 
     def members(self) -> list[Member]:
         raft = self._raft

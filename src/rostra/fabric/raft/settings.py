@@ -18,7 +18,7 @@ class RaftSettings(msgspec.Struct, frozen=True):
     """What a group keeps while its hard state is being written; more is dropped, as a network may do."""
     reads_waiting_max: int = 4096
     spread_ms: int = 10_000
-    """How often leadership goes back to the nodes it was spread over."""
+    """How often it is looked whether leadership can go back to a node that was away."""
 
     @property
     def heartbeat_us(self) -> int:

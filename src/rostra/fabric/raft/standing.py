@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rostra.errors import PeerViolation
+from rostra.errors import PartitionDamaged, PeerViolation, RostraError
 from rostra.fabric.api import (
+    Blocked,
     Buffer,
     Committed,
     Echo,
@@ -81,6 +82,7 @@ class Standing:
         self.out: list[FabricEffect] = []
         self.hard, epochs = _reconciled(hard, found)
         self.copy = Copy(found.first, found.end, epochs, without)
+        self.damaged_at = found.damaged_at
         self.refilling = False
         """The copy is incomplete, and what is in it comes from a leader's log start."""
         self.whole_at: int | None = None
@@ -125,6 +127,11 @@ class Standing:
         return (self.me in self.config.voters or leaving) and self.complete
 
     @property
+    def stranded(self) -> bool:
+        """Its copy is damaged and nobody has another: what can be read is served, nothing is added."""
+        return not self.complete and self.config.voters == (self.me,)
+
+    @property
     def may_lead(self) -> bool:
         return self.is_voter and not self.broken
 
@@ -132,6 +139,11 @@ class Standing:
     def is_current(self) -> bool:
         """Whether something of the present term is committed, so that nothing committed earlier is unknown here."""
         return self.term > 0 and self.copy.term_at(self.commit) == self.term
+
+    @property
+    def damage(self) -> RostraError:
+        at = self.copy.end if self.damaged_at is None else self.damaged_at
+        return PartitionDamaged(self.name, self.partition.index, at)
 
     def take(self) -> list[FabricEffect]:
         """The effects since the last call."""
@@ -200,12 +212,14 @@ class Standing:
     def announce(self) -> None:
         """Tells the broker who serves the partition; an incomplete copy is as good as none."""
         address = self.address_of(self.leader) if self.leader is not None and self.leader != self.me else ""
-        if not self.complete:
+        if not self.complete and not self.stranded:
             self.out.append(Elsewhere(self.partition, self.term, address))
             return
         copy = self.copy
-        owner = self.role is Role.LEADER
+        owner = self.role is Role.LEADER or self.stranded
         self.out.append(Serving(self.partition, self.term, owner, copy.first, copy.end, self.commit, address))
+        if self.stranded:
+            self.out.append(Blocked(self.partition, self.damage))
 
     # --- hard state ---
 
