@@ -155,7 +155,7 @@ def test_a_follower_that_was_away_catches_up_from_the_log() -> None:
     assert away.drops == 0
 
 
-@pytest.mark.requirement("RF-33")
+@pytest.mark.requirement("RF-30", "RF-33")
 def test_a_follower_below_the_log_start_is_filled_from_there() -> None:
     rig = Rig(3)
     Checkers(rig)

@@ -66,9 +66,9 @@ class Copy:
         return self.generation
 
     def shortened(self, offset: int, generation: int) -> None:
-        self.end = offset
-        self.generation = generation
-        self.synced = min(self.synced, offset)
+        self.end = min(self.end, offset)
+        self.generation = max(self.generation, generation)
+        self.synced = min(self.synced, self.end)
         while self._starts and self._starts[-1] >= offset:
             self._starts.pop()
             self._terms.pop()
