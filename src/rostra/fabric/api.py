@@ -148,12 +148,6 @@ class ProposeDrop(Value, frozen=True):
     topic: TopicId
 
 
-class Confirm(Value, frozen=True):
-    """Answered by `Confirmed` once every change of the catalogue that was acknowledged anywhere by now is told here."""
-
-    token: int
-
-
 class ProposeStart(Value, frozen=True):
     """Retention: advance the partition's log start to this segment boundary below commit."""
 
@@ -214,6 +208,16 @@ class ReadFailed(Value, frozen=True):
     error: RostraError
 
 
+class Confirm(Value, frozen=True):
+    """Is what this node knows of the topic (of all topics, if `name` is empty) still so?
+
+    Answered by `TopicOpened` and `TopicClosed` where it was not, then `Confirmed`; or by `Refused` if nobody can tell.
+    """
+
+    token: int
+    name: str
+
+
 class Broke(Value, frozen=True):
     """An fsync failed: no `Synced` follows. What this node owns is better owned by another."""
 
@@ -246,7 +250,6 @@ FabricInput = (
     | Propose
     | ProposeTopic
     | ProposeDrop
-    | Confirm
     | ProposeStart
     | PeerReceived
     | PeerMet
@@ -256,6 +259,7 @@ FabricInput = (
     | WriteFailed
     | ReadDone
     | ReadFailed
+    | Confirm
     | Broke
     | Echo
     | GiveAway
@@ -374,6 +378,10 @@ class Refused(Value, frozen=True):
     error: RostraError
 
 
+class Confirmed(Value, frozen=True):
+    token: int
+
+
 class Committed(Value, frozen=True):
     """Records below `offset` may be shown, and are never truncated."""
 
@@ -446,12 +454,6 @@ class PartitionJoined(Value, frozen=True):
     topic: TopicId
     partition: Partition
     origin: NodeId
-
-
-class Confirmed(Value, frozen=True):
-    """The answer to `Confirm`: what this node knows of topics misses nothing acknowledged before the question."""
-
-    token: int
 
 
 class HandedOver(Value, frozen=True):

@@ -287,7 +287,7 @@ def test_a_confirmed_node_knows_every_topic_that_was_acknowledged_before_the_que
     asked.create("t")
     cluster.run_until(lambda: bool(asked.opened))
     assert "t" not in behind.topics
-    behind.step(Confirm(20))
+    behind.step(Confirm(20, ""))
     cluster.run(200)
     assert behind.confirmed == [], "it lacks something and does not know what"
     cluster.network.heal()
@@ -302,7 +302,7 @@ def test_a_node_cut_off_confirms_nothing_however_much_it_once_led() -> None:
     old = cluster.leader(META)
     assert old is not None
     cluster.network.split((old.node,), tuple(node.node for node in others(cluster, old)))
-    old.step(Confirm(20))
+    old.step(Confirm(20, ""))
     cluster.run(15_000)
     assert old.confirmed == [] and isinstance(old.refused[20], Unavailable)
 
