@@ -488,6 +488,7 @@ FabricEffect = (
     | Note
     | Accepted
     | Refused
+    | Confirmed
     | Committed
     | Covered
     | Serving
@@ -496,7 +497,6 @@ FabricEffect = (
     | TopicOpened
     | TopicClosed
     | PartitionJoined
-    | Confirmed
     | HandedOver
     | Ready
     | Persist
