@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from rostra.errors import BatchRejected, RostraError, TopicExists, UnknownTopic
 from rostra.fabric.api import Buffer, TopicSpec
-from rostra.model.batch import CHECKPOINT, placed
+from rostra.model.batch import CHECKPOINT, read_header
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
@@ -72,7 +72,7 @@ def entry_batch(entry: Entry, wall_us: int) -> bytearray:
 def read_catalogue_entry(batch: Buffer) -> Entry | None:
     """None for what the group wrote for itself."""
     flags = int.from_bytes(batch[60:62], "little")
-    if not flags & CONTROL or placed(batch)[3] & CHECKPOINT:
+    if not flags & CONTROL or read_header(batch).owner_flags & CHECKPOINT:
         return None
     try:
         (value,) = Batch(batch).values()[:1]

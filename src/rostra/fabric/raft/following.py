@@ -12,7 +12,7 @@ from rostra.fabric.api import Append, Drop, Open, Sync, Trim, Truncate
 from rostra.fabric.raft.hard import ConfigAt, Filled
 from rostra.fabric.raft.membership import read_config
 from rostra.fabric.raft.messages import Beat, BeatReply, Entries, EntriesRefused, EntriesReply, Refill
-from rostra.model.batch import placed
+from rostra.model.batch import base_offset, last_offset, owner_epoch
 from rostra.model.check import check_stored
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import Safeguard
@@ -228,7 +228,6 @@ def _arriving(payload: bytearray, partition: Partition) -> Iterator[Arriving]:
             length = check_stored(payload, at, partition)
         except BatchRejected as rejected:
             raise PeerViolation("entries", rejected.detail) from None
-        base, term, delta, *_ = placed(payload, at)
         batch = payload if length == whole else payload[at : at + length]
-        yield Arriving(batch, base, base + delta + 1, term)
+        yield Arriving(batch, base_offset(batch), last_offset(batch) + 1, owner_epoch(batch))
         at += length
