@@ -12,9 +12,12 @@ from rostra.fabric.api import (
     Buffer,
     Drop,
     FabricEffect,
+    Meet,
     Note,
     Open,
+    Part,
     PeerLost,
+    PeerMet,
     PeerReceived,
     Persist,
     Read,
@@ -155,6 +158,7 @@ BrokerInput = (
     | Sealed
     | TimerFired
     | PeerReceived
+    | PeerMet
     | PeerLost
     | Stop
 )
@@ -230,6 +234,8 @@ BrokerEffect = (
     | Survey
     | Persist
     | Send
+    | Meet
+    | Part
     | SetTimer
     | Note
     | Reply

@@ -47,18 +47,22 @@ from rostra.fabric.api import (
     Confirmed,
     Covered,
     Drop,
+    Echo,
     Elsewhere,
     Fabric,
     FabricEffect,
     FabricInput,
     HandedOver,
     HandOver,
+    Meet,
     Note,
     Now,
     Open,
+    Part,
     PartitionJoined,
     PassedOn,
     PeerLost,
+    PeerMet,
     PeerReceived,
     Persist,
     Read,
@@ -160,7 +164,7 @@ class Broker:
                 self._timer(given)
             case Persisted():
                 self._carry_out(given.then)
-            case PeerReceived() | PeerLost():
+            case PeerReceived() | PeerMet() | PeerLost():
                 self.ask_fabric(given)
             case Boot():
                 self.placement.boot(given)
@@ -189,12 +193,14 @@ class Broker:
                     self.requests.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
-                case Sync() | Read() | Send() | SetTimer() | Note() | Open() | Drop() | Persist():
+                case Sync() | Read() | Send() | Meet() | Part() | SetTimer() | Note() | Open() | Drop() | Persist():
                     if isinstance(effect, Open):
                         self.placement.opened(effect)
                     self.out.append(effect)
                 case Refused():
                     self._refused(effect)
+                case Echo():
+                    self.ask_fabric(effect)
                 case Truncate():
                     self._truncated(effect.partition, effect.offset, effect.generation, None)
                     self.out.append(effect)

@@ -97,12 +97,25 @@ class Disk:
                 self._unopened.pop(effect.partition, None)
                 self._attempt(lambda: self.store.drop(effect.partition))
             case Truncate():
-                assert effect.partition not in self._queued, "what is cut was flushed before"
-                self.store.truncate(effect.partition, effect.offset)
+                self._truncate(effect)
             case Trim():
                 self._attempt(lambda: self.store.trim(effect.partition, effect.first))
             case _:
                 assert_never(effect)
+
+    def _truncate(self, effect: Truncate) -> None:
+        """What is cut may have gathered in the same turn: it is written first, so that the log is what was said."""
+        partition = effect.partition
+        queued = self._queued.pop(partition, None)
+        failed = self._write(partition, queued) if queued else None
+        if partition not in self._unopened:
+            self.store.truncate(partition, effect.offset)
+            if failed is not None:
+                failed = WriteFailed(
+                    partition, self.store.end(partition), self.store.generation(partition), failed.error
+                )
+        if failed is not None:
+            self._happened.append(failed)
 
     def _open(self, partition: Partition) -> StorageError | None:
         """A full disk may refuse even an empty log: then the topic exists, and each publish tries again."""

@@ -138,9 +138,12 @@ class Propose(Value, frozen=True):
 
 
 class ProposeTopic(Value, frozen=True):
+    """`replicas` copies of each partition; 0 leaves it to the fabric."""
+
     token: int
     spec: TopicSpec
     segment_bytes: int
+    replicas: int = 0
 
 
 class ProposeDrop(Value, frozen=True):
@@ -159,6 +162,13 @@ class PeerReceived(Value, frozen=True):
     peer: NodeId
     message: object
     payload: bytearray | None
+
+
+class PeerMet(Value, frozen=True):
+    """The node at an address that was known without an id says who it is: the answer to `Meet` of nobody."""
+
+    peer: NodeId
+    address: str
 
 
 class PeerLost(Value, frozen=True):
@@ -234,6 +244,20 @@ class Broke(Value, frozen=True):
     error: RostraError
 
 
+class Echo(Value, frozen=True):
+    """An effect that comes back as an input: in a `Persist`'s `then` it tells the fabric that the state is durable."""
+
+    key: str
+    number: int
+
+
+class GiveAway(Value, frozen=True):
+    """An operator wishes that this node orders the partition no more, but that peer; nobody waits for an answer."""
+
+    partition: Partition
+    peer: NodeId
+
+
 class HandOver(Value, frozen=True):
     """The node is stopping and nobody waits for an answer: give away what it owns, then say `HandedOver`.
 
@@ -248,6 +272,7 @@ FabricInput = (
     | ProposeDrop
     | ProposeStart
     | PeerReceived
+    | PeerMet
     | PeerLost
     | TimerFired
     | Synced
@@ -258,6 +283,8 @@ FabricInput = (
     | PassOn
     | Settled
     | Broke
+    | Echo
+    | GiveAway
     | HandOver
 )
 
@@ -323,6 +350,22 @@ class Send(Value, frozen=True):
     peer: NodeId
     message: object
     payload: tuple[Buffer, ...] = ()
+
+
+class Meet(Value, frozen=True):
+    """Keep a link to this peer, at this address; said again when the address changes. Its end is told by `PeerLost`.
+
+    Peer 0 is whoever answers there: `PeerMet` says who.
+    """
+
+    peer: NodeId
+    address: str
+
+
+class Part(Value, frozen=True):
+    """The peer is no member any more: drop the link to it."""
+
+    peer: NodeId
 
 
 class SetTimer(Value, frozen=True):
@@ -474,7 +517,10 @@ FabricEffect = (
     | Sync
     | Read
     | Send
+    | Meet
+    | Part
     | SetTimer
+    | Echo
     | Note
     | Accepted
     | Refused

@@ -34,9 +34,11 @@ from rostra.errors import StorageError
 from rostra.fabric.api import (
     Append,
     Drop,
+    Meet,
     Note,
     Now,
     Open,
+    Part,
     Persist,
     Read,
     Send,
@@ -237,7 +239,7 @@ class Node:
                 self._listening.set_result(None)
             case Stopped():
                 self._stopped.set_result(None)
-            case Send():
+            case Send() | Meet() | Part():
                 raise AssertionError(f"a node alone has no peers: {effect}")
             case _:
                 assert_never(effect)

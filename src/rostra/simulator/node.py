@@ -38,9 +38,11 @@ from rostra.errors import PeerViolation, StorageError, SyncFailed
 from rostra.fabric.api import (
     Append,
     Drop,
+    Meet,
     Note,
     Now,
     Open,
+    Part,
     Persist,
     Read,
     Send,
@@ -271,7 +273,7 @@ class Node:
                 self.listening = True
             case Stopped():
                 self._later(0, self._close)
-            case Send():
+            case Send() | Meet() | Part():
                 raise AssertionError("a node alone has no peers")
             case _:
                 assert_never(effect)

@@ -38,9 +38,11 @@ from rostra.fabric.api import (
     Append,
     Drop,
     Fabric,
+    Meet,
     Note,
     Now,
     Open,
+    Part,
     Persist,
     Read,
     ReadDone,
@@ -167,7 +169,7 @@ class Desk:
                 self.listening = True
             case Stopped():
                 self.stopped = True
-            case Reply() | PushTo() | Send():
+            case Reply() | PushTo() | Send() | Meet() | Part():
                 pass
             case _:
                 assert_never(effect)

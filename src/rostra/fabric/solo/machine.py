@@ -18,8 +18,10 @@ from rostra.fabric.api import (
     Confirmed,
     Delivers,
     Drop,
+    Echo,
     FabricEffect,
     FabricInput,
+    GiveAway,
     Guarantees,
     HandedOver,
     HandOver,
@@ -29,6 +31,7 @@ from rostra.fabric.api import (
     Order,
     PassOn,
     PeerLost,
+    PeerMet,
     PeerReceived,
     Persist,
     Propose,
@@ -135,6 +138,8 @@ class Solo:
                 return self._propose_topic(now, given)
             case ProposeDrop():
                 return self._propose_drop(now, given)
+            case Confirm():
+                return [Confirmed(given.token)]
             case ProposeStart():
                 self._held[given.partition].first = given.first
                 return [Trim(given.partition, given.first)]
@@ -146,7 +151,7 @@ class Solo:
                 return []
             case HandOver():
                 return [HandedOver()]
-            case PeerReceived() | PeerLost() | TimerFired() | PassOn() | Settled():
+            case PeerReceived() | PeerMet() | PeerLost() | TimerFired() | Echo() | GiveAway() | PassOn() | Settled():
                 raise AssertionError(f"a node alone has no peers and no timers: {given}")
             case _:
                 assert_never(given)

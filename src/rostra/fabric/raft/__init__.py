@@ -1,0 +1,1 @@
+"""Consensus: one Raft group for the catalogue, one for every partition."""

@@ -1,0 +1,233 @@
+"""The follower's side of replication: what it takes from a leader, what it cuts, and what it acknowledges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rostra.errors import BatchRejected, PeerViolation
+from rostra.fabric.api import Append, Drop, Open, Sync, Trim, Truncate
+from rostra.fabric.raft.hard import ConfigAt, Filled
+from rostra.fabric.raft.membership import read_config
+from rostra.fabric.raft.messages import Beat, BeatReply, Entries, EntriesRefused, EntriesReply, Refill
+from rostra.model.batch import base_offset, last_offset, owner_epoch
+from rostra.model.check import check_stored
+from rostra.model.ids import NodeId, Partition
+from rostra.safeguards import Safeguard
+
+if TYPE_CHECKING:
+    from rostra.fabric.raft.group import Group
+
+
+class Arriving(msgspec.Struct, frozen=True):
+    batch: bytearray
+    base: int
+    following: int
+    term: int
+
+
+class Following:
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.held = 0
+        """How far this log is known to agree with that of the term's leader. Nothing beyond is acknowledged to it."""
+        self._match = Safeguard.LOG_MATCH not in group.without
+        self._sync_first = Safeguard.PERSIST_BEFORE_REPLY not in group.without
+
+    def begin(self) -> None:
+        """Another term: its leader has not yet said what its log holds. What is committed, every leader's holds."""
+        self.held = min(self._group.commit, self._group.copy.end)
+
+    # --- entries ---
+
+    def receive(self, leader: NodeId, message: Entries, payload: bytearray | None) -> None:
+        group = self._group
+        copy = group.copy
+        if not group.complete and not group.refilling:
+            self._refuse(leader, message, empty=True)
+            return
+        prev_end = message.prev_end
+        # Below commit every leader's log agrees with ours.
+        if prev_end > copy.end or (
+            self._match and prev_end > group.commit and copy.term_at(prev_end) != message.prev_term
+        ):
+            self._refuse(leader, message, empty=False)
+            return
+        batches = list(_arriving(payload, group.partition)) if payload else []
+        if self._learns_configuration(leader, message, payload, batches):
+            return
+        self._take(batches)
+        end = batches[-1].following if batches else prev_end
+        if batches or message.whole or end == copy.end:
+            self.held = max(self.held, min(end, copy.end))
+        self._follow_leader(message)
+        if not batches:
+            self.acknowledge(leader, agreed=message.prev_end)
+        elif copy.synced >= self.held or not self._sync_first:
+            self.acknowledge(leader)
+
+    def _learns_configuration(
+        self, leader: NodeId, message: Entries, payload: bytearray | None, batches: list[Arriving]
+    ) -> bool:
+        """A configuration is in the hard state before its entry is in the log: so what the log has is always known."""
+        group = self._group
+        unknown = [
+            ConfigAt(arriving.following, arriving.term, config)
+            for arriving in batches
+            if not self._has(arriving) and (config := read_config(arriving.batch)) is not None
+        ]
+        unknown = [row for row in unknown if row not in group.hard.configs]
+        if not unknown:
+            return False
+        group.remember_configs(unknown)
+        group.retry(lambda: group.receive(group.now, leader, message, payload))
+        return True
+
+    def _has(self, arriving: Arriving) -> bool:
+        copy = self._group.copy
+        if arriving.following > copy.end:
+            return False
+        agreed = max(self._group.commit, copy.first)
+        return arriving.following <= agreed or copy.term_at(arriving.following) == arriving.term
+
+    def _take(self, batches: list[Arriving]) -> None:
+        """Skips what is here already, cuts what contradicts it, appends the rest."""
+        group = self._group
+        copy = group.copy
+        took = False
+        for arriving in batches:
+            if self._has(arriving):
+                continue
+            if arriving.base < copy.end:
+                self._cut(arriving.base)
+            if arriving.base != copy.end:
+                raise PeerViolation("entries", f"offset {arriving.base} was sent where {copy.end} belongs")
+            copy.appended(arriving.base, arriving.following, arriving.term)
+            group.out.append(Append(group.partition, arriving.batch))
+            took = True
+        if took:
+            rows = group.hard.configs
+            if rows and rows[-1].end > group.config_end:
+                group.configs_moved()
+            group.out.append(Sync(group.partition))
+
+    def _cut(self, offset: int) -> None:
+        group = self._group
+        if offset < group.commit:
+            raise PeerViolation("entries", f"offset {offset} is committed here and would be replaced")
+        generation = group.copy.cut(offset)
+        self.held = min(self.held, offset)
+        group.out.append(Truncate(group.partition, offset, generation))
+        group.note("info", "uncommitted end cut", {"offset": offset})
+        group.configs_moved()
+
+    def _refuse(self, leader: NodeId, message: Entries, *, empty: bool) -> None:
+        group = self._group
+        copy = group.copy
+        hint_end = copy.before(message.prev_end, message.prev_term)
+        group.send(
+            leader,
+            EntriesRefused(
+                group.partition, group.term, message.prev_end, hint_end, copy.term_at(hint_end), empty, group.hard.fills
+            ),
+        )
+
+    def _follow_leader(self, message: Entries) -> None:
+        """What the leader says of its commit and its log start."""
+        group = self._group
+        self.learn_commit(message.commit)
+        if group.copy.first < message.first <= group.commit:
+            group.copy.trimmed(message.first)
+            group.out.append(Trim(group.partition, message.first))
+
+    def learn_commit(self, commit: int) -> None:
+        group = self._group
+        known = min(commit, self.held)
+        if known > group.commit:
+            group.advance_commit(known)
+        if not group.complete and self.held >= commit and group.copy.term_at(commit) == group.term:
+            # The leader has committed in its own term, so everything ever acknowledged lies below that.
+            if group.whole_at is None:
+                group.whole_at = self.held
+            self.mend()
+
+    def mend(self) -> None:
+        """The copy is whole again once all of that is on stable storage."""
+        group = self._group
+        if group.whole_at is not None and group.copy.synced >= group.whole_at:
+            group.note("info", "copy refilled", {"end": group.copy.end})
+            group.set_complete(True)
+
+    def acknowledge(self, leader: NodeId, *, agreed: int = 0) -> None:
+        group = self._group
+        reply = EntriesReply(
+            group.partition, group.term, self.held, self._durable(), group.commit, agreed, group.hard.fills
+        )
+        group.send(leader, reply)
+
+    def _durable(self) -> int:
+        """What this node vouches for: an incomplete copy for nothing."""
+        group = self._group
+        if not group.complete:
+            return 0
+        return min(self.held, group.copy.synced) if self._sync_first else self.held
+
+    # --- heartbeats ---
+
+    def beat(self, leader: NodeId, beat: Beat) -> BeatReply:
+        group = self._group
+        self.learn_commit(beat.commit)
+        quiet = beat.quiet and group.commit == group.copy.end == beat.commit and group.complete
+        group.quiet = quiet
+        return BeatReply(
+            group.partition, group.term, beat.round, self.held, self._durable(), group.commit, quiet, group.hard.fills
+        )
+
+    # --- beginning anew ---
+
+    def refill(self, leader: NodeId, message: Refill) -> None:
+        """First it is written down where the copy will begin; only then is what is left of it dropped.
+
+        A whole copy stays whole: where it differs from the leader's log start on, nothing of it was ever committed.
+        """
+        group = self._group
+        copy = group.copy
+        prev_term = message.epochs[-1].epoch if message.epochs else 0
+        fits = copy.first <= message.first <= copy.end and copy.term_at(message.first) == prev_term
+        if (group.complete or group.refilling) and (fits or min(group.commit, copy.end) >= message.first):
+            # Said twice, or overtaken by what came meanwhile.
+            self.held = max(self.held, message.first)
+            self.acknowledge(leader, agreed=message.first)
+            return
+        group.begin_refill(Filled(message.first, message.epochs), message.configs)
+        group.retry(lambda: self._begin_anew(leader, message))
+
+    def _begin_anew(self, leader: NodeId, message: Refill) -> None:
+        group = self._group
+        if message.term != group.term:
+            return
+        group.refilling = not group.complete
+        group.copy.emptied(message.first, message.epochs)
+        group.commit = message.first
+        self.held = message.first
+        group.out += [Drop(group.partition), Open(group.partition, group.segment_bytes, message.first)]
+        group.configs_moved()
+        group.announce()
+        group.note("warning", "copy is filled anew", {"first": message.first})
+        self.acknowledge(leader, agreed=message.first)
+
+
+def _arriving(payload: bytearray, partition: Partition) -> Iterator[Arriving]:
+    """The batches of a payload, each intact and of this partition: damage does not spread from copy to copy."""
+    at = 0
+    whole = len(payload)
+    while at < whole:
+        try:
+            length = check_stored(payload, at, partition)
+        except BatchRejected as rejected:
+            raise PeerViolation("entries", rejected.detail) from None
+        batch = payload if length == whole else payload[at : at + length]
+        yield Arriving(batch, base_offset(batch), last_offset(batch) + 1, owner_epoch(batch))
+        at += length

@@ -1,0 +1,397 @@
+"""One member of one Raft group, over one partition whose log is the Raft log.
+
+Pure: inputs and time in, effects out. While hard state is on its way to the disk nothing else is looked at (inputs wait
+in order), so every message that leaves depends only on what is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import assert_never
+
+from rostra.errors import Moved, RostraError, Unavailable
+from rostra.fabric.api import Accepted, Now, Recovered, Refused, Trim
+from rostra.fabric.raft.election import Election
+from rostra.fabric.raft.following import Following
+from rostra.fabric.raft.hard import Hard
+from rostra.fabric.raft.membership import Change, Membership
+from rostra.fabric.raft.messages import (
+    Beat,
+    BeatReply,
+    Entries,
+    EntriesRefused,
+    EntriesReply,
+    GroupMessage,
+    ReadAsk,
+    ReadTold,
+    Refill,
+    TimeoutNow,
+    VoteAsk,
+    VoteReply,
+)
+from rostra.fabric.raft.reading import Reading
+from rostra.fabric.raft.replication import Replication
+from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.fabric.raft.standing import Standing
+from rostra.model.ids import NodeId
+from rostra.safeguards import ALL_ON, Without
+
+
+class Group(Standing):
+    """The parts (election, replication, following, membership, reading) act through it."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        found: Recovered,
+        hard: Hard,
+        *,
+        settings: RaftSettings,
+        random: Random,
+        next_token: Callable[[], int],
+        address_of: Callable[[NodeId], str] = str,
+        segment_bytes: int = 1 << 26,
+        without: Without = ALL_ON,
+    ) -> None:
+        super().__init__(
+            me,
+            found,
+            hard,
+            settings=settings,
+            random=random,
+            address_of=address_of,
+            segment_bytes=segment_bytes,
+            without=without,
+        )
+        self.election = Election(self)
+        self.following = Following(self)
+        self.replication = Replication(self, next_token)
+        self.membership = Membership(self)
+        self.reading = Reading(self)
+
+    # --- inputs ---
+
+    def start(self, now: Now) -> None:
+        self.now = now
+        self.following.begin()
+        self.configs_moved()
+        if self.stranded:
+            # All that is left was on stable storage of the only voter.
+            self.commit = self.copy.end
+        self.announce()
+        self.finish()
+
+    def receive(self, now: Now, peer: NodeId, message: GroupMessage, payload: bytearray | None = None) -> None:
+        self.now = now
+        if self.settling:
+            self.keep(lambda: self.receive(self.now, peer, message, payload), sent=True)
+            return
+        if self.quiet:
+            self.wake(now)
+        if self._fits_term(peer, message, payload):
+            self._dispatch(peer, message, payload)
+        self.finish()
+
+    def synced(self, now: Now, generation: int, offset: int) -> None:
+        self.now = now
+        if self.settling:
+            self.keep(lambda: self.synced(self.now, generation, offset))
+            return
+        if self.copy.made_durable(generation, offset):
+            self.following.mend()
+            if self.role is Role.LEADER:
+                self.replication.own_copy_grew()
+            elif self.leader is not None:
+                self.following.acknowledge(self.leader)
+        self.finish()
+
+    def fire(self, now: Now) -> None:
+        """The deadline has passed."""
+        self.now = now
+        if self.settling:
+            self.deadline_us = now.mono_us + self.settings.heartbeat_us
+            return
+        if self.role is Role.LEADER:
+            self._check_leadership()
+        else:
+            self.election.timed_out()
+        self.finish()
+
+    def echo(self, now: Now, number: int) -> None:
+        """The hard state is durable: on with what waited for it."""
+        self.now = now
+        if not self.settling or number != self.number:
+            return
+        self.settling = False
+        self.election.persisted()
+        retries, self.retries = self.retries, []
+        for retry in retries:
+            retry()
+        self.finish()
+        while self.kept and not self.settling:
+            self.kept.popleft()()
+
+    def write_failed(self, now: Now, offset: int, generation: int) -> None:
+        """The disk refused what was appended last. A leader whose followers have it must not order others there."""
+        self.now = now
+        self.copy.shortened(offset, generation)
+        self.following.held = min(self.following.held, offset)
+        self.configs_moved()
+        if self.role is Role.LEADER and self.config.everyone != (self.me,):
+            self.step_down("the disk refuses writes")
+        self.finish()
+
+    def read_done(self, now: Now, token: int, batches: bytes) -> None:
+        self.now = now
+        peer = self.reads.pop(token, None)
+        if peer is not None and not self.settling:
+            self.replication.read_done(token, peer, batches)
+            self.finish()
+        elif peer is not None:
+            self.keep(lambda: self._read_again(peer, token))
+
+    def _read_again(self, peer: NodeId, token: int) -> None:
+        progress = self.replication.peers.get(peer)
+        if progress is not None and progress.reading == token:
+            progress.reading = 0
+
+    def read_failed(self, now: Now, token: int, damaged: bool) -> None:
+        """A follower could not be fed. If this copy is damaged, another shall lead."""
+        self.now = now
+        peer = self.reads.pop(token, None)
+        if peer is not None:
+            self._read_again(peer, token)
+        if damaged and not self.settling and self.complete:
+            self.set_complete(False)
+        self.finish()
+
+    def broke(self, now: Now) -> None:
+        """An fsync failed: nothing here will be durable any more."""
+        self.now = now
+        self.broken = True
+        if self.role is Role.LEADER and not self.settling:
+            best = max(self.replication.peers.items(), key=lambda item: item[1].match, default=None)
+            if best is not None and best[0] in self.config.voters:
+                self.send(best[0], TimeoutNow(self.partition, self.term))
+            self.step_down("its disk cannot sync")
+        self.finish()
+
+    # --- proposals ---
+
+    def propose(self, now: Now, token: int, batch: bytearray, owner_flags: int = 0) -> None:
+        self.now = now
+        error = self.refusal()
+        if error is not None:
+            self.out.append(Refused(token, error))
+            return
+        if self.quiet:
+            self.wake(now)
+        base, last = self.replication.append(batch, owner_flags)
+        self.out.append(Accepted(token, self.partition, base, last))
+        self.finish()
+
+    def write(self, now: Now, batch: bytearray) -> RostraError | None:
+        """A batch of the fabric's own, which nobody awaits by its place."""
+        self.now = now
+        error = self.refusal()
+        if error is None:
+            if self.quiet:
+                self.wake(now)
+            self.replication.append(batch)
+            self.finish()
+        return error
+
+    def refusal(self) -> RostraError | None:
+        """Why this node does not order batches now, if it does not."""
+        if self.role is Role.LEADER and not self.settling and self.transfer_to is None and not self.broken:
+            return None
+        if self.stranded:
+            return self.damage
+        if self.leader is not None and self.leader != self.me:
+            return Moved(self.address_of(self.leader), self.term)
+        return Unavailable(self.name, self.partition.index, "it has no leader yet, or is changing it")
+
+    def advance_start(self, now: Now, first: int) -> None:
+        """Retention: followers hear of it with the next entries or heartbeats' probes."""
+        self.now = now
+        if self.role is Role.LEADER and self.copy.first < first <= self.commit:
+            self.copy.trimmed(first)
+            self.out.append(Trim(self.partition, first))
+
+    def change(self, now: Now, change: Change, node: NodeId) -> RostraError | None:
+        self.now = now
+        if self.settling:
+            return self._busy()
+        if self.quiet:
+            self.wake(now)
+        error = self.membership.change(change, node)
+        self.finish()
+        return error
+
+    def transfer(self, now: Now, target: NodeId) -> RostraError | None:
+        """Hands leadership to a voter: no proposals until it has everything, then it begins an election."""
+        self.now = now
+        if self.settling or self.role is not Role.LEADER or self.transfer_to is not None:
+            return self._busy()
+        if target == self.me or target not in self.config.voters:
+            return self._busy()
+        if self.quiet:
+            self.wake(now)
+        self.transfer_to = target
+        self.transfer_until_us = now.mono_us + self.settings.election_us
+        self.deadline_us = min(self.transfer_until_us, self.deadline_us or self.transfer_until_us)
+        self.try_transfer()
+        self.finish()
+        return None
+
+    def try_transfer(self) -> None:
+        target = self.transfer_to
+        progress = self.replication.peers.get(target) if target is not None else None
+        if target is not None and progress is not None and progress.match == self.copy.end:
+            self.send(target, TimeoutNow(self.partition, self.term))
+
+    def _busy(self) -> RostraError:
+        return Unavailable(self.name, self.partition.index, "it is not this node's to give, or it is changing")
+
+    def ask_read(self, now: Now, token: int) -> None:
+        self.now = now
+        if self.settling:
+            self.keep(lambda: self.ask_read(self.now, token))
+            return
+        if self.quiet and self.role is Role.LEADER:
+            self.wake(now)
+        self.reading.ask(token)
+        self.finish()
+
+    # --- heartbeats, which the node puts together for all groups ---
+
+    def beats(self, now: Now) -> list[tuple[NodeId, Beat]]:
+        self.now = now
+        self.wants_beat = False
+        if self.role is not Role.LEADER or self.quiet or self.settling:
+            return []
+        beats = self.replication.beat()
+        self.finish()
+        return beats
+
+    def heard(self, now: Now, peer: NodeId, beat: Beat) -> BeatReply | None:
+        self.now = now
+        if self.settling:
+            return None
+        if beat.term < self.term:
+            return BeatReply(self.partition, self.term, beat.round, 0, 0, 0)
+        if beat.term > self.term:
+            self.adopt(beat.term)
+            self.finish()
+            return None
+        self.hear_leader(peer)
+        reply = self.following.beat(peer, beat)
+        if self.quiet:
+            self.deadline_us = None
+        self.finish()
+        return reply if not self.settling else None
+
+    def answered(self, now: Now, peer: NodeId, reply: BeatReply) -> None:
+        self.now = now
+        if self.settling:
+            return
+        if reply.term > self.term:
+            self.adopt(reply.term)
+        elif self.role is Role.LEADER and reply.term == self.term:
+            self.replication.beat_answered(peer, reply)
+            if self.role is Role.LEADER and self.may_fall_silent() and self.replication.all_quiet():
+                self.quiet = True
+                self.deadline_us = None
+        self.finish()
+
+    def may_fall_silent(self) -> bool:
+        if self.commit != self.copy.end or self.copy.synced != self.copy.end or self.transfer_to is not None:
+            return False
+        to_promote = self.config.learners and self.promotes and len(self.config.voters) < self.voters_max
+        return not self.reading.busy and not to_promote and self.replication.all_know_all()
+
+    def wake(self, now: Now) -> None:
+        """Something happens again in this group, or the pair's heartbeat that stood in for its own is lost."""
+        self.now = now
+        if not self.quiet:
+            return
+        self.quiet = False
+        if self.role is Role.LEADER:
+            for progress in self.replication.peers.values():
+                progress.heard_us = now.mono_us
+                progress.quiet = False
+            self.deadline_us = self.replication.quorum_deadline_us()
+        else:
+            self.election.wait()
+
+    def peer_lost(self, now: Now, peer: NodeId) -> None:
+        """The pair's heartbeat, which stands in for that of a silent group, is lost, or the peer was started anew."""
+        if self.quiet and (self.role is Role.LEADER or self.leader == peer):
+            self.wake(now)
+
+    # --- messages ---
+
+    def _fits_term(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> bool:
+        """Whether the message is of this term; a higher one is taken over first, a lower one is set right."""
+        term = message.term
+        if term == self.term:
+            return True
+        if isinstance(message, VoteAsk) and (message.pre or term < self.term):
+            # A question about a term raises none; one about an old term is answered with ours.
+            return True
+        if isinstance(message, VoteReply) and message.pre and message.granted:
+            return True
+        if term < self.term:
+            if isinstance(message, Entries | Refill):
+                self.send(peer, EntriesRefused(self.partition, self.term, 0, 0, 0))
+            return False
+        if isinstance(message, VoteAsk):
+            if not message.forced and self.election.leader_is_alive():
+                return False
+            self.adopt(term)
+            return True
+        self.adopt(term)
+        self.retry(lambda: self.receive(self.now, peer, message, payload))
+        return False
+
+    def _dispatch(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
+        match message:
+            case Entries():
+                self.hear_leader(peer)
+                self.following.receive(peer, message, payload)
+            case EntriesReply():
+                if self.role is Role.LEADER:
+                    self.replication.stored(peer, message)
+            case EntriesRefused():
+                if self.role is Role.LEADER:
+                    self.replication.refused(peer, message)
+            case VoteAsk():
+                self.election.asked(peer, message)
+            case VoteReply():
+                self.election.answered(peer, message)
+            case Refill():
+                self.hear_leader(peer)
+                self.following.refill(peer, message)
+            case TimeoutNow():
+                self.election.told_to_begin(message)
+            case ReadAsk():
+                self.reading.asked(peer, message)
+            case ReadTold():
+                self.reading.answered(message)
+            case _:
+                assert_never(message)
+
+    def _check_leadership(self) -> None:
+        now_us = self.now.mono_us
+        if self.transfer_to is not None and now_us >= self.transfer_until_us:
+            self.transfer_to = None
+            self.note("warning", "handing over failed", {"term": self.term})
+        deadline_us = self.replication.quorum_deadline_us()
+        if deadline_us is not None and now_us >= deadline_us:
+            self.step_down("it hears no majority")
+            return
+        self.deadline_us = deadline_us
+        if self.transfer_to is not None:
+            self.deadline_us = min(self.transfer_until_us, deadline_us or self.transfer_until_us)

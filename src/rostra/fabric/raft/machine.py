@@ -1,0 +1,474 @@
+"""All Raft groups of one node: one for the catalogue, one for every partition that has a copy here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import assert_never
+
+import msgspec
+
+from rostra.errors import CorruptLog, PeerViolation
+from rostra.fabric.api import (
+    Accepted,
+    AcksAll,
+    Blocked,
+    Broke,
+    Committed,
+    Confirm,
+    Delivers,
+    Drop,
+    Echo,
+    Elsewhere,
+    FabricEffect,
+    FabricInput,
+    GiveAway,
+    Guarantees,
+    HandOver,
+    Meet,
+    Note,
+    Now,
+    Open,
+    Order,
+    PassOn,
+    PeerLost,
+    PeerMet,
+    PeerReceived,
+    Persist,
+    Propose,
+    ProposeDrop,
+    ProposeStart,
+    ProposeTopic,
+    ReadDone,
+    ReadFailed,
+    Ready,
+    Recovered,
+    Refused,
+    Serving,
+    SetTimer,
+    Settled,
+    Split,
+    Started,
+    Synced,
+    TimerFired,
+    WriteFailed,
+)
+from rostra.fabric.raft.alarms import Alarms
+from rostra.fabric.raft.catalogue import META, Member
+from rostra.fabric.raft.group import Group
+from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, unpack_hard
+from rostra.fabric.raft.hosting import Hosting
+from rostra.fabric.raft.leaving import Leaving
+from rostra.fabric.raft.messages import (
+    Answered,
+    DropTopic,
+    Entries,
+    EntriesRefused,
+    EntriesReply,
+    Heartbeat,
+    HeartbeatReply,
+    Join,
+    Joined,
+    MakeTopic,
+    ReadAsk,
+    ReadTold,
+    Refill,
+    TimeoutNow,
+    VoteAsk,
+    VoteReply,
+)
+from rostra.fabric.raft.metadata import Metadata
+from rostra.fabric.raft.peers import Peers
+from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.fabric.raft.status import ClusterStatus, status_of
+from rostra.model.ids import NodeId, Partition
+from rostra.safeguards import ALL_ON, Without
+
+GUARANTEES = Guarantees(
+    fabric="raft",
+    order=Order.PARTITION,
+    acks_all=AcksAll.MAJORITY,
+    delivers=Delivers.REPLICA,
+    split=Split.REFUSES,
+    crashes_survived="any minority at once; all, by restarting",
+    groups_span_nodes=True,
+    exactly_once_sink=False,
+)
+
+BOOT = "raft/boot"
+BEAT = "raft/beat"
+WAKE = "raft/wake"
+META_SEGMENT_BYTES = 1 << 26
+META_VOTERS_MAX = 7
+EARLY_MAX = 1024
+SOMEBODY = NodeId(0)
+
+GroupMessage = VoteAsk | VoteReply | Entries | EntriesReply | EntriesRefused | Refill | TimeoutNow | ReadAsk | ReadTold
+
+
+class Raft:
+    """A cluster is founded by the nodes named in `founders`, this one among them, or joined through addresses."""
+
+    guarantees = GUARANTEES
+
+    def __init__(
+        self,
+        node: NodeId,
+        address: str,
+        peer_address: str = "",
+        *,
+        founders: tuple[Member, ...] = (),
+        join: tuple[str, ...] = (),
+        random: Random,
+        settings: RaftSettings | None = None,
+        without: Without = ALL_ON,
+    ) -> None:
+        self.node = node
+        self.address = address
+        self.peer_address = peer_address
+        self.settings = settings or RaftSettings()
+        self.boot = 0
+        self.now = Now(0, 0)
+        self.peers = Peers(self)
+        self.groups: dict[Partition, Group] = {}
+        self._without = without
+        self._random = random
+        self.own = Member(node, address, peer_address)
+        self.founders = founders or (() if join else (self.own,))
+        self._join = join
+        self._meta: Metadata | None = None
+        self._hard: dict[str, bytes] = {}
+        self._found: dict[Partition, Recovered] = {}
+        self.hosting = Hosting(self)
+        self.leaving = Leaving(self)
+        self.beating: dict[Partition, Group] = {}
+        """Groups led here that are not silent."""
+        self.alarms = Alarms()
+        self._wakes_us: int | None = None
+        self.early: list[tuple[NodeId, GroupMessage, bytearray | None]] = []
+        """For groups that this node has not heard of yet."""
+        self.keys: dict[str, Partition] = {}
+        self._token = 0
+        self._ready = False
+        self._knew_commit = False
+        """This start found a catalogue that was committed: it can serve what is in it before a leader is heard."""
+        self.out: list[FabricEffect] = []
+
+    @property
+    def meta(self) -> Metadata:
+        assert self._meta is not None, "the node has started"
+        return self._meta
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether the catalogue's log is known, so that peers can be answered."""
+        return self._meta is not None and not self._meta.replaying
+
+    def status(self) -> ClusterStatus:
+        return status_of(self)
+
+    def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
+        self.now = now
+        self.out = []
+        try:
+            self._take(given)
+        except PeerViolation as violation:
+            self.out.append(Note("error", "a peer broke the protocol", {"error": str(violation)}))
+        self._settle()
+        return self.out
+
+    def _take(self, given: FabricInput) -> None:
+        match given:
+            case Propose():
+                self._propose(given)
+            case Synced():
+                group = self.groups.get(given.partition)
+                if group is not None:
+                    group.synced(self.now, given.generation, given.offset)
+                    self.touch(group)
+            case PeerReceived():
+                self._received(given)
+            case ReadDone() | ReadFailed():
+                self._read(given)
+            case Echo():
+                self._echo(given)
+            case TimerFired():
+                self._timer(given.timer)
+            case ProposeTopic():
+                self._ask(MakeTopic(self.node, self.boot, given.token, given.spec, given.segment_bytes, given.replicas))
+            case ProposeDrop():
+                self._ask(DropTopic(self.node, self.boot, given.token, given.topic))
+            case Confirm():
+                self.meta.confirm(given.token)
+                self.touch(self.meta.group)
+            case ProposeStart():
+                self._for(given.partition, lambda group: group.advance_start(self.now, given.first))
+            case WriteFailed():
+                self._write_failed(given)
+            case PeerMet():
+                self.peers.acquaintances[given.peer] = given.address
+                self.peers.ask_to_join()
+            case PeerLost():
+                if self.peers.pairs.cut(given.peer):
+                    self.peers.lost(given.peer)
+            case Started():
+                self._started(given)
+            case Broke():
+                for group in list(self.groups.values()):
+                    group.broke(self.now)
+                    self.touch(group)
+            case GiveAway():
+                self.leaving.give_away(given)
+            case PassOn() | Settled():
+                raise AssertionError(f"this fabric tells clients where to go: {given}")
+            case HandOver():
+                self.leaving.hand_over()
+            case _:
+                assert_never(given)
+
+    def _ask(self, ask: MakeTopic | DropTopic) -> None:
+        self.out += self.meta.ask(ask)
+        self.touch(self.meta.group)
+
+    # --- starting ---
+
+    def _started(self, given: Started) -> None:
+        self._hard = {key: state for key, state in given.hard.items() if state}
+        self._found = {found.partition: found for found in given.partitions}
+        self.boot = int.from_bytes(self._hard.get(BOOT, b""), "little") + 1
+        # Nobody hears of this start before its number is durable: else two starts could share it.
+        self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
+
+    def _booted(self) -> None:
+        config = Config(tuple(sorted(member.node for member in self.founders)))
+        group = self.make_group(META, META_SEGMENT_BYTES, config if self.founders else None)
+        group.keeps_commit = True
+        group.name = "catalogue"
+        group.voters_max = META_VOTERS_MAX
+        self._meta = Metadata(self, group)
+        self._knew_commit = group.commit > 0
+        if self._meta.replaying:
+            self.out.append(self._meta.replay_from(group.copy.first))
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """The catalogue's log is known: its group may take part."""
+        group = self.meta.group
+        group.start(self.now)
+        self.touch(group)
+        self.out += self.meta.apply()
+        self.peers.meet_all()
+        for address in self._join:
+            self.out.append(Meet(SOMEBODY, address))
+        self.out.append(SetTimer(BEAT, self.now.mono_us))
+
+    def make_group(self, partition: Partition, segment_bytes: int, config: Config | None) -> Group:
+        packed = self._hard.pop(key_of(partition), None)
+        initial = (ConfigAt(0, 0, config),) if config is not None else ()
+        found = self._found.pop(partition, None)
+        if found is None:
+            self.out.append(Open(partition, segment_bytes))
+        group = Group(
+            self.node,
+            found or Recovered(partition, 0, 0, ()),
+            unpack_hard(packed) if packed else Hard(configs=initial),
+            settings=self.settings,
+            random=self._random,
+            next_token=self._next_token,
+            address_of=self.address_of,
+            segment_bytes=segment_bytes,
+            without=self._without,
+        )
+        self.groups[partition] = group
+        self.keys[key_of(partition)] = partition
+        return group
+
+    def _next_token(self) -> int:
+        # Even tokens, and none that a replay uses: the broker's own reads have odd ones.
+        self._token += 2
+        return self._token
+
+    def address_of(self, node: NodeId) -> str:
+        member = self.meta.catalogue.members.get(node) if self._meta is not None else None
+        if member is None:
+            member = next((founder for founder in self.founders if founder.node == node), None)
+        return member.address if member is not None else ""
+
+    def _echo(self, given: Echo) -> None:
+        if given.key == BOOT:
+            self._booted()
+            return
+        partition = self.keys.get(given.key)
+        group = self.groups.get(partition) if partition is not None else None
+        if group is not None:
+            group.echo(self.now, given.number)
+            self.touch(group)
+
+    # --- groups ---
+
+    def _for(self, partition: Partition, action: Callable[[Group], None]) -> None:
+        group = self.groups.get(partition)
+        if group is not None:
+            action(group)
+            self.touch(group)
+
+    def touch(self, group: Group) -> None:
+        """Carries on what the group did: its effects, its deadline, its heartbeats."""
+        effects = group.take()
+        if group.partition == META:
+            self.touch_meta(effects)
+        else:
+            self.out += effects
+        if group.role is Role.LEADER and not group.quiet:
+            self.beating[group.partition] = group
+            if group.wants_beat:
+                self.peers.send_beats(dict.fromkeys([group]))
+        else:
+            self.beating.pop(group.partition, None)
+        self.alarms.arm(group.partition, group.deadline_us)
+
+    def touch_meta(self, effects: list[FabricEffect]) -> None:
+        """Nobody above knows the catalogue's partition: only what the drivers do is passed on."""
+        if self._meta is None:
+            self.out += effects
+            return
+        self._meta.watch(effects)
+        for effect in effects:
+            if not isinstance(effect, Serving | Elsewhere | Blocked | Committed | Accepted | Refused):
+                self.out.append(effect)
+
+    def _settle(self) -> None:
+        """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
+        if self._meta is not None and not self._meta.replaying:
+            self.out += self._meta.apply()
+            self.out += self._meta.confirmed()
+            if self._meta.lacks(self.founders):
+                self.out += self._meta.enter(self.founders)
+                self.touch(self._meta.group)
+            self._get_ready()
+            self.leaving.finish()
+        if self.alarms.next_us not in (None, self._wakes_us):
+            self._wakes_us = self.alarms.next_us
+            self.out.append(SetTimer(WAKE, self._wakes_us))
+
+    def _get_ready(self) -> None:
+        group = self.meta.group
+        known = group.is_current and self.node in self.meta.catalogue.members
+        restarted = self._knew_commit and group.config.voters != (self.node,)
+        if not self._ready and (known or restarted or group.stranded):
+            self._ready = True
+            self.out.append(Ready())
+        if self._found and known and self.meta.applied >= group.commit:
+            for partition in sorted(self._found):
+                self.out += [Note("warning", "log without topic dropped", {"partition": str(partition)})]
+                self.out.append(Drop(partition))
+            self._found.clear()
+
+    def _write_failed(self, given: WriteFailed) -> None:
+        if given.partition == META:
+            self.meta.cut(given.offset)
+        self._for(given.partition, lambda group: group.write_failed(self.now, given.offset, given.generation))
+
+    def _read(self, given: ReadDone | ReadFailed) -> None:
+        group = self.groups.get(given.partition)
+        if group is None:
+            return
+        if given.partition == META and self.meta.replaying:
+            if isinstance(given, ReadFailed):
+                self.out.append(Note("error", "catalogue damaged", {"error": str(given.error)}))
+                group.hard = msgspec.structs.replace(group.hard, complete=False)
+                self.meta.replaying = False
+                self._begin()
+                return
+            more = self.meta.replayed(given.batches, given.next)
+            if more is not None:
+                self.out.append(more)
+            else:
+                self._begin()
+        elif isinstance(given, ReadDone):
+            group.read_done(self.now, given.token, given.batches)
+            self.touch(group)
+        else:
+            group.read_failed(self.now, given.token, isinstance(given.error, CorruptLog))
+            self.touch(group)
+
+    def _propose(self, given: Propose) -> None:
+        group = self.groups.get(given.partition)
+        if group is None:
+            self.out.append(Refused(given.token, self.hosting.nowhere(given.partition)))
+            return
+        group.propose(self.now, given.token, given.batch, given.owner_flags)
+        self.touch(group)
+
+    # --- messages ---
+
+    def _received(self, given: PeerReceived) -> None:
+        peer, message = given.peer, given.message
+        if not self.takes_part:
+            return
+        match message:
+            case Heartbeat():
+                self.peers.heartbeat(peer, message)
+            case HeartbeatReply():
+                self._answered(peer, message)
+            case Entries() | EntriesReply() | EntriesRefused() | VoteAsk() | VoteReply():
+                self.pass_on(peer, message, given.payload)
+            case Refill() | TimeoutNow() | ReadAsk() | ReadTold():
+                self.pass_on(peer, message, None)
+            case MakeTopic() | DropTopic():
+                self.out += self.meta.asked(message)
+                self.touch(self.meta.group)
+            case Answered():
+                self.out += self.meta.refused(message)
+            case Join():
+                self.out += self.meta.joining(message)
+                self.touch(self.meta.group)
+            case Joined():
+                self.peers.acquaintances[message.leader] = message.leader_address
+                if message.leader not in self.peers.links:
+                    self.peers.links[message.leader] = message.leader_address
+                    self.out.append(Meet(message.leader, message.leader_address))
+            case _:
+                raise PeerViolation("message", f"{type(message).__name__} is none of a Raft peer's")
+
+    def _answered(self, peer: NodeId, message: HeartbeatReply) -> None:
+        for reply in message.beats:
+            group = self.groups.get(reply.partition)
+            if group is not None:
+                group.answered(self.now, peer, reply)
+                self.touch(group)
+
+    def pass_on(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
+        group = self.groups.get(message.partition)
+        if group is not None:
+            group.receive(self.now, peer, message, payload)
+            self.touch(group)
+        elif len(self.early) < EARLY_MAX and isinstance(message, VoteAsk):
+            # The peer has applied a new topic before us.
+            self.early.append((peer, message, payload))
+
+    # --- time ---
+
+    def _timer(self, timer: str) -> None:
+        if timer == BEAT:
+            self.peers.beat()
+            self.out += self.meta.remind()
+            self.touch(self.meta.group)
+            self.hosting.spread_leaders()
+            self.out.append(SetTimer(BEAT, self.now.mono_us + self.settings.heartbeat_us))
+        elif timer == WAKE:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._wakes_us = None
+        while (partition := self.alarms.gone_off(self.now.mono_us)) is not None:
+            group = self.groups.get(partition)
+            if group is None or group.deadline_us is None:
+                continue
+            if group.deadline_us <= self.now.mono_us:
+                group.fire(self.now)
+                self.touch(group)
+            else:
+                self.alarms.arm(partition, group.deadline_us)

@@ -1,0 +1,245 @@
+"""The closed set of messages between the nodes of a Raft cluster.
+
+Like the clients' messages they are arrays on the wire: a newer node may append fields with defaults. Kinds begin at
+128, so that no peer message can be taken for a client's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, get_args
+
+import msgspec
+from msgspec import Meta
+
+from rostra.fabric.api import EpochStart, TopicSpec
+from rostra.fabric.raft.hard import ConfigAt
+from rostra.model.ids import ID_MAX, NodeId, Partition, TopicId
+
+TEXT_MAX = 1024
+GROUPS_MAX = 1 << 16
+
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Node = Annotated[NodeId, Meta(ge=0, le=ID_MAX)]
+Text = Annotated[str, Meta(max_length=TEXT_MAX)]
+
+
+class PeerMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One frame's typed part. `payload` says whether raw batches may follow it."""
+
+    kind: ClassVar[int] = 0
+    payload: ClassVar[bool] = False
+
+
+# --- the pair's heartbeat --------------------------------------------------------------------------
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A leader's word to one follower. `quiet`: the follower holds and knows everything, nothing more will be said."""
+
+    partition: Partition
+    term: Count
+    commit: Count
+    round: Count
+    quiet: bool = False
+
+
+class BeatReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`held` is how far the follower's log agrees with the leader's, `match` how far that is on stable storage.
+
+    `fills` counts how often the copy was begun anew: words about an earlier filling may arrive late.
+    """
+
+    partition: Partition
+    term: Count
+    round: Count
+    held: Count
+    match: Count
+    commit: Count
+    quiet: bool = False
+    fills: Count = 0
+
+
+class Heartbeat(PeerMessage, frozen=True, array_like=True):
+    """All that a node has to say to another now, for all groups it leads there, and that it lives.
+
+    `boot` rises with every start: a leader that was away for less than a timeout leads no more.
+    """
+
+    kind: ClassVar[int] = 128
+    boot: Count
+    beats: Annotated[tuple[Beat, ...], Meta(max_length=GROUPS_MAX)] = ()
+
+
+class HeartbeatReply(PeerMessage, frozen=True, array_like=True):
+    kind: ClassVar[int] = 129
+    boot: Count
+    beats: Annotated[tuple[BeatReply, ...], Meta(max_length=GROUPS_MAX)] = ()
+
+
+# --- one group -------------------------------------------------------------------------------------
+
+
+class VoteAsk(PeerMessage, frozen=True, array_like=True):
+    """`pre`: would you? `forced`: the leader itself has asked for this election."""
+
+    kind: ClassVar[int] = 130
+    partition: Partition
+    term: Count
+    last_end: Count
+    last_term: Count
+    pre: bool
+    forced: bool = False
+
+
+class VoteReply(PeerMessage, frozen=True, array_like=True):
+    """`term` is the voter's own, `asked` the one it was asked about."""
+
+    kind: ClassVar[int] = 131
+    partition: Partition
+    term: Count
+    asked: Count
+    granted: bool
+    pre: bool
+
+
+class Entries(PeerMessage, frozen=True, array_like=True):
+    """Batches that follow `prev_end`, where an entry of `prev_term` ends; without payload it asks whether one does.
+
+    `whole`: `prev_end` is known to lie between two batches. `first` is where the leader's log begins.
+    """
+
+    kind: ClassVar[int] = 132
+    payload: ClassVar[bool] = True
+    partition: Partition
+    term: Count
+    prev_end: Count
+    prev_term: Count
+    commit: Count
+    first: Count
+    whole: bool = True
+
+
+class EntriesReply(PeerMessage, frozen=True, array_like=True):
+    """`agreed` is the `prev_end` of a message without payload that fitted."""
+
+    kind: ClassVar[int] = 133
+    partition: Partition
+    term: Count
+    held: Count
+    match: Count
+    commit: Count
+    agreed: Count = 0
+    fills: Count = 0
+
+
+class EntriesRefused(PeerMessage, frozen=True, array_like=True):
+    """`prev_end` is not where the leader thinks; they may agree at `hint_end`, if `hint_term` ends there.
+
+    `empty`: nothing of this copy can be used, it must be filled from the leader's log start.
+    """
+
+    kind: ClassVar[int] = 134
+    partition: Partition
+    term: Count
+    prev_end: Count
+    hint_end: Count
+    hint_term: Count
+    empty: bool = False
+    fills: Count = 0
+
+
+class Refill(PeerMessage, frozen=True, array_like=True):
+    """Begin anew at `first`, the leader's log start; `epochs` and `configs` are what was before it."""
+
+    kind: ClassVar[int] = 135
+    partition: Partition
+    term: Count
+    first: Count
+    epochs: Annotated[tuple[EpochStart, ...], Meta(max_length=1)]
+    configs: Annotated[tuple[ConfigAt, ...], Meta(max_length=1)]
+
+
+class TimeoutNow(PeerMessage, frozen=True, array_like=True):
+    """The leader hands over: begin an election at once."""
+
+    kind: ClassVar[int] = 136
+    partition: Partition
+    term: Count
+
+
+class ReadAsk(PeerMessage, frozen=True, array_like=True):
+    """From a follower: what must I have applied before I may answer a read that begins now?"""
+
+    kind: ClassVar[int] = 137
+    partition: Partition
+    term: Count
+    token: Count
+
+
+class ReadTold(PeerMessage, frozen=True, array_like=True):
+    """All below `commit`. Not `known`: the asked node cannot say."""
+
+    kind: ClassVar[int] = 138
+    partition: Partition
+    term: Count
+    token: Count
+    commit: Count
+    known: bool
+
+
+GroupMessage = VoteAsk | VoteReply | Entries | EntriesReply | EntriesRefused | Refill | TimeoutNow | ReadAsk | ReadTold
+
+# --- the cluster -----------------------------------------------------------------------------------
+
+
+class Join(PeerMessage, frozen=True, array_like=True):
+    """Make this node a member; any node passes it on to the leader of the catalogue."""
+
+    kind: ClassVar[int] = 144
+    node: Node
+    address: Text
+    peer_address: Text
+
+
+class Joined(PeerMessage, frozen=True, array_like=True):
+    """To the node that joins: who it should keep a link to, until the catalogue tells it."""
+
+    kind: ClassVar[int] = 145
+    leader: Node
+    leader_address: Text
+
+
+class MakeTopic(PeerMessage, frozen=True, array_like=True):
+    """Passed on to the leader of the catalogue by the node that was asked."""
+
+    kind: ClassVar[int] = 146
+    origin: Node
+    boot: Count
+    token: Count
+    spec: TopicSpec
+    segment_bytes: Count
+    replicas: Count
+
+
+class DropTopic(PeerMessage, frozen=True, array_like=True):
+    kind: ClassVar[int] = 147
+    origin: Node
+    boot: Count
+    token: Count
+    topic: TopicId
+
+
+class Answered(PeerMessage, frozen=True, array_like=True):
+    """The catalogue's leader refused. What it accepts is answered by the catalogue itself, which names the asker."""
+
+    kind: ClassVar[int] = 148
+    token: Count
+    code: Text
+    carried: dict[Text, int | Text]
+
+
+ClusterMessage = Join | Joined | MakeTopic | DropTopic | Answered
+RaftMessage = Heartbeat | HeartbeatReply | GroupMessage | ClusterMessage
+
+PEER_KINDS: dict[int, type[RaftMessage]] = {kind.kind: kind for kind in get_args(RaftMessage)}
+"""For the codec: which Struct a frame's kind stands for."""

@@ -1,0 +1,283 @@
+"""The metadata group at one node: the catalogue it applies, and those who wait for an entry of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic, from_wire
+from rostra.fabric.api import Append, Confirmed, FabricEffect, Open, Read, Refused, Send, TopicClosed, Truncate
+from rostra.fabric.raft.catalogue import (
+    META,
+    Asker,
+    Catalogue,
+    Entry,
+    Gone,
+    Made,
+    Member,
+    MemberJoined,
+    entry_batch,
+    read_catalogue_entry,
+)
+from rostra.fabric.raft.group import Group
+from rostra.fabric.raft.membership import Change
+from rostra.fabric.raft.messages import Answered, DropTopic, Join, Joined, MakeTopic
+from rostra.fabric.raft.roles import Role
+from rostra.model.batch import batch_length, last_offset
+from rostra.model.ids import TopicId
+
+if TYPE_CHECKING:
+    from rostra.fabric.raft.machine import Raft
+
+Ask = MakeTopic | DropTopic
+
+REPLAY_BYTES = 1 << 20
+REPLICAS = 3
+"""Of a partition, where nobody says otherwise."""
+ASK_AGAIN_US = 500_000
+GIVE_UP_US = 10_000_000
+
+
+class Waiting(msgspec.Struct):
+    ask: Ask
+    again_us: int
+    give_up_us: int
+
+
+class Confirming(msgspec.Struct):
+    """`commit` once it is known what must be applied."""
+
+    again_us: int
+    give_up_us: int
+    commit: int | None = None
+
+
+class Metadata:
+    def __init__(self, raft: Raft, group: Group) -> None:
+        self._raft = raft
+        self.group = group
+        self.catalogue = Catalogue()
+        self._entries: deque[tuple[int, Entry | None]] = deque()
+        """What the log holds beyond what is applied, with where each ends."""
+        self.applied = group.copy.first
+        self._anew = False
+        self._waiting: dict[int, Waiting] = {}
+        self._confirming: dict[int, Confirming] = {}
+        # A damaged log will come from the others; one that nobody else has is read as far as it goes.
+        alone = [row.config.voters for row in group.hard.configs[-1:]] == [(group.me,)]
+        self.replaying = group.copy.end > group.copy.first and (group.complete or alone)
+
+    # --- the log, as it is written and read ---
+
+    def replay_from(self, offset: int) -> Read:
+        return Read(0, META, offset, self.group.copy.end, REPLAY_BYTES)
+
+    def replayed(self, batches: bytes, following: int) -> Read | None:
+        """Takes in what the disk had; the next read, if that was not all."""
+        view = memoryview(batches)
+        at = 0
+        while at < len(view):
+            length = batch_length(view, at)
+            self._entries.append((last_offset(view, at) + 1, read_catalogue_entry(view[at : at + length])))
+            at += length
+        if batches and following < self.group.copy.end:
+            return self.replay_from(following)
+        self.replaying = False
+        return None
+
+    def watch(self, effects: list[FabricEffect]) -> None:
+        """What the group does to its log, which is where the entries are."""
+        for effect in effects:
+            if isinstance(effect, Append):
+                self._entries.append((last_offset(effect.batch) + 1, read_catalogue_entry(effect.batch)))
+            elif isinstance(effect, Truncate):
+                self.cut(effect.offset)
+            elif isinstance(effect, Open):
+                # The copy is filled anew: what it says will be applied when it is whole, and to an empty catalogue.
+                self._entries.clear()
+                self._anew = True
+
+    def cut(self, offset: int) -> None:
+        while self._entries and self._entries[-1][0] > offset:
+            self._entries.pop()
+
+    def apply(self) -> list[FabricEffect]:
+        """Everything committed takes effect; first in the catalogue, then at once in what this node does."""
+        if not self.group.complete and not self.group.stranded:
+            return []
+        if self._anew:
+            self._anew = False
+            self.catalogue = Catalogue()
+        applied: list[tuple[Entry, RostraError | None]] = []
+        while self._entries and self._entries[0][0] <= self.group.commit:
+            self.applied, entry = self._entries.popleft()
+            if entry is not None:
+                applied.append((entry, self.catalogue.apply(entry)))
+        effects: list[FabricEffect] = []
+        answered: dict[TopicId, int] = {}
+        for entry, error in applied:
+            token = self._token_of(entry)
+            if isinstance(entry, Made) and error is None and token is not None:
+                answered[entry.spec.topic] = token
+            elif isinstance(entry, Gone) and error is None:
+                effects += self._raft.hosting.close_topic(entry.topic)
+                effects.append(TopicClosed(token, entry.topic))
+            elif token is not None and error is not None:
+                effects.append(Refused(token, error))
+        return [*effects, *self._raft.hosting.follow_catalogue(answered)] if applied else effects
+
+    def _token_of(self, entry: Entry) -> int | None:
+        """The token of this node's own client, if it still waits for the entry."""
+        if not isinstance(entry, Made | Gone):
+            return None
+        asker = entry.asker
+        if asker.node != self._raft.node or asker.boot != self._raft.boot:
+            return None
+        return asker.token if self._waiting.pop(asker.token, None) is not None else None
+
+    # --- asking ---
+
+    def ask(self, ask: Ask) -> list[FabricEffect]:
+        if self.group.stranded:
+            return [Refused(ask.token, self.group.damage)]
+        now_us = self._raft.now.mono_us
+        self._waiting[ask.token] = Waiting(ask, now_us + ASK_AGAIN_US, now_us + GIVE_UP_US)
+        return self._pass_on(ask)
+
+    def _pass_on(self, ask: Ask) -> list[FabricEffect]:
+        """To the leader of the catalogue, wherever it is; without one it is asked again later."""
+        leader = self.group.leader
+        if leader == self._raft.node:
+            return self.asked(ask)
+        return [Send(leader, ask)] if leader is not None else []
+
+    def remind(self) -> list[FabricEffect]:
+        """Asks may be lost with a leader or on the way. Repeating one is harmless: it names the topic by its id."""
+        now_us = self._raft.now.mono_us
+        effects: list[FabricEffect] = []
+        for token, waiting in list(self._waiting.items()):
+            if now_us >= waiting.give_up_us:
+                del self._waiting[token]
+                effects.append(Refused(token, _no_answer()))
+            elif now_us >= waiting.again_us:
+                waiting.again_us = now_us + ASK_AGAIN_US
+                effects += self._pass_on(waiting.ask)
+        return effects + self._ask_again()
+
+    def refused(self, message: Answered) -> list[FabricEffect]:
+        if self._waiting.pop(message.token, None) is None:
+            return []
+        return [Refused(message.token, from_wire(message.code, dict(message.carried)))]
+
+    # --- reading ---
+
+    def confirm(self, token: int) -> None:
+        now_us = self._raft.now.mono_us
+        self._confirming[token] = Confirming(now_us + ASK_AGAIN_US, now_us + GIVE_UP_US)
+        self.group.ask_read(self._raft.now, self._since_boot(token))
+
+    def _since_boot(self, token: int) -> int:
+        """As the leader sees it: an answer that comes late must not be taken for one to a question after a restart."""
+        return (self._raft.boot % (1 << 22) << 40) + token
+
+    def confirmed(self) -> list[FabricEffect]:
+        """Those whose question is answered, and the answer applied."""
+        told, self.group.reading.told = self.group.reading.told, []
+        for since_boot, commit in told:
+            token = since_boot % (1 << 40)
+            if token in self._confirming and commit is not None and since_boot == self._since_boot(token):
+                self._confirming[token].commit = commit
+        known = [t for t, c in self._confirming.items() if c.commit is not None and c.commit <= self.group.commit]
+        for token in known:
+            del self._confirming[token]
+        return [Confirmed(token) for token in known]
+
+    def _ask_again(self) -> list[FabricEffect]:
+        now_us = self._raft.now.mono_us
+        effects: list[FabricEffect] = []
+        for token, confirming in list(self._confirming.items()):
+            if now_us >= confirming.give_up_us:
+                del self._confirming[token]
+                effects.append(Refused(token, _no_answer()))
+            elif confirming.commit is None and now_us >= confirming.again_us:
+                confirming.again_us = now_us + ASK_AGAIN_US
+                self.group.ask_read(self._raft.now, self._since_boot(token))
+        return effects
+
+    # --- as the leader ---
+
+    def asked(self, ask: Ask) -> list[FabricEffect]:
+        group = self.group
+        if group.role is not Role.LEADER or not group.is_current:
+            return []
+        asker = Asker(ask.origin, ask.boot, ask.token)
+        match ask:
+            case MakeTopic():
+                entry, error = self._make(ask, asker)
+            case DropTopic():
+                entry, error = self._drop(ask, asker)
+        if error is not None:
+            return self._answer(ask, error)
+        if entry is not None:
+            group.write(self._raft.now, entry_batch(entry, self._raft.now.wall_us))
+        return []
+
+    def _make(self, ask: MakeTopic, asker: Asker) -> tuple[Entry | None, RostraError | None]:
+        topic = self.catalogue.names.get(ask.spec.name)
+        under_way = [entry for _, entry in self._entries if isinstance(entry, Made)]
+        if any(entry.spec.topic == ask.spec.topic for entry in under_way) or not self.catalogue.members:
+            return None, None
+        if topic is not None or any(entry.spec.name == ask.spec.name for entry in under_way):
+            return None, TopicExists(ask.spec.name)
+        replicas = self.catalogue.place(ask.spec.partitions, ask.replicas or REPLICAS)
+        return Made(ask.spec, ask.segment_bytes, replicas, asker), None
+
+    def _drop(self, ask: DropTopic, asker: Asker) -> tuple[Entry | None, RostraError | None]:
+        if any(isinstance(entry, Gone) and entry.topic == ask.topic for _, entry in self._entries):
+            return None, None
+        if ask.topic not in self.catalogue.topics:
+            return None, UnknownTopic(str(ask.topic))
+        return Gone(ask.topic, asker), None
+
+    def _answer(self, ask: Ask, error: RostraError) -> list[FabricEffect]:
+        answer = Answered(ask.token, type(error).__name__, error.carried())
+        return self.refused(answer) if ask.origin == self._raft.node else [Send(ask.origin, answer)]
+
+    def joining(self, message: Join) -> list[FabricEffect]:
+        """First the member is in the catalogue, so that everybody can reach it; then it is a learner, then a voter."""
+        group = self.group
+        raft = self._raft
+        if group.role is not Role.LEADER:
+            return [Send(group.leader, message)] if group.leader not in (None, message.node) else []
+        if not group.is_current:
+            return []
+        member = Member(message.node, message.address, message.peer_address)
+        if self.catalogue.members.get(message.node) != member:
+            if not any(isinstance(entry, MemberJoined) and entry.member == member for _, entry in self._entries):
+                group.write(raft.now, entry_batch(MemberJoined(member), raft.now.wall_us))
+            return []
+        if message.node not in group.config.everyone:
+            group.change(raft.now, Change.ADD, message.node)
+        if message.node == raft.node:
+            return []
+        return [Send(message.node, Joined(raft.node, raft.peer_address))]
+
+    def lacks(self, founders: tuple[Member, ...]) -> bool:
+        """Whether this node is to enter the founders, whom nobody else announces."""
+        group = self.group
+        if group.role is not Role.LEADER or not group.is_current:
+            return False
+        return any(founder.node not in self.catalogue.members for founder in founders)
+
+    def enter(self, founders: tuple[Member, ...]) -> list[FabricEffect]:
+        effects: list[FabricEffect] = []
+        for founder in founders:
+            if founder.node not in self.catalogue.members:
+                effects += self.joining(Join(founder.node, founder.address, founder.peer_address))
+        return effects
+
+
+def _no_answer() -> RostraError:
+    return Unavailable("catalogue", 0, "its leader did not answer in time")

@@ -1,0 +1,56 @@
+"""Who of the other nodes is there: one heartbeat per pair of nodes stands in for those of all its silent groups."""
+
+from __future__ import annotations
+
+from rostra.model.ids import NodeId
+
+
+class Pair:
+    __slots__ = ("boot", "heard_us", "lost")
+
+    def __init__(self, boot: int, heard_us: int) -> None:
+        self.boot = boot
+        self.heard_us = heard_us
+        self.lost = False
+
+
+class Pairs:
+    def __init__(self, silence_us: int) -> None:
+        self._silence_us = silence_us
+        self._pairs: dict[NodeId, Pair] = {}
+
+    def heard(self, peer: NodeId, boot: int, now_us: int) -> bool:
+        """Whether the peer was started anew since it was last heard, so that it leads nothing it led before."""
+        pair = self._pairs.get(peer)
+        if pair is None:
+            self._pairs[peer] = Pair(boot, now_us)
+            return False
+        pair.heard_us = now_us
+        pair.lost = False
+        reborn = boot != pair.boot
+        pair.boot = boot
+        return reborn
+
+    def fallen_silent(self, now_us: int) -> list[NodeId]:
+        """Peers not heard for too long, each told once."""
+        silent = [
+            peer for peer, pair in self._pairs.items() if not pair.lost and now_us - pair.heard_us >= self._silence_us
+        ]
+        for peer in silent:
+            self._pairs[peer].lost = True
+        return silent
+
+    def cut(self, peer: NodeId) -> bool:
+        """The link is gone, which is as good as silence; whether that is news."""
+        pair = self._pairs.get(peer)
+        if pair is None or pair.lost:
+            return False
+        pair.lost = True
+        return True
+
+    def forget(self, peer: NodeId) -> None:
+        self._pairs.pop(peer, None)
+
+    def is_there(self, peer: NodeId) -> bool:
+        pair = self._pairs.get(peer)
+        return pair is not None and not pair.lost

@@ -1,0 +1,114 @@
+"""The other nodes: links to them, the heartbeat of each pair, and the way into the cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rostra.fabric.api import Meet, Note, Part, Send
+from rostra.fabric.raft.catalogue import META, Member
+from rostra.fabric.raft.group import Group
+from rostra.fabric.raft.messages import Beat, Heartbeat, HeartbeatReply, Join
+from rostra.fabric.raft.pairs import Pairs
+from rostra.model.ids import NodeId
+
+if TYPE_CHECKING:
+    from rostra.fabric.raft.machine import Raft
+
+
+class Peers:
+    def __init__(self, raft: Raft) -> None:
+        self._raft = raft
+        self.pairs = Pairs(raft.settings.election_us)
+        self.links: dict[NodeId, str] = {}
+        self.acquaintances: dict[NodeId, str] = {}
+        """Nodes met on the way in, that may know the leader."""
+        self._joined_us = 0
+
+    def heartbeat(self, peer: NodeId, message: Heartbeat) -> None:
+        raft = self._raft
+        was_there = self.pairs.is_there(peer)
+        reborn = self.pairs.heard(peer, message.boot, raft.now.mono_us)
+        if reborn:
+            self.lost(peer)
+        if reborn or not was_there:
+            raft.hosting.returned[peer] = None
+            raft.hosting.reroute()
+        replies = []
+        for beat in message.beats:
+            group = raft.groups.get(beat.partition)
+            if group is not None:
+                reply = group.heard(raft.now, peer, beat)
+                if reply is not None:
+                    replies.append(reply)
+                raft.touch(group)
+        if replies:
+            raft.out.append(Send(peer, HeartbeatReply(raft.boot, tuple(replies))))
+
+    def lost(self, peer: NodeId) -> None:
+        """Gone, or started anew: silent groups that rely on it wake."""
+        raft = self._raft
+        for group in list(raft.groups.values()):
+            if group.quiet:
+                group.peer_lost(raft.now, peer)
+                raft.touch(group)
+        raft.hosting.reroute()
+
+    def members(self) -> list[Member]:
+        raft = self._raft
+        known = {member.node: member for member in raft.founders}
+        known.update(raft.meta.catalogue.members)
+        return [known[node] for node in sorted(known) if node != raft.node]
+
+    def meet_all(self) -> None:
+        raft = self._raft
+        members = self.members()
+        for member in members:
+            if self.links.get(member.node) != member.peer_address:
+                self.links[member.node] = member.peer_address
+                raft.out.append(Meet(member.node, member.peer_address))
+        for node in [node for node in self.links if all(node != member.node for member in members)]:
+            del self.links[node]
+            self.pairs.forget(node)
+            raft.out.append(Part(node))
+
+    def beat(self) -> None:
+        raft = self._raft
+        for peer in self.pairs.fallen_silent(raft.now.mono_us):
+            raft.out.append(Note("warning", "peer is away", {"peer": peer}))
+            self.lost(peer)
+        self.send_beats(dict.fromkeys(raft.beating.values()), idle=True)
+        self.ask_to_join()
+
+    def send_beats(self, groups: dict[Group, None], *, idle: bool = False) -> None:
+        """One message to each node, whatever the number of groups."""
+        raft = self._raft
+        said: dict[NodeId, list[Beat]] = {member.node: [] for member in self.members()} if idle else {}
+        for group in groups:
+            for peer, beat in group.beats(raft.now):
+                said.setdefault(peer, []).append(beat)
+            effects = group.take()
+            if group.partition == META:
+                raft.touch_meta(effects)
+            else:
+                raft.out += effects
+        raft.out += [Send(peer, Heartbeat(raft.boot, tuple(beats))) for peer, beats in said.items()]
+
+    def ask_to_join(self) -> None:
+        """Until the catalogue has this node, at its present address, and the metadata group too."""
+        raft = self._raft
+        if not raft.takes_part:
+            return
+        meta = raft.meta
+        is_in = meta.catalogue.members.get(raft.node) == raft.own and raft.node in meta.group.config.everyone
+        if is_in or raft.now.mono_us < self._joined_us:
+            return
+        self._joined_us = raft.now.mono_us + raft.settings.election_us
+        message = Join(raft.node, raft.address, raft.peer_address)
+        leader = meta.group.leader
+        if leader == raft.node:
+            raft.out += meta.joining(message)
+            raft.touch(meta.group)
+        elif leader is not None:
+            raft.out.append(Send(leader, message))
+        else:
+            raft.out += [Send(peer, message) for peer in sorted(self.acquaintances)]

@@ -1,0 +1,30 @@
+"""The bounds and periods of a Raft node."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class RaftSettings(msgspec.Struct, frozen=True):
+    heartbeat_ms: int = 50
+    election_timeout_ms_min: int = 300
+    election_timeout_ms_max: int = 600
+    window_bytes: int = 8 << 20
+    """What is on its way to one follower of one group; beyond it the follower is fed from the log."""
+    window_messages: int = 256
+    read_bytes: int = 1 << 20
+    """What one read for a follower that is behind brings."""
+    waiting_inputs_max: int = 1024
+    """What a group keeps while its hard state is being written; more is dropped, as a network may do."""
+    reads_waiting_max: int = 4096
+    spread_ms: int = 10_000
+    """How often it is looked whether leadership can go back to a node that was away."""
+
+    @property
+    def heartbeat_us(self) -> int:
+        return self.heartbeat_ms * 1000
+
+    @property
+    def election_us(self) -> int:
+        """The shortest election timeout: for so long a node that heard its leader elects no other."""
+        return self.election_timeout_ms_min * 1000

@@ -1,0 +1,356 @@
+"""A member's standing in its group: role and term, hard state, configuration, commit, and what leaves of them.
+
+Messages leave only when the hard state they depend on is durable: `finish` ends every step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rostra.errors import PartitionDamaged, PeerViolation, RostraError
+from rostra.fabric.api import (
+    Blocked,
+    Buffer,
+    Committed,
+    Echo,
+    Elsewhere,
+    EpochStart,
+    FabricEffect,
+    Note,
+    Now,
+    Persist,
+    Recovered,
+    Send,
+    Serving,
+)
+from rostra.fabric.raft.copy import Copy
+from rostra.fabric.raft.hard import Config, ConfigAt, Filled, Hard, key_of, pack_hard
+from rostra.fabric.raft.membership import NoOp, group_batch
+from rostra.fabric.raft.messages import GroupMessage
+from rostra.fabric.raft.roles import TRANSITIONS, Role
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.ids import NodeId, Partition
+from rostra.safeguards import ALL_ON, Safeguard, Without
+
+if TYPE_CHECKING:
+    from rostra.fabric.raft.election import Election
+    from rostra.fabric.raft.following import Following
+    from rostra.fabric.raft.reading import Reading
+    from rostra.fabric.raft.replication import Replication
+
+NOBODY = Config(())
+
+
+class Standing:
+    """What the parts of a group share: its role, hard state, members, log and commit, and how each of them changes."""
+
+    election: Election
+    following: Following
+    replication: Replication
+    reading: Reading
+
+    def __init__(
+        self,
+        me: NodeId,
+        found: Recovered,
+        hard: Hard,
+        *,
+        settings: RaftSettings,
+        random: Random,
+        address_of: Callable[[NodeId], str] = str,
+        segment_bytes: int = 1 << 26,
+        without: Without = ALL_ON,
+    ) -> None:
+        self.me = me
+        self.partition: Partition = found.partition
+        self.settings = settings
+        self.random = random
+        self.without = without
+        self.segment_bytes = segment_bytes
+        self.name = str(found.partition)
+        self.promotes = True
+        """Whether a learner that has caught up is made a voter by itself."""
+        self.voters_max = 63
+        self.keeps_commit = False
+        """Whether the commit offset is written down as it moves, for a start before any leader is heard."""
+        self.now = Now(0, 0)
+        self.out: list[FabricEffect] = []
+        self.hard, epochs = _reconciled(hard, found)
+        self.copy = Copy(found.first, found.end, epochs, without)
+        self.damaged_at = found.damaged_at
+        self.refilling = False
+        """The copy is incomplete, and what is in it comes from a leader's log start."""
+        self.whole_at: int | None = None
+        self.commit = min(max(found.first, hard.commit), found.end)
+        self.role = Role.LEARNER
+        self.leader: NodeId | None = None
+        self.quiet = False
+        self.broken = False
+        self.deadline_us: int | None = None
+        self.transfer_to: NodeId | None = None
+        self.transfer_until_us = 0
+        self.wants_beat = False
+        """Somebody waits for a heartbeat round: do not wait for the next period."""
+        self.config = NOBODY
+        self.config_end = 0
+        self.former = NOBODY
+        """The configuration before this one, which counts again if this one is cut."""
+        self.reads: dict[int, NodeId] = {}
+        self.address_of = address_of
+        self._sends: list[FabricEffect] = []
+        self._dirty = False
+        self.settling = False
+        """The hard state is on its way to the disk; until it is there every input waits."""
+        self.number = 0
+        self.retries: list[Callable[[], None]] = []
+        self.kept: deque[Callable[[], None]] = deque()
+        self._keeps_vote = Safeguard.PERSIST_VOTE not in without
+        self._persists_first = Safeguard.PERSIST_BEFORE_REPLY not in without
+
+    @property
+    def term(self) -> int:
+        return self.hard.term
+
+    @property
+    def complete(self) -> bool:
+        return self.hard.complete
+
+    @property
+    def is_voter(self) -> bool:
+        """Also while its removal is in the log but not known to be committed: it may be the one that must commit it."""
+        leaving = self.config_end > self.commit and self.me in self.former.voters
+        return (self.me in self.config.voters or leaving) and self.complete
+
+    @property
+    def stranded(self) -> bool:
+        """Its copy is damaged and nobody has another: what can be read is served, nothing is added."""
+        return not self.complete and self.config.voters == (self.me,)
+
+    @property
+    def may_lead(self) -> bool:
+        return self.is_voter and not self.broken
+
+    @property
+    def is_current(self) -> bool:
+        """Whether something of the present term is committed, so that nothing committed earlier is unknown here."""
+        return self.term > 0 and self.copy.term_at(self.commit) == self.term
+
+    @property
+    def damage(self) -> RostraError:
+        at = self.copy.end if self.damaged_at is None else self.damaged_at
+        return PartitionDamaged(self.name, self.partition.index, at)
+
+    def take(self) -> list[FabricEffect]:
+        """The effects since the last call."""
+        effects, self.out = self.out, []
+        return effects
+
+    def send(self, peer: NodeId, message: GroupMessage, payload: tuple[Buffer, ...] = ()) -> None:
+        self._sends.append(Send(peer, message, payload))
+
+    # --- roles ---
+
+    def become(self, role: Role) -> None:
+        assert (self.role, role) in TRANSITIONS, f"{self.role} does not become {role}"
+        self.role = role
+
+    def lead(self) -> None:
+        self.become(Role.LEADER)
+        self.leader = self.me
+        self.quiet = False
+        self.replication.begin()
+        self.note("info", "leads", {"term": self.term, "end": self.copy.end})
+        self.replication.append(group_batch(NoOp(), self.now.wall_us))
+        self.deadline_us = self.replication.quorum_deadline_us()
+        self.wants_beat = True
+        self.announce()
+
+    def step_down(self, reason: str) -> None:
+        """Whoever leads next finds out; this node does not know."""
+        if self.role is Role.LEADER:
+            self.note("info", "leads no more", {"term": self.term, "reason": reason})
+            self.reading.give_up()
+            self.replication.peers.clear()
+            self.transfer_to = None
+            self.reads.clear()
+        self.leader = None
+        self.quiet = False
+        if self.role not in (Role.FOLLOWER, Role.LEARNER):
+            self.become(Role.FOLLOWER)
+        self.election.wait()
+        self._fit_role()
+        self.announce()
+
+    def hear_leader(self, peer: NodeId) -> None:
+        if self.role is Role.LEADER:
+            raise PeerViolation("leader", f"{peer} claims to lead {self.partition} in our own term {self.term}")
+        if self.role in (Role.CANDIDATE, Role.PRECANDIDATE):
+            self.become(Role.FOLLOWER)
+        self.election.heard_us = self.now.mono_us
+        if self.is_voter:
+            self.election.wait()
+        if self.leader != peer:
+            self.leader = peer
+            self.announce()
+
+    def _fit_role(self) -> None:
+        """Voters and those without a vote; a leader that is being removed leads until that is committed."""
+        if self.role is Role.LEARNER and self.is_voter:
+            self.become(Role.FOLLOWER)
+            self.election.wait()
+        elif self.role is Role.LEADER and not self.complete:
+            self.step_down("its copy is damaged")
+        elif self.role not in (Role.LEARNER, Role.LEADER) and not self.is_voter:
+            self.become(Role.LEARNER)
+            self.deadline_us = None
+
+    def announce(self) -> None:
+        """Tells the broker who serves the partition; an incomplete copy is as good as none."""
+        address = self.address_of(self.leader) if self.leader is not None and self.leader != self.me else ""
+        if not self.complete and not self.stranded:
+            self.out.append(Elsewhere(self.partition, self.term, address))
+            return
+        copy = self.copy
+        owner = self.role is Role.LEADER or self.stranded
+        self.out.append(Serving(self.partition, self.term, owner, copy.first, copy.end, self.commit, address))
+        if self.stranded:
+            self.out.append(Blocked(self.partition, self.damage))
+
+    # --- hard state ---
+
+    def begin_term(self, term: int, *, vote: int) -> None:
+        self.hard = msgspec.structs.replace(self.hard, term=term, vote=vote)
+        self._dirty = True
+        self.leader = None
+        self.following.begin()
+
+    def adopt(self, term: int) -> None:
+        self.begin_term(term, vote=0)
+        self.step_down(f"term {term} has begun")
+
+    def remember_vote(self, candidate: NodeId) -> None:
+        if self.hard.vote != candidate:
+            self.hard = msgspec.structs.replace(self.hard, vote=candidate)
+            self._dirty = True
+
+    def remember_configs(self, rows: Iterable[ConfigAt]) -> None:
+        known = [row for row in self.hard.configs if self._in_force(row) or row.end > self.copy.end]
+        ordered = sorted((*known, *rows), key=lambda row: (row.end, row.term))
+        self.hard = msgspec.structs.replace(self.hard, configs=tuple(ordered))
+        self._dirty = True
+
+    def forget_config(self, gone: ConfigAt) -> None:
+        rows = tuple(row for row in self.hard.configs if row != gone)
+        self.hard = msgspec.structs.replace(self.hard, configs=rows)
+        self._dirty = True
+
+    def set_complete(self, complete: bool) -> None:
+        self.hard = msgspec.structs.replace(self.hard, complete=complete)
+        self._dirty = True
+        self.refilling = False
+        self.whole_at = None
+        self._fit_role()
+        self.announce()
+
+    def begin_refill(self, filled: Filled, configs: tuple[ConfigAt, ...]) -> None:
+        self.hard = msgspec.structs.replace(self.hard, filled=filled, fills=self.hard.fills + 1, configs=configs)
+        self._dirty = True
+        self.whole_at = None
+        self._fit_role()
+
+    def retry(self, action: Callable[[], None]) -> None:
+        """When the hard state, which has just been changed, is durable."""
+        self.retries.append(action)
+
+    def keep(self, action: Callable[[], None], *, sent: bool = False) -> None:
+        """For when the hard state is durable. What was sent may be lost, as on the way; what the disk said may not."""
+        if not sent or len(self.kept) < self.settings.waiting_inputs_max:
+            self.kept.append(action)
+
+    def finish(self) -> None:
+        """Messages leave when what they depend on is durable."""
+        sends, self._sends = self._sends, []
+        if not self._dirty or not self._persists_first:
+            self.out += sends
+            sends = []
+        if self._dirty:
+            self._dirty = False
+            self.settling = True
+            self.number += 1
+            self.out.append(self._persist((*sends, Echo(key_of(self.partition), self.number))))
+
+    def _persist(self, then: tuple[FabricEffect, ...]) -> Persist:
+        hard = self.hard if self._keeps_vote else msgspec.structs.replace(self.hard, vote=0)
+        return Persist(key_of(self.partition), pack_hard(hard), then)
+
+    # --- configurations ---
+
+    def configs_moved(self) -> None:
+        """The log has changed where configurations may lie: the last one it holds is in force."""
+        rows = tuple(row for row in self.hard.configs if self._in_force(row))
+        kept = tuple(row for row in self.hard.configs if row in rows or row.end > self.copy.end)
+        if kept != self.hard.configs:
+            # Another entry stands there now. Were the row kept, a log that begins behind it could not tell.
+            self.hard = msgspec.structs.replace(self.hard, configs=kept)
+            self._dirty = True
+        self.config, self.config_end = (rows[-1].config, rows[-1].end) if rows else (NOBODY, 0)
+        self.former = rows[-2].config if len(rows) > 1 else NOBODY
+        if self.role is Role.LEADER:
+            self.replication.follow_config()
+        self._fit_role()
+
+    def _in_force(self, row: ConfigAt) -> bool:
+        if row.end <= self.copy.first:
+            return True
+        return row.end <= self.copy.end and self.copy.term_at(row.end) == row.term
+
+    def _forget_superseded(self) -> None:
+        """Of the configurations that cannot be cut any more, only the last matters."""
+        safe = min(self.commit, self.copy.end)
+        last = max((row.end for row in self.hard.configs if row.end <= safe and self._in_force(row)), default=0)
+        rows = tuple(row for row in self.hard.configs if row.end >= last)
+        self.hard = msgspec.structs.replace(self.hard, configs=rows)
+
+    def configs_before(self, offset: int) -> tuple[ConfigAt, ...]:
+        return tuple(row for row in self.hard.configs if row.end <= offset)[-1:]
+
+    # --- commit ---
+
+    def advance_commit(self, offset: int) -> None:
+        self.commit = offset
+        self.out.append(Committed(self.partition, offset))
+        if len(self.hard.configs) > 1:
+            self._forget_superseded()
+        if self.keeps_commit:
+            self.hard = msgspec.structs.replace(self.hard, commit=offset)
+            self.out.append(self._persist(()))
+        if self.config_end <= offset and self.me not in self.config.voters:
+            if self.role is Role.LEADER:
+                self.step_down("it was removed")
+            else:
+                self._fit_role()
+
+    def note(self, level: str, event: str, about: dict[str, int | str]) -> None:
+        self.out.append(Note(level, event, {"partition": self.name, "node": self.me, "role": str(self.role), **about}))
+
+
+def _reconciled(hard: Hard, found: Recovered) -> tuple[Hard, tuple[EpochStart, ...]]:
+    """Hard state and log as a crash may have left them, the one ahead of the other."""
+    epochs = found.epochs
+    filled = hard.filled
+    if filled is not None and found.first < filled.first:
+        # The crash came between dropping the old log and making the new one.
+        hard = msgspec.structs.replace(hard, complete=False)
+    elif filled is not None and found.first == filled.first and not any(row.offset < found.first for row in epochs):
+        epochs = (*filled.epochs, *epochs)
+    if found.damaged_at is not None:
+        hard = msgspec.structs.replace(hard, complete=False)
+    # A log may hold entries of a term whose beginning was not written down before the crash.
+    if epochs and epochs[-1].epoch > hard.term:
+        hard = msgspec.structs.replace(hard, term=epochs[-1].epoch, vote=0)
+    return hard, epochs

@@ -1,0 +1,101 @@
+"""What a node can say of its cluster and its groups: for the command line and for metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.group import Group
+from rostra.model.ids import NodeId, Partition
+
+if TYPE_CHECKING:
+    from rostra.fabric.raft.machine import Raft
+
+
+class MemberStatus(msgspec.Struct, frozen=True, array_like=True):
+    """`there` is what this node sees; of itself it is always true."""
+
+    node: NodeId
+    address: str
+    peer_address: str
+    there: bool
+    votes: bool
+    """In the metadata group."""
+
+
+class FollowerStatus(msgspec.Struct, frozen=True, array_like=True):
+    node: NodeId
+    stage: str
+    match: int
+    next: int
+    in_flight_bytes: int
+
+
+class GroupStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One group as its member here knows it; `followers` only where this node leads. Leader 0: none is known."""
+
+    partition: Partition
+    topic: str
+    role: str
+    term: int
+    leader: NodeId
+    first: int
+    end: int
+    synced: int
+    commit: int
+    complete: bool
+    quiet: bool
+    voters: tuple[NodeId, ...]
+    learners: tuple[NodeId, ...]
+    followers: tuple[FollowerStatus, ...]
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, array_like=True):
+    node: NodeId
+    boot: int
+    members: tuple[MemberStatus, ...]
+    groups: tuple[GroupStatus, ...]
+    """The metadata group first."""
+
+
+def status_of(raft: Raft) -> ClusterStatus:
+    voters = raft.meta.group.config.voters
+    known = [raft.meta.catalogue.members.get(raft.node, raft.own), *raft.peers.members()]
+    members = tuple(
+        MemberStatus(
+            member.node,
+            member.address,
+            member.peer_address,
+            member.node == raft.node or raft.peers.pairs.is_there(member.node),
+            member.node in voters,
+        )
+        for member in sorted(known, key=lambda member: member.node)
+    )
+    groups = tuple(group_status(raft.groups[partition]) for partition in sorted(raft.groups))
+    return ClusterStatus(raft.node, raft.boot, members, groups)
+
+
+def group_status(group: Group) -> GroupStatus:
+    copy = group.copy
+    followers = tuple(
+        FollowerStatus(peer, str(progress.stage), progress.match, progress.next, progress.in_flight_bytes)
+        for peer, progress in sorted(group.replication.peers.items())
+    )
+    return GroupStatus(
+        group.partition,
+        "" if group.partition == META else group.name,
+        str(group.role),
+        group.term,
+        group.leader or NodeId(0),
+        copy.first,
+        copy.end,
+        copy.synced,
+        group.commit,
+        group.complete,
+        group.quiet,
+        group.config.voters,
+        group.config.learners,
+        followers,
+    )

@@ -1,0 +1,356 @@
+"""Some whole nodes on virtual time: every group of each, their disks, and the links between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, assert_never
+
+import msgspec
+
+from rostra.errors import RostraError
+from rostra.fabric.api import (
+    Accepted,
+    Append,
+    Arrived,
+    Blocked,
+    Committed,
+    Confirmed,
+    Covered,
+    Drop,
+    Echo,
+    Elsewhere,
+    FabricEffect,
+    FabricInput,
+    HandedOver,
+    Meet,
+    Note,
+    Now,
+    Open,
+    Part,
+    PartitionJoined,
+    PassedOn,
+    PeerMet,
+    PeerReceived,
+    Persist,
+    Propose,
+    ProposeTopic,
+    Read,
+    ReadDone,
+    Ready,
+    Refused,
+    Send,
+    Serving,
+    SetTimer,
+    Started,
+    Sync,
+    Synced,
+    TimerFired,
+    TopicClosed,
+    TopicOpened,
+    TopicSpec,
+    Trim,
+    Truncate,
+)
+from rostra.fabric.raft.catalogue import Member
+from rostra.fabric.raft.machine import Raft
+from rostra.fabric.raft.messages import Heartbeat
+from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.decode import Batch
+from rostra.model.encode import encode
+from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
+from tests.unit.raft.medium import Medium, Stored
+from tests.unit.raft.rig import Network
+
+MS = 1000
+
+
+def member(node: int) -> Member:
+    return Member(NodeId(node), f"client:{node}", f"peer:{node}")
+
+
+class Node:
+    def __init__(self, cluster: Cluster, node: int, founders: tuple[int, ...], join: tuple[int, ...] = ()) -> None:
+        self.cluster = cluster
+        self.node = node
+        self._founders = tuple(member(one) for one in founders)
+        self._join = tuple(f"peer:{one}" for one in join)
+        self.media: dict[Partition, Medium] = {}
+        self.hard: dict[str, bytes] = {}
+        self.alive = False
+        self.starts = 0
+        self.journal_us = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.raft = self._machine()
+        self.timers: dict[str, int] = {}
+        self.topics: dict[str, TopicSpec] = {}
+        self.opened: dict[int, str] = {}
+        self.closed: list[int] = []
+        self.confirmed: list[int] = []
+        self.serving: dict[Partition, Serving | Elsewhere] = {}
+        self.blocked: dict[Partition, RostraError] = {}
+        self.commit: dict[Partition, int] = {}
+        self.accepted: dict[int, tuple[int, int]] = {}
+        self.refused: dict[int, RostraError] = {}
+        self.links: dict[NodeId, str] = {}
+        self.notes: list[str] = []
+        self.ready = self.handed_over = False
+
+    def _machine(self) -> Raft:
+        own = member(self.node)
+        return Raft(
+            own.node,
+            own.address,
+            own.peer_address,
+            founders=self._founders,
+            join=self._join,
+            random=Random(self.cluster.random.getrandbits(64)),
+            settings=self.cluster.settings,
+        )
+
+    def start(self) -> None:
+        self.starts += 1
+        self.alive = True
+        self._clear()
+        logs = tuple(medium.recovered(partition) for partition, medium in self.media.items())
+        self.step(Started(dict(self.hard), logs))
+
+    def crash(self) -> None:
+        self.alive = False
+        for medium in self.media.values():
+            medium.crash(self.cluster.random)
+
+    def guard(self, action: Callable[..., object], *given: Any) -> Callable[[], None]:
+        starts = self.starts
+
+        def run() -> None:
+            if self.alive and self.starts == starts:
+                action(*given)
+
+        return run
+
+    def step(self, given: FabricInput) -> list[FabricEffect]:
+        effects = self.raft.step(self.cluster.now, given)
+        self.carry_out(effects)
+        return effects
+
+    def carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: FabricEffect) -> None:
+        cluster = self.cluster
+        match effect:
+            case Send():
+                cluster.transmit(self, effect.peer, effect.message, b"".join(effect.payload))
+            case Append():
+                self.media[effect.partition].append(effect.batch)
+            case Sync():
+                medium = self.media[effect.partition]
+                under_way = [one for one in medium.stored if not one.durable]
+                ended = self.guard(self._synced, effect.partition, medium, under_way, medium.generation, medium.end)
+                cluster.later(cluster.random.randint(300, 3_000), ended)
+            case Open():
+                self.media.setdefault(effect.partition, Medium()).empty(effect.first)
+            case Drop():
+                self.media.pop(effect.partition, None)
+            case Truncate():
+                self.media[effect.partition].truncate(effect.offset, effect.generation)
+            case Trim():
+                self.media[effect.partition].trim(effect.first)
+            case Persist():
+                # A journal is written in order.
+                self.journal_us = max(self.journal_us, cluster.us + cluster.random.randint(300, 3_000))
+                cluster.at(self.journal_us, self.guard(self._persisted, effect))
+            case Echo():
+                self.step(effect)
+            case Read():
+                cluster.later(cluster.random.randint(50, 500), self.guard(self._read, effect))
+            case SetTimer():
+                self._set_timer(effect)
+            case Meet():
+                if effect.peer:
+                    self.links[effect.peer] = effect.address
+                else:
+                    peer = NodeId(int(effect.address.split(":")[1]))
+                    cluster.later(1_000, self.guard(self.step, PeerMet(peer, effect.address)))
+            case Part():
+                self.links.pop(effect.peer, None)
+            case Accepted():
+                self.accepted[effect.token] = (effect.base, effect.last)
+            case Refused():
+                self.refused[effect.token] = effect.error
+            case Committed():
+                self.commit[effect.partition] = effect.offset
+            case Serving() | Elsewhere():
+                self.serving[effect.partition] = effect
+            case TopicOpened():
+                self.topics[effect.spec.name] = effect.spec
+                if effect.token is not None:
+                    self.opened[effect.token] = effect.spec.name
+            case TopicClosed():
+                if effect.token is not None:
+                    self.closed.append(effect.token)
+                self.topics = {name: spec for name, spec in self.topics.items() if spec.topic != effect.topic}
+            case Confirmed():
+                self.confirmed.append(effect.token)
+            case Ready():
+                self.ready = True
+            case HandedOver():
+                self.handed_over = True
+            case Note():
+                self.notes.append(effect.event)
+            case Blocked():
+                self.blocked[effect.partition] = effect.error
+            case Covered() | PartitionJoined() | PassedOn() | Arrived():
+                raise AssertionError(f"this fabric says no such thing: {effect}")
+            case _:
+                assert_never(effect)
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        if effect.at_us is None:
+            self.timers.pop(effect.timer, None)
+            return
+        self.timers[effect.timer] = effect.at_us
+        self.cluster.at(effect.at_us, self.guard(self._fire, effect.timer, effect.at_us))
+
+    def _fire(self, timer: str, at_us: int) -> None:
+        if self.timers.get(timer) == at_us:
+            del self.timers[timer]
+            self.step(TimerFired(timer))
+
+    def _synced(self, partition: Partition, medium: Medium, under_way: list[Stored], generation: int, end: int) -> None:
+        for one in under_way:
+            one.durable = True
+        if self.media.get(partition) is medium:
+            self.step(Synced(partition, generation, end))
+
+    def _persisted(self, effect: Persist) -> None:
+        self.hard[effect.key] = effect.state
+        self.carry_out(effect.then)
+
+    def _read(self, effect: Read) -> None:
+        medium = self.media.get(effect.partition)
+        if medium is not None:
+            batches = medium.read(effect.offset, effect.end, effect.bytes_max)
+            following = Batch(medium.stored[-1].batch).next_offset if batches else effect.offset
+            self.step(ReadDone(effect.token, effect.partition, batches, following))
+
+    # --- what tests say and ask ---
+
+    def create(self, name: str, partitions: int = 1, token: int = 2, replicas: int = 0) -> None:
+        topic = TopicId(self.cluster.random.getrandbits(62) + 1)
+        self.step(ProposeTopic(token, TopicSpec(topic, name, partitions, b""), 1 << 20, replicas))
+
+    def publish(self, partition: Partition, value: bytes, token: int = 4) -> RostraError | tuple[int, int]:
+        self.refused.pop(token, None)
+        self.step(Propose(token, partition, encode([value], timestamp_us=1)))
+        return self.refused[token] if token in self.refused else self.accepted[token]
+
+    def leads(self, partition: Partition) -> bool:
+        group = self.raft.groups.get(partition)
+        return self.alive and group is not None and group.role is Role.LEADER
+
+    def values(self, partition: Partition) -> list[bytes | None]:
+        batches = [Batch(one.batch) for one in self.media[partition].stored]
+        return [value for batch in batches if not batch.header.is_control for value in batch.values()]
+
+
+class Cluster:
+    def __init__(self, founders: int = 3, *, seed: int = 0, settings: RaftSettings | None = None) -> None:
+        self.random = Random(seed)
+        self.seed = seed
+        self.settings = settings or RaftSettings()
+        self.network = Network(self.random)
+        self.sent: Counter[str] = Counter()
+        self.us = 0
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        ids = tuple(range(1, founders + 1))
+        self.nodes = {node: Node(self, node, ids) for node in ids}
+        for node in self.nodes.values():
+            node.start()
+
+    @property
+    def now(self) -> Now:
+        return Now(self.us, self.us)
+
+    def __getitem__(self, node: int) -> Node:
+        return self.nodes[node]
+
+    def add(self, node: int, through: int) -> Node:
+        added = self.nodes[node] = Node(self, node, (), (through,))
+        added.start()
+        return added
+
+    def at(self, us: int, action: Callable[[], None]) -> None:
+        self._order += 1
+        heappush(self._events, (max(us, self.us), self._order, action))
+
+    def later(self, us: int, action: Callable[[], None]) -> None:
+        self.at(self.us + us, action)
+
+    def run(self, ms: float) -> None:
+        until = self.us + int(ms * MS)
+        while self._events and self._events[0][0] <= until:
+            self.us, _, action = heappop(self._events)
+            action()
+        self.us = until
+
+    def run_until(self, holds: Callable[[], bool], ms: float = 20_000) -> None:
+        until = self.us + int(ms * MS)
+        while not holds():
+            assert self._events and self._events[0][0] <= until, f"seed {self.seed}: not within {ms} ms"
+            self.us, _, action = heappop(self._events)
+            action()
+
+    def transmit(self, sender: Node, receiver: NodeId, message: object, payload: bytes) -> None:
+        packed = msgspec.msgpack.encode(message)
+        self.sent[type(message).__name__] += 1
+        if isinstance(message, Heartbeat):
+            self.sent["Beat"] += len(message.beats)
+        for delay_us in self.network.delays(sender.node, receiver):
+            self.later(delay_us, lambda: self._arrive(sender.node, receiver, type(message), packed, payload))
+
+    def _arrive(self, sender: int, receiver: NodeId, kind: type, packed: bytes, payload: bytes) -> None:
+        node = self.nodes.get(receiver)
+        if node is not None and node.alive and (sender, receiver) not in self.network.blocked:
+            message: object = msgspec.msgpack.decode(packed, type=kind)
+            node.step(PeerReceived(NodeId(sender), message, bytearray(payload) if payload else None))
+
+    # --- what tests say and ask ---
+
+    @property
+    def alive(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.alive]
+
+    def ready(self) -> None:
+        self.run_until(lambda: all(node.ready for node in self.alive))
+
+    def topic(self, name: str, partitions: int = 1, at: int = 1, replicas: int = 0) -> list[Partition]:
+        """Made through this node, known at every node, and led everywhere."""
+        self.nodes[at].create(name, partitions, replicas=replicas)
+        self.run_until(lambda: all(name in node.topics for node in self.alive))
+        topic = self.nodes[at].topics[name].topic
+        found = [Partition(topic, PartitionIndex(index)) for index in range(partitions)]
+        self.run_until(lambda: all(self.leader(partition) is not None for partition in found))
+        return found
+
+    def leader(self, partition: Partition) -> Node | None:
+        leaders = [node for node in self.alive if node.leads(partition)]
+        return max(leaders, key=lambda node: node.raft.groups[partition].term, default=None)
+
+    def publish(self, partition: Partition, value: bytes) -> int:
+        """Through whoever leads, until it is committed there."""
+        self.run_until(lambda: self.leader(partition) is not None)
+        leader = self.leader(partition)
+        assert leader is not None
+        placed = leader.publish(partition, value)
+        assert isinstance(placed, tuple), placed
+        self.run_until(lambda: leader.commit.get(partition, 0) > placed[1])
+        return placed[0]

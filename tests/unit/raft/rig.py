@@ -1,0 +1,478 @@
+"""Some members of one group on virtual time, joined by a network that may delay, lose, repeat, reorder and part.
+
+Every message crosses its encoding. Observers see each step; they know nothing of how a group works inside beyond its
+role, term, commit offset and log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, Protocol, assert_never
+
+import msgspec
+
+from rostra.errors import RostraError
+from rostra.fabric.api import (
+    Accepted,
+    Append,
+    Arrived,
+    Blocked,
+    Committed,
+    Confirmed,
+    Covered,
+    Drop,
+    Echo,
+    Elsewhere,
+    FabricEffect,
+    HandedOver,
+    Meet,
+    Note,
+    Now,
+    Open,
+    Part,
+    PartitionJoined,
+    PassedOn,
+    Persist,
+    Read,
+    Ready,
+    Refused,
+    Send,
+    Serving,
+    SetTimer,
+    Sync,
+    TopicClosed,
+    TopicOpened,
+    Trim,
+    Truncate,
+)
+from rostra.fabric.raft.group import Group
+from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, unpack_hard
+from rostra.fabric.raft.membership import Change
+from rostra.fabric.raft.messages import Beat, Heartbeat, HeartbeatReply, TimeoutNow
+from rostra.fabric.raft.pairs import Pairs
+from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.decode import Batch
+from rostra.model.encode import encode
+from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
+from rostra.safeguards import ALL_ON, Without
+from tests.unit.raft.medium import Medium
+
+SCRIPTED = RaftSettings(
+    election_timeout_ms_min=10**7, election_timeout_ms_max=10**7 + 1, window_messages=1, read_bytes=1
+)
+"""No election begins by itself, and a follower gets one batch at a time."""
+HERE = Partition(TopicId(7), PartitionIndex(0))
+MS = 1000
+
+
+class Observer(Protocol):
+    def stepped(self, member: Member, effects: list[FabricEffect]) -> None: ...
+
+
+class Network:
+    """What may happen to a message. `blocked` holds ordered pairs (from, to)."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.delay_us = (200, 2_000)
+        self.loss = 0.0
+        self.repeat = 0.0
+        self.blocked: set[tuple[int, int]] = set()
+        self.lost = 0
+        self.repeated = 0
+
+    def split(self, *sides: tuple[int, ...]) -> None:
+        """Only members of the same side hear each other."""
+        side_of = {node: number for number, side in enumerate(sides) for node in side}
+        self.blocked = {(a, b) for a in side_of for b in side_of if side_of[a] != side_of[b]}
+
+    def heal(self) -> None:
+        self.blocked = set()
+        self.loss = self.repeat = 0.0
+
+    def delays(self, sender: int, receiver: int) -> list[int]:
+        if (sender, receiver) in self.blocked or self.random.random() < self.loss:
+            self.lost += 1
+            return []
+        copies = 1
+        if self.random.random() < self.repeat:
+            self.repeated += 1
+            copies = 2
+        return [self.random.randint(*self.delay_us) for _ in range(copies)]
+
+
+class Member:
+    def __init__(self, rig: Rig, node: NodeId, voters: tuple[int, ...]) -> None:
+        self.rig = rig
+        self.node = node
+        self.medium = Medium()
+        self.boot = 0
+        self.alive = False
+        self.effects: list[FabricEffect] = []
+        self.accepted: dict[int, tuple[int, int]] = {}
+        self.refused: list[int] = []
+        self.told: list[tuple[int, int | None]] = []
+        self.sync_us: tuple[int, int] | None = None
+        """How long this member's disk takes, if not as long as everybody's."""
+        self.disk_refuses = False
+        """The writes of the next step that has any fail."""
+        self.writes_refused = 0
+        self._journal_us = 0
+        self.damaged = False
+        self.drops = 0
+        initial = (ConfigAt(0, 0, Config(tuple(NodeId(n) for n in voters))),) if voters else ()
+        self._initial = Hard(configs=initial)
+        self.pairs = Pairs(rig.settings.election_us)
+        self.group: Group = self._make()
+        self._fires_at: int | None = None
+
+    def _make(self) -> Group:
+        packed = self.medium.hard.get(key_of(HERE))
+        return Group(
+            self.node,
+            self.medium.recovered(HERE),
+            unpack_hard(packed) if packed is not None else self._initial,
+            settings=self.rig.settings,
+            random=self.rig.random_of(self.node),
+            next_token=self.rig.next_token,
+            without=self.rig.without,
+        )
+
+    def start(self) -> None:
+        self.boot += 1
+        self.alive = True
+        self.group = self._make()
+        self.group.promotes = self.rig.promotes
+        self._fires_at = None
+        self.pairs = Pairs(self.rig.settings.election_us)
+        self.group.start(self.rig.now)
+        self.step()
+        self.rig.later(self.rig.random.randint(0, self.rig.settings.heartbeat_us), self._guard(self._beat))
+
+    def crash(self) -> int:
+        self.alive = False
+        return self.medium.crash(self.rig.random)
+
+    def _guard(self, action: Callable[..., None], *given: Any) -> Callable[[], None]:
+        """What was under way at a crash does not happen any more."""
+        boot = self.boot
+
+        def run() -> None:
+            if self.alive and self.boot == boot:
+                action(*given)
+
+        return run
+
+    # --- inputs ---
+
+    def propose(self, value: bytes, token: int = 0) -> bool:
+        """Whether it was accepted."""
+        batch = encode([value], timestamp_us=1)
+        self.group.propose(self.rig.now, token, batch)
+        return any(isinstance(effect, Accepted) for effect in self.step())
+
+    def receive(self, sender: NodeId, message: Any, payload: bytes) -> None:
+        group, now = self.group, self.rig.now
+        if isinstance(message, Heartbeat):
+            if self.pairs.heard(sender, message.boot, self.rig.us):
+                group.peer_lost(now, sender)
+            replies = tuple(r for beat in message.beats if (r := group.heard(now, sender, beat)) is not None)
+            self.step()
+            if replies:
+                self.rig.transmit(self, sender, HeartbeatReply(self.boot, replies), b"")
+        elif isinstance(message, HeartbeatReply):
+            for reply in message.beats:
+                group.answered(now, sender, reply)
+            self.step()
+        else:
+            group.receive(now, sender, message, bytearray(payload) if payload else None)
+            self.step()
+
+    def force_election(self) -> None:
+        """As if the leader had asked for it: no question before, and nobody keeps to the old leader."""
+        assert self.group.role is Role.FOLLOWER
+        self.group.receive(self.rig.now, self.node, TimeoutNow(HERE, self.group.term))
+        self.step()
+
+    def change(self, change: Change, node: int) -> RostraError | None:
+        error = self.group.change(self.rig.now, change, NodeId(node))
+        self.step()
+        return error
+
+    def _beat(self) -> None:
+        for peer in self.pairs.fallen_silent(self.rig.us):
+            self.group.peer_lost(self.rig.now, peer)
+        self._send_beats(idle=True)
+        self.rig.later(self.rig.settings.heartbeat_us, self._guard(self._beat))
+
+    def _send_beats(self, idle: bool = False) -> None:
+        beats: dict[NodeId, Beat] = dict(self.group.beats(self.rig.now))
+        self.step()
+        for peer in self.rig.members.values():
+            if peer is not self and (idle or peer.node in beats):
+                said = (beats[peer.node],) if peer.node in beats else ()
+                self.rig.transmit(self, peer.node, Heartbeat(self.boot, said), b"")
+
+    # --- effects ---
+
+    def step(self) -> list[FabricEffect]:
+        effects = self.group.take()
+        self.effects += effects
+        self.carry_out(effects)
+        for observer in self.rig.observers:
+            observer.stepped(self, effects)
+        self.told += self.group.reading.told
+        self.group.reading.told.clear()
+        if self.group.wants_beat:
+            self.group.wants_beat = False
+            self.rig.later(0, self._guard(self._send_beats))
+        self._arm()
+        return effects
+
+    def _arm(self) -> None:
+        at_us = self.group.deadline_us
+        if at_us is not None and at_us != self._fires_at:
+            self._fires_at = at_us
+            self.rig.at(at_us, self._guard(self._fire, at_us))
+
+    def _fire(self, at_us: int) -> None:
+        if self.group.deadline_us == at_us:
+            self._fires_at = None
+            self.group.fire(self.rig.now)
+            self.step()
+
+    def carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
+        rig, medium = self.rig, self.medium
+        refused = False
+        for effect in effects:
+            match effect:
+                case Send():
+                    rig.transmit(self, effect.peer, effect.message, b"".join(effect.payload))
+                case Append():
+                    if self.disk_refuses:
+                        refused = True
+                    else:
+                        medium.append(effect.batch)
+                case Sync():
+                    under_way = [one for one in medium.stored if not one.durable]
+                    ended = self._guard(self._synced, under_way, medium.generation, medium.end, medium.first)
+                    rig.later(rig.random.randint(*(self.sync_us or rig.sync_us)), ended)
+                case Truncate():
+                    medium.truncate(effect.offset, effect.generation)
+                case Trim():
+                    medium.trim(effect.first)
+                case Drop():
+                    medium.empty(0)
+                    self.drops += 1
+                case Open():
+                    medium.empty(effect.first)
+                case Persist():
+                    # A journal is written in order.
+                    self._journal_us = max(self._journal_us, rig.us + rig.random.randint(*rig.sync_us))
+                    rig.at(self._journal_us, self._guard(self._persisted, effect))
+                case Echo():
+                    self.group.echo(rig.now, effect.number)
+                    self.step()
+                case Read():
+                    rig.later(rig.random.randint(50, 500), self._guard(self._read, effect))
+                case Accepted():
+                    self.accepted[effect.token] = (effect.base, effect.last)
+                case Refused():
+                    self.refused.append(effect.token)
+                case Committed() | Serving() | Elsewhere() | Note():
+                    pass
+                case (
+                    SetTimer()
+                    | Blocked()
+                    | Confirmed()
+                    | Covered()
+                    | HandedOver()
+                    | Meet()
+                    | Part()
+                    | PartitionJoined()
+                    | PassedOn()
+                    | Arrived()
+                    | Ready()
+                    | TopicOpened()
+                    | TopicClosed()
+                ):
+                    raise AssertionError(f"a group says no such thing: {effect}")
+                case _:
+                    assert_never(effect)
+        if refused:
+            self.disk_refuses = False
+            self.writes_refused += 1
+            self.group.write_failed(rig.now, medium.end, medium.generation)
+            self.step()
+
+    def _synced(self, under_way: list[Any], generation: int, end: int, first: int) -> None:
+        for one in under_way:
+            one.durable = True
+        # A log that was dropped meanwhile is not the one that was synced.
+        if any(one in self.medium.stored for one in under_way) or first == self.medium.first:
+            self.group.synced(self.rig.now, generation, end)
+            self.step()
+
+    def _persisted(self, effect: Persist) -> None:
+        self.medium.hard[effect.key] = effect.state
+        self.carry_out(effect.then)
+
+    def _read(self, effect: Read) -> None:
+        batches = self.medium.read(effect.offset, effect.end, effect.bytes_max)
+        self.group.read_done(self.rig.now, effect.token, batches)
+        self.step()
+
+    # --- what tests look at ---
+
+    @property
+    def leads(self) -> bool:
+        return self.alive and self.group.role is Role.LEADER
+
+    def values(self) -> list[bytes | None]:
+        batches = [Batch(one.batch) for one in self.medium.stored]
+        return [value for batch in batches if not batch.header.is_control for value in batch.values()]
+
+
+class Rig:
+    def __init__(
+        self,
+        nodes: int = 3,
+        *,
+        seed: int = 0,
+        settings: RaftSettings | None = None,
+        without: Without = ALL_ON,
+        voters: tuple[int, ...] | None = None,
+        start: bool = True,
+    ) -> None:
+        self.random = Random(seed)
+        self.seed = seed
+        self.settings = settings or RaftSettings()
+        self.without = without
+        self.network = Network(self.random)
+        self.sync_us = (300, 3_000)
+        self.sent: Counter[str] = Counter()
+        """Messages by name; heartbeats of groups are counted apart from the pairs'."""
+        self.promotes = True
+        self.us = 0
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        self._token = 0
+        self.observers: list[Observer] = []
+        ids = tuple(range(1, nodes + 1))
+        self.members = {node: Member(self, NodeId(node), voters or ids) for node in ids}
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        for member in self.members.values():
+            member.start()
+
+    @property
+    def now(self) -> Now:
+        return Now(self.us, self.us)
+
+    def random_of(self, node: int) -> Random:
+        return Random(self.random.getrandbits(64) ^ node)
+
+    def next_token(self) -> int:
+        self._token += 2
+        return self._token
+
+    # --- time ---
+
+    def at(self, us: int, action: Callable[[], None]) -> None:
+        self._order += 1
+        heappush(self._events, (max(us, self.us), self._order, action))
+
+    def later(self, us: int, action: Callable[[], None]) -> None:
+        self.at(self.us + us, action)
+
+    def run(self, ms: float) -> None:
+        until = self.us + int(ms * MS)
+        while self._events and self._events[0][0] <= until:
+            self.us, _, action = heappop(self._events)
+            action()
+        self.us = until
+
+    def run_until(self, holds: Callable[[], bool], ms: float = 10_000) -> None:
+        until = self.us + int(ms * MS)
+        while not holds():
+            assert self._events and self._events[0][0] <= until, f"seed {self.seed}: not within {ms} ms"
+            self.us, _, action = heappop(self._events)
+            action()
+
+    # --- the network ---
+
+    def transmit(self, sender: Member, receiver: NodeId, message: object, payload: bytes) -> None:
+        packed = msgspec.msgpack.encode(message)
+        self.sent[type(message).__name__] += 1
+        if isinstance(message, Heartbeat):
+            self.sent["Beat"] += len(message.beats)
+        for delay_us in self.network.delays(sender.node, receiver):
+            self.later(delay_us, lambda: self._arrive(sender.node, receiver, type(message), packed, payload))
+
+    def _arrive(self, sender: NodeId, receiver: NodeId, kind: type, packed: bytes, payload: bytes) -> None:
+        member = self.members.get(receiver)
+        if member is not None and member.alive and (sender, receiver) not in self.network.blocked:
+            member.receive(sender, msgspec.msgpack.decode(packed, type=kind), payload)
+
+    # --- what tests say and ask ---
+
+    def __getitem__(self, node: int) -> Member:
+        return self.members[node]
+
+    def leader(self) -> Member | None:
+        """The leader of the highest term."""
+        leaders = [member for member in self.members.values() if member.leads]
+        return max(leaders, key=lambda member: member.group.term, default=None)
+
+    def elect(self, node: int | None = None) -> Member:
+        """Runs until somebody leads and has committed in its term; a named node is made to, by handing over."""
+        self.run_until(lambda: (leader := self.leader()) is not None and settled(leader))
+        leader = self.leader()
+        assert leader is not None
+        if node is None or leader.node == node:
+            return leader
+        target = self.members[node]
+
+        def handed_over() -> bool:
+            now_leader = self.leader()
+            if target.leads and settled(target):
+                return True
+            if now_leader is not None and now_leader is not target and now_leader.group.transfer_to is None:
+                now_leader.group.transfer(self.now, target.node)
+                now_leader.step()
+            return False
+
+        self.run_until(handed_over)
+        return target
+
+    def make_leader(self, node: int) -> Member:
+        """By force, over and over: for scripts in which no timeout runs out by itself."""
+        member = self.members[node]
+        for _ in range(5):
+            member.force_election()
+            self.run(40)
+            if member.leads:
+                return member
+            # A lost election: it begins anew as a follower.
+            member.crash()
+            member.start()
+        raise AssertionError(f"seed {self.seed}: node {node} is not elected")
+
+    def publish(self, value: bytes) -> tuple[int, int]:
+        """Through the leader, until it is committed there."""
+        leader = self.elect()
+        assert leader.propose(value, token=99)
+        base, last = leader.accepted[99]
+        self.run_until(lambda: leader.group.commit > last)
+        return base, last
+
+
+def settled(member: Member) -> bool:
+    group = member.group
+    return group.copy.term_at(group.commit) == group.term

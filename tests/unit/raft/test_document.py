@@ -1,0 +1,35 @@
+"""The page about this fabric says what the code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rostra.fabric.raft import messages
+from rostra.fabric.raft.messages import PEER_KINDS, PeerMessage
+from rostra.fabric.raft.roles import diagram
+from rostra.safeguards import Safeguard
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "fabrics" / "raft.md").read_text(encoding="utf-8")
+
+
+def test_the_diagram_of_roles_is_made_from_the_table() -> None:
+    assert f"```mermaid\n{diagram()}```" in PAGE
+
+
+def test_every_module_is_named() -> None:
+    package = ROOT / "src" / "rostra" / "fabric" / "raft"
+    unnamed = [path.name for path in package.glob("*.py") if f"`{path.name}`" not in PAGE]
+    assert sorted(unnamed) == ["__init__.py", "settings.py"]
+
+
+def test_every_safeguard_of_this_fabric_is_named() -> None:
+    of_one_node = {Safeguard.DEDUP, Safeguard.SYNC_BEFORE_ACK, Safeguard.CHECKSUM, Safeguard.SEQUENCE}
+    assert all(f"`{safeguard}`" in PAGE for safeguard in Safeguard if safeguard not in of_one_node)
+
+
+def test_every_message_has_a_kind_of_its_own_above_the_clients() -> None:
+    assert len(PEER_KINDS) >= 16 and min(PEER_KINDS) >= 128
+    assert all(issubclass(kind, PeerMessage) and number == kind.kind for number, kind in PEER_KINDS.items())
+    listed = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, PeerMessage)}
+    assert listed == {PeerMessage, *PEER_KINDS.values()}, "none is forgotten, no two share a number"
