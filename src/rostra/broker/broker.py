@@ -163,7 +163,7 @@ class Broker:
             case TimerFired():
                 self._timer(given)
             case Persisted():
-                self._carry_out(given.then)
+                self.carry_out(given.then)
             case PeerReceived() | PeerMet() | PeerLost():
                 self.ask_fabric(given)
             case Boot():
@@ -179,9 +179,9 @@ class Broker:
     # --- the fabric ---
 
     def ask_fabric(self, given: FabricInput) -> None:
-        self._carry_out(self.fabric.step(self.now, given))
+        self.carry_out(self.fabric.step(self.now, given))
 
-    def _carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
+    def carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
         for effect in effects:
             match effect:
                 case Append():
@@ -246,7 +246,7 @@ class Broker:
     def _synced(self, given: Synced) -> None:
         if self.broken is not None:
             return
-        self.ask_fabric(given)
+        self.carry_out(self.fabric.step(self.now, given))
         served = self.catalogue.served(given.partition)
         if served is not None and given.generation == served.generation:
             released = served.durable(given.offset)

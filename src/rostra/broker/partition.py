@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+
+import msgspec
 
 from rostra.broker.api import Conn, RecoveredLog
 from rostra.broker.control import read_checkpoint
@@ -15,7 +16,7 @@ from rostra.model.ids import Partition
 from rostra.wire.messages import Topic
 
 
-class Parked(NamedTuple):
+class Parked(msgspec.Struct, frozen=True, gc=False):
     """A reply that waits until the records up to `last` are safe."""
 
     last: int
@@ -157,11 +158,8 @@ class ServedPartition:
         while len(self.epochs) > 1 and self.epochs[1][1] < first:
             del self.epochs[0]
 
-    def park(self, parked: Parked, waiting: deque[Parked]) -> None:
+    def park_early(self, parked: Parked, waiting: deque[Parked]) -> None:
         """A repeated batch may wait for an earlier place than the last one parked: keep them in order."""
-        if not waiting or waiting[-1].last <= parked.last:
-            waiting.append(parked)
-            return
         ordered = sorted((*waiting, parked), key=lambda other: other.last)
         waiting.clear()
         waiting.extend(ordered)

@@ -199,7 +199,9 @@ class Requests:
             if verdict[0] is Verdict.STORED:
                 self._park(conn, session, served, message, verdict[1], verdict[2])
                 return
-        placed = self._order(served, payload)
+        if served.segment_bytes >= served.segment_bytes_max:
+            self._roll(served)
+        placed = self._propose(served, payload, 0)
         if isinstance(placed, RostraError):
             self._fail(conn, message.request, placed)
         else:
@@ -214,19 +216,17 @@ class Requests:
             return NodeStopping()
         return served.blocked or LimitExceeded("requests_per_connection_max", self._waiting_max)
 
-    def _order(self, served: ServedPartition, batch: bytearray) -> tuple[int, int] | RostraError:
-        """Gives the batch its offsets; begins a new segment before it when the last one is full."""
-        if served.segment_bytes >= served.segment_bytes_max:
-            checkpoint = checkpoint_batch(served.producers.snapshot(), served.epochs, self._broker.now.wall_us)
-            placed = self._propose(served, checkpoint, CHECKPOINT)
-            if isinstance(placed, RostraError):
-                return placed
-        return self._propose(served, batch, 0)
+    def _roll(self, served: ServedPartition) -> None:
+        """The segment is full: begin a new one. If that is refused, so is the batch behind it."""
+        checkpoint = checkpoint_batch(served.producers.snapshot(), served.epochs, self._broker.now.wall_us)
+        self._propose(served, checkpoint, CHECKPOINT)
 
     def _propose(self, served: ServedPartition, batch: bytearray, flags: int) -> tuple[int, int] | RostraError:
+        """Gives the batch its offsets."""
+        broker = self._broker
         self._place = None
-        self._proposed = self._broker.next_token()
-        self._broker.ask_fabric(Propose(self._proposed, served.partition, batch, flags))
+        self._proposed = broker.next_token()
+        broker.carry_out(broker.fabric.step(broker.now, Propose(self._proposed, served.partition, batch, flags)))
         placed: tuple[int, int] | RostraError | None = self._place
         assert placed is not None, "a fabric answers a proposal in the same step"
         return placed
@@ -291,7 +291,11 @@ class Requests:
             self._reply(conn, Published(message.request, base, view))
             return
         session.waiting += 1
-        served.park(Parked(last, conn, message.request, base), waiting)
+        parked = Parked(last, conn, message.request, base)
+        if waiting and waiting[-1].last > last:
+            served.park_early(parked, waiting)
+        else:
+            waiting.append(parked)
 
     # --- subscribing ---
 

@@ -8,7 +8,7 @@ of its own: it sees a batch when it is proposed or received, hands it on in an `
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -24,7 +24,7 @@ COORDINATION = NodeId(0)
 `PeerReceived` and `PeerLost`, under the same faults as any other link. No node has this id."""
 
 
-class Now(NamedTuple):
+class Now(msgspec.Struct, frozen=True, gc=False):
     """The time of a step: monotonic for timers, wall for timestamps."""
 
     mono_us: int

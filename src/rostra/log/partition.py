@@ -106,7 +106,7 @@ class PartitionLog:
         """All of them in one write, or one on either side of a checkpoint, which begins a segment."""
         if self._refusal is not None or self.damage is not None:
             raise self._refusal or self.damage or AssertionError
-        placed = [_PLACED.unpack_from(batch) for batch in batches]
+        placed = list(map(_PLACED.unpack_from, batches))
         end = self.end
         written = 0
         for at, (length, base, _, delta, owner_flags, _, _) in enumerate(placed):
@@ -122,7 +122,7 @@ class PartitionLog:
             self._write(batches, placed)
 
     def _write(self, batches: Sequence[Buffer], placed: list[tuple[int, ...]]) -> None:
-        old = self.active
+        old = self.segments[-1]
         rolls = bool(placed[0][4] & CHECKPOINT and old.bytes)
         try:
             segment = self._new_segment(self.end) if rolls else old

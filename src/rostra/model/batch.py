@@ -205,5 +205,7 @@ def stamp(
         last_offset_delta = count - 1
     assert 0 <= base_offset <= OFFSET_MAX - last_offset_delta - 1
     _OWNER.pack_into(batch, 8, base_offset, owner_epoch, last_offset_delta, owner_flags, 0)
-    _UINT32.pack_into(batch, PLACEMENT_CRC_AT, placement_crc(batch, 0, partition))
+    # `placement_crc` written out: every batch of a node comes by here.
+    crc = crc32c(batch[:PLACEMENT_CRC_AT], crc32c(_PLACE.pack(partition.topic, partition.index)))
+    _UINT32.pack_into(batch, PLACEMENT_CRC_AT, crc32c(batch[BODY_CRC_AT:CHECKED_FROM], crc))
     return base_offset + last_offset_delta

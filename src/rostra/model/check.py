@@ -89,7 +89,10 @@ def check_produced(batch: Buffer, *, limits: BatchLimits, now_us: int) -> Produc
         raise _bad_timestamps(base_us, max_us, now_us, limits)
     if crc != crc32c(memoryview(batch)[CHECKED_FROM:]):
         raise BatchRejected(Reason.BODY_CRC, "the body was damaged on its way; send it again")
-    check_body(batch, size, count, flags, codec, raw_bytes)
+    if flags or codec or raw_bytes != size - HEADER_BYTES:
+        check_body(batch, size, count, flags, codec, raw_bytes)
+    else:
+        _check_plain(batch, size, count)
     return producer, epoch, sequence, count
 
 

@@ -29,11 +29,11 @@ class DiskFile:
         self._descriptor = os.open(path, flags, 0o600)
 
     def size(self) -> int:
-        # Cheaper than fstat, on the way of every append; reads and writes name their positions themselves.
-        return os.lseek(self._descriptor, 0, os.SEEK_END)
+        return os.fstat(self._descriptor).st_size
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        position = self.size()
+        # Cheaper than fstat, on the way of every append; reads and writes name their positions themselves.
+        position = os.lseek(self._descriptor, 0, os.SEEK_END)
         if len(buffers) > BUFFERS_PER_WRITE_MAX:
             rest = iter(buffers)
             while few := list(islice(rest, BUFFERS_PER_WRITE_MAX)):
