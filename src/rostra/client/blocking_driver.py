@@ -157,9 +157,12 @@ class Driver:
 
     def run(self) -> None:
         """Carry out the effects, and those they cause; the application's callbacks come last."""
+        core = self.core
+        if core.idle:
+            return
         callbacks: list[Callable[[], None]] = []
-        while not self.core.idle:
-            for effect in self.core.take():
+        while effects := core.take():
+            for effect in effects:
                 self._carry_out(effect, callbacks)
         for callback in callbacks:
             callback()
@@ -168,6 +171,10 @@ class Driver:
         match effect:
             case Write():
                 self._write(effect)
+            case Deliver():
+                inbox = self.inboxes.get(effect.subscription)
+                if inbox is not None:
+                    inbox.ready.extend(effect.batches)
             case Done():
                 if effect.call in self._answers:
                     self._answers[effect.call] = effect.result
@@ -179,10 +186,6 @@ class Driver:
                 if producer is not None and producer.on_ack is not None:
                     on_ack = producer.on_ack
                     callbacks.append(lambda: on_ack(effect))
-            case Deliver():
-                inbox = self.inboxes.get(effect.subscription)
-                if inbox is not None:
-                    inbox.ready.extend(effect.batches)
             case Finish():
                 inbox = self.inboxes.pop(effect.subscription, None)
                 if inbox is not None:

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from itertools import accumulate, chain
 from struct import Struct, pack
 
+from crc32c import crc32c
+
 from rostra.errors import BatchRejected
 from rostra.model.batch import (
     BODY_CRC_AT,
+    CHECKED_FROM,
     HEADER,
     HEADER_BYTES,
     MAGIC,
@@ -31,6 +34,9 @@ Headers = Sequence[tuple[str, bytes]]
 """The headers of one record, in order; a name may occur twice."""
 
 _UINT32 = Struct("<I")
+_ALONE = Struct(HEADER.format + "ii")
+ALONE_BYTES_MORE_MAX = _ALONE.size + 7
+"""By how much a batch of one plain value is larger than the value."""
 _PADDING = tuple(bytes(-size % 8) for size in range(8))
 
 
@@ -96,6 +102,23 @@ def encode(
         sequence=sequence,
         codec=codec,
     )
+
+
+def encode_alone(value: bytes, *, timestamp_us: int, producer: int, producer_epoch: int, sequence: int) -> bytearray:
+    """What `encode` makes of one plain value. Who publishes one by one waits for every step of this."""
+    size = len(value)
+    body = _ALONE.size - HEADER_BYTES + (size + 7 & ~7)
+    batch = bytearray(HEADER_BYTES + body)
+    _ALONE.pack_into(
+        batch, 0,
+        MAGIC, HEADER_BYTES + body, 0, 0, 0, 0, 0, 0, 0,
+        producer, producer_epoch, sequence, 1, 0, 0, 0,
+        timestamp_us, timestamp_us, body, 0,
+        0, size,
+    )  # fmt: skip
+    batch[_ALONE.size : _ALONE.size + size] = value
+    _UINT32.pack_into(batch, BODY_CRC_AT, crc32c(memoryview(batch)[CHECKED_FROM:]))
+    return batch
 
 
 def assemble(

@@ -159,8 +159,12 @@ class FrameReader(Generic[M]):
             message = self._dialect.decode(kind, meta, stop - middle)
             messages.append((message, bytearray(view[middle:stop]) if stop > middle else None))
             start = stop
-        self._start, self._end = start, end
-        self._tidy(needed, filled)
+        if start == end and not filled and len(view) == BUFFER_BYTES_MIN:
+            # All is parsed and the buffer has its size: nothing to tidy up, as on every quiet link.
+            self._start = self._end = 0
+        else:
+            self._start, self._end = start, end
+            self._tidy(needed, filled)
         return messages
 
     def closed(self) -> None:

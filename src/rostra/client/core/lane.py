@@ -26,7 +26,7 @@ from rostra.errors import (
     UnknownTopic,
 )
 from rostra.model.batch import BODY_CRC_AT, CHECKED_FROM, Reason
-from rostra.model.encode import Headers
+from rostra.model.encode import Headers, encode_alone
 from rostra.model.encode import encode as encode_batch
 from rostra.wire.frames import encode
 from rostra.wire.messages import Publish
@@ -214,6 +214,18 @@ class Lane:
             self._give_up(1, draft.calls, RecordTooLarge(size, bytes_max))
         else:
             self._enqueue(Outgoing(self, batch, count, draft.calls, now_us, producing.next_ordinal()))
+
+    def send_alone(self, now_us: int, value: bytes, call: CallNumber) -> None:
+        """A batch of one value that was never in the open one; the caller has seen that it fits."""
+        producing = self.producing
+        batch = encode_alone(
+            value,
+            timestamp_us=now_us + producing.wall_offset_us,
+            producer=producing.producer,
+            producer_epoch=self.epoch,
+            sequence=self.sequence,
+        )
+        self._enqueue(Outgoing(self, batch, 1, [call], now_us, producing.next_ordinal()))
 
     def _enqueue(self, outgoing: Outgoing) -> None:
         self.producing.closed(outgoing)

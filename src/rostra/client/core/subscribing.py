@@ -18,9 +18,10 @@ from rostra.errors import (
     RostraError,
     UnknownPartition,
 )
-from rostra.model.check import check_stored
-from rostra.model.decode import Batch
+from rostra.model.batch import placement_seed
+from rostra.model.decode import stored_batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.model.layout import CONTROL
 from rostra.wire.frames import Violation
 from rostra.wire.messages import Credit, Push, StartAt, Subscribe, Subscribed, Unsubscribe
 
@@ -53,6 +54,7 @@ class Feed:
         self.number = number
         self.partition = partition
         self.place = Partition(TopicId(subscribing.topic), PartitionIndex(partition))
+        self._seed = placement_seed(subscribing.topic, partition)
         self.state = FeedState.WAITING
         self.next: int | None = None
         self.commit = 0
@@ -134,19 +136,20 @@ class Feed:
         at, end, following = 0, len(payload), self.next
         try:
             while at < end:
-                length = check_stored(payload, at, self.place)
-                batch = Batch(payload, at)
-                at += length
+                batch = stored_batch(payload, at, self.place, self._seed)
                 header = batch.header
+                length, behind = header.length, header.next_offset
+                at += length
                 if header.base_offset > following:
                     # Control batches are pushed too, so nothing explains a gap.
                     gap = f"a push to {self.place} goes on at {header.base_offset}, expected {following}"
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
-                if header.next_offset <= following or batch.is_control or header.owner_flags:
+                if behind <= following or header.flags & CONTROL or header.owner_flags:
                     dropped_bytes += length
                 else:
                     delivered.append(Delivered(subscribing.name, self.partition, batch, following))
-                following = max(following, header.next_offset)
+                if behind > following:
+                    following = behind
         except BatchRejected:
             self._hand_over(delivered)
             subscribing.end(PartitionDamaged(subscribing.name, self.partition, following))
