@@ -140,11 +140,12 @@ class Driver:
             self._lost(reason_of(error))
             return False
         now = now_us()
-        number = self.core.link.number
+        core = self.core
+        number = core.link.number
         for message, payload in messages:
-            self.core.received(now, number, message, payload)
-        if self.core.link.congested and self._socket is not None and not self._socket.congested:
-            self.core.drained(number)
+            core.received(now, number, message, payload)
+        if core.link.congested and self._socket is not None and not self._socket.congested:
+            core.drained(number)
         self.run()
         return bool(messages)
 
@@ -171,10 +172,6 @@ class Driver:
         match effect:
             case Write():
                 self._write(effect)
-            case Deliver():
-                inbox = self.inboxes.get(effect.subscription)
-                if inbox is not None:
-                    inbox.ready.extend(effect.batches)
             case Done():
                 if effect.call in self._answers:
                     self._answers[effect.call] = effect.result
@@ -199,8 +196,9 @@ class Driver:
                 if self._on_event is not None:
                     on_event, event = self._on_event, effect.event
                     callbacks.append(lambda: on_event(event))
-            case Resume() | Refused():
+            case Resume() | Refused() | Deliver():
                 # Whoever waits for room looks for itself; the producer remembers its first error for `flush`.
+                # Batches lie in the inbox that the subscription was given.
                 pass
             case _:
                 assert_never(effect)

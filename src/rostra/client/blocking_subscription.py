@@ -59,11 +59,13 @@ class Subscription:
                     _now_us(), call, self.topic, self._start, self._partition, self._credit_bytes
                 )
                 driver.inboxes[state.number] = self._inbox
+                state.inbox = self._inbox.ready
                 self._state = state
                 try:
                     driver.answer(call)
                 except BaseException:
                     driver.inboxes.pop(state.number, None)
+                    state.inbox = None
                     self._over = True
                     raise
         return self

@@ -15,6 +15,7 @@ from rostra.model import arrow
 from rostra.model.batch import (
     BODY_CRC_AT,
     CHECKED_FROM,
+    HEADER,
     HEADER_BYTES,
     MAGIC,
     PLACEMENT_CRC_AT,
@@ -38,6 +39,8 @@ ARROW_COUNT_MIN = 32
 """Below this many records, setting up Arrow arrays costs more than it saves."""
 
 _CODEC_NONE = int(Codec.NONE)
+_BASE_OFFSET_SAFE = OFFSET_MAX - (1 << 32)
+"""From up to here on, no count and no delta leads beyond the last offset."""
 _TWO_OFFSETS = Struct("<ii")
 _ONE_VALUE_AT = HEADER_BYTES + _TWO_OFFSETS.size
 
@@ -75,25 +78,23 @@ class Batch:
         header: Header | None = None,
     ) -> None:
         """The header is given by whoever has read it already."""
-        whole = memoryview(buffer)
-        present = len(whole) - at
+        present = len(buffer) - at
         if present < HEADER_BYTES:
             raise BatchRejected(Reason.TRUNCATED, f"{present} bytes cannot hold a batch header")
         if header is None:
-            header = read_header(whole, at)
-        if header.magic != MAGIC:
-            raise BatchRejected(Reason.MAGIC, f"begins with {header.magic!r}, not {MAGIC!r}")
-        if header.length < HEADER_BYTES:
-            raise BatchRejected(Reason.LENGTH, f"claims {header.length} bytes, less than a header")
-        if header.length > present:
-            raise BatchRejected(Reason.TRUNCATED, f"{present} of {header.length} bytes present")
-        flags = header.flags
-        if flags & ~KNOWN_FLAGS or flags & (KEYS | KEY_NULLS) == KEY_NULLS:
-            raise BatchRejected(Reason.FLAGS, f"flags {flags:#06x} have no meaning")
-        if header.base_offset + max(header.last_offset_delta, header.count) >= OFFSET_MAX:
-            raise BatchRejected(Reason.OFFSETS, "offsets beyond 63 bits")
+            header = read_header(buffer, at)
+        length, flags = header.length, header.flags
+        if (
+            header.magic != MAGIC
+            or not HEADER_BYTES <= length <= present
+            or flags & ~KNOWN_FLAGS
+            or flags & (KEYS | KEY_NULLS) == KEY_NULLS
+            or header.base_offset > _BASE_OFFSET_SAFE
+        ):
+            _check_header(header, present)
         self.header: Header = header
-        self.buffer = whole[at : at + header.length]
+        whole = memoryview(buffer)
+        self.buffer = whole if length == len(whole) else whole[at : at + length]
         self.raw_body_bytes_max = raw_body_bytes_max
         self._raw: memoryview | None = None
         self._layout: Layout | None = None
@@ -227,10 +228,24 @@ class Batch:
         return arrow.record_batch(raw, layout, self.header, self.offsets)
 
 
+def _check_header(header: Header, present: int) -> None:
+    if header.magic != MAGIC:
+        raise BatchRejected(Reason.MAGIC, f"begins with {header.magic!r}, not {MAGIC!r}")
+    if header.length < HEADER_BYTES:
+        raise BatchRejected(Reason.LENGTH, f"claims {header.length} bytes, less than a header")
+    if header.length > present:
+        raise BatchRejected(Reason.TRUNCATED, f"{present} of {header.length} bytes present")
+    flags = header.flags
+    if flags & ~KNOWN_FLAGS or flags & (KEYS | KEY_NULLS) == KEY_NULLS:
+        raise BatchRejected(Reason.FLAGS, f"flags {flags:#06x} have no meaning")
+    if header.base_offset + max(header.last_offset_delta, header.count) >= OFFSET_MAX:
+        raise BatchRejected(Reason.OFFSETS, "offsets beyond 63 bits")
+
+
 def stored_batch(buffer: bytearray, at: int, partition: Partition, seed: int) -> Batch:
     """The intact batch at `at`: `check_stored` and `Batch` at the price of one header. The seed is the partition's."""
     if len(buffer) - at >= HEADER_BYTES:
-        header = read_header(buffer, at)
+        header = Header(*HEADER.unpack_from(buffer, at))
         placed = crc32c(buffer[at : at + PLACEMENT_CRC_AT], seed)
         if header.placement_crc == crc32c(buffer[at + BODY_CRC_AT : at + CHECKED_FROM], placed):
             batch = Batch(buffer, at, header=header)

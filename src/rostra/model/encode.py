@@ -34,8 +34,11 @@ Headers = Sequence[tuple[str, bytes]]
 """The headers of one record, in order; a name may occur twice."""
 
 _UINT32 = Struct("<I")
-_ALONE = Struct(HEADER.format + "ii")
-ALONE_BYTES_MORE_MAX = _ALONE.size + 7
+_UNPLACED = Struct(f"<4sI{BODY_CRC_AT - 8}xI")
+"""What the producer writes before the part that the body CRC covers; the owner's fields are its own."""
+_ALONE = Struct("<QIIIHBBqqIIii")
+"""The rest of the header, and the two offsets of a single value."""
+ALONE_BYTES_MORE_MAX = CHECKED_FROM + _ALONE.size + 7
 """By how much a batch of one plain value is larger than the value."""
 _PADDING = tuple(bytes(-size % 8) for size in range(8))
 
@@ -104,21 +107,16 @@ def encode(
     )
 
 
-def encode_alone(value: bytes, *, timestamp_us: int, producer: int, producer_epoch: int, sequence: int) -> bytearray:
+def encode_alone(value: bytes, *, timestamp_us: int, producer: int, producer_epoch: int, sequence: int) -> bytes:
     """What `encode` makes of one plain value. Who publishes one by one waits for every step of this."""
     size = len(value)
-    body = _ALONE.size - HEADER_BYTES + (size + 7 & ~7)
-    batch = bytearray(HEADER_BYTES + body)
-    _ALONE.pack_into(
-        batch, 0,
-        MAGIC, HEADER_BYTES + body, 0, 0, 0, 0, 0, 0, 0,
+    fields = _ALONE.pack(
         producer, producer_epoch, sequence, 1, 0, 0, 0,
-        timestamp_us, timestamp_us, body, 0,
+        timestamp_us, timestamp_us, 8 + (size + 7 & ~7), 0,
         0, size,
     )  # fmt: skip
-    batch[_ALONE.size : _ALONE.size + size] = value
-    _UINT32.pack_into(batch, BODY_CRC_AT, crc32c(memoryview(batch)[CHECKED_FROM:]))
-    return batch
+    checked = fields + value + _PADDING[size & 7]
+    return _UNPLACED.pack(MAGIC, CHECKED_FROM + len(checked), crc32c(checked)) + checked
 
 
 def assemble(

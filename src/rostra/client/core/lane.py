@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from rostra.client.core.effects import Ack, Acknowledged, CallNumber, Done, Fail, Refused, Tell, Write
+from rostra.client.core.effects import Ack, Acknowledged, Buffer, CallNumber, Done, Fail, Refused, Tell, Write
 from rostra.client.core.events import MayDuplicate, Resent
 from rostra.client.core.options import EAGER_BATCHES
 from rostra.errors import (
@@ -135,7 +135,7 @@ class Outgoing:
     __slots__ = ("attempts", "batch", "bytes", "calls", "closed_us", "count", "lane", "ordinal", "request", "settled")
 
     def __init__(
-        self, lane: Lane, batch: bytearray, count: int, calls: list[CallNumber] | None, closed_us: int, ordinal: int
+        self, lane: Lane, batch: Buffer, count: int, calls: list[CallNumber] | None, closed_us: int, ordinal: int
     ) -> None:
         self.lane = lane
         self.batch = batch

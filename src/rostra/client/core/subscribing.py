@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from enum import Enum, auto
 from functools import partial
@@ -138,7 +139,7 @@ class Feed:
             while at < end:
                 batch = stored_batch(payload, at, self.place, self._seed)
                 header = batch.header
-                length, behind = header.length, header.next_offset
+                length, behind = header.length, header.base_offset + header.last_offset_delta + 1
                 at += length
                 if header.base_offset > following:
                     # Control batches are pushed too, so nothing explains a gap.
@@ -162,8 +163,11 @@ class Feed:
             self.taken(dropped_bytes)
 
     def _hand_over(self, delivered: list[Delivered]) -> None:
-        if delivered:
-            self.subscribing.link.out.append(Deliver(self.subscribing.number, tuple(delivered)))
+        subscribing = self.subscribing
+        if subscribing.inbox is not None:
+            subscribing.inbox.extend(delivered)
+        elif delivered:
+            subscribing.link.out.append(Deliver(subscribing.number, tuple(delivered)))
 
     def taken(self, size: int) -> None:
         """The application took so many bytes; credit goes back in halves, not per batch."""
@@ -199,6 +203,9 @@ class Subscribing:
         """Whoever waits for the subscription to stand; zero afterwards."""
         self.feeds: dict[int, Feed] = {}
         self.ended = False
+        self.inbox: deque[Delivered] | None = None
+        """Where a driver that waits for this subscription alone wants its batches, instead of being told to `Deliver`.
+        """
 
     def located(self, topic: int, partitions: int, first_number: int) -> None:
         self.topic = topic
