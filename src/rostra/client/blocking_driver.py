@@ -102,7 +102,18 @@ class Driver:
         """Wait for one thing to happen: something received, a timer, the caller's time."""
         with self.lock:
             try:
-                self._step_once(due_us)
+                now = now_us()
+                timer_us = self.core.deadline_us()
+                if timer_us is not None and timer_us <= now:
+                    self._tick()
+                    return
+                wait_us = SLICE_US if timer_us is None else timer_us - now
+                if due_us is not None:
+                    wait_us = min(wait_us, due_us - now)
+                if self._socket is None:
+                    sleep(max(min(wait_us, SLICE_US), 0) / 1_000_000)
+                else:
+                    self.receive(wait_us)
             except Exception:
                 raise
             except BaseException:
@@ -110,26 +121,14 @@ class Driver:
                 self._lost("interrupted")
                 raise
 
-    def _step_once(self, due_us: int | None) -> None:
-        core = self.core
+    def _tick(self) -> None:
+        # First what lies in the socket: a node is not silent if we did not listen.
+        while self.receive(0):
+            pass
         now = now_us()
-        timer_us = core.deadline_us()
-        if timer_us is not None and timer_us <= now:
-            # First what lies in the socket: a node is not silent if we did not listen.
-            while self.receive(0):
-                pass
-            now = now_us()
-            core.set_wall_offset(time_ns() // 1000 - now)
-            core.tick(now)
-            self.run()
-            return
-        wait_us = SLICE_US if timer_us is None else timer_us - now
-        if due_us is not None:
-            wait_us = min(wait_us, due_us - now)
-        if self._socket is None:
-            sleep(max(min(wait_us, SLICE_US), 0) / 1_000_000)
-        else:
-            self.receive(wait_us)
+        self.core.set_wall_offset(time_ns() // 1000 - now)
+        self.core.tick(now)
+        self.run()
 
     def receive(self, wait_us: int) -> bool:
         if self._socket is None:

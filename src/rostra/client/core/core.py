@@ -348,7 +348,8 @@ class Core:
         acks: str = "all",
     ) -> Producing:
         """Done with an `Ack`. The record leaves at once, or with those of the same turn when some are under way."""
-        self._check_open()
+        if self.closed:
+            raise ClientClosed()
         producing = self._producers.publisher(now_us, name, acks)
         plain = key is None and headers is None and timestamp_us is None and partition is None
         if plain and producing.sent_alone(now_us, value, call):

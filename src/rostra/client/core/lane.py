@@ -233,7 +233,8 @@ class Lane:
         self.queue.append(outgoing)
         if self.flowing:
             self._send(outgoing)
-            self._forget_unacknowledged()
+            if not self.producing.answered:
+                self._forget_unacknowledged()
 
     # --- sending -------------------------------------------------------------------------------------
 
