@@ -102,7 +102,18 @@ class Driver:
         """Wait for one thing to happen: something received, a timer, the caller's time."""
         with self.lock:
             try:
-                self._step_once(due_us)
+                now = now_us()
+                timer_us = self.core.deadline_us()
+                if timer_us is not None and timer_us <= now:
+                    self._tick()
+                    return
+                wait_us = SLICE_US if timer_us is None else timer_us - now
+                if due_us is not None:
+                    wait_us = min(wait_us, due_us - now)
+                if self._socket is None:
+                    sleep(max(min(wait_us, SLICE_US), 0) / 1_000_000)
+                else:
+                    self.receive(wait_us)
             except Exception:
                 raise
             except BaseException:
@@ -110,26 +121,14 @@ class Driver:
                 self._lost("interrupted")
                 raise
 
-    def _step_once(self, due_us: int | None) -> None:
-        core = self.core
+    def _tick(self) -> None:
+        # First what lies in the socket: a node is not silent if we did not listen.
+        while self.receive(0):
+            pass
         now = now_us()
-        timer_us = core.deadline_us()
-        if timer_us is not None and timer_us <= now:
-            # First what lies in the socket: a node is not silent if we did not listen.
-            while self.receive(0):
-                pass
-            now = now_us()
-            core.set_wall_offset(time_ns() // 1000 - now)
-            core.tick(now)
-            self.run()
-            return
-        wait_us = SLICE_US if timer_us is None else timer_us - now
-        if due_us is not None:
-            wait_us = min(wait_us, due_us - now)
-        if self._socket is None:
-            sleep(max(min(wait_us, SLICE_US), 0) / 1_000_000)
-        else:
-            self.receive(wait_us)
+        self.core.set_wall_offset(time_ns() // 1000 - now)
+        self.core.tick(now)
+        self.run()
 
     def receive(self, wait_us: int) -> bool:
         if self._socket is None:
@@ -140,11 +139,12 @@ class Driver:
             self._lost(reason_of(error))
             return False
         now = now_us()
-        number = self.core.link.number
+        core = self.core
+        number = core.link.number
         for message, payload in messages:
-            self.core.received(now, number, message, payload)
-        if self.core.link.congested and self._socket is not None and not self._socket.congested:
-            self.core.drained(number)
+            core.received(now, number, message, payload)
+        if core.link.congested and self._socket is not None and not self._socket.congested:
+            core.drained(number)
         self.run()
         return bool(messages)
 
@@ -157,9 +157,12 @@ class Driver:
 
     def run(self) -> None:
         """Carry out the effects, and those they cause; the application's callbacks come last."""
+        core = self.core
+        if core.idle:
+            return
         callbacks: list[Callable[[], None]] = []
-        while not self.core.idle:
-            for effect in self.core.take():
+        while effects := core.take():
+            for effect in effects:
                 self._carry_out(effect, callbacks)
         for callback in callbacks:
             callback()
@@ -179,10 +182,6 @@ class Driver:
                 if producer is not None and producer.on_ack is not None:
                     on_ack = producer.on_ack
                     callbacks.append(lambda: on_ack(effect))
-            case Deliver():
-                inbox = self.inboxes.get(effect.subscription)
-                if inbox is not None:
-                    inbox.ready.extend(effect.batches)
             case Finish():
                 inbox = self.inboxes.pop(effect.subscription, None)
                 if inbox is not None:
@@ -196,8 +195,9 @@ class Driver:
                 if self._on_event is not None:
                     on_event, event = self._on_event, effect.event
                     callbacks.append(lambda: on_event(event))
-            case Resume() | Refused():
+            case Resume() | Refused() | Deliver():
                 # Whoever waits for room looks for itself; the producer remembers its first error for `flush`.
+                # Batches lie in the inbox that the subscription was given.
                 pass
             case _:
                 assert_never(effect)

@@ -59,11 +59,13 @@ class Subscription:
                     _now_us(), call, self.topic, self._start, self._partition, self._credit_bytes
                 )
                 driver.inboxes[state.number] = self._inbox
+                state.inbox = self._inbox.ready
                 self._state = state
                 try:
                     driver.answer(call)
                 except BaseException:
                     driver.inboxes.pop(state.number, None)
+                    state.inbox = None
                     self._over = True
                     raise
         return self
@@ -131,25 +133,29 @@ class Subscription:
             positions[partition] = delivered.next_offset
 
     def _next(self, timeout: float | None) -> Delivered | None:
-        self.open()
+        state = self._state
+        if state is None:
+            state = self.open()._state
+            assert state is not None
         driver = self._driver
+        ready = self._inbox.ready
         due_us = None if timeout is None else _now_us() + int(timeout * 1_000_000)
-        while not self._inbox.ready:
+        while not ready:
             if self._over or self._ended():
                 return None
             now = _now_us()
             if due_us is not None and now >= due_us:
                 # What lies in the socket already is not late.
                 driver.step(now)
-                if not self._inbox.ready:
+                if not ready:
                     return None
             else:
                 driver.step(due_us)
         with driver.lock:
-            delivered = self._inbox.ready.popleft()
-            assert self._state is not None
-            driver.core.taken(self._state, delivered.partition, delivered.bytes)
-            driver.run()
+            delivered = ready.popleft()
+            state.taken(delivered.partition, delivered.bytes)
+            if not driver.core.idle:
+                driver.run()
         return delivered
 
     def _ended(self) -> bool:

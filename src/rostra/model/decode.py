@@ -4,25 +4,30 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise, repeat
 from operator import lt
-from struct import unpack
+from struct import Struct, unpack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from crc32c import crc32c
 
 from rostra.errors import BatchRejected
 from rostra.model import arrow
 from rostra.model.batch import (
+    BODY_CRC_AT,
+    CHECKED_FROM,
+    HEADER,
     HEADER_BYTES,
     MAGIC,
+    PLACEMENT_CRC_AT,
     Buffer,
     Codec,
     Header,
     Reason,
     read_header,
 )
-from rostra.model.check import KNOWN_FLAGS, RAW_BODY_BYTES_MAX
+from rostra.model.check import KNOWN_FLAGS, RAW_BODY_BYTES_MAX, check_stored
 from rostra.model.codec import inflate
-from rostra.model.ids import OFFSET_MAX, Offset
+from rostra.model.ids import OFFSET_MAX, Offset, Partition
 from rostra.model.layout import CONTROL, KEY_NULLS, KEYS, Column, Layout, lay_out
 
 if TYPE_CHECKING:
@@ -34,6 +39,10 @@ ARROW_COUNT_MIN = 32
 """Below this many records, setting up Arrow arrays costs more than it saves."""
 
 _CODEC_NONE = int(Codec.NONE)
+_BASE_OFFSET_SAFE = OFFSET_MAX - (1 << 32)
+"""From up to here on, no count and no delta leads beyond the last offset."""
+_TWO_OFFSETS = Struct("<ii")
+_ONE_VALUE_AT = HEADER_BYTES + _TWO_OFFSETS.size
 
 # Casting a memoryview reads numbers in the order of the machine, and Arrow lies over them as they are.
 assert sys.byteorder == "little", "a batch is little-endian, and so must be the machine that decodes it"
@@ -60,25 +69,32 @@ class Batch:
 
     __slots__ = ("_layout", "_raw", "buffer", "header", "raw_body_bytes_max")
 
-    def __init__(self, buffer: Buffer, at: int = 0, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX) -> None:
-        whole = memoryview(buffer)
-        present = len(whole) - at
+    def __init__(
+        self,
+        buffer: Buffer,
+        at: int = 0,
+        *,
+        raw_body_bytes_max: int = RAW_BODY_BYTES_MAX,
+        header: Header | None = None,
+    ) -> None:
+        """The header is given by whoever has read it already."""
+        present = len(buffer) - at
         if present < HEADER_BYTES:
             raise BatchRejected(Reason.TRUNCATED, f"{present} bytes cannot hold a batch header")
-        header = read_header(whole, at)
-        if header.magic != MAGIC:
-            raise BatchRejected(Reason.MAGIC, f"begins with {header.magic!r}, not {MAGIC!r}")
-        if header.length < HEADER_BYTES:
-            raise BatchRejected(Reason.LENGTH, f"claims {header.length} bytes, less than a header")
-        if header.length > present:
-            raise BatchRejected(Reason.TRUNCATED, f"{present} of {header.length} bytes present")
-        flags = header.flags
-        if flags & ~KNOWN_FLAGS or flags & (KEYS | KEY_NULLS) == KEY_NULLS:
-            raise BatchRejected(Reason.FLAGS, f"flags {flags:#06x} have no meaning")
-        if header.base_offset + max(header.last_offset_delta, header.count) >= OFFSET_MAX:
-            raise BatchRejected(Reason.OFFSETS, "offsets beyond 63 bits")
+        if header is None:
+            header = read_header(buffer, at)
+        length, flags = header.length, header.flags
+        if (
+            header.magic != MAGIC
+            or not HEADER_BYTES <= length <= present
+            or flags & ~KNOWN_FLAGS
+            or flags & (KEYS | KEY_NULLS) == KEY_NULLS
+            or header.base_offset > _BASE_OFFSET_SAFE
+        ):
+            _check_header(header, present)
         self.header: Header = header
-        self.buffer = whole[at : at + header.length]
+        whole = memoryview(buffer)
+        self.buffer = whole if length == len(whole) else whole[at : at + length]
         self.raw_body_bytes_max = raw_body_bytes_max
         self._raw: memoryview | None = None
         self._layout: Layout | None = None
@@ -130,6 +146,14 @@ class Batch:
         return memoryview(inflate(header.codec, compressed, header.raw_body_bytes))
 
     def values(self) -> list[bytes | None]:
+        header = self.header
+        if header.count == 1 and not header.flags and header.codec == _CODEC_NONE:
+            # Records that come one by one are waited for: laying out the body would be half of their way.
+            end = header.length
+            if header.raw_body_bytes == end - HEADER_BYTES and end >= _ONE_VALUE_AT:
+                first, size = _TWO_OFFSETS.unpack_from(self.buffer, HEADER_BYTES)
+                if first == 0 <= size and _ONE_VALUE_AT + (size + 7 & ~7) == end:
+                    return [bytes(self.buffer[_ONE_VALUE_AT : _ONE_VALUE_AT + size])]
         raw, layout = self.body()
         return self._strings(raw, layout.values)
 
@@ -202,6 +226,34 @@ class Batch:
         """
         raw, layout = self.body()
         return arrow.record_batch(raw, layout, self.header, self.offsets)
+
+
+def _check_header(header: Header, present: int) -> None:
+    if header.magic != MAGIC:
+        raise BatchRejected(Reason.MAGIC, f"begins with {header.magic!r}, not {MAGIC!r}")
+    if header.length < HEADER_BYTES:
+        raise BatchRejected(Reason.LENGTH, f"claims {header.length} bytes, less than a header")
+    if header.length > present:
+        raise BatchRejected(Reason.TRUNCATED, f"{present} of {header.length} bytes present")
+    flags = header.flags
+    if flags & ~KNOWN_FLAGS or flags & (KEYS | KEY_NULLS) == KEY_NULLS:
+        raise BatchRejected(Reason.FLAGS, f"flags {flags:#06x} have no meaning")
+    if header.base_offset + max(header.last_offset_delta, header.count) >= OFFSET_MAX:
+        raise BatchRejected(Reason.OFFSETS, "offsets beyond 63 bits")
+
+
+def stored_batch(buffer: bytearray, at: int, partition: Partition, seed: int) -> Batch:
+    """The intact batch at `at`: `check_stored` and `Batch` at the price of one header. The seed is the partition's."""
+    if len(buffer) - at >= HEADER_BYTES:
+        header = Header(*HEADER.unpack_from(buffer, at))
+        placed = crc32c(buffer[at : at + PLACEMENT_CRC_AT], seed)
+        if header.placement_crc == crc32c(buffer[at + BODY_CRC_AT : at + CHECKED_FROM], placed):
+            batch = Batch(buffer, at, header=header)
+            if header.body_crc == crc32c(batch.buffer[CHECKED_FROM:]):
+                return batch
+    # Something is wrong with it, and this knows what.
+    check_stored(buffer, at, partition)
+    raise AssertionError("a batch is intact for one check and not for the other")
 
 
 def rising(raw: memoryview, at: int, count: int) -> list[int]:

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from itertools import accumulate, chain
 from struct import Struct, pack
 
+from crc32c import crc32c
+
 from rostra.errors import BatchRejected
 from rostra.model.batch import (
     BODY_CRC_AT,
+    CHECKED_FROM,
     HEADER,
     HEADER_BYTES,
     MAGIC,
@@ -31,6 +34,12 @@ Headers = Sequence[tuple[str, bytes]]
 """The headers of one record, in order; a name may occur twice."""
 
 _UINT32 = Struct("<I")
+_UNPLACED = Struct(f"<4sI{BODY_CRC_AT - 8}xI")
+"""What the producer writes before the part that the body CRC covers; the owner's fields are its own."""
+_ALONE = Struct("<QIIIHBBqqIIii")
+"""The rest of the header, and the two offsets of a single value."""
+ALONE_BYTES_MORE_MAX = CHECKED_FROM + _ALONE.size + 7
+"""By how much a batch of one plain value is larger than the value."""
 _PADDING = tuple(bytes(-size % 8) for size in range(8))
 
 
@@ -96,6 +105,18 @@ def encode(
         sequence=sequence,
         codec=codec,
     )
+
+
+def encode_alone(value: bytes, *, timestamp_us: int, producer: int, producer_epoch: int, sequence: int) -> bytes:
+    """What `encode` makes of one plain value. Who publishes one by one waits for every step of this."""
+    size = len(value)
+    fields = _ALONE.pack(
+        producer, producer_epoch, sequence, 1, 0, 0, 0,
+        timestamp_us, timestamp_us, 8 + (size + 7 & ~7), 0,
+        0, size,
+    )  # fmt: skip
+    checked = fields + value + _PADDING[size & 7]
+    return _UNPLACED.pack(MAGIC, CHECKED_FROM + len(checked), crc32c(checked)) + checked
 
 
 def assemble(

@@ -78,6 +78,46 @@ def test_publishing_tells_where_the_record_is_stored() -> None:
     assert play.results[second] == Ack("t", 0, 1)
 
 
+def test_records_published_one_by_one_take_turns_under_numbers_without_gap() -> None:
+    play = connected(partitions=2)
+    calls = []
+    for n in range(6):
+        calls.append(publish(play, b"%d" % n))
+        play.settle()
+    assert [play.results[call] for call in calls] == [Ack("t", n % 2, n // 2) for n in range(6)]
+    assert [play.node.log("t", p).values() for p in range(2)] == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
+
+
+@pytest.mark.requirement("CM-5")
+def test_a_record_published_alone_is_sent_again_under_its_number_and_stored_once() -> None:
+    play = connected()
+    publish(play, b"first")
+    play.settle()
+    call = publish(play, b"second")
+    before = [producer_stamp(payload) for _, payload in play.towards_node if payload]
+    play.node_hears(1)
+    play.lose()
+    play.come_back()
+    play.settle()
+    assert [stamp[1:] for stamp in before] == [(0, 1, 1)]
+    assert play.results[call] == Ack("t", 0, 1)
+    assert play.node.log("t").values() == [b"first", b"second"]
+    assert [event for event in play.events if isinstance(event, Resent)] == [Resent("t", 0, 1, 1)]
+
+
+def test_a_record_published_alone_over_the_limit_of_the_node_fails_and_the_next_does_not() -> None:
+    play = connected()
+    play.node.batch_bytes_max = 50_000
+    play.lose()
+    play.come_back()
+    publish(play, b"first")
+    play.settle()
+    too_large, next_one = publish(play, bytes(50_000)), publish(play, bytes(49_000))
+    play.settle()
+    assert isinstance(play.errors[too_large], RecordTooLarge)
+    assert play.results[next_one] == Ack("t", 0, 1)
+
+
 def test_an_unknown_topic_is_looked_up_once_and_created_when_allowed() -> None:
     play = Play()
     play.connect()

@@ -27,11 +27,13 @@ from rostra.model.batch import (
     stamp,
 )
 from rostra.model.check import BatchLimits, check_produced, check_stored
+from rostra.model.decode import stored_batch
 from rostra.model.encode import encode
 from tests.unit.model.batches import ELSEWHERE, HERE, Sample, samples
 
 NOW_US = 4 * 10**15
 LIMITS = BatchLimits()
+SEED = placement_seed(HERE.topic, HERE.index)
 
 
 def resealed(batch: bytearray) -> bytearray:
@@ -181,6 +183,7 @@ def test_a_flipped_bit_anywhere_is_detected(sample: Sample, choices: st.DataObje
     for rest in (b"", bytes(Sample([b"next"]).stamped()) * 3):
         reason = reason_of(check_stored, bytes(batch) + rest, 0, HERE)
         assert reason in (Reason.MAGIC, Reason.PLACEMENT_CRC, Reason.BODY_CRC)
+        reason_of(stored_batch, batch + rest, 0, HERE, SEED)
 
 
 def test_every_single_bit_of_a_batch_is_covered() -> None:
@@ -188,8 +191,10 @@ def test_every_single_bit_of_a_batch_is_covered() -> None:
     for place in range(8 * len(batch)):
         batch[place // 8] ^= 1 << place % 8
         reason_of(check_stored, batch, 0, HERE)
+        reason_of(stored_batch, batch, 0, HERE, SEED)
         batch[place // 8] ^= 1 << place % 8
     assert check_stored(batch, 0, HERE) == len(batch)
+    assert stored_batch(batch, 0, HERE, SEED).values() == [b"value"]
 
 
 @given(samples(records_max=10))
@@ -197,6 +202,7 @@ def test_a_batch_cut_short_at_any_byte_is_truncated_not_damaged(sample: Sample) 
     batch = bytes(sample.stamped())
     for size in range(len(batch)):
         assert reason_of(check_stored, batch[:size], 0, HERE) == Reason.TRUNCATED
+        assert reason_of(stored_batch, bytearray(batch[:size]), 0, HERE, SEED) == Reason.TRUNCATED
 
 
 @given(samples())

@@ -97,6 +97,25 @@ def test_offsets_that_fall_are_refused(count: int, offset: int) -> None:
         assert outcome(batch) == "rejected"
 
 
+@given(first=st.integers(-1, 1), last=st.integers(-8, 40), size=st.integers(0, 24), cut=st.integers(0, 16))
+def test_a_value_alone_is_refused_or_decoded_as_its_body_is_laid_out(
+    first: int, last: int, size: int, cut: int
+) -> None:
+    batch = encode([bytes(range(size))], timestamp_us=1)
+    pack_into("<ii", batch, HEADER_BYTES, first, last)
+    del batch[max(len(batch) - cut, HEADER_BYTES) :]
+    pack_into("<I", batch, 4, len(batch))
+    pack_into("<I", batch, 80, len(batch) - HEADER_BYTES)
+    try:
+        _, layout = Batch(batch).body()
+    except BatchRejected:
+        with pytest.raises(BatchRejected):
+            Batch(batch).values()
+    else:
+        at = layout.values.bytes_at
+        assert Batch(batch).values() == [bytes(batch[at : at + last])]
+
+
 @pytest.mark.usefixtures("pyarrow_or_not")
 @pytest.mark.parametrize("deltas", [[0, 0], [5, 3], [1, 11], [-1, 3]])
 def test_offset_deltas_that_do_not_rise_are_refused(deltas: list[int]) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rostra.model.arrow import encode_arrow
 from rostra.model.batch import Codec, Flag, read_header, stamp
 from rostra.model.decode import ARROW_COUNT_MIN, Batch, Record, iterate
-from rostra.model.encode import BatchBuilder, encode
-from tests.unit.model.batches import HERE, Sample, samples
+from rostra.model.encode import ALONE_BYTES_MORE_MAX, BatchBuilder, encode, encode_alone
+from tests.unit.model.batches import HERE, Sample, moments_us, samples
 
 
 @pytest.fixture(params=["pyarrow", "plain"])
@@ -86,6 +86,24 @@ def test_one_by_one_gives_the_bytes_of_the_bulk_encoder(sample: Sample) -> None:
     assert built == sample.encoded()
     assert len(built) <= estimate
     assert len(builder) == 0
+
+
+@given(
+    value=st.binary(max_size=300),
+    timestamp_us=moments_us,
+    producer=st.integers(0, (1 << 63) - 1),
+    epoch=st.integers(0, (1 << 32) - 1),
+    sequence=st.integers(0, (1 << 32) - 1),
+)
+def test_a_value_alone_gives_the_bytes_of_the_bulk_encoder(
+    value: bytes, timestamp_us: int, producer: int, epoch: int, sequence: int
+) -> None:
+    alone = encode_alone(value, timestamp_us=timestamp_us, producer=producer, producer_epoch=epoch, sequence=sequence)
+    assert alone == encode(
+        [value], timestamp_us=timestamp_us, producer=producer, producer_epoch=epoch, sequence=sequence
+    )
+    assert len(alone) <= len(value) + ALONE_BYTES_MORE_MAX
+    assert Batch(alone).values() == [value]
 
 
 @given(samples(), st.data())

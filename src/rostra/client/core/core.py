@@ -180,11 +180,12 @@ class Core:
     # --- messages ------------------------------------------------------------------------------------
 
     def received(self, now_us: int, link: LinkNumber, message: NodeMessage, payload: bytearray | None) -> None:
-        if link != self.link.number or self.link.state not in (State.GREETING, State.UP):
+        here = self.link
+        if link != here.number or not (here.up or here.state is State.GREETING):
             return
-        self.link.heard()
+        here.heard()
         try:
-            if self.link.up:
+            if here.up:
                 self._received(now_us, message, payload)
             else:
                 self._greeted(now_us, message)
@@ -347,8 +348,12 @@ class Core:
         acks: str = "all",
     ) -> Producing:
         """Done with an `Ack`. The record leaves at once, or with those of the same turn when some are under way."""
-        self._check_open()
+        if self.closed:
+            raise ClientClosed()
         producing = self._producers.publisher(now_us, name, acks)
+        plain = key is None and headers is None and timestamp_us is None and partition is None
+        if plain and producing.sent_alone(now_us, value, call):
+            return producing
         producing.add(now_us, value, key, headers, timestamp_us, partition, call)
         if not producing.unacknowledged_batches:
             producing.turn(now_us)

@@ -19,15 +19,18 @@ class Delivered:
     ...     total += sum(map(len, batch.values()))
     """
 
-    __slots__ = ("_batch", "_skipped", "bytes", "partition", "topic")
+    __slots__ = ("_batch", "_skipped", "bytes", "next_offset", "partition", "topic")
 
     def __init__(self, topic: str, partition: int, batch: Batch, first: int) -> None:
+        header = batch.header
         self.topic = topic
         self.partition = partition
+        self.next_offset: int = header.base_offset + header.last_offset_delta + 1
+        """The offset behind the last record."""
+        self.bytes = header.length
         self._batch = batch
-        self.bytes = batch.header.length
         # A subscription may begin inside a batch; what lies before is nobody's business.
-        self._skipped = 0 if first <= batch.header.base_offset else bisect_left(batch.offsets(), first)
+        self._skipped = 0 if first <= header.base_offset else bisect_left(batch.offsets(), first)
 
     def __len__(self) -> int:
         return self._batch.header.count - self._skipped
@@ -39,11 +42,6 @@ class Delivered:
     @property
     def first_offset(self) -> int:
         return self._batch.offsets()[self._skipped] if self._skipped else self._batch.header.base_offset
-
-    @property
-    def next_offset(self) -> int:
-        """The offset behind the last record."""
-        return self._batch.header.next_offset
 
     def values(self) -> list[bytes | None]:
         values = self._batch.values()

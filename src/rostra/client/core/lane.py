@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from rostra.client.core.effects import Ack, Acknowledged, CallNumber, Done, Fail, Refused, Tell, Write
+from rostra.client.core.effects import Ack, Acknowledged, Buffer, CallNumber, Done, Fail, Refused, Tell, Write
 from rostra.client.core.events import MayDuplicate, Resent
 from rostra.client.core.options import EAGER_BATCHES
 from rostra.errors import (
@@ -26,7 +26,7 @@ from rostra.errors import (
     UnknownTopic,
 )
 from rostra.model.batch import BODY_CRC_AT, CHECKED_FROM, Reason
-from rostra.model.encode import Headers
+from rostra.model.encode import Headers, encode_alone
 from rostra.model.encode import encode as encode_batch
 from rostra.wire.frames import encode
 from rostra.wire.messages import Publish
@@ -135,7 +135,7 @@ class Outgoing:
     __slots__ = ("attempts", "batch", "bytes", "calls", "closed_us", "count", "lane", "ordinal", "request", "settled")
 
     def __init__(
-        self, lane: Lane, batch: bytearray, count: int, calls: list[CallNumber] | None, closed_us: int, ordinal: int
+        self, lane: Lane, batch: Buffer, count: int, calls: list[CallNumber] | None, closed_us: int, ordinal: int
     ) -> None:
         self.lane = lane
         self.batch = batch
@@ -215,13 +215,26 @@ class Lane:
         else:
             self._enqueue(Outgoing(self, batch, count, draft.calls, now_us, producing.next_ordinal()))
 
+    def send_alone(self, now_us: int, value: bytes, call: CallNumber) -> None:
+        """A batch of one value that was never in the open one; the caller has seen that it fits."""
+        producing = self.producing
+        batch = encode_alone(
+            value,
+            timestamp_us=now_us + producing.wall_offset_us,
+            producer=producing.producer,
+            producer_epoch=self.epoch,
+            sequence=self.sequence,
+        )
+        self._enqueue(Outgoing(self, batch, 1, [call], now_us, producing.next_ordinal()))
+
     def _enqueue(self, outgoing: Outgoing) -> None:
         self.producing.closed(outgoing)
         self.sequence = (self.sequence + outgoing.count) % SEQUENCES
         self.queue.append(outgoing)
         if self.flowing:
             self._send(outgoing)
-            self._forget_unacknowledged()
+            if not self.producing.answered:
+                self._forget_unacknowledged()
 
     # --- sending -------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from enum import Enum, auto
 from functools import partial
@@ -18,9 +19,10 @@ from rostra.errors import (
     RostraError,
     UnknownPartition,
 )
-from rostra.model.check import check_stored
-from rostra.model.decode import Batch
+from rostra.model.batch import placement_seed
+from rostra.model.decode import stored_batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.model.layout import CONTROL
 from rostra.wire.frames import Violation
 from rostra.wire.messages import Credit, Push, StartAt, Subscribe, Subscribed, Unsubscribe
 
@@ -53,6 +55,7 @@ class Feed:
         self.number = number
         self.partition = partition
         self.place = Partition(TopicId(subscribing.topic), PartitionIndex(partition))
+        self._seed = placement_seed(subscribing.topic, partition)
         self.state = FeedState.WAITING
         self.next: int | None = None
         self.commit = 0
@@ -134,19 +137,20 @@ class Feed:
         at, end, following = 0, len(payload), self.next
         try:
             while at < end:
-                length = check_stored(payload, at, self.place)
-                batch = Batch(payload, at)
-                at += length
+                batch = stored_batch(payload, at, self.place, self._seed)
                 header = batch.header
+                length, behind = header.length, header.base_offset + header.last_offset_delta + 1
+                at += length
                 if header.base_offset > following:
                     # Control batches are pushed too, so nothing explains a gap.
                     gap = f"a push to {self.place} goes on at {header.base_offset}, expected {following}"
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
-                if header.next_offset <= following or batch.is_control or header.owner_flags:
+                if behind <= following or header.flags & CONTROL or header.owner_flags:
                     dropped_bytes += length
                 else:
                     delivered.append(Delivered(subscribing.name, self.partition, batch, following))
-                following = max(following, header.next_offset)
+                if behind > following:
+                    following = behind
         except BatchRejected:
             self._hand_over(delivered)
             subscribing.end(PartitionDamaged(subscribing.name, self.partition, following))
@@ -159,8 +163,11 @@ class Feed:
             self.taken(dropped_bytes)
 
     def _hand_over(self, delivered: list[Delivered]) -> None:
-        if delivered:
-            self.subscribing.link.out.append(Deliver(self.subscribing.number, tuple(delivered)))
+        subscribing = self.subscribing
+        if subscribing.inbox is not None:
+            subscribing.inbox.extend(delivered)
+        elif delivered:
+            subscribing.link.out.append(Deliver(subscribing.number, tuple(delivered)))
 
     def taken(self, size: int) -> None:
         """The application took so many bytes; credit goes back in halves, not per batch."""
@@ -196,6 +203,9 @@ class Subscribing:
         """Whoever waits for the subscription to stand; zero afterwards."""
         self.feeds: dict[int, Feed] = {}
         self.ended = False
+        self.inbox: deque[Delivered] | None = None
+        """Where a driver that waits for this subscription alone wants its batches, instead of being told to `Deliver`.
+        """
 
     def located(self, topic: int, partitions: int, first_number: int) -> None:
         self.topic = topic
