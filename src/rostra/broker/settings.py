@@ -34,7 +34,7 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     """About how much goes into one push frame."""
     burst_bytes_max: int = 2 << 20
     """About how much is pushed to a connection before its send buffer must have taken it."""
-    read_bytes_max: int = 256 << 10
+    read_bytes_max: int = 1 << 20
     """About how much a subscriber that fell behind is read from disk at a time."""
     reads_per_connection_max: int = 4
     """Further subscriptions of the connection wait their turn."""
