@@ -42,5 +42,8 @@ class Safeguard(StrEnum):
     """Membership changes only when the last change, and an entry of the leader's own term, are committed."""
 
 
+OF_ONE_NODE = (Safeguard.DEDUP, Safeguard.SYNC_BEFORE_ACK, Safeguard.CHECKSUM, Safeguard.SEQUENCE)
+"""Those that act on a node that stands alone; the others need peers."""
+
 Without = frozenset[Safeguard]
 ALL_ON: Without = frozenset()

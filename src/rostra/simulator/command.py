@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from rostra.errors import InvalidSetting
-from rostra.safeguards import Safeguard, Without
+from rostra.safeguards import OF_ONE_NODE, Safeguard, Without
 from rostra.simulator.runner import EVERY_FAULT_FROM_SEEDS, Summary, run_seeds
 from rostra.simulator.seed import SeedResult, run_seed
 
@@ -89,7 +89,7 @@ def parse_seeds(written: str) -> range:
 
 
 def parse_without(names: list[str]) -> Without:
-    known = [safeguard.value for safeguard in Safeguard]
+    known = [safeguard.value for safeguard in OF_ONE_NODE]
     for name in names:
         if name not in known:
             raise InvalidSetting("without", f"{name!r} is none of {', '.join(known)}")

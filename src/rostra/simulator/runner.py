@@ -112,9 +112,11 @@ def _results(seeds: Sequence[int], workers: int, without: Without) -> Iterator[S
             for task in finished:
                 yield from task.result()
             if interrupted.is_set():
-                pool.shutdown(wait=False, cancel_futures=True)
+                for task in running:
+                    task.cancel()
                 for worker in set(active_children()) - others:
                     worker.kill()
+                # Leaving the pool waits for its own thread, which sees that the workers are gone and ends.
                 raise KeyboardInterrupt
 
 
