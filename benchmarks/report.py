@@ -21,7 +21,7 @@ TARGET_COLUMNS = ("target", "promised", "measured", "95 % interval", "", "remark
 INTRODUCTION = """\
 # Results
 
-Written by `make bench`; not edited by hand. A rate is records received, divided by the time from
+Written by `make bench`, but for the section on the soak. A rate is records received, divided by the time from
 the first publish to the last receive; records are distinct, and every subscriber's are compared
 with what was published, in content and order. Publisher, subscribers and servers are separate
 processes on one machine, connected by loopback. Trials of ours and of the peer alternate, and a
