@@ -48,6 +48,14 @@ def serve(
     stop_deadline: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long a graceful stop may take.", show_default="10s")
     ] = None,
+    busy_poll: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Look for more without sleeping for so long after bytes came in: lower delay for a core's time.",
+            show_default="0ms",
+        ),
+    ] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A bound of the node; `rostra config` lists them. Repeatable."),
@@ -66,6 +74,7 @@ def serve(
         "metrics": metrics,
         "log_level": log_level,
         "stop_deadline_ms": stop_deadline,
+        "busy_poll_ms": busy_poll,
         **_limits(limit or []),
     }
     configuration = begin(context, flags, config=config).configuration
@@ -100,5 +109,6 @@ def node_settings(configuration: Configuration) -> NodeSettings:
         fsync="commit" if configuration.text("fsync") == "commit" else "never",
         metrics="" if metrics == "off" else metrics,
         stop_deadline_ms=configuration.number("stop_deadline_ms"),
+        busy_poll_ms=configuration.number("busy_poll_ms"),
         broker=msgspec.convert(limits, BrokerSettings),
     )

@@ -140,6 +140,7 @@ SERVE = (
     Setting("serve", "metrics", "off", listen_address_or_off, "address of the Prometheus metrics, or off"),
     Setting("serve", "log_level", "info", choice("debug", "info", "warning", "error"), "least severe log line shown"),
     Setting("serve", "stop_deadline_ms", 10_000, duration_ms, "how long a graceful stop may take"),
+    Setting("serve", "busy_poll_ms", 0, duration_ms, "how long to look for more before sleeping"),
 )
 SETTINGS: tuple[Setting, ...] = (*CLIENT, *SERVE, *_limits())
 BY_NAME = {setting.name: setting for setting in SETTINGS}

@@ -223,6 +223,7 @@ def connect(
     delivery_timeout_ms: int = 120_000,
     backoff_ms: int = 50,
     backoff_ms_max: int = 2_000,
+    busy_poll_ms: int = 0,
     on_event: Callable[[ClientEvent], None] | None = None,
 ) -> Connecting:
     """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400.
@@ -239,5 +240,6 @@ def connect(
         delivery_timeout_ms,
         backoff_ms,
         backoff_ms_max,
+        busy_poll_ms,
     )
     return Connecting(Driver(options, on_event))

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, cast
 
+from rostra.busy import BusyPoll
 from rostra.errors import PeerViolation
 from rostra.wire.frames import FROM_NODE, FrameReader
 from rostra.wire.messages import NodeMessage
@@ -25,6 +26,7 @@ class Connection(asyncio.BufferedProtocol):
         self._driver = driver
         self._number = number
         self._reader: FrameReader[NodeMessage] = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+        self._busy = BusyPoll(asyncio.get_running_loop(), driver.core.options.busy_poll_ms)
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -48,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if messages:
             self._driver.received(self._number, messages)
+        self._busy.stir()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._driver.lost(self._number, str(exc) if exc else "closed by the node")

@@ -220,7 +220,7 @@ class Driver:
         due_us = self.core.deadline_us()
         timeout_s = 0.001 if due_us is None else max((due_us - now_us()) / 1_000_000, 0.001)
         try:
-            self._socket = BlockingSocket(host, port, timeout_s)
+            self._socket = BlockingSocket(host, port, timeout_s, self.core.options.busy_poll_ms)
         except OSError as error:
             self.core.lost(now_us(), effect.link, reason_of(error))
         else:

@@ -63,6 +63,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         for message, payload in messages:
             node.step(Receive(number, message, payload))
         node.settle()
+        node.busy.stir()
 
     def eof_received(self) -> bool:
         if self._ignored:

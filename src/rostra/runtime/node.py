@@ -30,6 +30,7 @@ from rostra.broker.api import (
 )
 from rostra.broker.broker import Broker
 from rostra.broker.disk import Disk, Job, LookUp
+from rostra.busy import BusyPoll
 from rostra.errors import StorageError
 from rostra.fabric.api import (
     Append,
@@ -103,6 +104,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._listening = self._loop.create_future()
         self._stopped = self._loop.create_future()
+        self.busy = BusyPoll(self._loop, self._settings.busy_poll_ms)
         self._syncers = Workers(self._loop, "sync", SYNCERS)
         self._readers = Workers(self._loop, "read", READERS)
         boot, recovery = await self._loop.run_in_executor(None, self._disk.boot)

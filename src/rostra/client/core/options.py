@@ -26,6 +26,8 @@ class Options(msgspec.Struct, frozen=True):
     delivery_timeout_ms: int = 120_000
     backoff_ms: int = 50
     backoff_ms_max: int = 2_000
+    busy_poll_ms: int = 0
+    """How long a client looks at its socket before it sleeps: a shorter delay for a core's time."""
 
     def __post_init__(self) -> None:
         if not self.addresses:
@@ -35,6 +37,8 @@ class Options(msgspec.Struct, frozen=True):
         for setting in ("connect_timeout_ms", "call_timeout_ms", "delivery_timeout_ms", "backoff_ms"):
             if getattr(self, setting) <= 0:
                 raise InvalidSetting(setting, "it must be above zero")
+        if self.busy_poll_ms < 0:
+            raise InvalidSetting("busy_poll_ms", "it must not be negative")
         if self.backoff_ms_max < self.backoff_ms:
             raise InvalidSetting("backoff_ms_max", f"it is below backoff_ms = {self.backoff_ms}")
 
