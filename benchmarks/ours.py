@@ -32,12 +32,16 @@ READER_NICE = 19
 
 
 class Rostra(PacedContender):
-    def __init__(self, *, fsync: bool) -> None:
+    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0) -> None:
         self._fsync = fsync
+        self._busy_poll_ms = busy_poll_ms
         self.name = "Rostra" if fsync else "Rostra, no fsync"
+        if busy_poll_ms:
+            self.name += ", busy poll"
         self.durability = Durability.FSYNC if fsync else Durability.FSYNC_LATER
         self.settings = (
-            f"one node, --fsync {self._fsync_mode}, acks=all",
+            f"one node, --fsync {self._fsync_mode}, acks=all"
+            + (f", --busy-poll {busy_poll_ms}ms on node and clients" if busy_poll_ms else ""),
             f"asyncio client on uvloop, send_many of {CALL_RECORDS}, batches() received",
             "latency with the blocking client",
         )
@@ -57,6 +61,8 @@ class Rostra(PacedContender):
             folder / "data",
             "--listen",
             f"127.0.0.1:{port}",
+            "--busy-poll",
+            f"{self._busy_poll_ms}ms",
         ]
         pid = servers.start([sys.executable, "-m", "rostra", *serve, "--fsync", self._fsync_mode], folder, port)
         return Endpoint(port=port, pids=(pid,), folder=folder)
@@ -75,7 +81,7 @@ class Rostra(PacedContender):
         uvloop.run(run())
 
     def publish_paced(self, endpoint: Endpoint, topic: str, stage: Stage, pace: Pace) -> None:
-        with rostra.blocking.connect(address(endpoint)) as client:
+        with rostra.blocking.connect(address(endpoint), busy_poll_ms=self._busy_poll_ms) as client:
             stage.ready()
             stage.wait_for_start()
             for value in pace.values():
@@ -109,7 +115,7 @@ class Rostra(PacedContender):
     def subscribe_blocking(self, endpoint: Endpoint, topic: str, stage: Stage, inbox: Inbox) -> None:
         """One subscriber on blocking sockets: no event loop between the socket and the caller."""
         with (
-            rostra.blocking.connect(address(endpoint)) as client,
+            rostra.blocking.connect(address(endpoint), busy_poll_ms=self._busy_poll_ms) as client,
             client.subscribe(topic, start="earliest") as subscription,
         ):
             stage.ready()
@@ -166,8 +172,8 @@ class Rostra(PacedContender):
 class RostraBlocking(Rostra):
     """The same node with blocking clients at both ends, for latency."""
 
-    def __init__(self, *, fsync: bool) -> None:
-        super().__init__(fsync=fsync)
+    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0) -> None:
+        super().__init__(fsync=fsync, busy_poll_ms=busy_poll_ms)
         self.name = f"{self.name}, blocking client"
 
     def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
