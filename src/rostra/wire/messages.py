@@ -56,12 +56,14 @@ class PartitionPlace(msgspec.Struct, frozen=True, array_like=True):
     """Where a partition is served. An empty address means: at the node that answers.
 
     `topic` is to be named in requests to a partition that has an id of its own; 0 means the topic's.
+    `known` is false while nobody is known to serve it: ask again, or elsewhere.
     """
 
     partition: Index
     address: Text
     epoch: Count
     topic: Id = 0
+    known: bool = True
 
 
 class PartitionState(msgspec.Struct, frozen=True, array_like=True):
