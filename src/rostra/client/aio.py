@@ -52,7 +52,7 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        return self._driver.core.link.up
+        return self._driver.core.links.any() is not None
 
     # --- topics --------------------------------------------------------------------------------------
 

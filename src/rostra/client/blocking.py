@@ -54,7 +54,7 @@ class Client:
     @property
     def connected(self) -> bool:
         """As last heard."""
-        return self._driver.core.link.up
+        return self._driver.core.links.any() is not None
 
     # --- topics --------------------------------------------------------------------------------------
 
