@@ -20,7 +20,7 @@ class Delivery:
         self._pushed: dict[Conn, int] = {}
         """Bytes since the connection was last known to have room."""
         self._reads: dict[Conn, int] = {}
-        self._asked: dict[int, tuple[Reader, int]] = {}
+        self._asked: dict[int, Reader] = {}
         self._token = 0
 
     # --- coming and going ---
@@ -37,7 +37,7 @@ class Delivery:
         """Begins a subscription; its answer comes when its start is known."""
         if asked.credit > self._settings.credit_bytes_max:
             return LimitExceeded("credit_bytes_max", self._settings.credit_bytes_max)
-        reader = Reader(conn, asked.subscription, served, asked.credit)
+        reader = Reader(conn, asked.subscription, served, asked.credit, asked.request)
         match asked.start:
             case "earliest":
                 reader.next = served.first
@@ -55,26 +55,26 @@ class Delivery:
             case "last":
                 self._register(reader)
                 count = min(asked.value, self._settings.history_max)
-                token = self._ask(reader, asked.request)
+                token = self._ask(reader)
                 out.append(FindLast(token, served.partition, count, served.commit))
                 return None
         self._register(reader)
-        self._begin(reader, asked.request, out)
+        self._begin(reader, out)
         return None
 
     def located(self, token: int, offset: int, out: list[BrokerEffect]) -> None:
-        reader, request = self._asked.pop(token, (None, 0))
+        reader = self._asked.pop(token, None)
         if reader is not None and self._lives(reader):
             reader.next = max(offset, reader.partition.first)
-            self._begin(reader, request, out)
+            self._begin(reader, out)
 
     def _register(self, reader: Reader) -> None:
         self._readers.setdefault(reader.conn, {})[reader.number] = reader
         reader.partition.readers[reader.conn, reader.number] = reader
 
-    def _begin(self, reader: Reader, request: int, out: list[BrokerEffect]) -> None:
+    def _begin(self, reader: Reader, out: list[BrokerEffect]) -> None:
         reader.ready = True
-        out.append(Reply(reader.conn, Subscribed(request, reader.number, reader.next, reader.partition.commit)))
+        out.append(Reply(reader.conn, Subscribed(reader.request, reader.number, reader.next, reader.partition.commit)))
         self.feed(reader, out)
 
     def close(self, conn: Conn, number: int) -> bool:
@@ -94,9 +94,11 @@ class Delivery:
         self._readers.pop(conn, None)
 
     def end(self, reader: Reader, error: RostraError, out: list[BrokerEffect]) -> None:
-        """The node ends the subscription and says why."""
+        """The node ends the subscription and says why; of one that was never answered, it refuses the request."""
         self.close(reader.conn, reader.number)
-        out.append(Reply(reader.conn, Ended(reader.number, type(error).__name__, error.carried())))
+        code, carried = type(error).__name__, error.carried()
+        said = Ended(reader.number, code, carried) if reader.ready else Failed(reader.request, code, carried)
+        out.append(Reply(reader.conn, said))
 
     def _lives(self, reader: Reader) -> bool:
         return self._readers.get(reader.conn, {}).get(reader.number) is reader
@@ -163,12 +165,12 @@ class Delivery:
             return
         self._reads[reader.conn] = reads + 1
         reader.reading = True
-        token = self._ask(reader, 0)
+        token = self._ask(reader)
         bytes_max = min(reader.credit, self._settings.read_bytes_max)
         out.append(Read(token, served.partition, reader.next, served.commit, bytes_max))
 
     def read_done(self, token: int, batches: bytes, following: int, out: list[BrokerEffect]) -> bool:
-        reader, _ = self._asked.pop(token, (None, 0))
+        reader = self._asked.pop(token, None)
         if reader is None:
             return False
         if self._lives(reader) and batches:
@@ -188,16 +190,13 @@ class Delivery:
         self._feed_all(conn, out)
 
     def read_failed(self, token: int, error: RostraError, out: list[BrokerEffect]) -> bool:
-        reader, request = self._asked.pop(token, (None, 0))
+        reader = self._asked.pop(token, None)
         if reader is None:
             return False
         if self._lives(reader):
             served = reader.partition
             told = self._reason(reader, error)
-            if not reader.ready:
-                self.close(reader.conn, reader.number)
-                out.append(Reply(reader.conn, Failed(request, type(told).__name__, told.carried())))
-            elif reader.next >= served.first:
+            if not reader.ready or reader.next >= served.first:
                 # Otherwise retention overtook it while the read was under way: feeding it again says so.
                 self.end(reader, told, out)
         self._read_over(reader, out)
@@ -214,9 +213,9 @@ class Delivery:
             served.blocked = damaged
         return damaged
 
-    def _ask(self, reader: Reader, request: int) -> int:
+    def _ask(self, reader: Reader) -> int:
         # Odd tokens: the fabric's own reads have even ones, so the answers find their way back.
         self._token += 2
         token = self._token + 1
-        self._asked[token] = (reader, request)
+        self._asked[token] = reader
         return token

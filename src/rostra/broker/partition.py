@@ -28,11 +28,13 @@ class Parked(msgspec.Struct, frozen=True, gc=False):
 class Reader:
     """One subscription to one partition."""
 
-    __slots__ = ("conn", "credit", "next", "number", "partition", "reading", "ready")
+    __slots__ = ("conn", "credit", "next", "number", "partition", "reading", "ready", "request")
 
-    def __init__(self, conn: Conn, number: int, partition: ServedPartition, credit: int) -> None:
+    def __init__(self, conn: Conn, number: int, partition: ServedPartition, credit: int, request: int) -> None:
         self.conn = conn
         self.number = number
+        self.request = request
+        """The one that is answered when its start offset is known."""
         self.partition = partition
         self.credit = credit
         self.next = 0

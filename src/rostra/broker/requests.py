@@ -19,6 +19,7 @@ from rostra.errors import (
     NodeStopping,
     PeerViolation,
     RostraError,
+    UnknownTopic,
 )
 from rostra.fabric.api import AcksAll, Arrived, Note, PassOn, Propose
 from rostra.model.batch import CHECKPOINT
@@ -104,7 +105,7 @@ class Requests:
             case Pong():
                 pass
             case Subscribe():
-                self._subscribe(conn, message)
+                self._subscribe(conn, session, message)
             case Unsubscribe():
                 self._unsubscribe(conn, message)
             case Hello():
@@ -173,7 +174,7 @@ class Requests:
         broker = self._broker
         served = broker.catalogue.find(message.topic, message.partition)
         if isinstance(served, RostraError):
-            self._fail(conn, message.request, served)
+            self._not_found(conn, session, message, served)
             return
         if (
             session.waiting >= self._waiting_max
@@ -206,6 +207,12 @@ class Requests:
             self._fail(conn, message.request, placed)
         else:
             self._park(conn, session, served, message, *placed)
+
+    def _not_found(self, conn: Conn, session: Session, message: Publish | Subscribe, error: RostraError) -> None:
+        if isinstance(error, UnknownTopic) and conn != PEERS:
+            self._broker.topics.unheard_of(conn, session, message)
+        else:
+            self._fail(conn, message.request, error)
 
     def _refusal(self, served: ServedPartition) -> RostraError:
         """The gravest reason of those for which a publish is refused."""
@@ -299,11 +306,11 @@ class Requests:
 
     # --- subscribing ---
 
-    def _subscribe(self, conn: Conn, message: Subscribe) -> None:
+    def _subscribe(self, conn: Conn, session: Session, message: Subscribe) -> None:
         broker = self._broker
         served = broker.catalogue.find(message.topic, message.partition)
         if isinstance(served, RostraError):
-            self._fail(conn, message.request, served)
+            self._not_found(conn, session, message, served)
             return
         if broker.delivery.has(conn, message.subscription):
             self._violated(conn, Violation.OUT_OF_ORDER, f"subscription {message.subscription} exists")
