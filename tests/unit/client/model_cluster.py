@@ -6,8 +6,13 @@ from typing import NamedTuple
 
 from rostra.errors import Moved, NodeStopping, RostraError, Unavailable
 from rostra.wire.messages import (
+    ClientMessage,
+    CreateTopic,
+    DeleteTopic,
+    DescribeTopic,
     Ended,
     Failed,
+    ListTopics,
     NodeMessage,
     PartitionPlace,
     Publish,
@@ -52,7 +57,13 @@ class Member(ModelNode):
         self.held: dict[tuple[int, int], list[Held]] = {}
         self.says: dict[int, list[Reply]] = {}
         self.stopping = False
-        self.published: list[Publish] = []
+        self.cut_off = False
+        """Whether it cannot tell what the cluster has agreed on."""
+
+    def _answer(self, conn: int, message: ClientMessage, payload: bytearray | None) -> list[NodeMessage]:
+        if self.cut_off and isinstance(message, CreateTopic | DeleteTopic | DescribeTopic | ListTopics):
+            raise Unavailable("catalogue", 0, "its leader did not answer in time")
+        return super()._answer(conn, message, payload)
 
     def _create(self, name: str, settings: TopicSettings) -> Topic:
         return self.cluster.create(name, settings)
@@ -78,7 +89,6 @@ class Member(ModelNode):
         return Moved(owner.address, owner.epoch)
 
     def _publish(self, conn: int, message: Publish, payload: bytearray) -> list[NodeMessage]:
-        self.published.append(message)
         epoch = self._here(message.topic, message.partition)
         offset, end = self._store(message, payload, epoch)
         if message.acks == "none":

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rostra.client.core.events import Connected, Disconnected, MayDuplicate, Reconnected, Resent, Resubscribed
 from rostra.client.core.links import ADDRESSES_MAX, LINKS_MAX, UNUSED_MS_MAX
 from rostra.client.core.options import Options, ProducerSettings
+from rostra.client.core.subscribing import FeedState
 from rostra.errors import (
     Moved,
     NotAcknowledged,
+    SequenceGap,
     TopicRecreated,
     Unavailable,
     UnknownTopic,
 )
+from rostra.model.batch import stamp
 from rostra.wire.messages import (
     ClientMessage,
     Ended,
@@ -23,6 +28,7 @@ from rostra.wire.messages import (
     Publish,
     Push,
     Subscribe,
+    Subscribed,
     TopicSettings,
     Unsubscribe,
 )
@@ -32,7 +38,7 @@ from tests.unit.client.model_cluster import Cluster, Owner
 SECOND_US = 1_000_000
 
 
-def three(partitions: int = 1, **options: int) -> ClusterPlay:
+def three(partitions: int = 1, **options: Any) -> ClusterPlay:
     """A client of three nodes, connected to the first; partition n is owned by node n."""
     cluster = Cluster("a:1", "b:2", "c:3")
     cluster.create("t", TopicSettings(partitions))
@@ -167,29 +173,116 @@ def test_a_lane_that_learns_of_the_move_takes_the_subscription_along() -> None:
     assert play.values(subscription.number) == [b"0", b"1"]
 
 
-def test_pushes_and_endings_of_the_node_that_was_left_change_nothing() -> None:
+def deposed_unawares(play: ClusterPlay, address: str, epoch: int) -> None:
+    """Another node owns the partition now; the one before still delivers, as a replica may, and turns publishes away."""
+    play.cluster.owners[play.cluster.topics["t"].topic, 0] = Owner(address, epoch)
+    play.cluster.tell()
+
+
+def test_what_the_node_that_was_left_still_says_of_a_subscription_changes_nothing() -> None:
+    play = three()
+    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
+    play.run()
+    for n in range(3):
+        publish(play, b"%d" % n)
+        play.settle()
+    old, log = play.to("a:1"), play.cluster.logs[play.cluster.topics["t"].topic, 0]
+    deposed_unawares(play, "b:2", 2)
+    publish(play, b"3")
+    play.hears(old)
+    play.answers(old)
+    play.settle()
+    number = subscription.feeds[0].number
+    batch = bytearray(log.batches[0][2])
+    stamp(batch, partition=subscription.feeds[0]._identity, base_offset=9, owner_epoch=1)
+    play.tell(old, Push(number, 10), bytes(batch))
+    play.tell(old, Ended(number, "Unavailable", Unavailable("t", 0, "late").carried()))
+    play.settle()
+    assert play.values(subscription.number) == [b"0", b"1", b"2", b"3"]
+    assert not [event for event in play.events if isinstance(event, Disconnected)]
+    assert [kinds_to(play, address, Subscribe) for address in ("a:1", "b:2")] == [1, 1]
+
+
+def test_the_end_of_an_earlier_subscription_is_not_taken_for_the_end_of_the_next() -> None:
     play = three()
     subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
     play.run()
     publish(play, b"0")
     play.settle()
     old = play.to("a:1")
-    play.cluster.owners[play.cluster.topics["t"].topic, 0] = Owner("b:2", 2)
-    play.cluster.tell()
-    late = publish(play, b"1")
-    play.hears(old)
-    assert old.member is not None
-    feed = subscription.feeds[0]
-    play.answers(old)
-    assert feed.link is not play.core.links.by_number[old.number]
-    log = play.cluster.logs[play.cluster.topics["t"].topic, 0]
-    old.towards_client.extend(old.member.pushes(old.number))
-    play.tell(old, Push(feed.number, log.commit), log.batches[0][2])
-    play.tell(old, Ended(feed.number, "Unavailable", Unavailable("t", 0, "late").carried()))
+    deposed_unawares(play, "b:2", 2)
+    publish(play, b"1")
     play.settle()
-    assert late in play.results
+    deposed_unawares(play, "a:1", 3)
+    publish(play, b"2")
+    new = play.to("b:2")
+    play.hears(new)
+    play.answers(new)
+    assert subscription.feeds[0].state is FeedState.ASKED
+    number = subscription.feeds[0].number
+    play.tell(old, Ended(number, "Moved", Moved("b:2", 2).carried()))
+    play.settle()
+    assert play.values(subscription.number) == [b"0", b"1", b"2"]
+    assert [kinds_to(play, address, Subscribe) for address in ("a:1", "b:2")] == [2, 1]
+
+
+def test_a_late_answer_to_a_subscription_that_was_moved_is_not_taken_for_the_new_one() -> None:
+    play = three()
+    play.settle()
+    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
+    producer = play.core.open_producer(play.now_us, play.call(), "t", ProducerSettings())
+    play.run()
+    old = play.to("a:1")
+    play.hears(old, 1)
+    play.answers(old)
+    asked = [message for _, message in play.sent if isinstance(message, Subscribe)]
+    play.hears(old)
+    waiting = list(old.towards_client)
+    old.towards_client.clear()
+    deposed_unawares(play, "b:2", 2)
+    producer.add(play.now_us, b"0")
+    producer.turn(play.now_us)
+    play.run()
+    for message, payload in waiting:
+        if not isinstance(message, Subscribed):
+            play.tell(old, message, payload)
+    play.settle()
+    late = Subscribed(asked[0].request, asked[0].subscription, 77, 77)
+    play.tell(old, late)
+    publish(play, b"1")
+    play.settle()
     assert play.values(subscription.number) == [b"0", b"1"]
-    assert play.finished == {}
+
+
+def test_a_late_refusal_by_the_node_that_was_left_does_not_disturb_the_lane() -> None:
+    play = three()
+    publish(play, b"0")
+    play.settle()
+    old = play.to("a:1")
+    deposed_unawares(play, "b:2", 2)
+    calls = [publish(play, b"%d" % n) for n in (1, 2, 3)]
+    asked = [message for _, message in play.sent if isinstance(message, Publish)]
+    play.hears(old, 1)
+    play.answers(old)
+    gap = SequenceGap(1, 2, 3)
+    for message in asked[2:]:
+        play.tell(old, Failed(message.request, "SequenceGap", gap.carried()))
+    play.settle()
+    assert all(call in play.results for call in calls)
+    assert play.cluster.values("t") == [b"0", b"1", b"2", b"3"]
+    assert not [event for event in play.events if isinstance(event, MayDuplicate)]
+
+
+def test_an_owner_named_by_others_is_followed_at_once_when_a_link_breaks() -> None:
+    play = three()
+    play.cluster.move("t", 0, "b:2")
+    publish(play, b"0")
+    play.settle()
+    play.cluster.move("t", 0, "c:3")
+    play.crash("b:2")
+    call = publish(play, b"1")
+    play.pass_time(0)
+    assert call in play.results
 
 
 @pytest.mark.requirement("CM-10")
@@ -244,6 +337,24 @@ def test_without_an_owner_the_client_asks_again_and_again_but_does_not_spin() ->
     play.pass_time(3 * SECOND_US)
     assert call in play.results
     assert play.cluster.values("t") == [b"0", b"1"]
+
+
+def test_partitions_that_pause_are_not_woken_by_what_is_said_of_others() -> None:
+    play = three(60, backoff_ms=50, backoff_ms_max=2000)
+    play.core.subscribe(play.now_us, play.call(), "t", "earliest")
+    play.run()
+    play.settle()
+    for address in ("b:2", "c:3"):
+        play.crash(address)
+    # The node that is left believes that it owns everything, and then finds that it does not.
+    topic = play.cluster.topics["t"].topic
+    for partition in range(60):
+        play.cluster.owners[topic, partition] = Owner("", 2)
+        play.cluster.members["a:1"].believes[topic, partition] = Owner("a:1", 1)
+        play.cluster.members["a:1"].deposed(topic, partition)
+    before = kinds_to(play, "a:1", Subscribe)
+    play.pass_time(20 * SECOND_US)
+    assert kinds_to(play, "a:1", Subscribe) - before <= 60 * 25
 
 
 def test_two_nodes_that_name_each_other_do_not_make_the_client_spin() -> None:
@@ -382,6 +493,19 @@ def test_a_question_that_a_node_leaves_unanswered_is_put_to_another() -> None:
     play.run()
     play.pass_time(20 * SECOND_US)
     assert call in play.results
+
+
+def test_a_question_that_a_node_cannot_answer_is_put_to_another() -> None:
+    play = three(1, call_timeout_ms=5000)
+    play.cluster.members["a:1"].cut_off = True
+    calls = [play.call(), play.call(), play.call()]
+    play.core.describe_topic(play.now_us, calls[0], "t")
+    play.core.list_topics(play.now_us, calls[1])
+    play.core.create_topic(play.now_us, calls[2], "u", TopicSettings())
+    play.run()
+    play.settle()
+    play.pass_time(SECOND_US)
+    assert all(call in play.results for call in calls)
 
 
 # --- topics that are gone --------------------------------------------------------------------------
