@@ -246,9 +246,14 @@ def test_a_late_answer_to_a_subscription_that_was_moved_is_not_taken_for_the_new
     for message, payload in waiting:
         if not isinstance(message, Subscribed):
             play.tell(old, message, payload)
-    play.settle()
-    late = Subscribed(asked[0].request, asked[0].subscription, 77, 77)
-    play.tell(old, late)
+    play.hears(old)
+    play.answers(old)
+    assert subscription.feeds[0].link.address == "b:2"
+    play.open_wire(play.to("b:2"))
+    play.hears(play.to("b:2"), 1)
+    play.answers(play.to("b:2"))
+    assert subscription.feeds[0].state is FeedState.ASKED
+    play.tell(old, Subscribed(asked[0].request, asked[0].subscription, 77, 77))
     publish(play, b"1")
     play.settle()
     assert play.values(subscription.number) == [b"0", b"1"]
@@ -256,21 +261,26 @@ def test_a_late_answer_to_a_subscription_that_was_moved_is_not_taken_for_the_new
 
 def test_a_late_refusal_by_the_node_that_was_left_does_not_disturb_the_lane() -> None:
     play = three()
-    publish(play, b"0")
+    settings = ProducerSettings()
+    first, second = (play.core.open_producer(play.now_us, play.call(), "t", settings) for _ in range(2))
+    play.run()
     play.settle()
     old = play.to("a:1")
     deposed_unawares(play, "b:2", 2)
-    calls = [publish(play, b"%d" % n) for n in (1, 2, 3)]
+    for producer in (first, second):
+        producer.add(play.now_us, b"%d" % producer.number)
+        producer.turn(play.now_us)
+    play.run()
     asked = [message for _, message in play.sent if isinstance(message, Publish)]
+    # The first is told that the partition moved, which moves the second too: it does not wait for its own answer.
     play.hears(old, 1)
     play.answers(old)
-    gap = SequenceGap(1, 2, 3)
-    for message in asked[2:]:
-        play.tell(old, Failed(message.request, "SequenceGap", gap.carried()))
+    play.tell(old, Failed(asked[1].request, "SequenceGap", SequenceGap(1, 2, 3).carried()))
     play.settle()
-    assert all(call in play.results for call in calls)
-    assert play.cluster.values("t") == [b"0", b"1", b"2", b"3"]
+    assert (first.acked, second.acked) == (1, 1)
+    assert play.cluster.values("t") == [b"1", b"2"]
     assert not [event for event in play.events if isinstance(event, MayDuplicate)]
+    assert second.lanes[0].epoch == 0
 
 
 def test_an_owner_named_by_others_is_followed_at_once_when_a_link_breaks() -> None:
@@ -354,7 +364,7 @@ def test_partitions_that_pause_are_not_woken_by_what_is_said_of_others() -> None
         play.cluster.members["a:1"].deposed(topic, partition)
     before = kinds_to(play, "a:1", Subscribe)
     play.pass_time(20 * SECOND_US)
-    assert kinds_to(play, "a:1", Subscribe) - before <= 60 * 25
+    assert kinds_to(play, "a:1", Subscribe) - before <= 60 * 20
 
 
 def test_two_nodes_that_name_each_other_do_not_make_the_client_spin() -> None:
