@@ -1,4 +1,4 @@
-"""The sockets of a blocking client: mostly one, which is then waited for without a detour; otherwise whichever is first."""
+"""The sockets of a blocking client: mostly one, which is waited for without a detour; else whichever is first."""
 
 from __future__ import annotations
 

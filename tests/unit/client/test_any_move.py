@@ -1,4 +1,4 @@
-"""Wherever partitions move and whichever links break, what is acknowledged is stored once, in order, and delivered so."""
+"""Wherever partitions move and links break, what is acknowledged is stored once, in order, and delivered so."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ NODES = st.sampled_from(ADDRESSES)
 
 
 class AnyMove(RuleBasedStateMachine):
-    """One producer, one subscriber, three nodes. Owners change, are unknown, are not heard of; links break at any moment;
-    what is not committed may be cut by the next owner.
+    """One producer, one subscriber, three nodes. Owners change, are unknown, are not heard of; links break at any
+    moment; what is not committed may be cut by the next owner.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.cluster = Cluster(*ADDRESSES)
-        options = Options(ADDRESSES, delivery_timeout_ms=1_000_000_000, call_timeout_ms=1_000_000_000, backoff_ms_max=100)
+        forever_ms = 1_000_000_000
+        options = Options(ADDRESSES, call_timeout_ms=forever_ms, delivery_timeout_ms=forever_ms, backoff_ms_max=100)
         self.play = ClusterPlay(self.cluster, options)
         self.given = 0
 

@@ -174,7 +174,7 @@ def test_a_lane_that_learns_of_the_move_takes_the_subscription_along() -> None:
 
 
 def deposed_unawares(play: ClusterPlay, address: str, epoch: int) -> None:
-    """Another node owns the partition now; the one before still delivers, as a replica may, and turns publishes away."""
+    """Another node owns the partition; the one before still delivers, as a replica may, but turns publishes away."""
     play.cluster.owners[play.cluster.topics["t"].topic, 0] = Owner(address, epoch)
     play.cluster.tell()
 

@@ -18,7 +18,7 @@ PATIENCE_MS = 3_000
 
 
 class Ask:
-    """One question, asked again on another link or after an error that a retry may mend, of another node if there is one.
+    """One question, asked again on another link or after an error that a retry may mend, if possible of another node.
 
     Where it needs a `feature` that the node lacks, it fails with `NotSupported` and is not sent.
     """

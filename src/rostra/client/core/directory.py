@@ -25,13 +25,11 @@ class Directory:
     """A name is asked for once however many wait for it. Whoever comes anew asks anew, for the topic may have been
     created again meanwhile; what is learned about a partition serves all who use it.
 
-    A place is *lost* when its link is gone or its node says that it does not serve it. It is then asked for at any node,
-    after a pause that grows, until one names an owner that answers.
+    A place is *lost* when its link is gone or its node says that it does not serve it. It is then asked for at any
+    node, after a pause that grows, until one names an owner that answers.
     """
 
-    def __init__(
-        self, links: Links, asks: Asks, backoff: Backoff, *, create: bool, timeout_us: int
-    ) -> None:
+    def __init__(self, links: Links, asks: Asks, backoff: Backoff, *, create: bool, timeout_us: int) -> None:
         self._links = links
         self._asks = asks
         self._backoff = backoff

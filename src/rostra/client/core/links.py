@@ -185,9 +185,11 @@ class Links:
             link.unused_since_us = None
         elif link.unused_since_us is None:
             link.unused_since_us = now_us
-        elif now_us - link.unused_since_us >= UNUSED_MS_MAX * 1000:
-            if any(other.up for other in self.by_number.values() if other is not link):
-                self._retire(link)
+        elif now_us - link.unused_since_us >= UNUSED_MS_MAX * 1000 and self._is_spare(link):
+            self._retire(link)
+
+    def _is_spare(self, link: Link) -> bool:
+        return any(other.up for other in self.by_number.values() if other is not link)
 
 
 def _is_one(address: str) -> bool:

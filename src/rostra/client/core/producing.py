@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from random import Random
 
 from rostra.client.core.backoff import Backoff
+from rostra.client.core.draft import Draft
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, ProducerNumber, Resume
-from rostra.client.core.lane import Draft, Lane, Outgoing
+from rostra.client.core.lane import Lane, Outgoing
 from rostra.client.core.options import BATCHES_IN_FLIGHT_MAX, EAGER_BATCHES, ProducerSettings
 from rostra.client.core.partitioner import partition_of
 from rostra.client.core.place import Place
