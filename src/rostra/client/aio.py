@@ -27,7 +27,7 @@ from rostra.wire.messages import Acks, Topic, TopicSettings
 
 
 class Client:
-    """A connection to Rostra that mends itself. Made by `rostra.connect`; not safe across threads.
+    """Connections to the nodes it needs, which mend themselves. Made by `rostra.connect`; not safe across threads.
 
     >>> client = await rostra.connect("127.0.0.1:7400")  # doctest: +SKIP
     >>> await client.create_topic("orders", partitions=4, if_not_exists=True)  # doctest: +SKIP
@@ -226,7 +226,7 @@ def connect(
     busy_poll_ms: int = 0,
     on_event: Callable[[ClientEvent], None] | None = None,
 ) -> Connecting:
-    """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400.
+    """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400. It names the others.
 
     >>> async with rostra.connect("10.0.0.1:7400", "10.0.0.2:7400") as client:  # doctest: +SKIP
     ...     await client.publish("orders", b"one more")

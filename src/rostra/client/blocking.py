@@ -28,7 +28,7 @@ from rostra.wire.messages import Acks, Topic, TopicSettings
 
 
 class Client:
-    """A connection to Rostra that mends itself. Made by `rostra.blocking.connect`.
+    """Connections to the nodes that are needed, which mend themselves. Made by `rostra.blocking.connect`.
 
     >>> client = rostra.blocking.connect("127.0.0.1:7400")  # doctest: +SKIP
     >>> client.create_topic("orders", partitions=4, if_not_exists=True)  # doctest: +SKIP
@@ -206,7 +206,7 @@ def connect(
     busy_poll_ms: int = 0,
     on_event: Callable[[ClientEvent], None] | None = None,
 ) -> Client:
-    """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400.
+    """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400. It names the others.
 
     With `busy_poll_ms` a call that waits looks at the socket for so long before it sleeps: a record arrives sooner, for
     the price of a core. It pays where records come more often than that.
