@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
+import time
 
 from rostra.client.blocking_socket import SLICE_US, BlockingSocket, DialingSocket
 
@@ -67,8 +69,17 @@ class BlockingSockets:
                 poll.modify(connected, select.POLLIN | select.POLLOUT)
                 # For this time only: mostly there is nothing to send.
                 self._poll = None
-        ready = poll.poll(max(min(wait_us, SLICE_US), 0) / 1000)
+        wait_us = max(min(wait_us, SLICE_US), 0)
+        ready = self._look(poll, wait_us) if self._busy_poll_ms and wait_us else []
+        ready = ready or poll.poll(wait_us / 1000)
         return [self._numbers[descriptor] for descriptor, _ in ready]
+
+    def _look(self, poll: select.poll, wait_us: int) -> list[tuple[int, int]]:
+        """What is there without sleeping; nothing if nothing came for as long as this is worth a core."""
+        until_ns = time.monotonic_ns() + min(self._busy_poll_ms * 1_000_000, wait_us * 1000)
+        while not (ready := poll.poll(0)) and time.monotonic_ns() < until_ns:
+            os.sched_yield()
+        return ready
 
     def _registered(self) -> select.poll:
         poll = self._poll = select.poll()

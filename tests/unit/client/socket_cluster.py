@@ -11,6 +11,7 @@ from threading import Lock, Thread
 from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
 from rostra.wire.messages import ClientMessage
 from tests.unit.client.model_cluster import Cluster, Member
+from tests.unit.client.model_node import Reply
 from tests.unit.client.play import FRAME_BYTES_MAX
 
 TURN_S = 0.005
@@ -94,9 +95,9 @@ class SocketCluster:
         for message, payload in connection.reader.feed(chunk):
             self._say(connection, connection.member.received(connection.number, message, payload))
 
-    def _say(self, connection: Connection, replies: list[tuple[object, bytes | None]]) -> None:
+    def _say(self, connection: Connection, replies: list[Reply]) -> None:
         for message, payload in replies:
-            frame = encode(message, len(payload or b"")) + (payload or b"")  # type: ignore[arg-type]
+            frame = encode(message, len(payload or b"")) + (payload or b"")
             try:
                 connection.socket.sendall(frame)
             except OSError:

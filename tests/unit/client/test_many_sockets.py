@@ -92,8 +92,12 @@ def test_asyncio_follows_a_partition_whose_owner_dies(served: SocketCluster) -> 
 # --- blocking --------------------------------------------------------------------------------------
 
 
-def test_a_blocking_client_reaches_every_owner(served: SocketCluster) -> None:
-    with blocking.connect(served.addresses[0]) as client, client.subscribe("t", start="earliest") as records:
+@pytest.mark.parametrize("busy_poll_ms", [0, 2])
+def test_a_blocking_client_reaches_every_owner(served: SocketCluster, busy_poll_ms: int) -> None:
+    with (
+        blocking.connect(served.addresses[0], busy_poll_ms=busy_poll_ms) as client,
+        client.subscribe("t", start="earliest") as records,
+    ):
         acks = [client.publish("t", b"%d" % n, partition=n) for n in range(3)]
         assert [(ack.partition, ack.offset) for ack in acks] == [(0, 0), (1, 0), (2, 0)]
         assert {next(records).value for _ in range(3)} == {b"0", b"1", b"2"}
