@@ -148,7 +148,8 @@ class Placement:
             case Delivers.OWNER:
                 here = served.owner
             case Delivers.REPLICA:
-                here = served.copy
+                # A copy that knows no owner may be cut off with its readers while the others go on without it.
+                here = served.copy and (served.owner or bool(served.address))
             case Delivers.HERE:
                 here = True
         return None if here else self.not_owner(served)

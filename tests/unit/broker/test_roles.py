@@ -172,6 +172,19 @@ def test_a_lookup_says_where_a_partition_is_served() -> None:
     assert [(place.address, place.epoch) for place in located.places] == [("other:1", 7)]
 
 
+def test_a_replica_that_knows_no_owner_lets_its_readers_look_elsewhere() -> None:
+    """It may be cut off with them, while the others have a new owner: they would wait here for ever."""
+    desk = desk_with(Scripted(Delivers.REPLICA))
+    desk.subscribe(1, TOPIC)
+    tell(desk, Serving(HERE, 2, False, 0, 0, 0, "other:1"))
+    assert desk.heard(1, Ended) == []
+    tell(desk, Serving(HERE, 3, False, 0, 0, 0))
+    (ended,) = desk.heard(1, Ended)
+    assert ended.code == "Unavailable"
+    desk.subscribe(1, TOPIC)
+    assert isinstance(desk.error(1), Unavailable)
+
+
 def test_a_lookup_says_so_while_nobody_is_known_to_own_a_partition() -> None:
     desk = desk_with(Scripted())
     for said, place in (
