@@ -15,6 +15,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from rostra.runtime.cluster_metrics import cluster_metrics
+
 if TYPE_CHECKING:
     from rostra.runtime.node import Node
 
@@ -77,6 +79,7 @@ class NodeCollector(Collector):
             yield GaugeMetricFamily(name, text, value=value)
         yield from self._labelled()
         yield self._syncs()
+        yield from cluster_metrics(node)
 
     def _labelled(self) -> Iterator[Metric]:
         counters = self._node.counters

@@ -45,7 +45,7 @@ class PeerListener:
         self._server = await loop.create_server(lambda: PeerConnection(self), sock=bound, backlog=BACKLOG)
 
     def admit(self, connection: PeerConnection) -> None:
-        """Beside whatever its peer had before: what is still to come from there is late, and a fabric knows lateness."""
+        """Beside whatever its peer had before: what still comes from there is late, which a fabric can bear."""
         self.strangers.pop(connection, None)
         self.greeted[connection] = None
 

@@ -54,7 +54,7 @@ class Violation(StrEnum):
 
 
 class Framed(Protocol):
-    """What a frame can carry: a Struct that knows its kind. Peers' messages are a fabric's own, so only this is said."""
+    """What a frame can carry: a Struct that knows its kind. Those of peers are a fabric's own."""
 
     kind: ClassVar[int]
     payload: ClassVar[bool]
