@@ -83,7 +83,7 @@ def test_topics_are_created_listed_described_and_deleted(cli: CommandLine) -> No
     described = cli.run("topic", "describe", "orders/eu", "-o", "json").rows[0]
     partitions = described["partitions"]
     assert isinstance(partitions, list)
-    assert [(state["partition"], state["records"]) for state in partitions] == [(0, 0), (1, 0), (2, 0)]
+    assert [(state["partition"], state["first"]) for state in partitions] == [(0, 0), (1, 0), (2, 0)]
     assert cli.run("topic", "delete", "orders/eu").rows == [{"name": "orders/eu", "deleted": True}]
     assert "orders/eu" not in [row["name"] for row in cli.run("topic", "list").rows]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rostra.broker.settings import BrokerSettings
-    from rostra.testing.cluster import Cluster
+    from rostra.testing.clusters import Cluster
     from rostra.testing.embedded import EmbeddedNode
     from rostra.testing.process import ProcessNode
 
@@ -106,7 +106,7 @@ def cluster(
     log_level: str = "error",
 ) -> Iterator[Cluster[EmbeddedNode]]:
     """Nodes inside this process that form one cluster, each on a thread of its own."""
-    from rostra.testing.cluster import Cluster
+    from rostra.testing.clusters import Cluster
     from rostra.testing.embedded import EmbeddedNode
     from rostra.testing.places import a_directory
 
@@ -131,7 +131,7 @@ def process_cluster(
     arguments: tuple[str, ...] = (),
 ) -> Iterator[Cluster[ProcessNode]]:
     """Nodes as child processes that form one cluster; they end with the block, or with this process."""
-    from rostra.testing.cluster import Cluster
+    from rostra.testing.clusters import Cluster
     from rostra.testing.places import a_directory
     from rostra.testing.process import ProcessNode
 

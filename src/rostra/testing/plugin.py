@@ -11,7 +11,7 @@ import pytest
 import rostra.testing
 
 if TYPE_CHECKING:
-    from rostra.testing.cluster import Cluster
+    from rostra.testing.clusters import Cluster
     from rostra.testing.embedded import EmbeddedNode
 
 
