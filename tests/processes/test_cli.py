@@ -228,7 +228,7 @@ def test_ctrl_c_stops_a_node_gracefully(tmp_path: Path) -> None:
     cli = CommandLine(tmp_path)
     with cli.start("serve", "--listen", "127.0.0.1:0") as running:
         assert running.stderr is not None
-        assert b'"listening"' in running.stderr.readline()
+        assert any(b'"listening"' in line for line in iter(running.stderr.readline, b""))
         running.send_signal(signal.SIGINT)
         assert running.wait(timeout=20) == 0
         assert b'"finished": true' in running.stderr.read()
