@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import rostra.testing
@@ -73,7 +74,7 @@ def test_three_nodes_that_start_at_once_in_a_chain_of_joins_form_one_cluster(tmp
         EmbeddedNode(tmp_path / str(number), peer_listen=peers[number], join=joins[number], log_level="error")
         for number in range(3)
     ]
-    cluster: Cluster[EmbeddedNode] = Cluster(tmp_path, lambda place: EmbeddedNode(place))
+    cluster: Cluster[EmbeddedNode] = Cluster(tmp_path, EmbeddedNode)
     cluster.nodes = nodes
     try:
         for node in reversed(nodes):
@@ -88,8 +89,6 @@ def test_three_nodes_that_start_at_once_in_a_chain_of_joins_form_one_cluster(tmp
 
 
 def card(node: EmbeddedNode) -> dict[str, object]:
-    import msgspec
-
     return msgspec.json.decode((node.directory / "node.json").read_bytes(), type=dict[str, object])
 
 

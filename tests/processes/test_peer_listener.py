@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ from tests.processes.command_line import wait_until
 SEED = 20_261_116
 FRAMES = 1_500
 WARM_UP = 100
-KINDS = FABRICS[DEFAULT].peer_kinds
+KINDS: tuple[Any, ...] = FABRICS[DEFAULT].peer_kinds
 FROM_PEERS: Dialect[Framed] = Dialect((PeerHello, *KINDS), payload_optional=True)
 
 
@@ -99,12 +100,11 @@ def test_a_peer_of_another_cluster_fabric_or_version_is_refused_and_told_why() -
 
 
 def test_a_node_without_a_cluster_is_told_which_one_it_found_and_no_more() -> None:
-    with rostra.testing.process_node() as node:
-        with RawPeer(node.peer_address) as newcomer:
-            newcomer.hello(0)
-            answer = newcomer.answer()
-            assert isinstance(answer, PeerWelcome) and answer.cluster == cluster_of(node)
-            assert newcomer.is_hung_up_on()
+    with rostra.testing.process_node() as node, RawPeer(node.peer_address) as newcomer:
+        newcomer.hello(0)
+        answer = newcomer.answer()
+        assert isinstance(answer, PeerWelcome) and answer.cluster == cluster_of(node)
+        assert newcomer.is_hung_up_on()
 
 
 def test_a_node_with_a_cluster_of_its_own_does_not_enter_another(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ import socket
 from typing import TYPE_CHECKING, cast
 
 from rostra.errors import LinkLost, OtherCluster, OtherNode, PeerViolation, RostraError
-from rostra.fabric.api import Buffer, PeerLost, PeerMet, Send
+from rostra.fabric.api import PeerLost, PeerMet, Send
 from rostra.model.ids import NodeId, text
 from rostra.runtime.addresses import split_address
 from rostra.runtime.handshake import ANSWERS, Passport, welcomed
+from rostra.runtime.sending import Buffer, send_at_once
 from rostra.wire.frames import Framed, FrameReader, encode
 from rostra.wire.peers import HandshakeAnswer, PeerWelcome
 
@@ -41,6 +42,7 @@ class Link(asyncio.BufferedProtocol):
         self._own = own
         self._reader: FrameReader[HandshakeAnswer] = FrameReader(ANSWERS)
         self._transport: asyncio.Transport | None = None
+        self._fd = -1
         loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[HandshakeAnswer] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
@@ -65,6 +67,7 @@ class Link(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         dialled = transport.get_extra_info("socket")
         if dialled is not None:
+            self._fd = dialled.fileno()
             dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
         self._transport.write(encode(self._own.hello()))
@@ -97,10 +100,7 @@ class Link(asyncio.BufferedProtocol):
         if transport.get_write_buffer_size() + size > WAITING_BYTES_MAX:
             transport.abort()
             return 0
-        if len(out) == 1:
-            transport.write(out[0])
-        else:
-            transport.writelines(out)
+        send_at_once(transport, self._fd, out)
         return size
 
     def abort(self) -> None:

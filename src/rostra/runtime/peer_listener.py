@@ -106,6 +106,8 @@ class PeerConnection(asyncio.BufferedProtocol):
                 elif type(message) is PeerHello:
                     raise PeerViolation(Violation.OUT_OF_ORDER, "PeerHello came twice")
                 else:
+                    if payload is not None:
+                        node.busy.stir()
                     node.step(PeerReceived(self.peer, message, payload))
         except PeerViolation as violation:
             self._reject(violation)
