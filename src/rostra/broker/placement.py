@@ -119,6 +119,7 @@ class Placement:
         recovered = self._logs.pop(effect.partition, None)
         if recovered is not None:
             served.recovered(recovered)
+            served.commit_is_old = effect.commit < effect.end
         served.copy, served.owner = True, effect.owner
         served.epoch, served.address = effect.epoch, effect.address
         served.first, served.end, served.commit = effect.first, effect.end, effect.commit
