@@ -28,10 +28,9 @@ from rostra.broker.api import (
     Stop,
     Stopped,
     Survey,
-    SyncBroke,
 )
 from rostra.broker.broker import Broker
-from rostra.broker.disk import Disk, Job, LookUp
+from rostra.broker.disk import Disk
 from rostra.busy import BusyPoll
 from rostra.errors import StorageError
 from rostra.fabric.api import (
@@ -65,14 +64,11 @@ from rostra.runtime.joining import find_cluster
 from rostra.runtime.peer_links import PeerLinks
 from rostra.runtime.peer_listener import PeerListener
 from rostra.runtime.settings import NodeSettings
-from rostra.runtime.workers import Workers
+from rostra.runtime.storage import Storage
 from rostra.wire.frames import encode
 from rostra.wire.messages import Failed
 
 BACKLOG = 1024
-SYNCERS = 4
-READERS = 2
-FULL_DISK_RETRY_S = 0.1
 PEER_FRAME_BYTES_MORE = 2 << 20
 """Beyond what a client may send in a frame: batches travel several at a time between nodes."""
 
@@ -103,13 +99,11 @@ class Node:
         self._sending: list[ClientConnection] = []
         self._draining: list[Conn] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._syncing = False
-        self._persists: list[Job] = []
-        self._persisting = False
         self._servers: list[asyncio.Server] = []
-        self._sockets: list[socket.socket] = []
+        self._to_close: list[Callable[[], None]] = []
+        """What was opened so far, from the first bound port on."""
         self._exposition: Exposition | None = None
-        self._closed = False
+        self.closed = False
 
     # --- life ---
 
@@ -119,8 +113,7 @@ class Node:
         self._listening = self._loop.create_future()
         self._stopped = self._loop.create_future()
         self.busy = BusyPoll(self._loop, self._settings.busy_poll_ms)
-        self._syncers = Workers(self._loop, "sync", SYNCERS)
-        self._readers = Workers(self._loop, "read", READERS)
+        self._storage = Storage(self, self._disk, self._loop)
         self.log = self.log.bind(node=text(self._card.identity.node))
         try:
             await self._start()
@@ -153,7 +146,7 @@ class Node:
 
     def _bind(self, address: str) -> socket.socket:
         bound = bind(address)
-        self._sockets.append(bound)
+        self._to_close.append(bound.close)
         return bound
 
     async def _take_seat(self, for_clients: socket.socket, for_peers: socket.socket) -> None:
@@ -165,6 +158,7 @@ class Node:
         own = Passport(card.identity.cluster, card.identity.node, peer_address, kind.name)
         frame_bytes_max = settings.broker.frame_bytes_max + PEER_FRAME_BYTES_MORE
         self._peer_listener = PeerListener(self, own, kind.peer_kinds, frame_bytes_max)
+        self._to_close.append(self._peer_listener.close)
         if own.cluster == NO_CLUSTER:
             # Others that are to join may ask here meanwhile; they hear that this node does not know either.
             await self._peer_listener.start(for_peers)
@@ -175,11 +169,12 @@ class Node:
         source = random.SystemRandom()
         seat = Seat(own.node, address, peer_address, source, founds=card.founded, join=join)
         self.links = PeerLinks(self, own)
+        self._to_close.append(self.links.close)
         self.broker = Broker(card.identity, kind.make(seat), settings.broker, source)
 
     async def stop(self, deadline_ms: int | None = None) -> bool:
         """Finishes what is under way, within the deadline, and closes. True if all was finished."""
-        if self._closed:
+        if self.closed:
             return True
         for server in self._servers:
             server.close()
@@ -192,7 +187,7 @@ class Node:
         return bool(done)
 
     async def _close(self, *, clean: bool) -> None:
-        self._closed = True
+        self.closed = True
         for timer in self._timers.values():
             timer.cancel()
         if self._exposition is not None:
@@ -200,8 +195,7 @@ class Node:
         for connection in list(self._connections.values()):
             connection.close()
         self._close_sockets()
-        await self._loop.run_in_executor(None, self._syncers.stop)
-        await self._loop.run_in_executor(None, self._readers.stop)
+        await self._loop.run_in_executor(None, self._storage.stop)
         self._disk.flush()
         try:
             self._disk.store.close(clean=clean and self.broker.broken is None)
@@ -211,33 +205,28 @@ class Node:
         self._files.close()
 
     def _close_sockets(self) -> None:
-        if hasattr(self, "broker"):
-            self.links.close()
-        if hasattr(self, "_peer_listener"):
-            self._peer_listener.close()
         for server in self._servers:
             server.close()
-        for bound in self._sockets:
-            bound.close()
+        for close in reversed(self._to_close):
+            close()
 
     def abandon(self) -> None:
         """As a crash would leave it, for tests: nothing is finished, nothing is marked clean."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         for timer in self._timers.values():
             timer.cancel()
         for connection in list(self._connections.values()):
             connection.abort()
         self._close_sockets()
-        self._syncers.stop()
-        self._readers.stop()
+        self._storage.stop()
         self._files.close()
 
     # --- stepping ---
 
     def step(self, given: BrokerInput) -> None:
-        if self._closed:
+        if self.closed:
             return
         wall_us = time.time_ns() // 1000
         for effect in self.broker.step(Now(time.monotonic_ns() // 1000, wall_us), given):
@@ -245,7 +234,7 @@ class Node:
 
     def settle(self) -> None:
         """The end of a turn. What the disk answers at once is stepped at once."""
-        if self._closed:
+        if self.closed:
             return
         # Before the own disk is written: the others' disks take as long.
         self.links.flush()
@@ -255,10 +244,7 @@ class Node:
                 self.step(given)
             if not happened:
                 break
-        if not self._syncing and self._disk.wants_sync:
-            self._start_sync()
-        if self._persists and not self._persisting:
-            self._start_persisting()
+        self._storage.carry_on()
         while self._sending or self._draining:
             sending, self._sending = self._sending, []
             for connection in sending:
@@ -270,7 +256,7 @@ class Node:
                     self.step(Drain(conn))
         self.links.flush()
 
-    def _settle_with(self, given: BrokerInput) -> None:
+    def settle_with(self, given: BrokerInput) -> None:
         self.step(given)
         self.settle()
 
@@ -288,11 +274,11 @@ class Node:
                 self._disk.change(effect)
             case Read() | FindLast() | Survey():
                 self.counters.reads += 1
-                self._look_up(effect)
+                self._storage.look_up(effect)
             case Send():
                 self.links.send(effect)
             case Persist():
-                self._persists.append(self._disk.begin_persist(effect))
+                self._storage.persist(effect)
             case SetTimer():
                 self._set_timer(effect)
             case Note():
@@ -368,64 +354,7 @@ class Node:
     def detach(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.number, None)
 
-    # --- disk and time ---
-
-    def _start_sync(self) -> None:
-        """Back to back: the next sync begins when this one ends, and takes all that was written meanwhile."""
-        job = self._disk.begin_sync()
-        if job is None:
-            if self._disk.wants_sync:
-                self._loop.call_later(FULL_DISK_RETRY_S, self.settle)
-            return
-        self._syncing = True
-        started = time.perf_counter()
-
-        def done() -> None:
-            self._syncing = False
-            self.counters.synced((time.perf_counter() - started) * 1000)
-
-        self._run(job, done)
-
-    def _start_persisting(self) -> None:
-        """One sync of the journal for all hard state written since the last began: groups elect together."""
-        jobs, self._persists = self._persists, []
-        calls = next((job.calls for job in reversed(jobs) if job.calls), [])
-        self._persisting = True
-
-        def done() -> None:
-            self._persisting = False
-
-        self._run(Job(calls, lambda: [given for job in jobs for given in job.finish()]), done)
-
-    def _run(self, job: Job, done: Callable[[], None]) -> None:
-        """Files sync in parallel: one after the other would add up. Then its inputs, or the failure, are stepped."""
-
-        def over(error: BaseException | None) -> None:
-            done()
-            if self._closed:
-                return
-            try:
-                if error is not None:
-                    raise error
-                happened = job.finish()
-            except StorageError as failure:
-                happened = [SyncBroke(failure)]
-            for given in happened:
-                self.step(given)
-            self.settle()
-
-        self._syncers.run(job.calls, over)
-
-    def _look_up(self, effect: LookUp) -> None:
-        """On a thread, so that a cold disk delays nobody but the subscriber that fell behind."""
-        found: list[BrokerInput] = []
-
-        def over(error: BaseException | None) -> None:
-            if error is not None:
-                raise error
-            self._settle_with(found[0])
-
-        self._readers.run([lambda: found.append(self._disk.look_up(effect))], over)
+    # --- time ---
 
     def _set_timer(self, effect: SetTimer) -> None:
         pending = self._timers.pop(effect.timer, None)
@@ -434,4 +363,4 @@ class Node:
         if effect.at_us is None:
             return
         delay_s = max(0.0, (effect.at_us - time.monotonic_ns() // 1000) / 1e6)
-        self._timers[effect.timer] = self._loop.call_later(delay_s, lambda: self._settle_with(TimerFired(effect.timer)))
+        self._timers[effect.timer] = self._loop.call_later(delay_s, lambda: self.settle_with(TimerFired(effect.timer)))
