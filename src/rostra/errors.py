@@ -17,9 +17,10 @@ RostraError
 │   ├── DiskFull            ├── DiskFailed         ├── SyncFailed
 │   ├── CorruptLog          ├── OffsetTrimmed      └── StoreInUse
 ├── LimitExceeded           a configured bound was reached
-├── LinkError               between a client and a node
+├── LinkError               between a client and a node, or two nodes
 │   ├── Unreachable         ├── LinkLost           ├── TimedOut
-│   ├── IncompatibleVersion ├── NotSupported       └── NodeStopping
+│   ├── IncompatibleVersion ├── NotSupported       ├── NodeStopping
+│   ├── OtherCluster        ├── OtherFabric        └── OtherNode
 ├── PeerViolation           the other side broke the protocol: its connection is closed
 └── RemoteError             a newer node reported an error this version does not know
 """
@@ -360,6 +361,33 @@ class NotSupported(LinkError):
 class NodeStopping(LinkError):
     fact = "the node is stopping"
     remedy = "the client goes to another node or waits for this one"
+
+
+@dataclass(eq=False)
+class OtherCluster(LinkError):
+    ours: str
+    theirs: str
+    retryable = False
+    fact = "this node belongs to cluster {ours}, the other to cluster {theirs}"
+    remedy = "give the right address; to leave a cluster for another, start with an empty data directory"
+
+
+@dataclass(eq=False)
+class OtherFabric(LinkError):
+    ours: str
+    theirs: str
+    retryable = False
+    fact = "this node runs the fabric {ours}, the other runs {theirs}"
+    remedy = "all nodes of a cluster run the same fabric"
+
+
+@dataclass(eq=False)
+class OtherNode(LinkError):
+    address: str
+    expected: str
+    found: str
+    fact = "at {address} node {found} answers, not {expected}"
+    remedy = "the node that was there tells its new address when it comes back"
 
 
 @dataclass(eq=False)

@@ -65,6 +65,8 @@ class ServedPartition:
         self.address = ""
         """The owner's, if it is another node and known."""
         self.blocked: RostraError | None = None
+        self.commit_is_old = False
+        """Since the start nobody has said how much of the log is committed: more is than is known here."""
         self.producers = producers
         self.tail = Tail()
         self._tails = tails
@@ -94,6 +96,7 @@ class ServedPartition:
     def emptied(self, first: int) -> None:
         """The log is empty and begins at `first`."""
         self.first = self.end = self.commit = self.synced = self.covered = first
+        self.commit_is_old = False
         self.bytes = self.segment_bytes = self.generation = 0
         self.epochs = []
         self._sizes.clear()
@@ -139,6 +142,7 @@ class ServedPartition:
     def committed(self, offset: int) -> list[Parked]:
         """Records below `offset` are safe; returns the replies that waited for that."""
         self.commit = offset
+        self.commit_is_old = False
         while self._sizes and self._sizes[0][0] < offset:
             self._sizes.popleft()
         self.producers.commit(offset)

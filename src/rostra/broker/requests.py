@@ -19,6 +19,7 @@ from rostra.errors import (
     NodeStopping,
     PeerViolation,
     RostraError,
+    Unavailable,
     UnknownTopic,
 )
 from rostra.fabric.api import AcksAll, Arrived, Note, PassOn, Propose
@@ -318,6 +319,11 @@ class Requests:
         elsewhere = broker.placement.no_reading(served)
         if elsewhere is not None:
             self._fail(conn, message.request, elsewhere)
+            return
+        if served.commit_is_old and served.blocked is None and message.start in ("latest", "last"):
+            # Counted from there it would begin with records that were shown long ago.
+            unknown = Unavailable(served.topic, served.partition.index, "what is committed is not known again yet")
+            self._fail(conn, message.request, unknown)
             return
         bound = broker.settings.subscriptions_per_connection_max
         if broker.delivery.count(conn) >= bound:

@@ -46,5 +46,7 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     """A connection that is silent for three of these is closed."""
     retention_check_ms: int = 10_000
     """How often the log is searched for segments that retention lets go: they may stay this much longer."""
+    replicas: int = 3
+    """Copies of each partition of a topic made without saying how many; as many as there are members, if fewer."""
     auto_create: bool = True
     """Whether looking up an unknown topic may create it, if the client asks for that."""

@@ -211,8 +211,10 @@ class TopicRequests:
         self._making[name] = [asked]
         self._made[token] = name
         topic = TopicId(random_id(broker.source))
+        replicas = settings.replicas or broker.settings.replicas
+        settings = msgspec.structs.replace(settings, replicas=replicas)
         spec = TopicSpec(topic, name, settings.partitions, msgspec.msgpack.encode(settings))
-        broker.ask_fabric(ProposeTopic(token, spec, settings.segment_bytes))
+        broker.ask_fabric(ProposeTopic(token, spec, settings.segment_bytes, replicas))
 
     def _no_topic(self, name: str) -> RostraError | None:
         """Why no topic of this name can be made now."""

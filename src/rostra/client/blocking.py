@@ -65,7 +65,7 @@ class Client:
         *,
         retention_ms: int = 0,
         retention_bytes: int = 0,
-        replicas: int = 1,
+        replicas: int = 0,
         segment_bytes: int = 1 << 26,
         if_not_exists: bool = False,
     ) -> Topic:

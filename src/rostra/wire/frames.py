@@ -16,13 +16,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Generic, TypeVar, get_args
+from typing import ClassVar, Generic, Protocol, TypeVar, get_args
 
 import msgspec
 from crc32c import crc32c
 
 from rostra.errors import PeerViolation
-from rostra.wire.messages import ClientMessage, Message, NodeMessage
+from rostra.wire.messages import ClientMessage, NodeMessage
 
 FRAME = struct.Struct("<IIHHI")
 FRAME_BYTES = FRAME.size
@@ -53,23 +53,31 @@ class Violation(StrEnum):
     OUT_OF_ORDER = "message not expected now"
 
 
+class Framed(Protocol):
+    """What a frame can carry: a Struct that knows its kind. Those of peers are a fabric's own."""
+
+    kind: ClassVar[int]
+    payload: ClassVar[bool]
+
+
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode(message: Message, payload_bytes: int = 0) -> bytes:
+def encode(message: Framed, payload_bytes: int = 0) -> bytes:
     """Header and typed part; the caller sends the payload's buffers right behind."""
     meta = _encoder.encode(message)
     prefix = PREFIX.pack(len(meta) + payload_bytes, len(meta), message.kind, 0)
     return b"%b%b%b" % (prefix, crc32c(meta, crc32c(prefix)).to_bytes(4, "little"), meta)
 
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=Framed)
 
 
 class Dialect(Generic[M]):
-    """The messages one side may receive, by kind."""
+    """The messages one side may receive, by kind. A kind with a payload needs one, unless `payload_optional`."""
 
-    def __init__(self, messages: Iterable[type[M]]) -> None:
+    def __init__(self, messages: Iterable[type[M]], *, payload_optional: bool = False) -> None:
+        self._payload_optional = payload_optional
         self.kinds: dict[int, tuple[msgspec.msgpack.Decoder[M], bool]] = {
             message.kind: (msgspec.msgpack.Decoder(message), message.payload) for message in messages
         }
@@ -79,7 +87,7 @@ class Dialect(Generic[M]):
         if found is None:
             raise PeerViolation(Violation.UNKNOWN_KIND, f"kind {kind}")
         decoder, payload = found
-        if (payload_bytes > 0) is not payload:
+        if (payload_bytes > 0) is not payload and (payload_bytes or not self._payload_optional):
             raise PeerViolation(Violation.PAYLOAD, f"kind {kind} with {payload_bytes} bytes of payload")
         try:
             return decoder.decode(meta)

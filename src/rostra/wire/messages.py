@@ -43,10 +43,10 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
-    """What a topic is created with. Zero means: no bound."""
+    """What a topic is created with. Zero means: no bound; for `replicas`: as many as the node is set to make."""
 
     partitions: Annotated[int, Meta(ge=1, le=1024)] = 1
-    replicas: Annotated[int, Meta(ge=1, le=15)] = 1
+    replicas: Annotated[int, Meta(ge=0, le=15)] = 0
     retention_ms: Count = 0
     retention_bytes: Count = 0
     segment_bytes: Annotated[int, Meta(ge=1 << 12, le=1 << 31)] = 1 << 26

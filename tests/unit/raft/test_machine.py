@@ -46,7 +46,7 @@ def test_a_node_alone_comes_back_with_all_it_acknowledged_and_a_higher_epoch() -
     before = cluster[1].serving[partition]
     cluster[1].crash()
     cluster[1].start()
-    cluster.run_until(lambda: cluster[1].leads(partition))
+    cluster.run_until(lambda: cluster[1].leads(partition) and cluster[1].ready)
     after = cluster[1].serving[partition]
     assert isinstance(before, Serving) and isinstance(after, Serving)
     assert after.owner and after.epoch > before.epoch

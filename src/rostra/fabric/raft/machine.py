@@ -151,6 +151,8 @@ class Raft:
         self.keys: dict[str, Partition] = {}
         self._token = 0
         self._ready = False
+        self._disk_refused = False
+        """Since its start: a node with a full disk serves what it has, although it cannot begin a term."""
         self._knew_commit = False
         """This start found a catalogue that was committed: it can serve what is in it before a leader is heard."""
         self.out: list[FabricEffect] = []
@@ -355,8 +357,8 @@ class Raft:
 
     def _get_ready(self) -> None:
         group = self.meta.group
-        known = group.is_current and self.node in self.meta.catalogue.members
-        restarted = self._knew_commit and group.config.voters != (self.node,)
+        known = group.is_current and self.node in self.meta.catalogue.members and not self._elects_itself()
+        restarted = self._knew_commit and (group.config.voters != (self.node,) or self._disk_refused)
         if not self._ready and (known or restarted or group.stranded):
             self._ready = True
             self.out.append(Ready())
@@ -366,7 +368,15 @@ class Raft:
                 self.out.append(Drop(partition))
             self._found.clear()
 
+    def _elects_itself(self) -> bool:
+        """Whether a group of this node alone has yet to find its commit again, which needs nobody's word."""
+        if self._ready or self._disk_refused:
+            return False
+        alone = [group for group in self.groups.values() if group.config.voters == (self.node,) and group.may_lead]
+        return any(not group.is_current for group in alone)
+
     def _write_failed(self, given: WriteFailed) -> None:
+        self._disk_refused = True
         if given.partition == META:
             self.meta.cut(given.offset)
         self._for(given.partition, lambda group: group.write_failed(self.now, given.offset, given.generation))

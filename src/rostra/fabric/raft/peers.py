@@ -111,4 +111,5 @@ class Peers:
         elif leader is not None:
             raft.out.append(Send(leader, message))
         else:
-            raft.out += [Send(peer, message) for peer in sorted(self.acquaintances)]
+            # Members too: a node that came back elsewhere reaches them, and hears nobody before they know where it is.
+            raft.out += [Send(peer, message) for peer in sorted({*self.acquaintances, *self.links})]
