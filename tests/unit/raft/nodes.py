@@ -13,12 +13,14 @@ import msgspec
 from rostra.errors import RostraError
 from rostra.fabric.api import (
     Accepted,
+    Agreed,
     Append,
     Arrived,
     Blocked,
     Committed,
     Confirmed,
     Covered,
+    Described,
     Drop,
     Echo,
     Elsewhere,
@@ -59,6 +61,7 @@ from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.messages import Heartbeat
 from rostra.fabric.raft.roles import Role
 from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.cluster import ClusterStatus
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
@@ -92,6 +95,8 @@ class Node:
         self.opened: dict[int, str] = {}
         self.closed: list[int] = []
         self.confirmed: list[int] = []
+        self.agreed: list[int] = []
+        self.described: dict[int, ClusterStatus] = {}
         self.serving: dict[Partition, Serving | Elsewhere] = {}
         self.blocked: dict[Partition, RostraError] = {}
         self.commit: dict[Partition, int] = {}
@@ -199,6 +204,10 @@ class Node:
                 self.topics = {name: spec for name, spec in self.topics.items() if spec.topic != effect.topic}
             case Confirmed():
                 self.confirmed.append(effect.token)
+            case Agreed():
+                self.agreed.append(effect.token)
+            case Described():
+                self.described[effect.token] = effect.status
             case Ready():
                 self.ready = True
             case HandedOver():

@@ -17,12 +17,14 @@ import msgspec
 from rostra.errors import RostraError
 from rostra.fabric.api import (
     Accepted,
+    Agreed,
     Append,
     Arrived,
     Blocked,
     Committed,
     Confirmed,
     Covered,
+    Described,
     Drop,
     Echo,
     Elsewhere,
@@ -289,6 +291,8 @@ class Member:
                     SetTimer()
                     | Blocked()
                     | Confirmed()
+                    | Agreed()
+                    | Described()
                     | Covered()
                     | HandedOver()
                     | Meet()

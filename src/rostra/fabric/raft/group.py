@@ -192,14 +192,14 @@ class Group(Standing):
         self.out.append(Accepted(token, self.partition, base, last))
         self.finish()
 
-    def write(self, now: Now, batch: bytearray) -> RostraError | None:
+    def write(self, now: Now, batch: bytearray, owner_flags: int = 0) -> RostraError | None:
         """A batch of the fabric's own, which nobody awaits by its place."""
         self.now = now
         error = self.refusal()
         if error is None:
             if self.quiet:
                 self.wake(now)
-            self.replication.append(batch)
+            self.replication.append(batch, owner_flags)
             self.finish()
         return error
 

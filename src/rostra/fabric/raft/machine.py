@@ -8,7 +8,7 @@ from typing import assert_never
 
 import msgspec
 
-from rostra.errors import CorruptLog, PeerViolation
+from rostra.errors import CorruptLog, MemberRemoved, PeerViolation
 from rostra.fabric.api import (
     Accepted,
     AcksAll,
@@ -17,6 +17,7 @@ from rostra.fabric.api import (
     Committed,
     Confirm,
     Delivers,
+    Describe,
     Drop,
     Echo,
     Elsewhere,
@@ -24,6 +25,7 @@ from rostra.fabric.api import (
     FabricInput,
     GiveAway,
     Guarantees,
+    HandedOver,
     HandOver,
     Meet,
     Note,
@@ -44,6 +46,8 @@ from rostra.fabric.api import (
     Ready,
     Recovered,
     Refused,
+    RemoveMember,
+    Send,
     Serving,
     SetTimer,
     Settled,
@@ -55,16 +59,20 @@ from rostra.fabric.api import (
 )
 from rostra.fabric.raft.alarms import Alarms
 from rostra.fabric.raft.catalogue import META, Member
+from rostra.fabric.raft.describing import Describing
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, unpack_hard
-from rostra.fabric.raft.hosting import Hosting
+from rostra.fabric.raft.hosting import RETIRED, Hosting
 from rostra.fabric.raft.leaving import Leaving
 from rostra.fabric.raft.messages import (
     Answered,
+    Arranged,
     DropTopic,
     Entries,
     EntriesRefused,
     EntriesReply,
+    GroupMessage,
+    HandOn,
     Heartbeat,
     HeartbeatReply,
     Join,
@@ -73,15 +81,21 @@ from rostra.fabric.raft.messages import (
     ReadAsk,
     ReadTold,
     Refill,
+    Remove,
+    Removed,
+    StateAsk,
+    StateTold,
     TimeoutNow,
     VoteAsk,
     VoteReply,
 )
 from rostra.fabric.raft.metadata import Metadata
+from rostra.fabric.raft.moving import Moving
 from rostra.fabric.raft.peers import Peers
+from rostra.fabric.raft.placing import Placing
 from rostra.fabric.raft.roles import Role
 from rostra.fabric.raft.settings import RaftSettings
-from rostra.fabric.raft.status import ClusterStatus, status_of
+from rostra.fabric.raft.status import RaftStatus, status_of
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
 
@@ -97,14 +111,13 @@ GUARANTEES = Guarantees(
 )
 
 BOOT = "raft/boot"
+REMOVED = "raft/removed"
 BEAT = "raft/beat"
 WAKE = "raft/wake"
 META_SEGMENT_BYTES = 1 << 26
 META_VOTERS_MAX = 7
 EARLY_MAX = 1024
 SOMEBODY = NodeId(0)
-
-GroupMessage = VoteAsk | VoteReply | Entries | EntriesReply | EntriesRefused | Refill | TimeoutNow | ReadAsk | ReadTold
 
 
 class Raft:
@@ -138,10 +151,16 @@ class Raft:
         self.founders = founders or (() if join else (self.own,))
         self._join = join
         self._meta: Metadata | None = None
-        self._hard: dict[str, bytes] = {}
+        self.hard: dict[str, bytes] = {}
+        """Hard state of groups that are not here, as far as it is worth keeping: as found, or left by a copy."""
         self._found: dict[Partition, Recovered] = {}
         self.hosting = Hosting(self)
         self.leaving = Leaving(self)
+        self.placing = Placing(self)
+        self.moving = Moving(self)
+        self.describing = Describing(self)
+        self.removed = False
+        """This node was removed from the cluster: it takes part in nothing, and says so."""
         self.beating: dict[Partition, Group] = {}
         """Groups led here that are not silent."""
         self.alarms = Alarms()
@@ -165,12 +184,14 @@ class Raft:
         """Whether the catalogue's log is known, so that peers can be answered."""
         return self._meta is not None and not self._meta.replaying
 
-    def status(self) -> ClusterStatus:
+    def status(self) -> RaftStatus:
         return status_of(self)
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.now = now
         self.out = []
+        if self.removed:
+            return self._refuse(given)
         try:
             self._take(given)
         except PeerViolation as violation:
@@ -220,6 +241,10 @@ class Raft:
                     self.touch(group)
             case GiveAway():
                 self.leaving.give_away(given)
+            case RemoveMember():
+                self._ask(Remove(self.node, self.boot, given.token, given.node))
+            case Describe():
+                self.describing.ask(given.token)
             case PassOn() | Settled():
                 raise AssertionError(f"this fabric tells clients where to go: {given}")
             case HandOver():
@@ -227,16 +252,20 @@ class Raft:
             case _:
                 assert_never(given)
 
-    def _ask(self, ask: MakeTopic | DropTopic) -> None:
+    def _ask(self, ask: MakeTopic | DropTopic | Remove) -> None:
         self.out += self.meta.ask(ask)
         self.touch(self.meta.group)
 
     # --- starting ---
 
     def _started(self, given: Started) -> None:
-        self._hard = {key: state for key, state in given.hard.items() if state}
+        self.hard = {key: state for key, state in given.hard.items() if state}
         self._found = {found.partition: found for found in given.partitions}
-        self.boot = int.from_bytes(self._hard.get(BOOT, b""), "little") + 1
+        if REMOVED in self.hard:
+            self.removed = True
+            self.out += [Note("error", "this node was removed from its cluster", {"node": self.node}), Ready()]
+            return
+        self.boot = int.from_bytes(self.hard.get(BOOT, b""), "little") + 1
         # Nobody hears of this start before its number is durable: else two starts could share it.
         self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
 
@@ -247,7 +276,7 @@ class Raft:
         group.name = "catalogue"
         group.voters_max = META_VOTERS_MAX
         self._meta = Metadata(self, group)
-        self._knew_commit = group.commit > 0
+        self._knew_commit = group.commit > group.copy.first
         if self._meta.replaying:
             self.out.append(self._meta.replay_from(group.copy.first))
         else:
@@ -259,13 +288,16 @@ class Raft:
         group.start(self.now)
         self.touch(group)
         self.out += self.meta.apply()
-        self.peers.meet_all()
+        self.peers.begin()
         for address in self._join:
             self.out.append(Meet(SOMEBODY, address))
         self.out.append(SetTimer(BEAT, self.now.mono_us))
 
-    def make_group(self, partition: Partition, segment_bytes: int, config: Config | None) -> Group:
-        packed = self._hard.pop(key_of(partition), None)
+    def make_group(
+        self, partition: Partition, segment_bytes: int, config: Config | None, *, late: bool = False
+    ) -> Group:
+        """`late`: its group existed before. Perhaps this node was in it: then it voted, and had what it has no more."""
+        packed = self.hard.pop(key_of(partition), None)
         initial = (ConfigAt(0, 0, config),) if config is not None else ()
         found = self._found.pop(partition, None)
         if found is None:
@@ -273,7 +305,7 @@ class Raft:
         group = Group(
             self.node,
             found or Recovered(partition, 0, 0, ()),
-            unpack_hard(packed) if packed else Hard(configs=initial),
+            unpack_hard(packed) if packed else Hard(configs=initial, complete=not late),
             settings=self.settings,
             random=self._random,
             next_token=self._next_token,
@@ -283,6 +315,14 @@ class Raft:
         )
         self.groups[partition] = group
         self.keys[key_of(partition)] = partition
+        return group
+
+    def forget_group(self, partition: Partition) -> Group | None:
+        group = self.groups.pop(partition, None)
+        if group is not None:
+            self.beating.pop(partition, None)
+            self.alarms.forget(partition)
+            self.keys.pop(key_of(partition), None)
         return group
 
     def _next_token(self) -> int:
@@ -299,6 +339,9 @@ class Raft:
     def _echo(self, given: Echo) -> None:
         if given.key == BOOT:
             self._booted()
+            return
+        if given.key.startswith(RETIRED):
+            self.hosting.retired(given.key)
             return
         partition = self.keys.get(given.key)
         group = self.groups.get(partition) if partition is not None else None
@@ -343,6 +386,7 @@ class Raft:
         """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
         if self._meta is not None and not self._meta.replaying:
             self.out += self._meta.apply()
+            self.touch(self._meta.group)
             self.out += self._meta.confirmed()
             if self._meta.lacks(self.founders):
                 self.out += self._meta.enter(self.founders)
@@ -408,6 +452,9 @@ class Raft:
         peer, message = given.peer, given.message
         if not self.takes_part:
             return
+        if self.peers.is_stranger(peer) and not isinstance(message, Removed):
+            self.out.append(Send(peer, Removed(peer)))
+            return
         match message:
             case Heartbeat():
                 self.peers.heartbeat(peer, message)
@@ -417,11 +464,23 @@ class Raft:
                 self.pass_on(peer, message, given.payload)
             case Refill() | TimeoutNow() | ReadAsk() | ReadTold():
                 self.pass_on(peer, message, None)
-            case MakeTopic() | DropTopic():
+            case MakeTopic() | DropTopic() | Remove():
                 self.out += self.meta.asked(message)
                 self.touch(self.meta.group)
             case Answered():
-                self.out += self.meta.refused(message)
+                if not self.leaving.answered(message):
+                    self.out += self.meta.refused(message)
+            case Arranged():
+                self.placing.arranged(message)
+                self.touch(self.meta.group)
+            case HandOn():
+                self.leaving.asked(peer, message)
+            case StateAsk():
+                self.describing.asked(peer, message)
+            case StateTold():
+                self.describing.told(peer, message)
+            case Removed():
+                self._expelled(peer, message)
             case Join():
                 self.out += self.meta.joining(message)
                 self.touch(self.meta.group)
@@ -449,13 +508,69 @@ class Raft:
             # The peer has applied a new topic before us.
             self.early.append((peer, message, payload))
 
+    # --- being removed ---
+
+    def _expelled(self, peer: NodeId, message: Removed) -> None:
+        """A member says that this node is none any more: it stops for good, and disturbs nobody."""
+        if message.node != self.node or all(peer != member.node for member in self.peers.members()):
+            return
+        self.out.append(Note("error", "this node was removed from its cluster", {"node": self.node}))
+        self.out += self.meta.give_up(MemberRemoved(self.node))
+        for partition, group in self.groups.items():
+            group.expelled = True
+            if group.role is Role.LEADER:
+                group.step_down("this node was removed")
+            effects = [effect for effect in group.take() if not isinstance(effect, Send)]
+            self.out += effects if partition != META else []
+        self.hosting.turn_all_away()
+        self.out += [SetTimer(BEAT, None), SetTimer(WAKE, None), Persist(REMOVED, b"1")]
+        self.removed = True
+
+    def _refuse(self, given: FabricInput) -> list[FabricEffect]:
+        """Whoever waits for an answer gets it; clients go to where the partitions are."""
+        match given:
+            case Propose():
+                self.out.append(Refused(given.token, self.hosting.nowhere(given.partition)))
+            case ProposeTopic() | ProposeDrop() | Confirm() | RemoveMember() | Describe():
+                self.out.append(Refused(given.token, MemberRemoved(self.node)))
+            case GiveAway():
+                if given.token:
+                    self.out.append(Refused(given.token, MemberRemoved(self.node)))
+            case HandOver():
+                self.out.append(HandedOver())
+            case (
+                Started()
+                | ProposeStart()
+                | PeerReceived()
+                | PeerMet()
+                | PeerLost()
+                | TimerFired()
+                | Synced()
+                | WriteFailed()
+                | ReadDone()
+                | ReadFailed()
+                | PassOn()
+                | Settled()
+                | Broke()
+                | Echo()
+            ):
+                pass
+            case _:
+                assert_never(given)
+        return self.out
+
     # --- time ---
 
     def _timer(self, timer: str) -> None:
         if timer == BEAT:
             self.peers.beat()
             self.out += self.meta.remind()
+            self.placing.look()
+            self.meta.condense()
             self.touch(self.meta.group)
+            self.moving.look()
+            self.leaving.look()
+            self.describing.look()
             self.hosting.spread_leaders()
             self.out.append(SetTimer(BEAT, self.now.mono_us + self.settings.heartbeat_us))
         elif timer == WAKE:

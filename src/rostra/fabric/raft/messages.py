@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from rostra.fabric.api import EpochStart, TopicSpec
 from rostra.fabric.raft.hard import ConfigAt
+from rostra.model.cluster import PartitionStatus
 from rostra.model.ids import ID_MAX, NodeId, Partition, TopicId
 
 TEXT_MAX = 1024
@@ -238,7 +239,66 @@ class Answered(PeerMessage, frozen=True, array_like=True):
     carried: dict[Text, int | Text]
 
 
-ClusterMessage = Join | Joined | MakeTopic | DropTopic | Answered
+class Remove(PeerMessage, frozen=True, array_like=True):
+    """Like a topic's making: the leader of the catalogue is to let this member go."""
+
+    kind: ClassVar[int] = 149
+    origin: Node
+    boot: Count
+    token: Count
+    node: Node
+
+
+class Removed(PeerMessage, frozen=True, array_like=True):
+    """To a node that speaks as a member and is none any more."""
+
+    kind: ClassVar[int] = 150
+    node: Node
+
+
+class Arranged(PeerMessage, frozen=True, array_like=True):
+    """To the leader of the catalogue: the partition's group has the members that were wanted."""
+
+    kind: ClassVar[int] = 151
+    partition: Partition
+    replicas: Annotated[tuple[Node, ...], Meta(max_length=64)]
+
+
+class HandOn(PeerMessage, frozen=True, array_like=True):
+    """To the leader of a partition: hand it over to `heir`. Answered by `Answered`, with an empty code if it was."""
+
+    kind: ClassVar[int] = 152
+    token: Count
+    partition: Partition
+    heir: Node
+
+
+class StateAsk(PeerMessage, frozen=True, array_like=True):
+    """What do you know of the partitions that you have copies of?"""
+
+    kind: ClassVar[int] = 153
+    token: Count
+
+
+class StateTold(PeerMessage, frozen=True, array_like=True):
+    kind: ClassVar[int] = 154
+    token: Count
+    partitions: Annotated[tuple[PartitionStatus, ...], Meta(max_length=GROUPS_MAX)]
+
+
+ClusterMessage = (
+    Join
+    | Joined
+    | MakeTopic
+    | DropTopic
+    | Answered
+    | Remove
+    | Removed
+    | Arranged
+    | HandOn
+    | StateAsk
+    | StateTold
+)
 RaftMessage = Heartbeat | HeartbeatReply | GroupMessage | ClusterMessage
 
 PEER_KINDS: dict[int, type[RaftMessage]] = {kind.kind: kind for kind in get_args(RaftMessage)}

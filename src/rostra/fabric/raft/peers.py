@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rostra.fabric.api import Meet, Note, Part, Send
 from rostra.fabric.raft.catalogue import META, Member
 from rostra.fabric.raft.group import Group
-from rostra.fabric.raft.messages import Beat, Heartbeat, HeartbeatReply, Join
+from rostra.fabric.raft.messages import Beat, Heartbeat, HeartbeatReply, Join, Removed
 from rostra.fabric.raft.pairs import Pairs
 from rostra.model.ids import NodeId
 
@@ -23,6 +23,11 @@ class Peers:
         self.acquaintances: dict[NodeId, str] = {}
         """Nodes met on the way in, that may know the leader."""
         self._joined_us = 0
+        self._began_us = 0
+
+    def begin(self) -> None:
+        self._began_us = self._raft.now.mono_us
+        self.follow_members()
 
     def heartbeat(self, peer: NodeId, message: Heartbeat) -> None:
         raft = self._raft
@@ -55,11 +60,23 @@ class Peers:
 
     def members(self) -> list[Member]:
         raft = self._raft
-        known = {member.node: member for member in raft.founders}
+        removed = raft.meta.catalogue.removed
+        known = {member.node: member for member in raft.founders if member.node not in removed}
         known.update(raft.meta.catalogue.members)
         return [known[node] for node in sorted(known) if node != raft.node]
 
-    def meet_all(self) -> None:
+    def is_there(self, node: NodeId) -> bool:
+        return node == self._raft.node or self.pairs.is_there(node)
+
+    def is_gone(self, node: NodeId, since_us: int) -> bool:
+        """Not heard since then, nor is this node young enough to have missed it."""
+        return node != self._raft.node and self._began_us < since_us and not self.pairs.heard_since(node, since_us)
+
+    def is_stranger(self, peer: NodeId) -> bool:
+        """Whether the peer was a member once and does not know that it is none any more."""
+        return peer in self._raft.meta.catalogue.removed
+
+    def follow_members(self) -> None:
         raft = self._raft
         members = self.members()
         for member in members:
@@ -69,7 +86,7 @@ class Peers:
         for node in [node for node in self.links if all(node != member.node for member in members)]:
             del self.links[node]
             self.pairs.forget(node)
-            raft.out.append(Part(node))
+            raft.out += [Send(node, Removed(node)), Part(node)]
 
     def beat(self) -> None:
         raft = self._raft

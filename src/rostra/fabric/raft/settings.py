@@ -19,6 +19,10 @@ class RaftSettings(msgspec.Struct, frozen=True):
     reads_waiting_max: int = 4096
     spread_ms: int = 10_000
     """How often it is looked whether leadership can go back to a node that was away."""
+    moves_max: int = 4
+    """Partitions whose copies are on their way to other nodes at a time; the next wait."""
+    catalogue_bytes: int = 4 << 20
+    """What the catalogue's log may hold beyond its last snapshot; then another one is written, and the rest goes."""
 
     @property
     def heartbeat_us(self) -> int:

@@ -91,6 +91,8 @@ class Standing:
         self.leader: NodeId | None = None
         self.quiet = False
         self.broken = False
+        self.expelled = False
+        """The node is no member of the cluster any more: it leads nothing and votes for nobody."""
         self.deadline_us: int | None = None
         self.transfer_to: NodeId | None = None
         self.transfer_until_us = 0
@@ -124,7 +126,7 @@ class Standing:
     def is_voter(self) -> bool:
         """Also while its removal is in the log but not known to be committed: it may be the one that must commit it."""
         leaving = self.config_end > self.commit and self.me in self.former.voters
-        return (self.me in self.config.voters or leaving) and self.complete
+        return (self.me in self.config.voters or leaving) and self.complete and not self.expelled
 
     @property
     def stranded(self) -> bool:
@@ -212,7 +214,7 @@ class Standing:
     def announce(self) -> None:
         """Tells the broker who serves the partition; an incomplete copy is as good as none."""
         address = self.address_of(self.leader) if self.leader is not None and self.leader != self.me else ""
-        if not self.complete and not self.stranded:
+        if self.expelled or (not self.complete and not self.stranded):
             self.out.append(Elsewhere(self.partition, self.term, address))
             return
         copy = self.copy
