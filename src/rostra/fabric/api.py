@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from rostra.errors import RostraError
-from rostra.model.cluster import ClusterStatus
+from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
 from rostra.model.view import View
 
@@ -446,7 +446,7 @@ class Agreed(Value, frozen=True):
 
 class Described(Value, frozen=True):
     token: int
-    status: ClusterStatus
+    state: ClusterState
 
 
 class Committed(Value, frozen=True):

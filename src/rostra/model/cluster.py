@@ -19,7 +19,7 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 
 
-class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
+class NodeState(msgspec.Struct, frozen=True, array_like=True):
     """`there` is what the node that was asked sees. `owns` and `copies` count partitions."""
 
     node: Node
@@ -33,7 +33,7 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
     copies: Count
 
 
-class CopyStatus(msgspec.Struct, frozen=True, array_like=True):
+class CopyState(msgspec.Struct, frozen=True, array_like=True):
     """`match`: below this it has on stable storage what the owner has; -1 where that is not known."""
 
     node: Node
@@ -42,7 +42,7 @@ class CopyStatus(msgspec.Struct, frozen=True, array_like=True):
     """Whether it counts towards commit."""
 
 
-class PartitionStatus(msgspec.Struct, frozen=True, array_like=True):
+class PlacedPartition(msgspec.Struct, frozen=True, array_like=True):
     """As its owner knows it, or the best informed of those that answered. Owner 0: none is known."""
 
     topic: Text
@@ -53,15 +53,15 @@ class PartitionStatus(msgspec.Struct, frozen=True, array_like=True):
     first: Count
     end: Count
     commit: Count
-    copies: Annotated[tuple[CopyStatus, ...], Meta(max_length=COPIES_MAX)]
+    copies: Annotated[tuple[CopyState, ...], Meta(max_length=COPIES_MAX)]
     moving: bool = False
     """Whether its copies are on their way to other nodes."""
 
 
-class ClusterStatus(msgspec.Struct, frozen=True, array_like=True):
+class ClusterState(msgspec.Struct, frozen=True, array_like=True):
     """`answered` are the nodes that were heard for it, beginning with the one that was asked."""
 
     fabric: Text
-    nodes: Annotated[tuple[NodeStatus, ...], Meta(max_length=NODES_MAX)]
-    partitions: Annotated[tuple[PartitionStatus, ...], Meta(max_length=PARTITIONS_MAX)]
+    nodes: Annotated[tuple[NodeState, ...], Meta(max_length=NODES_MAX)]
+    partitions: Annotated[tuple[PlacedPartition, ...], Meta(max_length=PARTITIONS_MAX)]
     answered: Annotated[tuple[Node, ...], Meta(max_length=NODES_MAX)] = ()

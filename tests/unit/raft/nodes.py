@@ -61,7 +61,7 @@ from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.messages import Heartbeat
 from rostra.fabric.raft.roles import Role
 from rostra.fabric.raft.settings import RaftSettings
-from rostra.model.cluster import ClusterStatus
+from rostra.model.cluster import ClusterState
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
@@ -96,7 +96,7 @@ class Node:
         self.closed: list[int] = []
         self.confirmed: list[int] = []
         self.agreed: list[int] = []
-        self.described: dict[int, ClusterStatus] = {}
+        self.described: dict[int, ClusterState] = {}
         self.serving: dict[Partition, Serving | Elsewhere] = {}
         self.blocked: dict[Partition, RostraError] = {}
         self.commit: dict[Partition, int] = {}
@@ -207,7 +207,7 @@ class Node:
             case Agreed():
                 self.agreed.append(effect.token)
             case Described():
-                self.described[effect.token] = effect.status
+                self.described[effect.token] = effect.state
             case Ready():
                 self.ready = True
             case HandedOver():

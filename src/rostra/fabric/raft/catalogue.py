@@ -107,7 +107,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint"):
     epochs: tuple[EpochStart, ...]
     members: tuple[Member, ...]
     leaving: tuple[NodeId, ...]
-    removed: tuple[NodeId, ...]
+    removed: tuple[Member, ...]
     topics: tuple[Made, ...]
     placed: tuple[tuple[Partition, Placed], ...]
 
@@ -144,7 +144,7 @@ class Catalogue:
     def __init__(self) -> None:
         self.members: dict[NodeId, Member] = {}
         self.leaving: dict[NodeId, None] = {}
-        self.removed: dict[NodeId, None] = {}
+        self.removed: dict[NodeId, Member] = {}
         self.topics: dict[TopicId, Made] = {}
         self.names: dict[str, TopicId] = {}
         self.placed: dict[Partition, Placed] = {}
@@ -202,9 +202,10 @@ class Catalogue:
         return None
 
     def _remove(self, node: NodeId) -> None:
-        self.members.pop(node, None)
         self.leaving.pop(node, None)
-        self.removed[node] = None
+        member = self.members.pop(node, None)
+        if member is not None:
+            self.removed[node] = member
         if len(self.removed) > REMOVED_MAX:
             del self.removed[next(iter(self.removed))]
 
@@ -216,7 +217,7 @@ class Catalogue:
             epochs,
             tuple(self.members.values()),
             tuple(self.leaving),
-            tuple(self.removed),
+            tuple(self.removed.values()),
             tuple(self.topics.values()),
             tuple(self.placed.items()),
         )
@@ -224,7 +225,7 @@ class Catalogue:
     def _restore(self, snapshot: Snapshot) -> None:
         self.members = {member.node: member for member in snapshot.members}
         self.leaving = dict.fromkeys(snapshot.leaving)
-        self.removed = dict.fromkeys(snapshot.removed)
+        self.removed = {member.node: member for member in snapshot.removed}
         self.topics, self.names = {}, {}
         for made in snapshot.topics:
             self._add(made)

@@ -9,13 +9,16 @@ from rostra.fabric.raft.catalogue import META
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.messages import StateAsk, StateTold
 from rostra.fabric.raft.roles import Role
-from rostra.model.cluster import ClusterStatus, CopyStatus, NodeStatus, PartitionStatus
+from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
 from rostra.model.ids import NodeId, Partition
 
 if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
 
 Place = tuple[str, int]
+
+PART = 1000
+"""Partitions told of in one message."""
 
 
 class Gathering:
@@ -25,11 +28,12 @@ class Gathering:
         self.until_us = until_us
         self.awaited = awaited
         self.answered: list[NodeId] = []
-        self.best: dict[Place, PartitionStatus] = {}
+        self.best: dict[Place, PlacedPartition] = {}
 
-    def take(self, node: NodeId, partitions: tuple[PartitionStatus, ...]) -> None:
-        self.awaited.discard(node)
-        self.answered.append(node)
+    def take(self, node: NodeId, partitions: tuple[PlacedPartition, ...], *, more: bool = False) -> None:
+        if not more:
+            self.awaited.discard(node)
+            self.answered.append(node)
         for told in partitions:
             place = (told.topic, told.partition)
             known = self.best.get(place)
@@ -52,12 +56,15 @@ class Describing:
         self._finish(token)
 
     def asked(self, peer: NodeId, message: StateAsk) -> None:
-        self._raft.out.append(Send(peer, StateTold(message.token, self._own())))
+        own = self._own()
+        for at in range(0, len(own), PART):
+            more = at + PART < len(own)
+            self._raft.out.append(Send(peer, StateTold(message.token, own[at : at + PART], more)))
 
     def told(self, peer: NodeId, message: StateTold) -> None:
         gathering = self._gatherings.get(message.token)
         if gathering is not None and peer in gathering.awaited:
-            gathering.take(peer, message.partitions)
+            gathering.take(peer, message.partitions, more=message.more)
             self._finish(message.token)
 
     def look(self) -> None:
@@ -74,8 +81,8 @@ class Describing:
         del self._gatherings[token]
         self._fill_in(gathering)
         partitions = tuple(gathering.best[place] for place in sorted(gathering.best))
-        status = ClusterStatus("raft", self._nodes(partitions), partitions, tuple(gathering.answered))
-        self._raft.out.append(Described(token, status))
+        state = ClusterState("raft", self._nodes(partitions), partitions, tuple(gathering.answered))
+        self._raft.out.append(Described(token, state))
 
     def _fill_in(self, gathering: Gathering) -> None:
         """Of partitions that nobody told of, what the catalogue has."""
@@ -83,28 +90,28 @@ class Describing:
         for partition in catalogue.partitions():
             name = catalogue.topics[partition.topic].spec.name
             if (name, partition.index) not in gathering.best:
-                copies = tuple(CopyStatus(node, -1, True) for node in sorted(catalogue.placement(partition).replicas))
-                unknown = PartitionStatus(name, partition.index, NodeId(0), 0, 0, 0, 0, copies)
+                copies = tuple(CopyState(node, -1, True) for node in sorted(catalogue.placement(partition).replicas))
+                unknown = PlacedPartition(name, partition.index, NodeId(0), 0, 0, 0, 0, copies)
                 gathering.best[name, partition.index] = unknown
 
-    def _own(self) -> tuple[PartitionStatus, ...]:
+    def _own(self) -> tuple[PlacedPartition, ...]:
         return tuple(self._partition(group) for _, group in sorted(self._raft.groups.items()))
 
-    def _partition(self, group: Group) -> PartitionStatus:
+    def _partition(self, group: Group) -> PlacedPartition:
         leads = group.role is Role.LEADER
         copies = tuple(
-            CopyStatus(node, _match(group, node) if leads else -1, node in group.config.voters)
+            CopyState(node, _match(group, node) if leads else -1, node in group.config.voters)
             for node in sorted(group.config.everyone)
         )
         copy = group.copy
         moving = group.partition in self._raft.meta.catalogue.moving
         topic = "" if group.partition == META else group.name
         owner = group.leader or NodeId(0)
-        return PartitionStatus(
+        return PlacedPartition(
             topic, group.partition.index, owner, group.term, copy.first, copy.end, group.commit, copies, moving
         )
 
-    def _nodes(self, partitions: tuple[PartitionStatus, ...]) -> tuple[NodeStatus, ...]:
+    def _nodes(self, partitions: tuple[PlacedPartition, ...]) -> tuple[NodeState, ...]:
         raft = self._raft
         catalogue = raft.meta.catalogue
         voters = raft.meta.group.config.voters
@@ -114,7 +121,7 @@ class Describing:
         for partition in catalogue.partitions():
             self._count(partition, copies)
         return tuple(
-            NodeStatus(
+            NodeState(
                 node,
                 members[node].address,
                 members[node].peer_address,
@@ -140,6 +147,6 @@ def _match(group: Group, node: NodeId) -> int:
     return progress.match if progress is not None else -1
 
 
-def _worth(told: PartitionStatus) -> tuple[int, bool, int]:
+def _worth(told: PlacedPartition) -> tuple[int, bool, int]:
     """The highest epoch knows best, its owner best of all."""
     return told.epoch, any(copy.match >= 0 for copy in told.copies), told.commit

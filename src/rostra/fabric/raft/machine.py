@@ -95,7 +95,7 @@ from rostra.fabric.raft.peers import Peers
 from rostra.fabric.raft.placing import Placing
 from rostra.fabric.raft.roles import Role
 from rostra.fabric.raft.settings import RaftSettings
-from rostra.fabric.raft.status import RaftStatus, status_of
+from rostra.fabric.raft.status import ClusterStatus, status_of
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
 
@@ -184,7 +184,7 @@ class Raft:
         """Whether the catalogue's log is known, so that peers can be answered."""
         return self._meta is not None and not self._meta.replaying
 
-    def status(self) -> RaftStatus:
+    def status(self) -> ClusterStatus:
         return status_of(self)
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
@@ -452,8 +452,8 @@ class Raft:
         peer, message = given.peer, given.message
         if not self.takes_part:
             return
-        if self.peers.is_stranger(peer) and not isinstance(message, Removed):
-            self.out.append(Send(peer, Removed(peer)))
+        if peer in self.meta.catalogue.removed and not isinstance(message, Removed):
+            self.peers.tell_removed(peer, message.peer_address if isinstance(message, Join) else "")
             return
         match message:
             case Heartbeat():

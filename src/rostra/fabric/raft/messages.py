@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from rostra.fabric.api import EpochStart, TopicSpec
 from rostra.fabric.raft.hard import ConfigAt
-from rostra.model.cluster import PartitionStatus
+from rostra.model.cluster import PlacedPartition
 from rostra.model.ids import ID_MAX, NodeId, Partition, TopicId
 
 TEXT_MAX = 1024
@@ -281,9 +281,12 @@ class StateAsk(PeerMessage, frozen=True, array_like=True):
 
 
 class StateTold(PeerMessage, frozen=True, array_like=True):
+    """A part of the answer; the last one says that there is no `more`."""
+
     kind: ClassVar[int] = 154
     token: Count
-    partitions: Annotated[tuple[PartitionStatus, ...], Meta(max_length=GROUPS_MAX)]
+    partitions: Annotated[tuple[PlacedPartition, ...], Meta(max_length=GROUPS_MAX)]
+    more: bool = False
 
 
 ClusterMessage = (

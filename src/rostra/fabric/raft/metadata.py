@@ -38,7 +38,7 @@ from rostra.fabric.raft.catalogue import (
 )
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.membership import Change
-from rostra.fabric.raft.messages import Answered, DropTopic, Join, Joined, MakeTopic, Remove, Removed
+from rostra.fabric.raft.messages import Answered, DropTopic, Join, Joined, MakeTopic, Remove
 from rostra.fabric.raft.roles import Role
 from rostra.model.batch import CHECKPOINT, batch_length, last_offset
 from rostra.model.ids import TopicId
@@ -336,7 +336,8 @@ class Metadata:
         if not self.leads or message.node in self.catalogue.leaving:
             return []
         if message.node in self.catalogue.removed:
-            return [Send(message.node, Removed(message.node))]
+            raft.peers.tell_removed(message.node, message.peer_address)
+            return []
         member = Member(message.node, message.address, message.peer_address)
         if self.catalogue.members.get(message.node) != member:
             self.write(MemberJoined(member))

@@ -14,6 +14,8 @@ from rostra.model.ids import NodeId
 if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
 
+STRANGER_TIMEOUTS = 20
+
 
 class Peers:
     def __init__(self, raft: Raft) -> None:
@@ -24,6 +26,8 @@ class Peers:
         """Nodes met on the way in, that may know the leader."""
         self._joined_us = 0
         self._began_us = 0
+        self._strangers: dict[NodeId, int] = {}
+        """Removed members to whom a link is kept, and until when."""
 
     def begin(self) -> None:
         self._began_us = self._raft.now.mono_us
@@ -72,9 +76,26 @@ class Peers:
         """Not heard since then, nor is this node young enough to have missed it."""
         return node != self._raft.node and self._began_us < since_us and not self.pairs.heard_since(node, since_us)
 
-    def is_stranger(self, peer: NodeId) -> bool:
-        """Whether the peer was a member once and does not know that it is none any more."""
-        return peer in self._raft.meta.catalogue.removed
+    def tell_removed(self, node: NodeId, peer_address: str = "") -> None:
+        """The peer was a member once and does not know that it is none any more.
+
+        It is told over a link that is kept for that alone, and for a while.
+        """
+        raft = self._raft
+        address = peer_address or raft.meta.catalogue.removed[node].peer_address
+        if self.links.get(node) != address:
+            self.links[node] = address
+            raft.out.append(Meet(node, address))
+        if node not in self._strangers:
+            self._strangers[node] = raft.now.mono_us + STRANGER_TIMEOUTS * raft.settings.election_us
+        raft.out.append(Send(node, Removed(node)))
+
+    def _leave_strangers(self) -> None:
+        raft = self._raft
+        for node in [node for node, until_us in self._strangers.items() if raft.now.mono_us >= until_us]:
+            del self._strangers[node]
+            if self.links.pop(node, None) is not None:
+                raft.out.append(Part(node))
 
     def follow_members(self) -> None:
         raft = self._raft
@@ -84,15 +105,19 @@ class Peers:
                 self.links[member.node] = member.peer_address
                 raft.out.append(Meet(member.node, member.peer_address))
         for node in [node for node in self.links if all(node != member.node for member in members)]:
-            del self.links[node]
             self.pairs.forget(node)
-            raft.out += [Send(node, Removed(node)), Part(node)]
+            if node in raft.meta.catalogue.removed:
+                self.tell_removed(node)
+            elif node not in self.acquaintances:
+                del self.links[node]
+                raft.out.append(Part(node))
 
     def beat(self) -> None:
         raft = self._raft
         for peer in self.pairs.fallen_silent(raft.now.mono_us):
             raft.out.append(Note("warning", "peer is away", {"peer": peer}))
             self.lost(peer)
+        self._leave_strangers()
         self.send_beats(dict.fromkeys(raft.beating.values()), idle=True)
         self.ask_to_join()
 
@@ -125,7 +150,8 @@ class Peers:
         if leader == raft.node:
             raft.out += meta.joining(message)
             raft.touch(meta.group)
-        elif leader is not None:
+        elif leader is not None and leader in self.links:
             raft.out.append(Send(leader, message))
         else:
+            # A leader that was only heard cannot be answered: whoever passes this on makes it say where it is.
             raft.out += [Send(peer, message) for peer in sorted(self.acquaintances)]

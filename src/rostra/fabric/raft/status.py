@@ -52,7 +52,7 @@ class GroupStatus(msgspec.Struct, frozen=True, array_like=True):
     followers: tuple[FollowerStatus, ...]
 
 
-class RaftStatus(msgspec.Struct, frozen=True, array_like=True):
+class ClusterStatus(msgspec.Struct, frozen=True, array_like=True):
     node: NodeId
     boot: int
     members: tuple[MemberStatus, ...]
@@ -60,7 +60,7 @@ class RaftStatus(msgspec.Struct, frozen=True, array_like=True):
     """The metadata group first."""
 
 
-def status_of(raft: Raft) -> RaftStatus:
+def status_of(raft: Raft) -> ClusterStatus:
     voters = raft.meta.group.config.voters
     known = [raft.meta.catalogue.members.get(raft.node, raft.own), *raft.peers.members()]
     members = tuple(
@@ -74,7 +74,7 @@ def status_of(raft: Raft) -> RaftStatus:
         for member in sorted(known, key=lambda member: member.node)
     )
     groups = tuple(group_status(raft.groups[partition]) for partition in sorted(raft.groups))
-    return RaftStatus(raft.node, raft.boot, members, groups)
+    return ClusterStatus(raft.node, raft.boot, members, groups)
 
 
 def group_status(group: Group) -> GroupStatus:

@@ -63,7 +63,7 @@ from rostra.fabric.api import (
 from rostra.model.batch import stamp
 from rostra.model.decode import iterate
 from rostra.model.encode import encode
-from rostra.model.cluster import ClusterStatus, CopyStatus, NodeStatus, PartitionStatus
+from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
@@ -288,10 +288,10 @@ class Solo:
         made = self._topics.get(partition.topic)
         return PartitionDamaged(made.spec.name if made else "catalogue", partition.index, offset)
 
-    def _status(self) -> ClusterStatus:
+    def _status(self) -> ClusterState:
         """The node that is asked is the only one: its broker knows who it is."""
         partitions = tuple(
-            PartitionStatus(
+            PlacedPartition(
                 made.spec.name,
                 index,
                 NodeId(0),
@@ -299,14 +299,14 @@ class Solo:
                 held.first,
                 held.end,
                 held.synced,
-                (CopyStatus(NodeId(0), held.synced, True),),
+                (CopyState(NodeId(0), held.synced, True),),
             )
             for made in self._topics.values()
             for index in range(made.spec.partitions)
             if (held := self._held.get(Partition(made.spec.topic, PartitionIndex(index)))) is not None
         )
-        nodes = (NodeStatus(NodeId(0), "", "", True, True, False, len(partitions), len(partitions)),)
-        return ClusterStatus("solo", nodes, partitions, (NodeId(0),))
+        nodes = (NodeState(NodeId(0), "", "", True, True, False, len(partitions), len(partitions)),)
+        return ClusterState("solo", nodes, partitions, (NodeId(0),))
 
     # --- the catalogue ---
 
