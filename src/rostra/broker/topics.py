@@ -166,7 +166,7 @@ class TopicRequests:
         self._made[token] = name
         topic = TopicId(random_id(broker.source))
         spec = TopicSpec(topic, name, settings.partitions, msgspec.msgpack.encode(settings))
-        broker.ask_fabric(ProposeTopic(token, spec, settings.segment_bytes))
+        broker.ask_fabric(ProposeTopic(token, spec, settings.segment_bytes, settings.replicas))
 
     def _no_topic(self, name: str) -> RostraError | None:
         """Why no topic of this name can be made now."""

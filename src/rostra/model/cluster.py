@@ -1,4 +1,4 @@
-"""What a cluster says of itself, whatever its fabric: its nodes, and for every partition who orders it and who has it."""
+"""What a cluster says of itself, whatever its fabric: its nodes, and of each partition who orders it and who has it."""
 
 from __future__ import annotations
 

@@ -183,6 +183,7 @@ class Node:
                     self.links[effect.peer] = effect.address
                 else:
                     peer = NodeId(int(effect.address.split(":")[1]))
+                    self.links[peer] = effect.address
                     cluster.later(1_000, self.guard(self.step, PeerMet(peer, effect.address)))
             case Part():
                 self.links.pop(effect.peer, None)
@@ -319,6 +320,9 @@ class Cluster:
             action()
 
     def transmit(self, sender: Node, receiver: NodeId, message: object, payload: bytes) -> None:
+        if receiver not in sender.links:
+            # As on a network: nobody keeps a link that was not asked for.
+            return
         packed = msgspec.msgpack.encode(message)
         self.sent[type(message).__name__] += 1
         if isinstance(message, Heartbeat):

@@ -7,7 +7,6 @@ import pytest
 from rostra.errors import CopiesAway, MemberRemoved, Moved, QuorumAtRisk, Unavailable, UnknownMember
 from rostra.fabric.api import Confirm, Elsewhere, PeerReceived, ProposeTopic, RemoveMember, TopicSpec
 from rostra.fabric.raft.catalogue import META
-from rostra.fabric.raft.hard import key_of, unpack_hard
 from rostra.fabric.raft.messages import Heartbeat, Join, Removed, VoteAsk
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId, Partition, TopicId

@@ -6,9 +6,18 @@ from collections.abc import Callable
 
 from rostra.client.core.link import Link
 from rostra.errors import NotSupported, RostraError, TimedOut
-from rostra.wire.messages import ClientMessage, Located, TopicCreated, TopicDescribed, TopicDropped, TopicPage
+from rostra.wire.messages import (
+    Agreed,
+    ClientMessage,
+    ClusterDescribed,
+    Located,
+    TopicCreated,
+    TopicDescribed,
+    TopicDropped,
+    TopicPage,
+)
 
-Answer = Located | TopicCreated | TopicDropped | TopicPage | TopicDescribed
+Answer = Located | TopicCreated | TopicDropped | TopicPage | TopicDescribed | ClusterDescribed | Agreed
 """The messages that answer an `Ask`."""
 
 

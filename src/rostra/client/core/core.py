@@ -9,6 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import assert_never
 
+from rostra.client.core.administration import Administration
 from rostra.client.core.asks import Ask, Asks
 from rostra.client.core.directory import Directory
 from rostra.client.core.effects import (
@@ -43,6 +44,8 @@ from rostra.model.encode import Headers
 from rostra.model.ids import check_topic_name
 from rostra.wire.frames import Violation
 from rostra.wire.messages import (
+    Agreed,
+    ClusterDescribed,
     Ended,
     Failed,
     Goodbye,
@@ -78,6 +81,7 @@ class Core:
         self._producers = Producers(options, self.link, self._directory, random, self._out)
         self._producers.set_wall_offset(wall_offset_us)
         self._topics = Topics(self._asks, self._out, self._call_timeout_us)
+        self._administration = Administration(self._asks, self._out, self._call_timeout_us)
         self._subscriptions: dict[SubscriptionNumber, Subscribing] = {}
         self._feeds: dict[int, Feed] = {}
         self._last_number = 0
@@ -216,6 +220,8 @@ class Core:
                 | Push()
                 | Unsubscribed()
                 | Ended()
+                | ClusterDescribed()
+                | Agreed()
             ):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} before Welcome")
             case _:
@@ -250,7 +256,15 @@ class Core:
                 feed = self._feeds.get(message.subscription)
                 if feed is not None:
                     feed.refused(now_us, from_wire(message.code, message.carried))
-            case Located() | TopicCreated() | TopicDropped() | TopicPage() | TopicDescribed():
+            case (
+                Located()
+                | TopicCreated()
+                | TopicDropped()
+                | TopicPage()
+                | TopicDescribed()
+                | ClusterDescribed()
+                | Agreed()
+            ):
                 waiter = self.link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Ask):
                     self._asks.answered(now_us, message.request, waiter, message)
@@ -318,6 +332,21 @@ class Core:
         """Done with all topics by name, however many pages that takes."""
         self._check_open()
         self._topics.list(now_us, call)
+
+    # --- the cluster ---------------------------------------------------------------------------------
+
+    def describe_cluster(self, now_us: int, call: CallNumber) -> None:
+        """Done with a `ClusterState`."""
+        self._check_open()
+        self._administration.describe(now_us, call)
+
+    def remove_member(self, now_us: int, call: CallNumber, node: int) -> None:
+        self._check_open()
+        self._administration.remove_member(now_us, call, node)
+
+    def transfer_partition(self, now_us: int, call: CallNumber, name: str, partition: int, node: int) -> None:
+        self._check_open()
+        self._administration.transfer_partition(now_us, call, name, partition, node)
 
     def _check_open(self) -> None:
         if self.closed:

@@ -38,7 +38,7 @@ class Asker(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Made(msgspec.Struct, frozen=True, array_like=True, tag="made"):
-    """`replicas` per partition as they were at first, the preferred leader first; `wanted` copies, 0 for the default."""
+    """`replicas` per partition as at first, the preferred leader in front; `wanted` copies, 0 for the default."""
 
     spec: TopicSpec
     segment_bytes: int

@@ -290,17 +290,7 @@ class StateTold(PeerMessage, frozen=True, array_like=True):
 
 
 ClusterMessage = (
-    Join
-    | Joined
-    | MakeTopic
-    | DropTopic
-    | Answered
-    | Remove
-    | Removed
-    | Arranged
-    | HandOn
-    | StateAsk
-    | StateTold
+    Join | Joined | MakeTopic | DropTopic | Answered | Remove | Removed | Arranged | HandOn | StateAsk | StateTold
 )
 RaftMessage = Heartbeat | HeartbeatReply | GroupMessage | ClusterMessage
 

@@ -39,7 +39,7 @@ class Placing:
         leaving = [node for node in meta.catalogue.leaving if not self._holds_anything(node)]
         for node in leaving:
             self._let_go(node)
-        if all([meta.write(entry) for entry in begun]) and not leaving:
+        if all(meta.write(entry) for entry in begun) and not leaving:
             self._seen = seen
 
     def _there(self) -> tuple[NodeId, ...]:

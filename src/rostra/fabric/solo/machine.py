@@ -6,7 +6,15 @@ from typing import assert_never
 
 import msgspec
 
-from rostra.errors import NotAReplica, PartitionDamaged, QuorumAtRisk, RostraError, TopicExists, UnknownPartition, UnknownTopic
+from rostra.errors import (
+    NotAReplica,
+    PartitionDamaged,
+    QuorumAtRisk,
+    RostraError,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+)
 from rostra.fabric.api import (
     Accepted,
     AcksAll,
@@ -61,9 +69,9 @@ from rostra.fabric.api import (
     WriteFailed,
 )
 from rostra.model.batch import stamp
+from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
 from rostra.model.decode import iterate
 from rostra.model.encode import encode
-from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
