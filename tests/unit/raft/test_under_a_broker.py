@@ -2,40 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
-from rostra.broker.api import BrokerEffect, Stop
+from rostra.broker.api import Stop
 from rostra.errors import DiskFull
-from rostra.fabric.api import TimerFired
-from rostra.fabric.raft.machine import Raft
-from rostra.model.ids import NodeId, Partition
 from rostra.wire.messages import Failed, Published
-from tests.unit.broker.desk import Desk
-from tests.unit.broker.listlog import ListLog
-
-
-class RaftDesk(Desk):
-    """Timers of the fabric that are due go off by themselves."""
-
-    def __init__(self, logs: dict[Partition, ListLog] | None = None, hard: dict[str, bytes] | None = None) -> None:
-        super().__init__(fabric=Raft(NodeId(2), "here:1", random=random.Random(1)), logs=logs, hard=hard)
-
-    def settle(self) -> list[BrokerEffect]:
-        effects = super().settle()
-        while due := [name for name, at in self.timers.items() if name.startswith("raft/") and at <= self.now.mono_us]:
-            for name in due:
-                del self.timers[name]
-                effects += self.step(TimerFired(name))
-            effects += super().settle()
-        return effects
-
-    def again(self) -> RaftDesk:
-        for log in self.logs.values():
-            log.generation = 0
-        desk = RaftDesk(self.logs, self.hard)
-        desk.now = self.now
-        desk.start()
-        return desk
+from tests.unit.raft.desks import RaftDesk
 
 
 def started() -> RaftDesk:
