@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from rostra.errors import NotAReplica, NotHandedOver, RostraError, Unavailable, UnknownPartition, from_wire
 from rostra.fabric.api import Agreed, GiveAway, HandedOver, Note, Refused, Send
 from rostra.fabric.raft.group import Group
@@ -56,7 +58,7 @@ class Leaving:
         else:
             until_us = raft.now.mono_us + GIVE_UP_TIMEOUTS * raft.settings.election_us
             self._asked[given.token] = Asked(given.partition, given.peer, until_us)
-            raft.out.append(Send(leader, HandOn(given.token, given.partition, given.peer)))
+            raft.out.append(Send(leader, HandOn(raft.node, given.token, given.partition, given.peer)))
 
     def _some_holder(self, partition: Partition) -> NodeId | None:
         raft = self._raft
@@ -65,13 +67,15 @@ class Leaving:
         replicas = raft.meta.catalogue.placement(partition).replicas
         return next((node for node in replicas if node != raft.node and raft.peers.is_there(node)), None)
 
-    def asked(self, peer: NodeId, message: HandOn) -> None:
+    def asked(self, message: HandOn) -> None:
         raft = self._raft
         group = raft.groups.get(message.partition)
         if group is not None and group.role is Role.LEADER:
-            self._give(peer, message.token, message.partition, message.heir)
+            self._give(message.origin, message.token, message.partition, message.heir)
+        elif group is not None and group.leader is not None and not message.passed_on:
+            raft.out.append(Send(group.leader, msgspec.structs.replace(message, passed_on=True)))
         else:
-            self._answer(peer, message.token, message.partition, self._not_now(message.partition))
+            self._answer(message.origin, message.token, message.partition, self._not_now(message.partition))
 
     def _give(self, asker: NodeId, token: int, partition: Partition, heir: NodeId) -> None:
         raft = self._raft

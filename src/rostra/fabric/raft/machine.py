@@ -474,7 +474,7 @@ class Raft:
                 self.placing.arranged(message)
                 self.touch(self.meta.group)
             case HandOn():
-                self.leaving.asked(peer, message)
+                self.leaving.asked(message)
             case StateAsk():
                 self.describing.asked(peer, message)
             case StateTold():

@@ -265,12 +265,17 @@ class Arranged(PeerMessage, frozen=True, array_like=True):
 
 
 class HandOn(PeerMessage, frozen=True, array_like=True):
-    """To the leader of a partition: hand it over to `heir`. Answered by `Answered`, with an empty code if it was."""
+    """To the leader of a partition, passed on to it once by another holder: hand it over to `heir`.
+
+    Answered to `origin` by `Answered`, with an empty code if it was.
+    """
 
     kind: ClassVar[int] = 152
+    origin: Node
     token: Count
     partition: Partition
     heir: Node
+    passed_on: bool = False
 
 
 class StateAsk(PeerMessage, frozen=True, array_like=True):
