@@ -170,6 +170,8 @@ class Raft:
         self.keys: dict[str, Partition] = {}
         self._token = 0
         self._ready = False
+        self._stirred = False
+        """The catalogue's group did something: perhaps something is committed."""
         self._knew_commit = False
         """This start found a catalogue that was committed: it can serve what is in it before a leader is heard."""
         self.out: list[FabricEffect] = []
@@ -189,6 +191,15 @@ class Raft:
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.now = now
+        # Every publish of a node that stands alone comes by here: it costs no more calls than it must.
+        if isinstance(given, Propose):
+            group = self.groups.get(given.partition)
+            if group is not None and group.alone:
+                return group.propose_alone(given)
+        elif isinstance(given, Synced):
+            group = self.groups.get(given.partition)
+            if group is not None and group.alone:
+                return group.synced_alone(given)
         self.out = []
         if self.removed:
             return self._refuse(given)
@@ -359,18 +370,22 @@ class Raft:
 
     def touch(self, group: Group) -> None:
         """Carries on what the group did: its effects, its deadline, its heartbeats."""
-        effects = group.take()
+        effects, group.out = group.out, []
         if group.partition == META:
+            self._stirred = True
             self.touch_meta(effects)
         else:
             self.out += effects
-        if group.role is Role.LEADER and not group.quiet:
+            group.alone = group.stands_alone()
+        if group.role is Role.LEADER and not group.quiet and group.replication.peers:
             self.beating[group.partition] = group
             if group.wants_beat:
                 self.peers.send_beats(dict.fromkeys([group]))
         else:
+            # Who has nobody to speak to needs no heartbeat either.
             self.beating.pop(group.partition, None)
-        self.alarms.arm(group.partition, group.deadline_us)
+        if group.deadline_us is not None:
+            self.alarms.arm(group.partition, group.deadline_us)
 
     def touch_meta(self, effects: list[FabricEffect]) -> None:
         """Nobody above knows the catalogue's partition: only what the drivers do is passed on."""
@@ -384,18 +399,24 @@ class Raft:
 
     def _settle(self) -> None:
         """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
-        if self._meta is not None and not self._meta.replaying:
-            self.out += self._meta.apply()
-            self.touch(self._meta.group)
-            self.out += self._meta.confirmed()
-            if self._meta.lacks(self.founders):
-                self.out += self._meta.enter(self.founders)
-                self.touch(self._meta.group)
-            self._get_ready()
+        if self._stirred and self.takes_part:
+            self._stirred = False
+            self._follow_meta()
+        if self.leaving.until_us is not None:
             self.leaving.finish()
         if self.alarms.next_us not in (None, self._wakes_us):
             self._wakes_us = self.alarms.next_us
             self.out.append(SetTimer(WAKE, self._wakes_us))
+
+    def _follow_meta(self) -> None:
+        meta = self.meta
+        self.out += meta.apply()
+        self.touch(meta.group)
+        self.out += meta.confirmed()
+        if meta.lacks(self.founders):
+            self.out += meta.enter(self.founders)
+            self.touch(meta.group)
+        self._get_ready()
 
     def _get_ready(self) -> None:
         group = self.meta.group

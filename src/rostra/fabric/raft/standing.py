@@ -96,6 +96,8 @@ class Standing:
         self.deadline_us: int | None = None
         self.transfer_to: NodeId | None = None
         self.transfer_until_us = 0
+        self.alone = False
+        """Whether it takes the short way: as `stands_alone` had it when the group last did anything else."""
         self.wants_beat = False
         """Somebody waits for a heartbeat round: do not wait for the next period."""
         self.config = NOBODY
