@@ -92,9 +92,7 @@ class Hosting:
             # The preferred leader of a new partition need not wait for a silence.
             group.deadline_us = raft.now.mono_us
         raft.touch(group)
-        early, raft.early = raft.early, []
-        for peer, message, payload in early:
-            raft.pass_on(peer, message, payload)
+        raft.post.give_early()
 
     def _retire(self, partition: Partition) -> None:
         """The group goes on without this copy. Its vote is remembered, and that it has nothing, before the log goes:

@@ -8,7 +8,7 @@ from typing import assert_never
 
 import msgspec
 
-from rostra.errors import CorruptLog, MemberRemoved, PeerViolation
+from rostra.errors import CorruptLog, PeerViolation
 from rostra.fabric.api import (
     Accepted,
     AcksAll,
@@ -25,7 +25,6 @@ from rostra.fabric.api import (
     FabricInput,
     GiveAway,
     Guarantees,
-    HandedOver,
     HandOver,
     Meet,
     Note,
@@ -47,7 +46,6 @@ from rostra.fabric.api import (
     Recovered,
     Refused,
     RemoveMember,
-    Send,
     Serving,
     SetTimer,
     Settled,
@@ -60,41 +58,19 @@ from rostra.fabric.api import (
 from rostra.fabric.raft.alarms import Alarms
 from rostra.fabric.raft.catalogue import META, Member
 from rostra.fabric.raft.describing import Describing
+from rostra.fabric.raft.expulsion import Expulsion
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, unpack_hard
 from rostra.fabric.raft.hosting import RETIRED, Hosting
 from rostra.fabric.raft.leaving import Leaving
-from rostra.fabric.raft.messages import (
-    Answered,
-    Arranged,
-    DropTopic,
-    Entries,
-    EntriesRefused,
-    EntriesReply,
-    GroupMessage,
-    HandOn,
-    Heartbeat,
-    HeartbeatReply,
-    Join,
-    Joined,
-    MakeTopic,
-    ReadAsk,
-    ReadTold,
-    Refill,
-    Remove,
-    Removed,
-    StateAsk,
-    StateTold,
-    TimeoutNow,
-    VoteAsk,
-    VoteReply,
-)
+from rostra.fabric.raft.messages import DropTopic, MakeTopic, Remove
 from rostra.fabric.raft.metadata import Metadata
 from rostra.fabric.raft.moving import Moving
 from rostra.fabric.raft.peers import Peers
 from rostra.fabric.raft.placing import Placing
+from rostra.fabric.raft.post import Post
 from rostra.fabric.raft.roles import Role
-from rostra.fabric.raft.settings import RaftSettings
+from rostra.fabric.raft.settings import BEAT, WAKE, RaftSettings
 from rostra.fabric.raft.status import ClusterStatus, status_of
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
@@ -111,12 +87,8 @@ GUARANTEES = Guarantees(
 )
 
 BOOT = "raft/boot"
-REMOVED = "raft/removed"
-BEAT = "raft/beat"
-WAKE = "raft/wake"
 META_SEGMENT_BYTES = 1 << 26
 META_VOTERS_MAX = 7
-EARLY_MAX = 1024
 SOMEBODY = NodeId(0)
 
 
@@ -159,14 +131,14 @@ class Raft:
         self.placing = Placing(self)
         self.moving = Moving(self)
         self.describing = Describing(self)
+        self.expulsion = Expulsion(self)
+        self.post = Post(self)
         self.removed = False
         """This node was removed from the cluster: it takes part in nothing, and says so."""
         self.beating: dict[Partition, Group] = {}
         """Groups led here that are not silent."""
         self.alarms = Alarms()
         self._wakes_us: int | None = None
-        self.early: list[tuple[NodeId, GroupMessage, bytearray | None]] = []
-        """For groups that this node has not heard of yet."""
         self.keys: dict[str, Partition] = {}
         self._token = 0
         self._ready = False
@@ -202,7 +174,7 @@ class Raft:
                 return group.synced_alone(given)
         self.out = []
         if self.removed:
-            return self._refuse(given)
+            return self.expulsion.refuse(given)
         try:
             self._take(given)
         except PeerViolation as violation:
@@ -220,7 +192,7 @@ class Raft:
                     group.synced(self.now, given.generation, given.offset)
                     self.touch(group)
             case PeerReceived():
-                self._received(given)
+                self.post.receive(given)
             case ReadDone() | ReadFailed():
                 self._read(given)
             case Echo():
@@ -272,9 +244,7 @@ class Raft:
     def _started(self, given: Started) -> None:
         self.hard = {key: state for key, state in given.hard.items() if state}
         self._found = {found.partition: found for found in given.partitions}
-        if REMOVED in self.hard:
-            self.removed = True
-            self.out += [Note("error", "this node was removed from its cluster", {"node": self.node}), Ready()]
+        if self.expulsion.is_remembered():
             return
         self.boot = int.from_bytes(self.hard.get(BOOT, b""), "little") + 1
         # Nobody hears of this start before its number is durable: else two starts could share it.
@@ -466,119 +436,6 @@ class Raft:
             return
         group.propose(self.now, given.token, given.batch, given.owner_flags)
         self.touch(group)
-
-    # --- messages ---
-
-    def _received(self, given: PeerReceived) -> None:
-        peer, message = given.peer, given.message
-        if not self.takes_part:
-            return
-        if peer in self.meta.catalogue.removed and not isinstance(message, Removed):
-            self.peers.tell_removed(peer, message.peer_address if isinstance(message, Join) else "")
-            return
-        match message:
-            case Heartbeat():
-                self.peers.heartbeat(peer, message)
-            case HeartbeatReply():
-                self._answered(peer, message)
-            case Entries() | EntriesReply() | EntriesRefused() | VoteAsk() | VoteReply():
-                self.pass_on(peer, message, given.payload)
-            case Refill() | TimeoutNow() | ReadAsk() | ReadTold():
-                self.pass_on(peer, message, None)
-            case MakeTopic() | DropTopic() | Remove():
-                self.out += self.meta.asked(message)
-                self.touch(self.meta.group)
-            case Answered():
-                if not self.leaving.answered(message):
-                    self.out += self.meta.refused(message)
-            case Arranged():
-                self.placing.arranged(message)
-                self.touch(self.meta.group)
-            case HandOn():
-                self.leaving.asked(message)
-            case StateAsk():
-                self.describing.asked(peer, message)
-            case StateTold():
-                self.describing.told(peer, message)
-            case Removed():
-                self._expelled(peer, message)
-            case Join():
-                self.out += self.meta.joining(message)
-                self.touch(self.meta.group)
-            case Joined():
-                self.peers.acquaintances[message.leader] = message.leader_address
-                if message.leader not in self.peers.links:
-                    self.peers.links[message.leader] = message.leader_address
-                    self.out.append(Meet(message.leader, message.leader_address))
-            case _:
-                raise PeerViolation("message", f"{type(message).__name__} is none of a Raft peer's")
-
-    def _answered(self, peer: NodeId, message: HeartbeatReply) -> None:
-        for reply in message.beats:
-            group = self.groups.get(reply.partition)
-            if group is not None:
-                group.answered(self.now, peer, reply)
-                self.touch(group)
-
-    def pass_on(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
-        group = self.groups.get(message.partition)
-        if group is not None:
-            group.receive(self.now, peer, message, payload)
-            self.touch(group)
-        elif len(self.early) < EARLY_MAX and isinstance(message, VoteAsk):
-            # The peer has applied a new topic before us.
-            self.early.append((peer, message, payload))
-
-    # --- being removed ---
-
-    def _expelled(self, peer: NodeId, message: Removed) -> None:
-        """A member says that this node is none any more: it stops for good, and disturbs nobody."""
-        if message.node != self.node or all(peer != member.node for member in self.peers.members()):
-            return
-        self.out.append(Note("error", "this node was removed from its cluster", {"node": self.node}))
-        self.out += self.meta.give_up(MemberRemoved(self.node))
-        for partition, group in self.groups.items():
-            group.expelled = True
-            if group.role is Role.LEADER:
-                group.step_down("this node was removed")
-            effects = [effect for effect in group.take() if not isinstance(effect, Send)]
-            self.out += effects if partition != META else []
-        self.hosting.turn_all_away()
-        self.out += [SetTimer(BEAT, None), SetTimer(WAKE, None), Persist(REMOVED, b"1")]
-        self.removed = True
-
-    def _refuse(self, given: FabricInput) -> list[FabricEffect]:
-        """Whoever waits for an answer gets it; clients go to where the partitions are."""
-        match given:
-            case Propose():
-                self.out.append(Refused(given.token, self.hosting.nowhere(given.partition)))
-            case ProposeTopic() | ProposeDrop() | Confirm() | RemoveMember() | Describe():
-                self.out.append(Refused(given.token, MemberRemoved(self.node)))
-            case GiveAway():
-                if given.token:
-                    self.out.append(Refused(given.token, MemberRemoved(self.node)))
-            case HandOver():
-                self.out.append(HandedOver())
-            case (
-                Started()
-                | ProposeStart()
-                | PeerReceived()
-                | PeerMet()
-                | PeerLost()
-                | TimerFired()
-                | Synced()
-                | WriteFailed()
-                | ReadDone()
-                | ReadFailed()
-                | PassOn()
-                | Settled()
-                | Broke()
-                | Echo()
-            ):
-                pass
-            case _:
-                assert_never(given)
-        return self.out
 
     # --- time ---
 

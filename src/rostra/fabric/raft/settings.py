@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+BEAT = "raft/beat"
+"""The timer of the heartbeats."""
+WAKE = "raft/wake"
+"""The timer of the earliest deadline of all groups."""
+
 
 class RaftSettings(msgspec.Struct, frozen=True):
     heartbeat_ms: int = 50
