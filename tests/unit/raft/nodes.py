@@ -275,8 +275,8 @@ class Cluster(Stage):
     def __getitem__(self, node: int) -> Node:
         return self.nodes[node]
 
-    def add(self, node: int, through: int) -> Node:
-        added = self.nodes[node] = Node(self, node, (), (through,))
+    def add(self, node: int, *through: int) -> Node:
+        added = self.nodes[node] = Node(self, node, (), through)
         added.start()
         return added
 

@@ -413,13 +413,18 @@ def test_nothing_acknowledged_is_lost_by_nodes_that_crash_and_part(seed: int) ->
                     if not node.alive:
                         node.start()
             case 3:
-                cluster.network.split((random.randint(1, 3),), tuple(cluster.nodes))
+                alone = random.randint(1, 3)
+                cluster.network.split((alone,), tuple(node for node in cluster.nodes if node != alone))
                 cluster.network.loss = 0.05
             case 4:
                 cluster.network.heal()
             case 5:
+                # Mostly the power comes back at once: else nobody is there for most of the time.
                 for node in cluster.alive:
                     node.crash()
+                for node in cluster.nodes.values():
+                    if random.random() < 0.8:
+                        node.start()
             case _:
                 pass
     cluster.network.heal()

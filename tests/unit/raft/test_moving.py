@@ -199,7 +199,7 @@ def test_a_member_that_is_away_with_the_only_copy_is_not_removed() -> None:
 def test_partitions_that_lack_copies_get_them_at_nodes_that_join() -> None:
     cluster, partitions = with_topic(1, 6)
     for node in (2, 3):
-        cluster.add(node, through=1)
+        cluster.add(node, 1)
     cluster.run_until(lambda: all(voters(cluster, partition) == (1, 2, 3) for partition in partitions), 60_000)
     cluster.run(500)
     for partition in partitions:
@@ -214,7 +214,7 @@ def test_partitions_that_lack_copies_get_them_at_nodes_that_join() -> None:
 def test_a_topic_gets_no_more_copies_than_it_asked_for() -> None:
     cluster, (partition,) = with_topic(1, 1, replicas=2)
     for node in (2, 3, 4):
-        cluster.add(node, through=1)
+        cluster.add(node, 1)
     cluster.run_until(lambda: len(voters(cluster, partition)) == 2, 60_000)
     cluster.run(5_000)
     assert len(voters(cluster, partition)) == 2 == len(holders(cluster, partition))
@@ -224,7 +224,7 @@ def test_only_so_many_partitions_move_at_a_time() -> None:
     cluster = Cluster(1, settings=RaftSettings(moves_max=2))
     cluster.ready()
     partitions = cluster.topic("t", 8)
-    cluster.add(2, through=1)
+    cluster.add(2, 1)
     most = 0
 
     def all_there() -> bool:
@@ -238,7 +238,7 @@ def test_only_so_many_partitions_move_at_a_time() -> None:
 
 def test_a_copy_that_is_still_coming_is_not_waited_for_where_its_node_leaves() -> None:
     cluster, (partition,) = with_topic(2, 1)
-    new = cluster.add(3, through=1)
+    new = cluster.add(3, 1)
     cluster.run_until(lambda: partition in cluster[1].raft.meta.catalogue.moving, 60_000)
     new.crash()
     cluster.run(500)

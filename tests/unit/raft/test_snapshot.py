@@ -89,7 +89,7 @@ def test_a_node_that_joins_later_gets_members_topics_and_placements_from_the_sna
     cluster[holder].crash()
     churned(cluster, at=at)
     cluster.run(500)
-    new = cluster.add(9, through=at)
+    new = cluster.add(9, at)
     cluster.run_until(lambda: "t29" in new.topics and new.ready)
     ours, theirs = new.raft.meta.catalogue, cluster[at].raft.meta.catalogue
     cluster.run_until(lambda: new.raft.meta.applied == cluster[at].raft.meta.applied)

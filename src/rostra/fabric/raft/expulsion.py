@@ -64,9 +64,10 @@ class Expulsion:
         return True
 
     def told(self, peer: NodeId, message: Removed) -> None:
-        """Only a member's word counts."""
+        """Only a member's word counts; to a node that was never told of any, everybody may be one."""
         raft = self._raft
-        if message.node != raft.node or all(peer != member.node for member in raft.peers.members()):
+        members = raft.peers.members()
+        if message.node != raft.node or (members and all(peer != member.node for member in members)):
             return
         raft.out.append(self._note())
         raft.out += raft.meta.give_up(MemberRemoved(raft.node))

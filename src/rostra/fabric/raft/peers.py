@@ -35,6 +35,8 @@ class Peers:
 
     def heartbeat(self, peer: NodeId, message: Heartbeat) -> None:
         raft = self._raft
+        if message.peer_address and peer not in self.links:
+            self.get_to_know(peer, message.peer_address)
         was_there = self.pairs.is_there(peer)
         reborn = self.pairs.heard(peer, message.boot, raft.now.mono_us)
         if reborn:
@@ -52,6 +54,13 @@ class Peers:
                 raft.touch(group)
         if replies:
             raft.out.append(Send(peer, HeartbeatReply(raft.boot, tuple(replies))))
+
+    def get_to_know(self, peer: NodeId, peer_address: str) -> None:
+        """A node that the catalogue, as far as it is known here, does not have yet."""
+        self.acquaintances[peer] = peer_address
+        if peer not in self.links:
+            self.links[peer] = peer_address
+            self._raft.out.append(Meet(peer, peer_address))
 
     def lost(self, peer: NodeId) -> None:
         """Gone, or started anew: silent groups that rely on it wake."""
@@ -133,7 +142,7 @@ class Peers:
                 raft.touch_meta(effects)
             else:
                 raft.out += effects
-        raft.out += [Send(peer, Heartbeat(raft.boot, tuple(beats))) for peer, beats in said.items()]
+        raft.out += [Send(peer, Heartbeat(raft.boot, tuple(beats), raft.peer_address)) for peer, beats in said.items()]
 
     def ask_to_join(self) -> None:
         """Until the catalogue has this node, at its present address, and the metadata group too."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.errors import PeerViolation
-from rostra.fabric.api import Meet, PeerReceived
+from rostra.fabric.api import PeerReceived
 from rostra.fabric.raft.messages import (
     Answered,
     Arranged,
@@ -78,10 +78,7 @@ class Post:
                 raft.out += raft.meta.joining(message)
                 raft.touch(raft.meta.group)
             case Joined():
-                raft.peers.acquaintances[message.leader] = message.leader_address
-                if message.leader not in raft.peers.links:
-                    raft.peers.links[message.leader] = message.leader_address
-                    raft.out.append(Meet(message.leader, message.leader_address))
+                raft.peers.get_to_know(message.leader, message.leader_address)
             case Arranged():
                 raft.placing.arranged(message)
                 raft.touch(raft.meta.group)
