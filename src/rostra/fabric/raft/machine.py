@@ -370,8 +370,8 @@ class Raft:
     def _settle(self) -> None:
         """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
         if self._stirred and self.takes_part:
-            self._stirred = False
             self._follow_meta()
+            self._stirred = False
         if self.leaving.until_us is not None:
             self.leaving.finish()
         if self.alarms.next_us not in (None, self._wakes_us):
