@@ -195,10 +195,10 @@ class Group(Standing):
 
     def stands_alone(self) -> bool:
         """Whether this node is the whole group, leads it, and waits for nothing but its disk."""
+        if self.role is not Role.LEADER or self.replication.peers:
+            return False
         return (
-            self.role is Role.LEADER
-            and not self.replication.peers
-            and not (self.settling or self.broken or self.expelled or self.without or self.keeps_commit)
+            not (self.settling or self.broken or self.expelled or self.without or self.keeps_commit)
             and self.transfer_to is None
             and self.complete
             and len(self.hard.configs) <= 1

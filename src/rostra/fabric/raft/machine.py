@@ -346,7 +346,7 @@ class Raft:
             self.touch_meta(effects)
         else:
             self.out += effects
-            group.alone = group.stands_alone()
+            group.alone = group.role is Role.LEADER and not group.replication.peers and group.stands_alone()
         if group.role is Role.LEADER and not group.quiet and group.replication.peers:
             self.beating[group.partition] = group
             if group.wants_beat:
@@ -374,9 +374,10 @@ class Raft:
             self._stirred = False
         if self.leaving.until_us is not None:
             self.leaving.finish()
-        if self.alarms.next_us not in (None, self._wakes_us):
-            self._wakes_us = self.alarms.next_us
-            self.out.append(SetTimer(WAKE, self._wakes_us))
+        next_us = self.alarms.next_us
+        if next_us is not None and next_us != self._wakes_us:
+            self._wakes_us = next_us
+            self.out.append(SetTimer(WAKE, next_us))
 
     def _follow_meta(self) -> None:
         meta = self.meta
