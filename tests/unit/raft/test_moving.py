@@ -7,6 +7,7 @@ import pytest
 from rostra.errors import CopiesAway, MemberRemoved, Moved, QuorumAtRisk, Unavailable, UnknownMember
 from rostra.fabric.api import Confirm, Elsewhere, PeerReceived, ProposeTopic, RemoveMember, TopicSpec
 from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.hard import key_of, unpack_hard
 from rostra.fabric.raft.messages import Heartbeat, Join, Removed, VoteAsk
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId, Partition, TopicId
@@ -248,16 +249,33 @@ def test_a_copy_that_is_still_coming_is_not_waited_for_where_its_node_leaves() -
     cluster.publish(partition, b"after")
 
 
-def test_a_copy_that_comes_back_to_a_group_remembers_its_vote_and_counts_only_when_it_is_whole() -> None:
+def test_a_copy_that_comes_late_counts_only_when_it_is_whole() -> None:
     cluster, (partition,) = with_topic(4, 1)
     outside = next(node for node in cluster.nodes.values() if partition not in node.media)
-    inside = next(node for node in cluster.nodes.values() if partition in node.media and not node.leads(partition))
-    remove(cluster, next(n for n in holders(cluster, partition) if n != inside.node), at=inside.node)
+    remove(cluster, holders(cluster, partition)[0], at=outside.node)
     cluster.run_until(lambda: partition in outside.media, 60_000)
     group = outside.raft.groups[partition]
     assert not group.complete and not group.is_voter
     cluster.run_until(lambda: outside.node in voters(cluster, partition), 60_000)
-    assert outside.raft.groups[partition].complete
+    assert group.complete and outside.values(partition) == [b"before"]
+
+
+def test_a_copy_that_was_given_up_is_gone_but_its_vote_is_remembered_when_it_comes_back() -> None:
+    cluster, (partition,) = with_topic(2, 1)
+    first = cluster.add(3, 1)
+    cluster.run_until(lambda: partition in first.media and 3 in cluster[1].raft.groups[partition].config.everyone)
+    first.crash()
+    second = cluster.add(4, 1)
+    cluster.run_until(lambda: voters(cluster, partition) == (1, 2, 4), 60_000)
+    first.start()
+    cluster.run_until(lambda: partition not in first.media and partition not in first.raft.groups, 60_000)
+    left = unpack_hard(first.hard[key_of(partition)])
+    assert left.term > 0 and not left.complete, "it knows that it once had something"
+    remove(cluster, 4, at=1)
+    cluster.run_until(lambda: voters(cluster, partition) == (1, 2, 3), 60_000)
+    assert first.raft.groups[partition].term >= left.term
+    assert first.values(partition) == [b"before"]
+    cluster.run_until(lambda: second.raft.removed)
 
 
 def test_the_message_to_a_removed_member_means_only_that_member() -> None:
