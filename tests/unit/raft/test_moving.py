@@ -263,7 +263,8 @@ def test_a_copy_that_comes_late_counts_only_when_it_is_whole() -> None:
 def test_a_copy_that_was_given_up_is_gone_but_its_vote_is_remembered_when_it_comes_back() -> None:
     cluster, (partition,) = with_topic(2, 1)
     first = cluster.add(3, 1)
-    cluster.run_until(lambda: partition in first.media and 3 in cluster[1].raft.groups[partition].config.everyone)
+    cluster.run_until(lambda: key_of(partition) in first.hard)
+    assert partition in cluster[1].raft.meta.catalogue.moving
     first.crash()
     second = cluster.add(4, 1)
     cluster.run_until(lambda: voters(cluster, partition) == (1, 2, 4), 60_000)

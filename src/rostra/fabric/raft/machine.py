@@ -280,13 +280,16 @@ class Raft:
         """`late`: its group existed before. Perhaps this node was in it: then it voted, and had what it has no more."""
         packed = self.hard.pop(key_of(partition), None)
         initial = (ConfigAt(0, 0, config),) if config is not None else ()
+        hard = unpack_hard(packed) if packed else Hard(configs=initial)
         found = self._found.pop(partition, None)
         if found is None:
             self.out.append(Open(partition, segment_bytes))
+        if late and (found is None or not packed):
+            hard = msgspec.structs.replace(hard, complete=False)
         group = Group(
             self.node,
             found or Recovered(partition, 0, 0, ()),
-            unpack_hard(packed) if packed else Hard(configs=initial, complete=not late),
+            hard,
             settings=self.settings,
             random=self._random,
             next_token=self._next_token,
