@@ -14,8 +14,10 @@ from rostra.model.ids import NodeId, Partition, TopicId
 from tests.unit.raft.nodes import Cluster
 
 
-def with_topic(founders: int, partitions: int, replicas: int = 0) -> tuple[Cluster, list[Partition]]:
-    cluster = Cluster(founders)
+def with_topic(
+    founders: int, partitions: int, replicas: int = 0, settings: RaftSettings | None = None
+) -> tuple[Cluster, list[Partition]]:
+    cluster = Cluster(founders, settings=settings)
     cluster.ready()
     found = cluster.topic("t", partitions, replicas=replicas)
     for partition in found:
@@ -261,7 +263,7 @@ def test_a_copy_that_comes_late_counts_only_when_it_is_whole() -> None:
 
 
 def test_a_copy_that_was_given_up_is_gone_but_its_vote_is_remembered_when_it_comes_back() -> None:
-    cluster, (partition,) = with_topic(2, 1)
+    cluster, (partition,) = with_topic(2, 1, settings=RaftSettings(moves_max=1))
     first = cluster.add(3, 1)
     cluster.run_until(lambda: key_of(partition) in first.hard)
     assert partition in cluster[1].raft.meta.catalogue.moving

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from rostra.errors import CopiesAway, QuorumAtRisk, RostraError, UnknownMember
@@ -34,8 +33,7 @@ class Placing:
         seen = (meta.group.term, meta.applied, self._there(), self._gone())
         if seen == self._seen:
             return
-        room = raft.settings.moves_max - len(meta.catalogue.moving)
-        begun = [MoveBegun(*move) for move in islice(self._moves(), max(0, room))]
+        begun = [MoveBegun(*move) for move in self._next_moves()]
         leaving = [node for node in meta.catalogue.leaving if not self._holds_anything(node)]
         for node in leaving:
             self._let_go(node)
@@ -52,6 +50,17 @@ class Placing:
         return tuple(node for node in raft.meta.catalogue.staying if raft.peers.is_gone(node, since_us))
 
     # --- copies ---
+
+    def _next_moves(self) -> Iterator[tuple[Partition, tuple[NodeId, ...]]]:
+        """As many as may be under way at a time; those that are, and must go elsewhere, count already."""
+        moving = self._raft.meta.catalogue.moving
+        room = self._raft.settings.moves_max - len(moving)
+        for partition, replicas in self._moves():
+            if partition not in moving:
+                if room <= 0:
+                    continue
+                room -= 1
+            yield partition, replicas
 
     def _moves(self) -> Iterator[tuple[Partition, tuple[NodeId, ...]]]:
         """Partitions that lack copies which somebody could hold, or have one at a node that is to leave."""
