@@ -52,7 +52,7 @@ class Describing:
         gathering = Gathering(raft.now.mono_us + raft.settings.election_us, peers)
         gathering.take(raft.node, self._own())
         self._gatherings[token] = gathering
-        raft.out += [Send(peer, StateAsk(token)) for peer in sorted(peers)]
+        raft.out += [Send(peer, StateAsk(raft.since_boot(token))) for peer in sorted(peers)]
         self._finish(token)
 
     def asked(self, peer: NodeId, message: StateAsk) -> None:
@@ -62,10 +62,11 @@ class Describing:
             self._raft.out.append(Send(peer, StateTold(message.token, own[at : at + PART], more)))
 
     def told(self, peer: NodeId, message: StateTold) -> None:
-        gathering = self._gatherings.get(message.token)
+        token = message.token % (1 << 40)
+        gathering = self._gatherings.get(token) if message.token == self._raft.since_boot(token) else None
         if gathering is not None and peer in gathering.awaited:
             gathering.take(peer, message.partitions, more=message.more)
-            self._finish(message.token)
+            self._finish(token)
 
     def look(self) -> None:
         """Who has not answered by now is not waited for."""

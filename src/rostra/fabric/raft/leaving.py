@@ -31,8 +31,8 @@ class Giving(NamedTuple):
 class Asked(NamedTuple):
     """What another node was asked to hand over."""
 
+    token: int
     partition: Partition
-    heir: NodeId
     until_us: int
 
 
@@ -57,8 +57,9 @@ class Leaving:
             self._answer(raft.node, given.token, given.partition, self._not_now(given.partition))
         else:
             until_us = raft.now.mono_us + GIVE_UP_TIMEOUTS * raft.settings.election_us
-            self._asked[given.token] = Asked(given.partition, given.peer, until_us)
-            raft.out.append(Send(leader, HandOn(raft.node, given.token, given.partition, given.peer)))
+            token = raft.since_boot(given.token)
+            self._asked[token] = Asked(given.token, given.partition, until_us)
+            raft.out.append(Send(leader, HandOn(raft.node, token, given.partition, given.peer)))
 
     def _some_holder(self, partition: Partition) -> NodeId | None:
         raft = self._raft
@@ -102,7 +103,7 @@ class Leaving:
         if asked is None:
             return False
         error = from_wire(message.code, dict(message.carried)) if message.code else None
-        self._answer(self._raft.node, message.token, asked.partition, error)
+        self._answer(self._raft.node, asked.token, asked.partition, error)
         return True
 
     def _answer(self, asker: NodeId, token: int, partition: Partition, error: RostraError | None) -> None:
@@ -139,7 +140,7 @@ class Leaving:
         for token, asked in list(self._asked.items()):
             if raft.now.mono_us >= asked.until_us:
                 del self._asked[token]
-                self._answer(raft.node, token, asked.partition, self._not_now(asked.partition))
+                self._answer(raft.node, asked.token, asked.partition, self._not_now(asked.partition))
 
     # --- all of it ---
 

@@ -314,6 +314,10 @@ class Raft:
         self._token += 2
         return self._token
 
+    def since_boot(self, token: int) -> int:
+        """As peers see it: an answer that comes late must not be taken for one to a question after a restart."""
+        return (self.boot % (1 << 22) << 40) + token
+
     def address_of(self, node: NodeId) -> str:
         member = self.meta.catalogue.members.get(node) if self._meta is not None else None
         if member is None:

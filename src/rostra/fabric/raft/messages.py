@@ -239,6 +239,8 @@ class Answered(PeerMessage, frozen=True, array_like=True):
     token: Count
     code: Text
     carried: dict[Text, int | Text]
+    boot: Count = 0
+    """Of the node that asked: after another start nobody there waits for this."""
 
 
 class Remove(PeerMessage, frozen=True, array_like=True):

@@ -214,8 +214,13 @@ class Metadata:
         return effects + self._ask_again()
 
     def refused(self, message: Answered) -> list[FabricEffect]:
-        if self._waiting.pop(message.token, None) is None:
+        waiting = self._waiting.get(message.token) if message.boot == self._raft.boot else None
+        if waiting is None:
             return []
+        if isinstance(waiting.ask, DropTopic) and waiting.ask.topic in self.catalogue.topics:
+            # It is gone where the leader is, because this was asked twice: the entry that says so is on its way.
+            return []
+        del self._waiting[message.token]
         return [Refused(message.token, from_wire(message.code, dict(message.carried)))]
 
     def give_up(self, error: RostraError) -> list[FabricEffect]:
@@ -230,18 +235,14 @@ class Metadata:
     def confirm(self, token: int) -> None:
         now_us = self._raft.now.mono_us
         self._confirming[token] = Confirming(now_us + ASK_AGAIN_US, now_us + GIVE_UP_US)
-        self.group.ask_read(self._raft.now, self._since_boot(token))
-
-    def _since_boot(self, token: int) -> int:
-        """As the leader sees it: an answer that comes late must not be taken for one to a question after a restart."""
-        return (self._raft.boot % (1 << 22) << 40) + token
+        self.group.ask_read(self._raft.now, self._raft.since_boot(token))
 
     def confirmed(self) -> list[FabricEffect]:
         """Those whose question is answered, and the answer applied."""
         told, self.group.reading.told = self.group.reading.told, []
         for since_boot, commit in told:
             token = since_boot % (1 << 40)
-            if token in self._confirming and commit is not None and since_boot == self._since_boot(token):
+            if token in self._confirming and commit is not None and since_boot == self._raft.since_boot(token):
                 self._confirming[token].commit = commit
         known = [t for t, c in self._confirming.items() if c.commit is not None and c.commit <= self.applied]
         for token in known:
@@ -257,7 +258,7 @@ class Metadata:
                 effects.append(Refused(token, _no_answer()))
             elif confirming.commit is None and now_us >= confirming.again_us:
                 confirming.again_us = now_us + ASK_AGAIN_US
-                self.group.ask_read(self._raft.now, self._since_boot(token))
+                self.group.ask_read(self._raft.now, self._raft.since_boot(token))
         return effects
 
     # --- as the leader ---
@@ -300,7 +301,9 @@ class Metadata:
     def _make(self, ask: MakeTopic, asker: Asker) -> tuple[Entry | None, RostraError | None]:
         topic = self.catalogue.names.get(ask.spec.name)
         under_way = [entry for _, entry in self._entries if isinstance(entry, Made)]
-        if any(entry.spec.topic == ask.spec.topic for entry in under_way) or not self.catalogue.staying:
+        known = topic == ask.spec.topic or any(entry.spec.topic == ask.spec.topic for entry in under_way)
+        if known or not self.catalogue.staying:
+            # Asked again: the catalogue will answer, or nobody can be chosen yet.
             return None, None
         if topic is not None or any(entry.spec.name == ask.spec.name for entry in under_way):
             return None, TopicExists(ask.spec.name)
@@ -324,7 +327,7 @@ class Metadata:
         return MemberLeaving(ask.node, asker), None
 
     def _answer(self, ask: Ask, error: RostraError) -> list[FabricEffect]:
-        answer = Answered(ask.token, type(error).__name__, error.carried())
+        answer = Answered(ask.token, type(error).__name__, error.carried(), ask.boot)
         return self.refused(answer) if ask.origin == self._raft.node else [Send(ask.origin, answer)]
 
     def joining(self, message: Join) -> list[FabricEffect]:
