@@ -209,7 +209,7 @@ class Group(Standing):
         """As `propose` without anybody to tell."""
         partition, copy, batch = self.partition, self.copy, given.batch
         base = copy.end
-        term = self.hard.term
+        term = self.term
         last = stamp(batch, partition=partition, base_offset=base, owner_epoch=term, owner_flags=given.owner_flags)
         copy.end = last + 1
         return [Append(partition, batch), Accepted(given.token, partition, base, last), Sync(partition)]

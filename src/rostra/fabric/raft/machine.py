@@ -421,7 +421,7 @@ class Raft:
         if given.partition == META and self.meta.replaying:
             if isinstance(given, ReadFailed):
                 self.out.append(Note("error", "catalogue damaged", {"error": str(given.error)}))
-                group.hard = msgspec.structs.replace(group.hard, complete=False)
+                group.doubt()
                 self.meta.replaying = False
                 self._begin()
                 return

@@ -81,6 +81,9 @@ class Standing:
         self.now = Now(0, 0)
         self.out: list[FabricEffect] = []
         self.hard, epochs = _reconciled(hard, found)
+        # These two of the hard state are looked at with every message.
+        self.term = self.hard.term
+        self.complete = self.hard.complete
         self.copy = Copy(found.first, found.end, epochs, without)
         self.damaged_at = found.damaged_at
         self.refilling = False
@@ -115,14 +118,6 @@ class Standing:
         self.kept: deque[Callable[[], None]] = deque()
         self._keeps_vote = Safeguard.PERSIST_VOTE not in without
         self._persists_first = Safeguard.PERSIST_BEFORE_REPLY not in without
-
-    @property
-    def term(self) -> int:
-        return self.hard.term
-
-    @property
-    def complete(self) -> bool:
-        return self.hard.complete
 
     @property
     def is_voter(self) -> bool:
@@ -229,6 +224,7 @@ class Standing:
 
     def begin_term(self, term: int, *, vote: int) -> None:
         self.hard = msgspec.structs.replace(self.hard, term=term, vote=vote)
+        self.term = term
         self._dirty = True
         self.leader = None
         self.following.begin()
@@ -253,8 +249,14 @@ class Standing:
         self.hard = msgspec.structs.replace(self.hard, configs=rows)
         self._dirty = True
 
+    def doubt(self) -> None:
+        """What the disk had cannot be read: the copy counts for nothing from the start."""
+        self.hard = msgspec.structs.replace(self.hard, complete=False)
+        self.complete = False
+
     def set_complete(self, complete: bool) -> None:
         self.hard = msgspec.structs.replace(self.hard, complete=complete)
+        self.complete = complete
         self._dirty = True
         self.refilling = False
         self.whole_at = None
