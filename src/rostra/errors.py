@@ -10,6 +10,9 @@ RostraError
 ├── PartitionError
 │   ├── UnknownPartition    ├── OffsetOutOfRange   ├── Moved
 │   ├── Unavailable         └── PartitionDamaged
+├── ClusterError
+│   ├── UnknownMember       ├── MemberRemoved      ├── QuorumAtRisk
+│   ├── CopiesAway          ├── NotAReplica        └── NotHandedOver
 ├── PublishError
 │   ├── BatchRejected       ├── UnknownProducer    ├── ProducerFenced
 │   ├── SequenceGap         └── NotAcknowledged
@@ -198,6 +201,63 @@ class PartitionDamaged(PartitionError):
     offset: int
     fact = "the log of {topic}/{partition} is damaged at offset {offset}: records from there on are not served"
     remedy = "restore the segment from a copy, then restart the node"
+
+
+# --- clusters ------------------------------------------------------------------------------------
+
+
+class ClusterError(RostraError):
+    """About the members of a cluster and what they hold."""
+
+
+@dataclass(eq=False)
+class UnknownMember(ClusterError):
+    node: int
+    fact = "the cluster has no member {node:016x}"
+    remedy = "`rostra cluster members` lists them"
+
+
+@dataclass(eq=False)
+class MemberRemoved(ClusterError):
+    node: int
+    fact = "node {node:016x} was removed from its cluster"
+    remedy = "ask another member; to join anew, start it with an empty data directory"
+
+
+@dataclass(eq=False)
+class QuorumAtRisk(ClusterError):
+    node: int
+    there: int
+    needed: int
+    fact = "without {node:016x} only {there} voters would be there, and {needed} must agree"
+    remedy = "bring back the members that are away, or remove those first, or add members"
+
+
+@dataclass(eq=False)
+class CopiesAway(ClusterError):
+    node: int
+    topic: str
+    partition: int
+    fact = "too few copies of {topic}/{partition} are there to do without that of {node:016x}"
+    remedy = "bring back the members that hold them, or delete the topic"
+
+
+@dataclass(eq=False)
+class NotAReplica(ClusterError):
+    node: int
+    topic: str
+    partition: int
+    fact = "node {node:016x} has no complete copy of {topic}/{partition}"
+    remedy = "choose one that has: `rostra cluster status` shows them"
+
+
+@dataclass(eq=False)
+class NotHandedOver(ClusterError):
+    node: int
+    topic: str
+    partition: int
+    fact = "node {node:016x} did not take over {topic}/{partition} in time"
+    remedy = "see whether it is there and keeps up, then try again"
 
 
 # --- publishing ----------------------------------------------------------------------------------

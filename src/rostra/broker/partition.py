@@ -12,6 +12,7 @@ from rostra.broker.producers import ProducerTable
 from rostra.broker.tail import Tail, Tails
 from rostra.errors import RostraError
 from rostra.model.batch import CHECKPOINT, PLACED
+from rostra.model.decode import Batch
 from rostra.model.ids import Partition
 from rostra.wire.messages import Topic
 
@@ -110,7 +111,12 @@ class ServedPartition:
         size = len(batch)
         self._sizes.append((base, self.bytes, self.segment_bytes))
         # A checkpoint does not count: one larger than a segment would otherwise begin a segment with every batch.
-        self.segment_bytes = 0 if owner_flags & CHECKPOINT else self.segment_bytes + size
+        if owner_flags & CHECKPOINT:
+            self.segment_bytes = 0
+            if base == self.first:
+                self._begin_with(batch)
+        else:
+            self.segment_bytes += size
         self.bytes += size
         self.end = last + 1
         if not self.epochs or self.epochs[-1][0] != owner_epoch:
@@ -119,6 +125,13 @@ class ServedPartition:
             # Control batches have no producer; neither has a client that asks for no protection from repeats.
             self.producers.apply(base, last, producer, epoch, sequence, count)
         self._tails.add(self.tail, base, last, batch)
+
+    def _begin_with(self, checkpoint: bytearray) -> None:
+        """A copy that is filled from another's log start: what was before it is known from its first batch alone."""
+        (value,) = Batch(checkpoint).values()
+        found = read_checkpoint(value or b"")
+        self.producers.restore(found.producers)
+        self.epochs = [row for row in found.epochs if row[1] < self.first][-1:]
 
     def truncated(self, offset: int, generation: int) -> list[Parked]:
         """The log ends at `offset` now; returns the replies that wait for what was cut."""

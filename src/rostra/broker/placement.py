@@ -15,6 +15,7 @@ from rostra.errors import Moved, RostraError, TopicDeleted, Unavailable
 from rostra.fabric.api import (
     Blocked,
     Delivers,
+    Drop,
     Elsewhere,
     EpochStart,
     Note,
@@ -50,16 +51,13 @@ class Placement:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._logs: dict[Partition, RecoveredLog] = {}
+        """What the disk had, until the fabric serves it or drops it; that may be long after the start."""
         self.opened_now: list[Opened] = []
 
     def boot(self, given: Boot) -> None:
         logs = [_with_earlier_epoch(recovered) for recovered in given.logs]
         self._logs = {recovered.log.partition: recovered for recovered in logs}
         self._broker.ask_fabric(Started(given.hard, tuple(recovered.log for recovered in logs)))
-
-    def ready(self) -> None:
-        """What the fabric has not claimed by now it will not claim."""
-        self._logs.clear()
 
     # --- topics ---
 
@@ -111,6 +109,10 @@ class Placement:
         served = self._broker.catalogue.served(effect.partition)
         if served is not None:
             served.emptied(effect.first)
+
+    def dropped(self, effect: Drop) -> None:
+        """What the disk had of it is gone: a copy that begins anew must not be taken for it."""
+        self._logs.pop(effect.partition, None)
 
     def serving(self, effect: Serving) -> None:
         served = self._broker.catalogue.served(effect.partition)

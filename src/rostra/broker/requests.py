@@ -35,6 +35,7 @@ from rostra.wire.messages import (
     CreateTopic,
     Credit,
     DeleteTopic,
+    DescribeCluster,
     DescribeTopic,
     Goodbye,
     Hello,
@@ -45,7 +46,9 @@ from rostra.wire.messages import (
     Pong,
     Publish,
     Published,
+    RemoveMember,
     Subscribe,
+    TransferPartition,
     Unsubscribe,
     Unsubscribed,
     Welcome,
@@ -117,6 +120,8 @@ class Requests:
                 self._broker.topics.create(conn, session, message)
             case DeleteTopic():
                 self._broker.topics.delete(conn, session, message)
+            case DescribeCluster() | RemoveMember() | TransferPartition():
+                self._broker.administration.answer(conn, session, message)
             case Goodbye():
                 self._broker.hang_up(conn, message.reason)
             case _:

@@ -22,6 +22,7 @@ from rostra.client.core.effects import Ack, Acknowledged, TopicDescription
 from rostra.client.core.events import ClientEvent
 from rostra.client.core.options import DEFAULT_ADDRESS, Options, ProducerSettings, Start, codec_named
 from rostra.errors import TopicExists, UnknownTopic
+from rostra.model.cluster import ClusterState
 from rostra.model.encode import Headers
 from rostra.wire.messages import Acks, Topic, TopicSettings
 
@@ -67,7 +68,7 @@ class Client:
         segment_bytes: int = 1 << 26,
         if_not_exists: bool = False,
     ) -> Topic:
-        """Zero for a retention means that nothing is ever removed on its account.
+        """Zero for a retention means that nothing is ever removed on its account, for `replicas` the fabric's default.
 
         >>> await client.create_topic("orders", partitions=4, retention_ms=86_400_000)  # doctest: +SKIP
         """
@@ -104,6 +105,33 @@ class Client:
         described = await self._driver.call(lambda call: core.describe_topic(now_us(), call, name))
         assert isinstance(described, TopicDescription)
         return described
+
+    # --- the cluster ---------------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> ClusterState:
+        """Its nodes, and for every partition who owns it and how far each copy is; whichever node is asked.
+
+        >>> state = await client.describe_cluster()  # doctest: +SKIP
+        >>> [node.address for node in state.nodes if not node.there]  # doctest: +SKIP
+        []
+        """
+        core = self._driver.core
+        state = await self._driver.call(lambda call: core.describe_cluster(now_us(), call))
+        assert isinstance(state, ClusterState)
+        return state
+
+    async def remove_member(self, node: int) -> None:
+        """Returns when it is certain to go: its copies are moved first, which `describe_cluster` shows.
+
+        A member that is away can be removed too. `QuorumAtRisk` and `CopiesAway` say what stands against it.
+        """
+        core = self._driver.core
+        await self._driver.call(lambda call: core.remove_member(now_us(), call, node))
+
+    async def transfer_partition(self, topic: str, partition: int, node: int) -> None:
+        """Makes another node, which has a complete copy, the owner of the partition."""
+        core = self._driver.core
+        await self._driver.call(lambda call: core.transfer_partition(now_us(), call, topic, partition, node))
 
     # --- publishing ----------------------------------------------------------------------------------
 

@@ -10,17 +10,22 @@ from rostra.errors import (
     TopicDeleted,
     TopicExists,
     TopicRecreated,
+    UnknownMember,
     UnknownProducer,
     UnknownTopic,
 )
 from rostra.model.batch import producer_stamp, stamp
+from rostra.model.cluster import ClusterState, NodeState
 from rostra.model.decode import Batch
-from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.wire.messages import (
+    Agreed,
     ClientMessage,
+    ClusterDescribed,
     CreateTopic,
     Credit,
     DeleteTopic,
+    DescribeCluster,
     DescribeTopic,
     Ended,
     Failed,
@@ -37,6 +42,7 @@ from rostra.wire.messages import (
     Publish,
     Published,
     Push,
+    RemoveMember,
     Subscribe,
     Subscribed,
     Topic,
@@ -45,6 +51,7 @@ from rostra.wire.messages import (
     TopicDropped,
     TopicPage,
     TopicSettings,
+    TransferPartition,
     Unsubscribe,
     Unsubscribed,
     Welcome,
@@ -162,6 +169,14 @@ class ModelNode:
             case Unsubscribe():
                 self.feeds.get(conn, {}).pop(message.subscription, None)
                 return [Unsubscribed(message.request, message.subscription)]
+            case DescribeCluster():
+                state = ClusterState("solo", (NodeState(NodeId(1), "", "", True, True, False, 0, 0),), ())
+                return [ClusterDescribed(message.request, state, False)]
+            case RemoveMember():
+                raise UnknownMember(message.node)
+            case TransferPartition():
+                self._topic(message.name)
+                return [Agreed(message.request)]
             case Goodbye() | Pong():
                 return []
 

@@ -8,9 +8,18 @@ from rostra.client.core.backoff import Backoff
 from rostra.client.core.link import Link
 from rostra.client.core.links import Links
 from rostra.errors import NotSupported, RostraError, TimedOut
-from rostra.wire.messages import ClientMessage, Located, TopicCreated, TopicDescribed, TopicDropped, TopicPage
+from rostra.wire.messages import (
+    Agreed,
+    ClientMessage,
+    ClusterDescribed,
+    Located,
+    TopicCreated,
+    TopicDescribed,
+    TopicDropped,
+    TopicPage,
+)
 
-Answer = Located | TopicCreated | TopicDropped | TopicPage | TopicDescribed
+Answer = Located | TopicCreated | TopicDropped | TopicPage | TopicDescribed | ClusterDescribed | Agreed
 """The messages that answer an `Ask`."""
 
 PATIENCE_MS = 3_000

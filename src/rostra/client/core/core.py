@@ -9,6 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import assert_never
 
+from rostra.client.core.administration import Administration
 from rostra.client.core.asks import Ask, Asks
 from rostra.client.core.backoff import Backoff
 from rostra.client.core.directory import Directory
@@ -35,6 +36,8 @@ from rostra.errors import (
 from rostra.model.encode import Headers
 from rostra.wire.frames import Violation
 from rostra.wire.messages import (
+    Agreed,
+    ClusterDescribed,
     Ended,
     Failed,
     Goodbye,
@@ -71,6 +74,7 @@ class Core:
         self._producers = Producers(options, backoff, self._directory, random, self._out)
         self._producers.set_wall_offset(wall_offset_us)
         self._topics = Topics(self._asks, self._out, timeout_us)
+        self._administration = Administration(self._asks, self._out, timeout_us)
         self._subscriptions = Subscriptions(self._directory, timeout_us, self._out)
         self._starting: CallNumber = 0
         self._start_due_us = 0
@@ -209,6 +213,8 @@ class Core:
                 | Push()
                 | Unsubscribed()
                 | Ended()
+                | ClusterDescribed()
+                | Agreed()
             ):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} before Welcome")
             case _:
@@ -238,7 +244,15 @@ class Core:
                     self._subscriptions.left(waiter)
             case Ended():
                 self._subscriptions.ended(now_us, link, message)
-            case Located() | TopicCreated() | TopicDropped() | TopicPage() | TopicDescribed():
+            case (
+                Located()
+                | TopicCreated()
+                | TopicDropped()
+                | TopicPage()
+                | TopicDescribed()
+                | ClusterDescribed()
+                | Agreed()
+            ):
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Ask):
                     self._asks.answered(now_us, waiter, message)
@@ -298,6 +312,21 @@ class Core:
         """Done with all topics by name, however many pages that takes."""
         self._check_open()
         self._topics.list(now_us, call)
+
+    # --- the cluster ---------------------------------------------------------------------------------
+
+    def describe_cluster(self, now_us: int, call: CallNumber) -> None:
+        """Done with a `ClusterState`."""
+        self._check_open()
+        self._administration.describe(now_us, call)
+
+    def remove_member(self, now_us: int, call: CallNumber, node: int) -> None:
+        self._check_open()
+        self._administration.remove_member(now_us, call, node)
+
+    def transfer_partition(self, now_us: int, call: CallNumber, name: str, partition: int, node: int) -> None:
+        self._check_open()
+        self._administration.transfer_partition(now_us, call, name, partition, node)
 
     def _check_open(self) -> None:
         if self.closed:
