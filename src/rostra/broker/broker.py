@@ -28,7 +28,7 @@ from rostra.broker.api import (
     SyncBroke,
 )
 from rostra.broker.catalogue import Catalogue
-from rostra.broker.delivery import Delivery
+from rostra.broker.delivery import CATCH_UP, Delivery
 from rostra.broker.partition import Parked
 from rostra.broker.placement import Placement
 from rostra.broker.requests import PEERS, Requests
@@ -136,6 +136,7 @@ class Broker:
 
     def step(self, now: Now, given: BrokerInput) -> list[BrokerEffect]:
         self.now = now
+        self.delivery.catch_up.now_us = now.mono_us
         out: list[BrokerEffect] = []
         self.out = out
         match given:
@@ -372,6 +373,8 @@ class Broker:
             for conn in silent:
                 self.hang_up(conn, "silent for three heartbeats")
             self.out.append(SetTimer(SWEEP, self.now.mono_us + self.settings.heartbeat_ms * 1000))
+        elif given.timer == CATCH_UP:
+            self.delivery.resume(self.out)
         elif given.timer == RETENTION:
             self.retention.survey(self)
             self.out.append(SetTimer(RETENTION, self.now.mono_us + self.settings.retention_check_ms * 1000))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from rostra.broker.api import AskDrain, BrokerEffect, Conn, FindLast, PushTo, Reply
+from rostra.broker.catchup import CatchUp
 from rostra.broker.partition import Reader, ServedPartition
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import CorruptLog, LimitExceeded, OffsetOutOfRange, PartitionDamaged, RostraError
-from rostra.fabric.api import Buffer, Read
+from rostra.fabric.api import Buffer, Read, SetTimer
 from rostra.wire.messages import Ended, Failed, Push, Subscribe, Subscribed
+
+CATCH_UP = "broker/catch-up"
 
 
 class Delivery:
@@ -22,6 +25,9 @@ class Delivery:
         self._reads: dict[Conn, int] = {}
         self._asked: dict[int, Reader] = {}
         self._token = 0
+        self.catch_up = CatchUp(settings.catch_up_bytes_per_s)
+        self._held: list[Reader] = []
+        """Those who wait for their share of the disk."""
 
     # --- coming and going ---
 
@@ -106,6 +112,9 @@ class Delivery:
     # --- feeding ---
 
     def committed(self, served: ServedPartition, out: list[BrokerEffect]) -> None:
+        served.live_us = self.catch_up.now_us
+        self.catch_up.moved(served.uncounted_bytes)
+        served.uncounted_bytes = 0
         for reader in list(served.readers.values()):
             self.feed(reader, out)
 
@@ -161,7 +170,11 @@ class Delivery:
             self.end(reader, error, out)
             return
         reads = self._reads.get(reader.conn, 0)
-        if reads >= self._settings.reads_per_connection_max:
+        if reads >= self._settings.reads_per_connection_max or reader.held:
+            return
+        # Behind in a partition that is being published to, it is itself what the others would be slowed for.
+        if self.catch_up.is_quiet(served.live_us) and not self.catch_up.allows():
+            self._hold(reader, out)
             return
         self._reads[reader.conn] = reads + 1
         reader.reading = True
@@ -169,10 +182,25 @@ class Delivery:
         bytes_max = min(reader.credit, self._settings.read_bytes_max)
         out.append(Read(token, served.partition, reader.next, served.commit, bytes_max))
 
+    def _hold(self, reader: Reader, out: list[BrokerEffect]) -> None:
+        if not self._held:
+            out.append(SetTimer(CATCH_UP, self.catch_up.next_us))
+        reader.held = True
+        self._held.append(reader)
+
+    def resume(self, out: list[BrokerEffect]) -> None:
+        """The reads that waited may try again, in the order in which they came."""
+        held, self._held = self._held, []
+        for reader in held:
+            reader.held = False
+            if self._lives(reader):
+                self.feed(reader, out)
+
     def read_done(self, token: int, batches: bytes, following: int, out: list[BrokerEffect]) -> bool:
         reader = self._asked.pop(token, None)
         if reader is None:
             return False
+        self.catch_up.took(len(batches))
         if self._lives(reader) and batches:
             self._push(reader, (batches,), following, len(batches), out)
         self._read_over(reader, out)

@@ -29,7 +29,7 @@ class Parked(msgspec.Struct, frozen=True, gc=False):
 class Reader:
     """One subscription to one partition."""
 
-    __slots__ = ("conn", "credit", "next", "number", "partition", "reading", "ready", "request")
+    __slots__ = ("conn", "credit", "held", "next", "number", "partition", "reading", "ready", "request")
 
     def __init__(self, conn: Conn, number: int, partition: ServedPartition, credit: int, request: int) -> None:
         self.conn = conn
@@ -43,6 +43,8 @@ class Reader:
         """False until its start offset is known."""
         self.reading = False
         """A read from disk is under way for it."""
+        self.held = False
+        """It waits for its share of the disk."""
 
 
 class ServedPartition:
@@ -60,6 +62,10 @@ class ServedPartition:
         self.generation = 0
         self.bytes = 0
         self.segment_bytes = 0
+        self.uncounted_bytes = 0
+        """Appended since the last commit."""
+        self.live_us = 0
+        """When there was a commit last."""
         self.owner = False
         self.copy = False
         """Whether this node has a log of it."""
@@ -118,6 +124,7 @@ class ServedPartition:
         else:
             self.segment_bytes += size
         self.bytes += size
+        self.uncounted_bytes += size
         self.end = last + 1
         if not self.epochs or self.epochs[-1][0] != owner_epoch:
             self.epochs.append((owner_epoch, base))

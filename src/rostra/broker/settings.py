@@ -36,6 +36,9 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     """About how much is pushed to a connection before its send buffer must have taken it."""
     read_bytes_max: int = 1 << 20
     """About how much a subscriber that fell behind is read from disk at a time."""
+    catch_up_bytes_per_s: int = 256 << 20
+    """Shared by reads for subscribers that fell behind and by what other partitions commit meanwhile. The reads wait
+    when it is used up, but get at least a quarter of what is committed."""
     reads_per_connection_max: int = 4
     """Further subscriptions of the connection wait their turn."""
     tail_bytes_max: int = 32 << 20

@@ -175,7 +175,7 @@ class Client:
         topic: str,
         *,
         acks: Acks = "all",
-        batch_bytes: int = 65_536,
+        batch_bytes: int = 262_144,
         linger_ms: int = 0,
         window_bytes: int = 4 << 20,
         codec: str | None = None,

@@ -31,8 +31,13 @@ META_BYTES_MAX = 1 << 20
 BEFORE_HELLO_BYTES_MAX = 1 << 16
 BUFFER_BYTES_MIN = 1 << 14
 BUFFER_BYTES_MAX = 1 << 20
+LARGE_BYTES_MIN = 1 << 19
+"""From this size on a frame's payload is received where it stays; below, fewer and larger reads are worth a copy."""
+LARGE_BEGINNING_BYTES = 1 << 16
+"""How much is received at once where a large frame is expected: what comes with its header is copied."""
 
 Buffer = bytes | bytearray | memoryview
+_NO_ROOM = memoryview(b"")
 
 
 class Violation(StrEnum):
@@ -105,7 +110,7 @@ FROM_NODE: Dialect[NodeMessage] = Dialect(get_args(NodeMessage))
 
 
 class FrameReader(Generic[M]):
-    """Cuts a byte stream into messages, over one buffer that is reused.
+    """Cuts a byte stream into messages, over one buffer that is reused, and that large payloads bypass.
 
     The driver receives into `room()`, tells `took(n)` and gets the messages that are complete, each with its payload.
     A payload is one fresh bytearray per frame: the owner stamps batches in place and everyone shares the same bytes.
@@ -113,7 +118,17 @@ class FrameReader(Generic[M]):
     came before it in the same read may go unheard: nobody was promised an answer to it.
     """
 
-    __slots__ = ("_buffer", "_dialect", "_end", "_start", "_view", "frame_bytes_max")
+    __slots__ = (
+        "_after_large",
+        "_buffer",
+        "_dialect",
+        "_end",
+        "_large",
+        "_large_room",
+        "_start",
+        "_view",
+        "frame_bytes_max",
+    )
 
     def __init__(self, dialect: Dialect[M], frame_bytes_max: int = BEFORE_HELLO_BYTES_MAX) -> None:
         self._dialect = dialect
@@ -122,9 +137,17 @@ class FrameReader(Generic[M]):
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
+        self._large: tuple[M, bytearray] | None = None
+        """The message whose payload is being received in place."""
+        self._large_room = _NO_ROOM
+        self._after_large = False
 
     def room(self) -> memoryview:
         """Where to receive next; never empty."""
+        if self._large is not None:
+            return self._large_room
+        if self._after_large:
+            return self._view[self._end : self._end + LARGE_BEGINNING_BYTES]
         return self._view[self._end :]
 
     def feed(self, chunk: Buffer) -> list[tuple[M, bytearray | None]]:
@@ -140,6 +163,8 @@ class FrameReader(Generic[M]):
         return messages
 
     def took(self, n: int) -> list[tuple[M, bytearray | None]]:
+        if self._large is not None:
+            return self._took_large(n)
         end = self._end + n
         start = self._start
         view = self._view
@@ -157,16 +182,21 @@ class FrameReader(Generic[M]):
             if reserved:
                 raise PeerViolation(Violation.RESERVED, f"{reserved:#06x}")
             stop = start + FRAME_BYTES + length
-            if stop > end:
+            middle = start + FRAME_BYTES + meta_bytes
+            is_large = stop > end >= middle and length >= LARGE_BYTES_MIN
+            if stop > end and not is_large:
                 needed = FRAME_BYTES + length
                 break
-            middle = start + FRAME_BYTES + meta_bytes
             meta = view[start + FRAME_BYTES : middle]
             if crc32c(meta, crc32c(view[start : start + 12])) != checksum:
                 raise PeerViolation(Violation.CHECKSUM, f"kind {kind}")
             message = self._dialect.decode(kind, meta, stop - middle)
+            if is_large:
+                self._begin_large(message, stop - middle, view[middle:end])
+                return messages
             messages.append((message, bytearray(view[middle:stop]) if stop > middle else None))
             start = stop
+        self._after_large = self._after_large and not messages
         if start == end and not filled and len(view) <= BUFFER_BYTES_MAX:
             self._start = self._end = 0
         else:
@@ -174,8 +204,27 @@ class FrameReader(Generic[M]):
             self._tidy(needed, filled)
         return messages
 
+    def _begin_large(self, message: M, payload_bytes: int, beginning: memoryview) -> None:
+        payload = bytearray(payload_bytes)
+        whole = memoryview(payload)
+        whole[: len(beginning)] = beginning
+        self._large, self._large_room = (message, payload), whole[len(beginning) :]
+        self._start = self._end = 0
+
+    def _took_large(self, n: int) -> list[tuple[M, bytearray | None]]:
+        assert self._large is not None
+        self._large_room = self._large_room[n:]
+        if self._large_room:
+            return []
+        # Where one large frame came the next one mostly is as large.
+        self._after_large = True
+        large, self._large, self._large_room = self._large, None, _NO_ROOM
+        return [large]
+
     def closed(self) -> None:
         """The stream ended: that is a violation inside a frame."""
+        if self._large is not None:
+            raise PeerViolation(Violation.TRUNCATED, f"{len(self._large_room)} bytes short of a frame")
         if self._end > self._start:
             raise PeerViolation(Violation.TRUNCATED, f"{self._end - self._start} bytes of an unfinished frame")
 
@@ -195,5 +244,6 @@ class FrameReader(Generic[M]):
             self._buffer, self._view = other, memoryview(other)
             self._start, self._end = 0, rest
         elif size - self._end < max(needed - rest, size >> 1):
-            self._view[:rest] = bytes(self._view[self._start : self._end])
+            # Both may overlap, which a memoryview takes care of.
+            self._view[:rest] = self._view[self._start : self._end]
             self._start, self._end = 0, rest
