@@ -76,7 +76,10 @@ class Servers:
     ) -> int:
         """Start one server, wait until its port answers, and return its process id."""
         pid = self.launch(command, folder, environment=environment)
-        self.await_port(pid, folder, port, time.monotonic() + timeout_s)
+        try:
+            self.await_port(pid, folder, port, time.monotonic() + timeout_s)
+        except ServerFailed as error:
+            raise ServerFailed(f"{Path(command[0]).name}: {error}") from None
         return pid
 
     def launch(
@@ -102,7 +105,7 @@ class Servers:
         (process,) = (process for process in self._running if process.pid == pid)
         while not port_answers(port):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise ServerFailed(f"{Path(str(process.args[0])).name}: {log_end(folder)}")
+                raise ServerFailed(log_end(folder))
             time.sleep(0.05)
 
     def stop(self, pids: Sequence[int], patience_s: float = STOP_TIMEOUT_S) -> None:
