@@ -1,6 +1,11 @@
 """RabbitMQ streams on a cluster of three nodes, each stream with a copy on every one."""
 
+import asyncio
 from pathlib import Path
+
+import uvloop
+from rstream.client import Client
+from rstream.exceptions import LeaderNotAvailable
 
 from benchmarks import fetch
 from benchmarks.contender import Durability, Endpoint
@@ -9,12 +14,14 @@ from benchmarks.peers.rabbitmq_streams import (
     SERVER_CONF,
     RabbitStreams,
     node_environment,
+    producer,
     relocate_erlang,
 )
 from benchmarks.servers import Servers, free_port
-from benchmarks.trio import NODES, Launch, node_folders, start_together
+from benchmarks.trio import NODES, POLL_S, Launch, node_folders, start_together
 
 COOKIE = "benchmarks"
+CREATE_TIMEOUT_S = 30.0
 
 CLUSTER_CONF = """\
 stream.advertised_host = 127.0.0.1
@@ -55,6 +62,26 @@ class RabbitTrio(RabbitStreams):
             servers.stop(mapper_pids, 0.0)
             raise
         return Endpoint(port=ports[0], pids=(*mapper_pids, *pids), folder=folder, ports=tuple(ports))
+
+    def create(self, endpoint: Endpoint, topic: str) -> None:
+        """Returns when the stream has a leader and two replicas."""
+
+        async def run() -> None:
+            async with producer(endpoint) as client, asyncio.timeout(CREATE_TIMEOUT_S):
+                await client.create_stream(topic)
+                locator = await client.default_client
+                while await copies(locator, topic) < NODES:
+                    await asyncio.sleep(POLL_S)
+
+        uvloop.run(run())
+
+
+async def copies(locator: Client, topic: str) -> int:
+    try:
+        _, replicas = await locator.query_leader_and_replicas(topic)
+    except LeaderNotAvailable:
+        return 0
+    return 1 + len(replicas)
 
 
 def start_in_order(servers: Servers, launches: list[Launch]) -> tuple[int, ...]:
