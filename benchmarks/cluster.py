@@ -86,8 +86,8 @@ def fight(
                 measurements[entry.by_hand] = by_hand
     trials = bench.interleaved(measurements, min(bench.rounds, ROUNDS))
     rates = {name: [trial.per_second for trial in done] for name, done in trials.items()}
-    for name in rates:
-        bench.record(THROUGHPUT, contenders[name], "records/s", rates[name], trials[name], name)
+    for name, done in rates.items():
+        bench.record(THROUGHPUT, contenders[name], "records/s", done, trials[name], name)
     for entry in bout:
         compare(bench, entry, ours, rates)
 
