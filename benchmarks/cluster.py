@@ -1,6 +1,7 @@
 """Three nodes on one machine: records per second against each peer's own three, and the delay at 1,000/s."""
 
 from collections.abc import Sequence
+from statistics import median
 
 import msgspec
 
@@ -22,6 +23,8 @@ THROUGHPUT, LATENCY = "three nodes", "three nodes, latency"
 OUR_RECORDS = 500_000
 ROUNDS = 4
 LATENCY_ROUNDS = 3
+QUANTILES = {"p50": 0.5, "p99": 0.99}
+HELD_SHARE_MIN = 0.95
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -125,29 +128,27 @@ def run_latency(bench: Workbench) -> None:
         for target in promised.values():
             bench.judge(target, None, absence(bench, *both))
         return
-    for quantile, fraction in (("p50", 0.5), ("p99", 0.99)):
+    held = [median(trial.per_second for trial in trials[each.name]) for each in both]
+    remark = f"held {held[0]:,.0f}/s and {held[1]:,.0f}/s"
+    for quantile, fraction in QUANTILES.items():
         ratio = ratio_estimate(*(delays_us(trials[each.name], fraction) for each in both))
-        bench.say(f"  Rostra's {quantile} is {ratio.median:.2f}x that of {peer.name}")
-        bench.compare(f"{LATENCY} {quantile}", ours, peer, ratio, "")
-        bench.judge(promised[quantile], ratio, f"{durabilities(ours, peer)}; {paces(trials, both)}")
+        bench.say(f"  Rostra's {quantile} is {ratio.median:.2f}x that of {peer.name}; {remark}")
+        bench.compare(f"{LATENCY} {quantile}", ours, peer, ratio, remark)
+        # Who falls behind the schedule was spared the load at which the delay is promised.
+        kept_up = held[0] >= HELD_SHARE_MIN * PER_SECOND
+        bench.judge(promised[quantile], ratio if kept_up else None, f"{durabilities(ours, peer)}; {remark}")
 
 
 def note_delays(bench: Workbench, contender: PacedContender, trials: list[Trial]) -> None:
     if not trials:
         return
-    for quantile, fraction in (("p50", 0.5), ("p99", 0.99)):
+    for quantile, fraction in QUANTILES.items():
         values = delays_us(trials, fraction)
         bench.record(LATENCY, contender, f"µs {quantile}", values, trials, contender.name)
 
 
 def delays_us(trials: Sequence[Trial], fraction: float) -> list[float]:
     return [percentile(trial.delays_ns, fraction) / 1e3 for trial in trials]
-
-
-def paces(trials: dict[str, list[Trial]], both: Sequence[Contender]) -> str:
-    """A blocking client waits for each acknowledgement: the rate that was held says whether it kept up."""
-    held = [min(trial.per_second for trial in trials[each.name]) for each in both]
-    return f"held {held[0]:,.0f}/s and {held[1]:,.0f}/s"
 
 
 def say_settings(bench: Workbench, contenders: Sequence[Contender]) -> None:

@@ -23,7 +23,7 @@ class RostraTrio(Rostra):
         self.settings = (
             f"three nodes, --fsync {self._fsync_mode}, topic with replicas=3, acks=all",
             f"asyncio client on uvloop, send_many of {CALL_RECORDS}, batches() received",
-            "clients connected to the topic's owner; latency with the blocking client",
+            "clients connected to the topic's owner",
         )
 
     def start(self, servers: Servers) -> Endpoint:
@@ -53,9 +53,6 @@ class RostraTrio(Rostra):
     def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         super().publish(at_owner(endpoint, topic), topic, stage, messages)
 
-    def publish_paced(self, endpoint: Endpoint, topic: str, stage: Stage, pace: Pace) -> None:
-        super().publish_paced(at_owner(endpoint, topic), topic, stage, pace)
-
     def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         super().subscribe(at_owner(endpoint, topic), topic, stage, inboxes)
 
@@ -66,6 +63,20 @@ class RostraTrioBlocking(RostraTrio):
     def __init__(self, *, fsync: bool) -> None:
         super().__init__(fsync=fsync)
         self.name = f"{self.name}, blocking client"
+        self.settings = (self.settings[0], "blocking clients connected to the topic's owner, producer.send_nowait, batches()")
+
+    def publish_paced(self, endpoint: Endpoint, topic: str, stage: Stage, pace: Pace) -> None:
+        """By a producer, which does not wait for acknowledgements: a slow one must not delay the records after it."""
+        with (
+            rostra.blocking.connect(address(at_owner(endpoint, topic))) as client,
+            client.producer(topic, acks="all") as producer,
+        ):
+            stage.ready()
+            stage.wait_for_start()
+            for value in pace.values():
+                producer.send_nowait(value)
+            producer.flush()
+            stage.finished()
 
     def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         (inbox,) = inboxes
