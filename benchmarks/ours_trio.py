@@ -53,18 +53,6 @@ class RostraTrio(Rostra):
     def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         super().publish(at_owner(endpoint, topic), topic, stage, messages)
 
-    def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
-        super().subscribe(at_owner(endpoint, topic), topic, stage, inboxes)
-
-
-class RostraTrioBlocking(RostraTrio):
-    """The same nodes with blocking clients at both ends, for latency."""
-
-    def __init__(self, *, fsync: bool) -> None:
-        super().__init__(fsync=fsync)
-        self.name = f"{self.name}, blocking client"
-        self.settings = (self.settings[0], "blocking clients connected to the topic's owner, producer.send_nowait, batches()")
-
     def publish_paced(self, endpoint: Endpoint, topic: str, stage: Stage, pace: Pace) -> None:
         """By a producer, which does not wait for acknowledgements: a slow one must not delay the records after it."""
         with (
@@ -77,6 +65,19 @@ class RostraTrioBlocking(RostraTrio):
                 producer.send_nowait(value)
             producer.flush()
             stage.finished()
+
+    def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
+        super().subscribe(at_owner(endpoint, topic), topic, stage, inboxes)
+
+
+class RostraTrioBlocking(RostraTrio):
+    """The same nodes with blocking clients at both ends, for latency."""
+
+    def __init__(self, *, fsync: bool) -> None:
+        super().__init__(fsync=fsync)
+        self.name = f"{self.name}, blocking client"
+        clients = "blocking clients connected to the topic's owner, producer.send_nowait, batches() received"
+        self.settings = (self.settings[0], clients)
 
     def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         (inbox,) = inboxes
@@ -100,9 +101,18 @@ def partition_of(state: ClusterState, topic: str) -> PlacedPartition | None:
 
 def at_owner(endpoint: Endpoint, topic: str) -> Endpoint:
     """The endpoint with the port of the topic's owner: no record then takes a way around."""
+    owners: list[str] = []
+
+    def is_known() -> bool:
+        owners[:] = owner_addresses(client.describe_cluster(), topic)
+        return bool(owners)
+
     with rostra.blocking.connect(address(endpoint)) as client:
-        state = client.describe_cluster()
+        wait_until(is_known, f"an owner of {topic}")
+    return msgspec.structs.replace(endpoint, port=int(owners[0].rpartition(":")[2]))
+
+
+def owner_addresses(state: ClusterState, topic: str) -> list[str]:
+    """One, or none while nobody is known to be the owner."""
     placed = partition_of(state, topic)
-    assert placed is not None, topic
-    (owner,) = (node for node in state.nodes if node.node == placed.owner)
-    return msgspec.structs.replace(endpoint, port=int(owner.address.rpartition(":")[2]))
+    return [] if placed is None else [node.address for node in state.nodes if node.node == placed.owner]
