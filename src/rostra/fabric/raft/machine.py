@@ -378,7 +378,8 @@ class Raft:
 
     def _settle(self) -> None:
         """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
-        if self._stirred and self.takes_part:
+        # Until it is ready, any group may be the one that was waited for.
+        if (self._stirred or not self._ready) and self.takes_part:
             self._follow_meta()
             self._stirred = False
         if self.leaving.until_us is not None:
