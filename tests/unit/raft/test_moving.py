@@ -286,3 +286,21 @@ def test_the_message_to_a_removed_member_means_only_that_member() -> None:
     cluster[1].step(PeerReceived(NodeId(2), Removed(NodeId(3)), None))
     cluster[1].step(PeerReceived(NodeId(9), Removed(NodeId(1)), None))
     assert not cluster[1].raft.removed
+
+
+def test_a_node_whose_joining_was_cut_is_taken_in_by_the_next_leader() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    old = cluster.leader(META)
+    assert old is not None
+    rest = tuple(node for node in (1, 2, 3) if node != old.node)
+    new = cluster.add(4, old.node)
+    cluster.run_until(lambda: 4 in old.raft.meta.catalogue.members)
+    cluster.network.split((old.node, 4), rest)
+    cluster.run_until(lambda: 4 in new.raft.meta.group.config.learners, 5_000)
+    old.crash()
+    cluster.network.heal()
+    cluster.run_until(lambda: cluster.leader(META) not in (None, old))
+    leader = cluster.leader(META)
+    assert leader is not None and 4 not in leader.raft.meta.group.config.everyone
+    cluster.run_until(lambda: new.ready and 4 in leader.raft.meta.group.config.voters)

@@ -37,7 +37,11 @@ class Placing:
         leaving = [node for node in meta.catalogue.leaving if not self._holds_anything(node)]
         for node in leaving:
             self._let_go(node)
-        if all(meta.write(entry) for entry in begun) and not leaving:
+        # A change that took a joining node in may have been cut, and that node cannot know.
+        outside = [node for node in meta.catalogue.staying if node not in meta.group.config.everyone]
+        for node in outside:
+            meta.group.change(raft.now, Change.ADD, node)
+        if all(meta.write(entry) for entry in begun) and not leaving and not outside:
             self._seen = seen
 
     def _there(self) -> tuple[NodeId, ...]:
