@@ -6,10 +6,9 @@ import asyncio
 import random
 from typing import Any
 
-from rostra.errors import RostraError
 from rostra.model.ids import ClusterId, text
 from rostra.runtime.handshake import NO_CLUSTER, Passport
-from rostra.runtime.peer_links import Link
+from rostra.runtime.peer_links import UNLINKABLE, Link
 
 ASK_AGAIN_S_MIN = 0.05
 ASK_AGAIN_S_MAX = 1.0
@@ -37,7 +36,7 @@ async def _ask(own: Passport, address: str) -> tuple[ClusterId, str]:
     link = Link(own)
     try:
         answer = await link.dial(address)
-    except (OSError, RostraError) as error:
+    except UNLINKABLE as error:
         return NO_CLUSTER, str(error) or type(error).__name__
     finally:
         link.abort()

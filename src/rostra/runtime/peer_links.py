@@ -33,6 +33,8 @@ WAITING_BYTES_MAX = 64 << 20
 UNACKNOWLEDGED_MS_MAX = 5_000
 """A host that takes nothing for so long is dialled anew: TCP alone would try ever more rarely, for a quarter hour."""
 SOMEBODY = NodeId(0)
+UNLINKABLE = (OSError, RostraError, UnicodeError)
+"""Nobody there, or nobody who lets us in, or a name that cannot be a host's."""
 
 
 class Link(asyncio.BufferedProtocol):
@@ -137,7 +139,7 @@ class Acquaintance:
             pause_s = backoff_s
             try:
                 self._check(await link.dial(self.address))
-            except (OSError, RostraError) as error:
+            except UNLINKABLE as error:
                 link.abort()
                 self._report(error)
                 if isinstance(error, RostraError) and not error.retryable:
