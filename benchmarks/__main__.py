@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks import fetch
 
-SCENARIOS = ("relay", "throughput", "fanout", "latency", "memory", "stall", "catchup")
+SCENARIOS = ("relay", "throughput", "fanout", "latency", "memory", "stall", "catchup", "cluster")
 RESULTS = Path(__file__).parent / "RESULTS.md"
 LOG_COLUMNS = 160
 EXIT_MISSED = 1
@@ -65,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
         metavar="NAMES",
         help=f"comma-separated: {','.join(SCENARIOS)} (default: all)",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer records and rounds, ~3 minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer records and rounds, ~5 minutes")
     parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
     return parser.parse_args()
 

@@ -21,6 +21,10 @@ class Durability(Enum):
     FSYNC = "fsync before acknowledge"
     FSYNC_LATER = "written, fsync later"
     NOTHING = "memory only"
+    MAJORITY_FSYNC = "fsync by a majority before acknowledge"
+    MAJORITY_LATER = "written by a majority, fsync later"
+    ALL_FSYNC = "fsync by all three before acknowledge"
+    ALL_LATER = "written by all three, fsync later"
 
 
 class Unavailable(Exception):
@@ -33,6 +37,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     port: int
     pids: tuple[int, ...] = ()
     folder: Path | None = None
+    ports: tuple[int, ...] = ()
+    """Of each node where there are several; `port` is then one of them."""
 
 
 class Pace(msgspec.Struct, frozen=True):

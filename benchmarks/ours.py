@@ -61,6 +61,8 @@ class Rostra(PacedContender):
             folder / "data",
             "--listen",
             f"127.0.0.1:{port}",
+            "--peer-listen",
+            "127.0.0.1:0",  # the port after the other, as by default, may be somebody's
             "--busy-poll",
             f"{self._busy_poll_ms}ms",
         ]

@@ -27,6 +27,8 @@ with what was published, in content and order. Publisher, subscribers and server
 processes on one machine, connected by loopback. Trials of ours and of the peer alternate, and a
 trial in which other programs used more than 15 % of the processors is repeated.
 *Hand-batched* is the peer with 640 records packed into each message by the application.
+*Three nodes* are three servers of the contender on this machine, each with a copy of every record; the durability
+says how many of them have it, and how safely, before it is acknowledged.
 """
 
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 STOP_TIMEOUT_S = 10.0
+LOG = "server.log"
 
 
 class ServerFailed(Exception):
@@ -74,7 +75,18 @@ class Servers:
         timeout_s: float = 30.0,
     ) -> int:
         """Start one server, wait until its port answers, and return its process id."""
-        with (folder / "server.log").open("wb") as log:
+        pid = self.launch(command, folder, environment=environment)
+        try:
+            self.await_port(pid, folder, port, time.monotonic() + timeout_s)
+        except ServerFailed as error:
+            raise ServerFailed(f"{Path(command[0]).name}: {error}") from None
+        return pid
+
+    def launch(
+        self, command: Sequence[str | Path], folder: Path, *, environment: Mapping[str, str] | None = None
+    ) -> int:
+        """Begin to start one server and do not wait for it."""
+        with (folder / LOG).open("wb") as log:
             # A session of its own: Ctrl-C reaches this program alone, which stops its servers.
             process = subprocess.Popen(
                 [str(part) for part in command],
@@ -86,31 +98,33 @@ class Servers:
                 start_new_session=True,
             )
         self._running.append(process)
-        deadline = time.monotonic() + timeout_s
-        while not port_answers(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise ServerFailed(f"{Path(command[0]).name}: {log_end(folder)}")
-            time.sleep(0.05)
         return process.pid
 
-    def stop(self, pids: Sequence[int]) -> None:
-        """Stop these servers and all they started, newest first, and forget them."""
-        for process in reversed(self._running):
-            if process.pid in pids:
-                stop_session(process)
+    def await_port(self, pid: int, folder: Path, port: int, deadline: float) -> None:
+        """Until a server that was launched answers."""
+        (process,) = (process for process in self._running if process.pid == pid)
+        while not port_answers(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise ServerFailed(log_end(folder))
+            time.sleep(0.05)
+
+    def stop(self, pids: Sequence[int], patience_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop these servers and all they started, and forget them: ask all, then insist."""
+        stopping = [process for process in reversed(self._running) if process.pid in pids]
+        for process in stopping:
+            signal_session(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + patience_s
+        for process in stopping:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        for process in stopping:
+            # The session id is the pid, so children that forked away are reached too.
+            signal_session(process.pid, signal.SIGKILL)
+            process.wait()
         self._running = [process for process in self._running if process.pid not in pids]
 
     def stop_all(self) -> None:
         self.stop([process.pid for process in self._running])
-
-
-def stop_session(process: subprocess.Popen[bytes]) -> None:
-    """Ask, then insist. The session id is the pid, so children that forked away are reached too."""
-    signal_session(process.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(STOP_TIMEOUT_S)
-    signal_session(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def signal_session(pid: int, number: signal.Signals) -> None:
@@ -121,5 +135,5 @@ def signal_session(pid: int, number: signal.Signals) -> None:
 
 
 def log_end(folder: Path) -> str:
-    lines = (folder / "server.log").read_text(errors="replace").splitlines()
+    lines = (folder / LOG).read_text(errors="replace").splitlines()
     return " | ".join(lines[-5:]) or "silent"

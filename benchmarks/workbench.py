@@ -1,5 +1,6 @@
 """What every scenario works with: servers, findings, a voice, and how long it may take."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -9,7 +10,7 @@ from benchmarks.contender import Contender, Endpoint, Unavailable
 from benchmarks.estimates import Estimate, median_estimate
 from benchmarks.findings import Comparison, Figure, Findings, Target, Verdict
 from benchmarks.harness import Trial, TrialFailed, undisturbed
-from benchmarks.servers import ServerFailed, Servers
+from benchmarks.servers import STOP_TIMEOUT_S, ServerFailed, Servers
 
 Measurement = Callable[[], Trial]
 
@@ -47,7 +48,10 @@ class Workbench:
             yield endpoint
         finally:
             if endpoint is not None:
-                self.servers.stop(endpoint.pids)
+                # The files go with the servers. Nodes of a cluster would wait for each other to take over: not here.
+                self.servers.stop(endpoint.pids, 0.0 if endpoint.ports else STOP_TIMEOUT_S)
+                if endpoint.folder is not None:
+                    shutil.rmtree(endpoint.folder, ignore_errors=True)
 
     def interleaved(self, measurements: dict[str, Measurement], rounds: int) -> dict[str, list[Trial]]:
         """Each in turn, round after round, so that a slow minute of the machine hits all alike.

@@ -69,6 +69,9 @@ class JetStream(PacedContender):
 
         uvloop.run(run())
 
+    def _consumer(self) -> ConsumerConfig:
+        return ConsumerConfig(ack_policy=AckPolicy.NONE)
+
     def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         async def run() -> None:
             full = [asyncio.Event() for _ in inboxes]
@@ -80,7 +83,7 @@ class JetStream(PacedContender):
                     topic,
                     stream=topic,
                     cb=receive_into(inbox, event),
-                    config=ConsumerConfig(ack_policy=AckPolicy.NONE),
+                    config=self._consumer(),
                     pending_msgs_limit=0,
                     pending_bytes_limit=0,
                 )

@@ -1,6 +1,7 @@
 """RabbitMQ streams over the stream protocol: a node of our own, with a port mapper of its own."""
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -133,12 +134,15 @@ def producer(endpoint: Endpoint) -> Producer:
 
 
 def relocate_erlang(root: Path) -> None:
-    """Debian's start script knows one place only; an unpacked copy lies elsewhere."""
+    """Debian's start script knows one place only; an unpacked copy lies elsewhere, and may have been moved."""
     if root == Path("/"):
         return
     script = root / "usr/lib/erlang/bin/erl"
-    here = f"ROOTDIR={root / 'usr/lib/erlang'}\n"
-    script.write_text(script.read_text().replace("ROOTDIR=/usr/lib/erlang\n", here))
+    here = str(root.resolve() / "usr/lib/erlang")
+    text = script.read_text()
+    relocated = re.sub(r"(?<=\bROOTDIR=)/.*$", here, text, flags=re.MULTILINE)
+    if relocated != text:
+        script.write_text(relocated)
 
 
 def node_environment(root: Path, home: Path, folder: Path, mapper_port: int, amqp_port: int) -> dict[str, str]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from rostra.client.core.options import Last, Offset
     from rostra.errors import RostraError
+    from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
     from rostra.model.decode import Record
     from rostra.wire.messages import PartitionState, Topic, TopicSettings
 
@@ -37,13 +38,17 @@ __all__ = [
     "Acknowledged",
     "Client",
     "ClientEvent",
+    "ClusterState",
     "Connected",
+    "CopyState",
     "Delivered",
     "Disconnected",
     "Last",
     "MayDuplicate",
+    "NodeState",
     "Offset",
     "PartitionState",
+    "PlacedPartition",
     "Producer",
     "Reconnected",
     "Record",
@@ -63,13 +68,17 @@ _HOMES = {
     "Acknowledged": "rostra.client.core.effects",
     "Client": "rostra.client.aio",
     "ClientEvent": "rostra.client.core.events",
+    "ClusterState": "rostra.model.cluster",
     "Connected": "rostra.client.core.events",
+    "CopyState": "rostra.model.cluster",
     "Delivered": "rostra.client.core.delivered",
     "Disconnected": "rostra.client.core.events",
     "Last": "rostra.client.core.options",
     "MayDuplicate": "rostra.client.core.events",
+    "NodeState": "rostra.model.cluster",
     "Offset": "rostra.client.core.options",
     "PartitionState": "rostra.wire.messages",
+    "PlacedPartition": "rostra.model.cluster",
     "Producer": "rostra.client.aio_producer",
     "Reconnected": "rostra.client.core.events",
     "Record": "rostra.model.decode",

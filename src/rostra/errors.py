@@ -10,6 +10,9 @@ RostraError
 ├── PartitionError
 │   ├── UnknownPartition    ├── OffsetOutOfRange   ├── Moved
 │   ├── Unavailable         └── PartitionDamaged
+├── ClusterError
+│   ├── UnknownMember       ├── MemberRemoved      ├── QuorumAtRisk
+│   ├── CopiesAway          ├── NotAReplica        └── NotHandedOver
 ├── PublishError
 │   ├── BatchRejected       ├── UnknownProducer    ├── ProducerFenced
 │   ├── SequenceGap         └── NotAcknowledged
@@ -17,9 +20,10 @@ RostraError
 │   ├── DiskFull            ├── DiskFailed         ├── SyncFailed
 │   ├── CorruptLog          ├── OffsetTrimmed      └── StoreInUse
 ├── LimitExceeded           a configured bound was reached
-├── LinkError               between a client and a node
+├── LinkError               between a client and a node, or two nodes
 │   ├── Unreachable         ├── LinkLost           ├── TimedOut
-│   ├── IncompatibleVersion ├── NotSupported       └── NodeStopping
+│   ├── IncompatibleVersion ├── NotSupported       ├── NodeStopping
+│   ├── OtherCluster        ├── OtherFabric        └── OtherNode
 ├── PeerViolation           the other side broke the protocol: its connection is closed
 └── RemoteError             a newer node reported an error this version does not know
 """
@@ -199,6 +203,63 @@ class PartitionDamaged(PartitionError):
     remedy = "restore the segment from a copy, then restart the node"
 
 
+# --- clusters ------------------------------------------------------------------------------------
+
+
+class ClusterError(RostraError):
+    """About the members of a cluster and what they hold."""
+
+
+@dataclass(eq=False)
+class UnknownMember(ClusterError):
+    node: int
+    fact = "the cluster has no member {node:016x}"
+    remedy = "`rostra cluster members` lists them"
+
+
+@dataclass(eq=False)
+class MemberRemoved(ClusterError):
+    node: int
+    fact = "node {node:016x} was removed from its cluster"
+    remedy = "ask another member; to join anew, start it with an empty data directory"
+
+
+@dataclass(eq=False)
+class QuorumAtRisk(ClusterError):
+    node: int
+    there: int
+    needed: int
+    fact = "without {node:016x} only {there} voters would be there, and {needed} must agree"
+    remedy = "bring back the members that are away, or remove those first, or add members"
+
+
+@dataclass(eq=False)
+class CopiesAway(ClusterError):
+    node: int
+    topic: str
+    partition: int
+    fact = "too few copies of {topic}/{partition} are there to do without that of {node:016x}"
+    remedy = "bring back the members that hold them, or delete the topic"
+
+
+@dataclass(eq=False)
+class NotAReplica(ClusterError):
+    node: int
+    topic: str
+    partition: int
+    fact = "node {node:016x} has no complete copy of {topic}/{partition}"
+    remedy = "choose one that has: `rostra cluster status` shows them"
+
+
+@dataclass(eq=False)
+class NotHandedOver(ClusterError):
+    node: int
+    topic: str
+    partition: int
+    fact = "node {node:016x} did not take over {topic}/{partition} in time"
+    remedy = "see whether it is there and keeps up, then try again"
+
+
 # --- publishing ----------------------------------------------------------------------------------
 
 
@@ -360,6 +421,33 @@ class NotSupported(LinkError):
 class NodeStopping(LinkError):
     fact = "the node is stopping"
     remedy = "the client goes to another node or waits for this one"
+
+
+@dataclass(eq=False)
+class OtherCluster(LinkError):
+    ours: str
+    theirs: str
+    retryable = False
+    fact = "this node belongs to cluster {ours}, the other to cluster {theirs}"
+    remedy = "give the right address; to leave a cluster for another, start with an empty data directory"
+
+
+@dataclass(eq=False)
+class OtherFabric(LinkError):
+    ours: str
+    theirs: str
+    retryable = False
+    fact = "this node runs the fabric {ours}, the other runs {theirs}"
+    remedy = "all nodes of a cluster run the same fabric"
+
+
+@dataclass(eq=False)
+class OtherNode(LinkError):
+    address: str
+    expected: str
+    found: str
+    fact = "at {address} node {found} answers, not {expected}"
+    remedy = "the node that was there tells its new address when it comes back"
 
 
 @dataclass(eq=False)

@@ -121,6 +121,8 @@ def _any_of(corpus: Corpus, found: inspect.Type) -> Any:
             return min(max(corpus.number(), found.ge or 0), found.le or 2**63 - 1)
         case inspect.StrType():
             return corpus.name()
+        case inspect.BytesType():
+            return corpus.rng.choice(PIECES)
         case inspect.BoolType():
             return corpus.rng.random() < 0.5
         case inspect.LiteralType():

@@ -59,7 +59,7 @@ def good_client_is_served(address: str, name: str) -> None:
         topic = client.hear(Located)[0].topic.topic
         batch = encode_batch([b"good"], timestamp_us=time.time_ns() // 1000)
         client.say(Publish(2, topic, 0, "all"), batch)
-        assert client.hear(Published)[0].offset == 0
+        assert client.hear(Published)[0].offset == 1
         client.say(Subscribe(3, 0, topic, 0, "earliest", 0, 1 << 20))
         assert b"good" in client.hear(Push)[1]
 

@@ -96,11 +96,11 @@ def test_a_record_comes_out_as_it_went_in(node: EmbeddedNode, face: str, topic: 
             topic, b"value", key=b"key", headers=[("name", b"content")], timestamp=1_700_000_000_000_000
         )
         client.publish(topic, None, key=b"key")
-        assert ack == rostra.Ack(topic, 0, 0)
+        assert ack == rostra.Ack(topic, 0, 1)
         with client.subscribe(topic, start="earliest") as subscription:
             record, tombstone = take(subscription, 2)
-        assert record == rostra.Record(topic, 0, 0, 1_700_000_000_000_000, b"key", b"value", (("name", b"content"),))
-        assert (tombstone.offset, tombstone.value) == (1, None)
+        assert record == rostra.Record(topic, 0, 1, 1_700_000_000_000_000, b"key", b"value", (("name", b"content"),))
+        assert (tombstone.offset, tombstone.value) == (2, None)
 
 
 @pytest.mark.requirement("CM-4")
@@ -130,13 +130,13 @@ def test_batches_come_as_values_and_as_arrow_however_they_are_packed(
             producer.send_many(values)
         seen: list[bytes | None] = []
         arrow: list[bytes | None] = []
-        with client.subscribe(topic, start=rostra.Offset(5)) as subscription:
+        with client.subscribe(topic, start=rostra.Offset(6)) as subscription:
             for batch in subscription.batches():
                 seen += batch.values()
                 arrow += batch.to_arrow().column("value").to_pylist()
-                if batch.next_offset == 2000:
+                if batch.next_offset == 2001:
                     break
-            assert (subscription.next_offset, subscription.lag) == (2000, 0)
+            assert (subscription.next_offset, subscription.lag) == (2001, 0)
         assert seen == arrow == values[5:]
 
 
@@ -145,9 +145,9 @@ def test_a_subscription_begins_where_asked_and_shows_where_it_is(node: EmbeddedN
         with client.producer(topic) as producer:
             producer.send_many([b"%d" % n for n in range(10)])
         with client.subscribe(topic, start=rostra.Last(3)) as subscription:
-            assert subscription.next_offset == 7
+            assert subscription.next_offset == 8
             assert next(subscription).value == b"7"
-            assert (subscription.next_offset, subscription.lag) == (8, 2)
+            assert (subscription.next_offset, subscription.lag) == (9, 2)
         with client.subscribe(topic) as subscription:
             client.publish(topic, b"new")
             assert next(subscription).value == b"new"

@@ -105,7 +105,7 @@ def test_a_node_offers_metrics_and_logs_json_lines() -> None:
             client.publish("t", b"hello")
             scraped = scrape(node, "/metrics")
         assert "# TYPE rostra_appended_batches_total counter" in scraped
-        assert 'rostra_commit_offset{partition="0",topic="t"} 1.0' in scraped
+        assert 'rostra_commit_offset{partition="0",topic="t"} 2.0' in scraped
         assert "rostra_connections 1.0" in scraped
         assert scrape(node, "/health") == "ok\n"
         node.stop()

@@ -6,6 +6,7 @@ from typing import assert_never
 
 import msgspec
 
+from rostra.broker.administration import Administration
 from rostra.broker.api import (
     Accept,
     Boot,
@@ -27,7 +28,7 @@ from rostra.broker.api import (
     SyncBroke,
 )
 from rostra.broker.catalogue import Catalogue
-from rostra.broker.delivery import Delivery
+from rostra.broker.delivery import CATCH_UP, Delivery
 from rostra.broker.partition import Parked
 from rostra.broker.placement import Placement
 from rostra.broker.requests import PEERS, Requests
@@ -39,6 +40,7 @@ from rostra.broker.topics import TopicRequests
 from rostra.errors import LimitExceeded, RostraError, Unavailable
 from rostra.fabric.api import (
     Accepted,
+    Agreed,
     Append,
     Arrived,
     Blocked,
@@ -46,6 +48,7 @@ from rostra.fabric.api import (
     Committed,
     Confirmed,
     Covered,
+    Described,
     Drop,
     Echo,
     Elsewhere,
@@ -118,6 +121,7 @@ class Broker:
         self.delivery = Delivery(settings)
         self.requests = Requests(self)
         self.topics = TopicRequests(self)
+        self.administration = Administration(self)
         self.placement = Placement(self)
         self.retention = Retention()
         self.broken: RostraError | None = None
@@ -132,6 +136,7 @@ class Broker:
 
     def step(self, now: Now, given: BrokerInput) -> list[BrokerEffect]:
         self.now = now
+        self.delivery.catch_up.now_us = now.mono_us
         out: list[BrokerEffect] = []
         self.out = out
         match given:
@@ -193,9 +198,13 @@ class Broker:
                     self.requests.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
-                case Sync() | Read() | Send() | Meet() | Part() | SetTimer() | Note() | Open() | Drop() | Persist():
-                    if isinstance(effect, Open):
-                        self.placement.opened(effect)
+                case Sync() | Read() | Send() | Meet() | Part() | SetTimer() | Note() | Persist():
+                    self.out.append(effect)
+                case Open():
+                    self.placement.opened(effect)
+                    self.out.append(effect)
+                case Drop():
+                    self.placement.dropped(effect)
                     self.out.append(effect)
                 case Refused():
                     self._refused(effect)
@@ -225,6 +234,10 @@ class Broker:
                     self.placement.joined(effect)
                 case Confirmed():
                     self.topics.confirmed(effect.token)
+                case Agreed():
+                    self.administration.agreed(effect.token)
+                case Described():
+                    self.administration.described(effect.token, effect.state)
                 case PassedOn():
                     self.requests.passed_on(effect.token, effect.base)
                 case Arrived():
@@ -232,7 +245,6 @@ class Broker:
                 case HandedOver():
                     self._handed_over = True
                 case Ready():
-                    self.placement.ready()
                     self.out += [Listen(), *self._set_timers()]
                 case _:
                     assert_never(effect)
@@ -240,8 +252,9 @@ class Broker:
             self.placement.answer_openers()
 
     def _refused(self, effect: Refused) -> None:
-        if not self.topics.refused(effect.token, effect.error):
-            self.requests.refused(effect.token, effect.error)
+        token, error = effect.token, effect.error
+        if not self.topics.refused(token, error) and not self.administration.refused(token, error):
+            self.requests.refused(token, error)
 
     def _synced(self, given: Synced) -> None:
         if self.broken is not None:
@@ -360,6 +373,8 @@ class Broker:
             for conn in silent:
                 self.hang_up(conn, "silent for three heartbeats")
             self.out.append(SetTimer(SWEEP, self.now.mono_us + self.settings.heartbeat_ms * 1000))
+        elif given.timer == CATCH_UP:
+            self.delivery.resume(self.out)
         elif given.timer == RETENTION:
             self.retention.survey(self)
             self.out.append(SetTimer(RETENTION, self.now.mono_us + self.settings.retention_check_ms * 1000))
@@ -371,6 +386,7 @@ class Broker:
         if (
             self.requests.waiting()
             or self.topics.waiting()
+            or self.administration.waiting()
             or any(served.awaited for served in self.catalogue.partitions())
         ):
             return

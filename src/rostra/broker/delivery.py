@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from rostra.broker.api import AskDrain, BrokerEffect, Conn, FindLast, PushTo, Reply
+from rostra.broker.catchup import CatchUp
 from rostra.broker.partition import Reader, ServedPartition
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import CorruptLog, LimitExceeded, OffsetOutOfRange, PartitionDamaged, RostraError
-from rostra.fabric.api import Buffer, Read
+from rostra.fabric.api import Buffer, Read, SetTimer
 from rostra.wire.messages import Ended, Failed, Push, Subscribe, Subscribed
+
+CATCH_UP = "broker/catch-up"
 
 
 class Delivery:
@@ -20,8 +23,11 @@ class Delivery:
         self._pushed: dict[Conn, int] = {}
         """Bytes since the connection was last known to have room."""
         self._reads: dict[Conn, int] = {}
-        self._asked: dict[int, tuple[Reader, int]] = {}
+        self._asked: dict[int, Reader] = {}
         self._token = 0
+        self.catch_up = CatchUp(settings.catch_up_bytes_per_s)
+        self._held: list[Reader] = []
+        """Those who wait for their share of the disk."""
 
     # --- coming and going ---
 
@@ -37,7 +43,7 @@ class Delivery:
         """Begins a subscription; its answer comes when its start is known."""
         if asked.credit > self._settings.credit_bytes_max:
             return LimitExceeded("credit_bytes_max", self._settings.credit_bytes_max)
-        reader = Reader(conn, asked.subscription, served, asked.credit)
+        reader = Reader(conn, asked.subscription, served, asked.credit, asked.request)
         match asked.start:
             case "earliest":
                 reader.next = served.first
@@ -55,26 +61,26 @@ class Delivery:
             case "last":
                 self._register(reader)
                 count = min(asked.value, self._settings.history_max)
-                token = self._ask(reader, asked.request)
+                token = self._ask(reader)
                 out.append(FindLast(token, served.partition, count, served.commit))
                 return None
         self._register(reader)
-        self._begin(reader, asked.request, out)
+        self._begin(reader, out)
         return None
 
     def located(self, token: int, offset: int, out: list[BrokerEffect]) -> None:
-        reader, request = self._asked.pop(token, (None, 0))
+        reader = self._asked.pop(token, None)
         if reader is not None and self._lives(reader):
             reader.next = max(offset, reader.partition.first)
-            self._begin(reader, request, out)
+            self._begin(reader, out)
 
     def _register(self, reader: Reader) -> None:
         self._readers.setdefault(reader.conn, {})[reader.number] = reader
         reader.partition.readers[reader.conn, reader.number] = reader
 
-    def _begin(self, reader: Reader, request: int, out: list[BrokerEffect]) -> None:
+    def _begin(self, reader: Reader, out: list[BrokerEffect]) -> None:
         reader.ready = True
-        out.append(Reply(reader.conn, Subscribed(request, reader.number, reader.next, reader.partition.commit)))
+        out.append(Reply(reader.conn, Subscribed(reader.request, reader.number, reader.next, reader.partition.commit)))
         self.feed(reader, out)
 
     def close(self, conn: Conn, number: int) -> bool:
@@ -94,9 +100,11 @@ class Delivery:
         self._readers.pop(conn, None)
 
     def end(self, reader: Reader, error: RostraError, out: list[BrokerEffect]) -> None:
-        """The node ends the subscription and says why."""
+        """The node ends the subscription and says why; of one that was never answered, it refuses the request."""
         self.close(reader.conn, reader.number)
-        out.append(Reply(reader.conn, Ended(reader.number, type(error).__name__, error.carried())))
+        code, carried = type(error).__name__, error.carried()
+        said = Ended(reader.number, code, carried) if reader.ready else Failed(reader.request, code, carried)
+        out.append(Reply(reader.conn, said))
 
     def _lives(self, reader: Reader) -> bool:
         return self._readers.get(reader.conn, {}).get(reader.number) is reader
@@ -104,6 +112,9 @@ class Delivery:
     # --- feeding ---
 
     def committed(self, served: ServedPartition, out: list[BrokerEffect]) -> None:
+        served.live_us = self.catch_up.now_us
+        self.catch_up.moved(served.uncounted_bytes)
+        served.uncounted_bytes = 0
         for reader in list(served.readers.values()):
             self.feed(reader, out)
 
@@ -159,18 +170,37 @@ class Delivery:
             self.end(reader, error, out)
             return
         reads = self._reads.get(reader.conn, 0)
-        if reads >= self._settings.reads_per_connection_max:
+        if reads >= self._settings.reads_per_connection_max or reader.held:
+            return
+        # Behind in a partition that is being published to, it is itself what the others would be slowed for.
+        if self.catch_up.is_quiet(served.live_us) and not self.catch_up.allows():
+            self._hold(reader, out)
             return
         self._reads[reader.conn] = reads + 1
         reader.reading = True
-        token = self._ask(reader, 0)
+        token = self._ask(reader)
         bytes_max = min(reader.credit, self._settings.read_bytes_max)
         out.append(Read(token, served.partition, reader.next, served.commit, bytes_max))
 
+    def _hold(self, reader: Reader, out: list[BrokerEffect]) -> None:
+        if not self._held:
+            out.append(SetTimer(CATCH_UP, self.catch_up.next_us))
+        reader.held = True
+        self._held.append(reader)
+
+    def resume(self, out: list[BrokerEffect]) -> None:
+        """The reads that waited may try again, in the order in which they came."""
+        held, self._held = self._held, []
+        for reader in held:
+            reader.held = False
+            if self._lives(reader):
+                self.feed(reader, out)
+
     def read_done(self, token: int, batches: bytes, following: int, out: list[BrokerEffect]) -> bool:
-        reader, _ = self._asked.pop(token, (None, 0))
+        reader = self._asked.pop(token, None)
         if reader is None:
             return False
+        self.catch_up.took(len(batches))
         if self._lives(reader) and batches:
             self._push(reader, (batches,), following, len(batches), out)
         self._read_over(reader, out)
@@ -188,16 +218,13 @@ class Delivery:
         self._feed_all(conn, out)
 
     def read_failed(self, token: int, error: RostraError, out: list[BrokerEffect]) -> bool:
-        reader, request = self._asked.pop(token, (None, 0))
+        reader = self._asked.pop(token, None)
         if reader is None:
             return False
         if self._lives(reader):
             served = reader.partition
             told = self._reason(reader, error)
-            if not reader.ready:
-                self.close(reader.conn, reader.number)
-                out.append(Reply(reader.conn, Failed(request, type(told).__name__, told.carried())))
-            elif reader.next >= served.first:
+            if not reader.ready or reader.next >= served.first:
                 # Otherwise retention overtook it while the read was under way: feeding it again says so.
                 self.end(reader, told, out)
         self._read_over(reader, out)
@@ -214,9 +241,9 @@ class Delivery:
             served.blocked = damaged
         return damaged
 
-    def _ask(self, reader: Reader, request: int) -> int:
+    def _ask(self, reader: Reader) -> int:
         # Odd tokens: the fabric's own reads have even ones, so the answers find their way back.
         self._token += 2
         token = self._token + 1
-        self._asked[token] = (reader, request)
+        self._asked[token] = reader
         return token

@@ -12,6 +12,7 @@ from rostra.broker.producers import ProducerTable
 from rostra.broker.tail import Tail, Tails
 from rostra.errors import RostraError
 from rostra.model.batch import CHECKPOINT, PLACED
+from rostra.model.decode import Batch
 from rostra.model.ids import Partition
 from rostra.wire.messages import Topic
 
@@ -28,11 +29,13 @@ class Parked(msgspec.Struct, frozen=True, gc=False):
 class Reader:
     """One subscription to one partition."""
 
-    __slots__ = ("conn", "credit", "next", "number", "partition", "reading", "ready")
+    __slots__ = ("conn", "credit", "held", "next", "number", "partition", "reading", "ready", "request")
 
-    def __init__(self, conn: Conn, number: int, partition: ServedPartition, credit: int) -> None:
+    def __init__(self, conn: Conn, number: int, partition: ServedPartition, credit: int, request: int) -> None:
         self.conn = conn
         self.number = number
+        self.request = request
+        """The one that is answered when its start offset is known."""
         self.partition = partition
         self.credit = credit
         self.next = 0
@@ -40,6 +43,8 @@ class Reader:
         """False until its start offset is known."""
         self.reading = False
         """A read from disk is under way for it."""
+        self.held = False
+        """It waits for its share of the disk."""
 
 
 class ServedPartition:
@@ -57,12 +62,18 @@ class ServedPartition:
         self.generation = 0
         self.bytes = 0
         self.segment_bytes = 0
+        self.uncounted_bytes = 0
+        """Appended since the last commit."""
+        self.live_us = 0
+        """When there was a commit last."""
         self.owner = False
         self.copy = False
         """Whether this node has a log of it."""
         self.address = ""
         """The owner's, if it is another node and known."""
         self.blocked: RostraError | None = None
+        self.commit_is_old = False
+        """Since the start nobody has said how much of the log is committed: more is than is known here."""
         self.producers = producers
         self.tail = Tail()
         self._tails = tails
@@ -92,6 +103,7 @@ class ServedPartition:
     def emptied(self, first: int) -> None:
         """The log is empty and begins at `first`."""
         self.first = self.end = self.commit = self.synced = self.covered = first
+        self.commit_is_old = False
         self.bytes = self.segment_bytes = self.generation = 0
         self.epochs = []
         self._sizes.clear()
@@ -105,8 +117,14 @@ class ServedPartition:
         size = len(batch)
         self._sizes.append((base, self.bytes, self.segment_bytes))
         # A checkpoint does not count: one larger than a segment would otherwise begin a segment with every batch.
-        self.segment_bytes = 0 if owner_flags & CHECKPOINT else self.segment_bytes + size
+        if owner_flags & CHECKPOINT:
+            self.segment_bytes = 0
+            if base == self.first:
+                self._begin_with(batch)
+        else:
+            self.segment_bytes += size
         self.bytes += size
+        self.uncounted_bytes += size
         self.end = last + 1
         if not self.epochs or self.epochs[-1][0] != owner_epoch:
             self.epochs.append((owner_epoch, base))
@@ -114,6 +132,13 @@ class ServedPartition:
             # Control batches have no producer; neither has a client that asks for no protection from repeats.
             self.producers.apply(base, last, producer, epoch, sequence, count)
         self._tails.add(self.tail, base, last, batch)
+
+    def _begin_with(self, checkpoint: bytearray) -> None:
+        """A copy that is filled from another's log start: what was before it is known from its first batch alone."""
+        (value,) = Batch(checkpoint).values()
+        found = read_checkpoint(value or b"")
+        self.producers.restore(found.producers)
+        self.epochs = [row for row in found.epochs if row[1] < self.first][-1:]
 
     def truncated(self, offset: int, generation: int) -> list[Parked]:
         """The log ends at `offset` now; returns the replies that wait for what was cut."""
@@ -137,6 +162,7 @@ class ServedPartition:
     def committed(self, offset: int) -> list[Parked]:
         """Records below `offset` are safe; returns the replies that waited for that."""
         self.commit = offset
+        self.commit_is_old = False
         while self._sizes and self._sizes[0][0] < offset:
             self._sizes.popleft()
         self.producers.commit(offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from rostra.errors import Moved, RostraError, TopicDeleted, Unavailable
 from rostra.fabric.api import (
     Blocked,
     Delivers,
+    Drop,
     Elsewhere,
     EpochStart,
     Note,
@@ -32,22 +33,31 @@ if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
 
+OWNER_PATIENCE_MS = 2_000
+"""So long whoever made a topic waits for its owners; then the answer says that none is known."""
+
+
+class Opened(NamedTuple):
+    """A new topic whose maker waits for the answer."""
+
+    token: int
+    known: KnownTopic
+    until_us: int
+
+
 class Placement:
     """Keeps the catalogue in step with the fabric's word."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._logs: dict[Partition, RecoveredLog] = {}
-        self.opened_now: list[tuple[int | None, KnownTopic]] = []
+        """What the disk had, until the fabric serves it or drops it; that may be long after the start."""
+        self.opened_now: list[Opened] = []
 
     def boot(self, given: Boot) -> None:
         logs = [_with_earlier_epoch(recovered) for recovered in given.logs]
         self._logs = {recovered.log.partition: recovered for recovered in logs}
         self._broker.ask_fabric(Started(given.hard, tuple(recovered.log for recovered in logs)))
-
-    def ready(self) -> None:
-        """What the fabric has not claimed by now it will not claim."""
-        self._logs.clear()
 
     # --- topics ---
 
@@ -58,13 +68,19 @@ class Placement:
         for index in range(spec.partitions):
             known.partitions.append(self._served(Partition(spec.topic, PartitionIndex(index)), known.topic))
         self._broker.catalogue.add(known)
-        self.opened_now.append((effect.token, known))
+        if effect.token is not None:
+            until_us = self._broker.now.mono_us + OWNER_PATIENCE_MS * 1000
+            self.opened_now.append(Opened(effect.token, known, until_us))
 
     def answer_openers(self) -> None:
-        """Only when all effects of a step are carried out: the answer says where the new topic is served."""
+        """Only when every partition has its owner, who is elected first: the answer says where the topic is served."""
+        now_us = self._broker.now.mono_us
         opened, self.opened_now = self.opened_now, []
-        for token, known in opened:
-            self._broker.topics.opened(token, known)
+        for one in opened:
+            if now_us < one.until_us and not all(_has_owner(served) for served in one.known.partitions):
+                self.opened_now.append(one)
+            else:
+                self._broker.topics.opened(one.token, one.known)
 
     def topic_closed(self, effect: TopicClosed) -> None:
         broker = self._broker
@@ -94,6 +110,10 @@ class Placement:
         if served is not None:
             served.emptied(effect.first)
 
+    def dropped(self, effect: Drop) -> None:
+        """What the disk had of it is gone: a copy that begins anew must not be taken for it."""
+        self._logs.pop(effect.partition, None)
+
     def serving(self, effect: Serving) -> None:
         served = self._broker.catalogue.served(effect.partition)
         if served is None:
@@ -101,6 +121,7 @@ class Placement:
         recovered = self._logs.pop(effect.partition, None)
         if recovered is not None:
             served.recovered(recovered)
+            served.commit_is_old = effect.commit < effect.end
         served.copy, served.owner = True, effect.owner
         served.epoch, served.address = effect.epoch, effect.address
         served.first, served.end, served.commit = effect.first, effect.end, effect.commit
@@ -148,10 +169,15 @@ class Placement:
             case Delivers.OWNER:
                 here = served.owner
             case Delivers.REPLICA:
-                here = served.copy
+                # A copy that knows no owner may be cut off with its readers while the others go on without it.
+                here = served.copy and (served.owner or bool(served.address))
             case Delivers.HERE:
                 here = True
         return None if here else self.not_owner(served)
+
+
+def _has_owner(served: ServedPartition) -> bool:
+    return served.owner or bool(served.address)
 
 
 def _with_earlier_epoch(recovered: RecoveredLog) -> RecoveredLog:

@@ -19,6 +19,8 @@ from rostra.errors import (
     NodeStopping,
     PeerViolation,
     RostraError,
+    Unavailable,
+    UnknownTopic,
 )
 from rostra.fabric.api import AcksAll, Arrived, Note, PassOn, Propose
 from rostra.model.batch import CHECKPOINT
@@ -33,6 +35,7 @@ from rostra.wire.messages import (
     CreateTopic,
     Credit,
     DeleteTopic,
+    DescribeCluster,
     DescribeTopic,
     Goodbye,
     Hello,
@@ -43,7 +46,9 @@ from rostra.wire.messages import (
     Pong,
     Publish,
     Published,
+    RemoveMember,
     Subscribe,
+    TransferPartition,
     Unsubscribe,
     Unsubscribed,
     Welcome,
@@ -104,7 +109,7 @@ class Requests:
             case Pong():
                 pass
             case Subscribe():
-                self._subscribe(conn, message)
+                self._subscribe(conn, session, message)
             case Unsubscribe():
                 self._unsubscribe(conn, message)
             case Hello():
@@ -115,6 +120,8 @@ class Requests:
                 self._broker.topics.create(conn, session, message)
             case DeleteTopic():
                 self._broker.topics.delete(conn, session, message)
+            case DescribeCluster() | RemoveMember() | TransferPartition():
+                self._broker.administration.answer(conn, session, message)
             case Goodbye():
                 self._broker.hang_up(conn, message.reason)
             case _:
@@ -173,7 +180,7 @@ class Requests:
         broker = self._broker
         served = broker.catalogue.find(message.topic, message.partition)
         if isinstance(served, RostraError):
-            self._fail(conn, message.request, served)
+            self._not_found(conn, session, message, served)
             return
         if (
             session.waiting >= self._waiting_max
@@ -206,6 +213,12 @@ class Requests:
             self._fail(conn, message.request, placed)
         else:
             self._park(conn, session, served, message, *placed)
+
+    def _not_found(self, conn: Conn, session: Session, message: Publish | Subscribe, error: RostraError) -> None:
+        if isinstance(error, UnknownTopic) and conn != PEERS:
+            self._broker.topics.unheard_of(conn, session, message)
+        else:
+            self._fail(conn, message.request, error)
 
     def _refusal(self, served: ServedPartition) -> RostraError:
         """The gravest reason of those for which a publish is refused."""
@@ -299,11 +312,11 @@ class Requests:
 
     # --- subscribing ---
 
-    def _subscribe(self, conn: Conn, message: Subscribe) -> None:
+    def _subscribe(self, conn: Conn, session: Session, message: Subscribe) -> None:
         broker = self._broker
         served = broker.catalogue.find(message.topic, message.partition)
         if isinstance(served, RostraError):
-            self._fail(conn, message.request, served)
+            self._not_found(conn, session, message, served)
             return
         if broker.delivery.has(conn, message.subscription):
             self._violated(conn, Violation.OUT_OF_ORDER, f"subscription {message.subscription} exists")
@@ -311,6 +324,11 @@ class Requests:
         elsewhere = broker.placement.no_reading(served)
         if elsewhere is not None:
             self._fail(conn, message.request, elsewhere)
+            return
+        if served.commit_is_old and served.blocked is None and message.start in ("latest", "last"):
+            # Counted from there it would begin with records that were shown long ago.
+            unknown = Unavailable(served.topic, served.partition.index, "what is committed is not known again yet")
+            self._fail(conn, message.request, unknown)
             return
         bound = broker.settings.subscriptions_per_connection_max
         if broker.delivery.count(conn) >= bound:

@@ -36,6 +36,9 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     """About how much is pushed to a connection before its send buffer must have taken it."""
     read_bytes_max: int = 1 << 20
     """About how much a subscriber that fell behind is read from disk at a time."""
+    catch_up_bytes_per_s: int = 256 << 20
+    """Shared by reads for subscribers that fell behind and by what other partitions commit meanwhile. The reads wait
+    when it is used up, but get at least a quarter of what is committed."""
     reads_per_connection_max: int = 4
     """Further subscriptions of the connection wait their turn."""
     tail_bytes_max: int = 32 << 20
@@ -46,5 +49,7 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     """A connection that is silent for three of these is closed."""
     retention_check_ms: int = 10_000
     """How often the log is searched for segments that retention lets go: they may stay this much longer."""
+    replicas: int = 3
+    """Copies of each partition of a topic made without saying how many; as many as there are members, if fewer."""
     auto_create: bool = True
     """Whether looking up an unknown topic may create it, if the client asks for that."""

@@ -10,7 +10,15 @@ from rostra.broker.api import Conn
 from rostra.broker.catalogue import Asked, KnownTopic
 from rostra.broker.partition import ServedPartition
 from rostra.broker.sessions import Session
-from rostra.errors import InvalidTopicName, LimitExceeded, NodeStopping, RostraError, TopicExists, UnknownTopic
+from rostra.errors import (
+    InvalidTopicName,
+    LimitExceeded,
+    NodeStopping,
+    RostraError,
+    TopicExists,
+    Unavailable,
+    UnknownTopic,
+)
 from rostra.fabric.api import Confirm, ProposeDrop, ProposeTopic, TopicSpec
 from rostra.model.ids import TopicId, check_topic_name, is_internal, random_id
 from rostra.wire.messages import (
@@ -22,6 +30,8 @@ from rostra.wire.messages import (
     Located,
     PartitionPlace,
     PartitionState,
+    Publish,
+    Subscribe,
     Topic,
     TopicCreated,
     TopicDescribed,
@@ -34,6 +44,8 @@ if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
 LookUp = Locate | DescribeTopic | ListTopics
+Doubtful = LookUp | CreateTopic | DeleteTopic | Publish | Subscribe
+"""What is answered only when the fabric has confirmed that what this node knows of topics is still so."""
 
 
 class TopicRequests:
@@ -41,7 +53,7 @@ class TopicRequests:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._confirming: dict[int, tuple[Conn, LookUp]] = {}
+        self._confirming: dict[int, tuple[Conn, Doubtful]] = {}
         self._making: dict[str, list[Asked]] = {}
         self._made: dict[int, str] = {}
         self._dropping: dict[int, Asked] = {}
@@ -85,7 +97,18 @@ class TopicRequests:
         if isinstance(message, Locate) and known is not None:
             # Only a hint: whoever serves the partition has the last word.
             self._located(conn, message.request, known)
-            return
+        else:
+            self._confirm(conn, session, message, name)
+
+    def unheard_of(self, conn: Conn, session: Session, message: Publish | Subscribe) -> None:
+        """The topic's id means nothing here: perhaps others know it, and this node will in a moment."""
+        if self._broker.stopping:
+            self._broker.refuse(conn, message.request, NodeStopping())
+        else:
+            self._confirm(conn, session, message, "")
+
+    def _confirm(self, conn: Conn, session: Session, message: Doubtful, name: str) -> None:
+        broker = self._broker
         error = broker.too_many(session)
         if error is not None:
             broker.refuse(conn, message.request, error)
@@ -108,8 +131,23 @@ class TopicRequests:
             case ListTopics():
                 topics, more = self._broker.catalogue.page(message.after, message.limit)
                 self._broker.reply(conn, TopicPage(message.request, topics, more))
+            case CreateTopic():
+                self._create(conn, session, message)
+            case DeleteTopic():
+                self._delete(conn, session, message)
+            case Publish() | Subscribe():
+                self._heard_of(conn, message)
             case _:
                 assert_never(message)
+
+    def _heard_of(self, conn: Conn, message: Publish | Subscribe) -> None:
+        """Refused even if the topic is known now: what the client sent behind it (further batches, an unsubscribe) may
+        have been answered meanwhile, and must not be overtaken. It tries again, in order.
+        """
+        found = self._broker.catalogue.find(message.topic, message.partition)
+        if not isinstance(found, RostraError):
+            found = Unavailable(found.topic, message.partition, "this node has only just heard of the topic")
+        self._broker.refuse(conn, message.request, found)
 
     def _locate(self, conn: Conn, session: Session, message: Locate) -> None:
         known = self._broker.catalogue.named(message.name)
@@ -121,7 +159,8 @@ class TopicRequests:
             self._broker.refuse(conn, message.request, UnknownTopic(message.name))
 
     def _located(self, conn: Conn, request: int, known: KnownTopic) -> None:
-        places = tuple(_place(known.topic, served) for served in known.partitions)
+        here = self._broker.fabric.guarantees.passes_on
+        places = tuple(_place(known.topic, served, here=here) for served in known.partitions)
         self._broker.reply(conn, Located(request, known.topic, places))
 
     def _describe(self, conn: Conn, message: DescribeTopic) -> None:
@@ -146,6 +185,13 @@ class TopicRequests:
     # --- making and deleting ---
 
     def create(self, conn: Conn, session: Session, message: CreateTopic) -> None:
+        if self._broker.catalogue.named(message.name) is not None:
+            # It may have been deleted elsewhere.
+            self._confirm(conn, session, message, message.name)
+        else:
+            self._create(conn, session, message)
+
+    def _create(self, conn: Conn, session: Session, message: CreateTopic) -> None:
         if self._broker.catalogue.named(message.name) is not None or message.name in self._making:
             self._broker.refuse(conn, message.request, TopicExists(message.name))
         else:
@@ -165,8 +211,10 @@ class TopicRequests:
         self._making[name] = [asked]
         self._made[token] = name
         topic = TopicId(random_id(broker.source))
+        replicas = settings.replicas or broker.settings.replicas
+        settings = msgspec.structs.replace(settings, replicas=replicas)
         spec = TopicSpec(topic, name, settings.partitions, msgspec.msgpack.encode(settings))
-        broker.ask_fabric(ProposeTopic(token, spec, settings.segment_bytes))
+        broker.ask_fabric(ProposeTopic(token, spec, settings.segment_bytes, replicas))
 
     def _no_topic(self, name: str) -> RostraError | None:
         """Why no topic of this name can be made now."""
@@ -196,6 +244,13 @@ class TopicRequests:
                 self._broker.reply(asked.conn, TopicCreated(asked.request, known.topic))
 
     def delete(self, conn: Conn, session: Session, message: DeleteTopic) -> None:
+        if self._broker.catalogue.named(message.name) is None:
+            # It may have been created elsewhere.
+            self._confirm(conn, session, message, message.name)
+        else:
+            self._delete(conn, session, message)
+
+    def _delete(self, conn: Conn, session: Session, message: DeleteTopic) -> None:
         broker = self._broker
         known = broker.catalogue.named(message.name)
         if known is None:
@@ -216,6 +271,8 @@ class TopicRequests:
             self._broker.reply(asked.conn, TopicDropped(asked.request, topic))
 
 
-def _place(topic: Topic, served: ServedPartition) -> PartitionPlace:
+def _place(topic: Topic, served: ServedPartition, *, here: bool) -> PartitionPlace:
+    """`here`: this node takes whatever it is given, and passes it on."""
     own = served.partition.topic
-    return PartitionPlace(served.partition.index, served.address, served.epoch, 0 if own == topic.topic else own)
+    known = here or served.owner or bool(served.address)
+    return PartitionPlace(served.partition.index, served.address, served.epoch, 0 if own == topic.topic else own, known)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 EXAMPLES = """
 rostra serve
 rostra serve --data /var/lib/rostra --listen 127.0.0.1:7400 --metrics 127.0.0.1:9400
+rostra serve --data ./second --listen 127.0.0.1:7410 --join 127.0.0.1:7401
+rostra serve --listen 0.0.0.0:7400 --advertise mars:7400 --advertise-peers mars:7401 --join venus:7401
 rostra serve --limit batch_bytes_max=8MiB --limit heartbeat_ms=2s"""
 
 
@@ -29,6 +31,25 @@ def serve(
     ] = None,
     listen: Annotated[
         str | None, typer.Option(metavar="ADDR", help="Address for clients.", show_default="127.0.0.1:7400")
+    ] = None,
+    join: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDR",
+            help="Peer address of any member of the cluster to enter; without one the node founds its own. Repeatable.",
+        ),
+    ] = None,
+    peer_listen: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR", help="Address for other nodes.", show_default="the port after --listen"),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR", help="Where clients find this node.", show_default="what it listens on"),
+    ] = None,
+    advertise_peers: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR", help="Where other nodes find this node.", show_default="what it listens on"),
     ] = None,
     fsync: Annotated[
         str | None,
@@ -62,7 +83,10 @@ def serve(
     ] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Start a node.
+    """Start a node, alone or as a member of a cluster.
+
+    The first node of a cluster is started without --join, every other with --join and the peer address of any member,
+    in any order. A node that has once joined finds its cluster again, with or without --join.
 
     It runs until Ctrl-C or SIGTERM, then finishes what is under way and exits with 0; a second Ctrl-C does not wait.
     Logs go to stderr: JSON lines, or coloured ones on a terminal.
@@ -70,6 +94,10 @@ def serve(
     flags = {
         "data": None if data is None else str(data),
         "listen": listen,
+        "join": join or None,
+        "peer_listen": peer_listen,
+        "advertise": advertise,
+        "advertise_peers": advertise_peers,
         "fsync": fsync,
         "metrics": metrics,
         "log_level": log_level,
@@ -106,6 +134,10 @@ def node_settings(configuration: Configuration) -> NodeSettings:
     return NodeSettings(
         directory=configuration.text("data"),
         listen=configuration.text("listen"),
+        peer_listen=configuration.text("peer_listen"),
+        advertise=configuration.text("advertise"),
+        advertise_peers=configuration.text("advertise_peers"),
+        join=configuration.texts("join"),
         fsync="commit" if configuration.text("fsync") == "commit" else "never",
         metrics="" if metrics == "off" else metrics,
         stop_deadline_ms=configuration.number("stop_deadline_ms"),

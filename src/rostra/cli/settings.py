@@ -18,6 +18,7 @@ Section = Literal["client", "serve", "limits"]
 Value = str | int | bool | tuple[str, ...]
 
 DEFAULT_PORT = 7400
+DEFAULT_PEER_PORT = 7401
 DEFAULT_NODE = f"127.0.0.1:{DEFAULT_PORT}"
 PREFIX = "ROSTRA_"
 
@@ -50,15 +51,24 @@ def text(given: object) -> Value:
 
 
 def addresses(given: object) -> Value:
-    """One address, several with commas, or a list of them."""
+    """One address, several with commas, or a list of them; without a port it is the usual one."""
+    found = _listed(given, DEFAULT_PORT)
+    if not found:
+        raise ValueError("no address is given")
+    return found
+
+
+def peer_addresses(given: object) -> Value:
+    """The same for the listeners of nodes; there may be none."""
+    return _listed(given, DEFAULT_PEER_PORT)
+
+
+def _listed(given: object, port: int) -> tuple[str, ...]:
     listed = given.split(",") if isinstance(given, str) else given
     if not isinstance(listed, list | tuple) or not all(isinstance(address, str) for address in listed):
         raise ValueError(f"{given!r} is not an address or a list of addresses")
     found = tuple(address.strip() for entry in listed for address in entry.split(",") if address.strip())
-    if not found:
-        raise ValueError("no address is given")
-    # Without a port it is the usual one.
-    complete = tuple(f"{address}:{DEFAULT_PORT}" if ":" not in address else address for address in found)
+    complete = tuple(f"{address}:{port}" if ":" not in address else address for address in found)
     for address in complete:
         listen_address(address, port_min=1)
     return complete
@@ -69,6 +79,10 @@ def listen_address(given: object, *, port_min: int = 0) -> Value:
     if not (host and colon and port.isdecimal() and port_min <= int(port) < 65_536):
         raise ValueError(f"{given!r} is not HOST:PORT, for example 127.0.0.1:7400")
     return f"{host}:{port}"
+
+
+def listen_address_or_none(given: object) -> Value:
+    return "" if given == "" else listen_address(given)
 
 
 def listen_address_or_off(given: object) -> Value:
@@ -136,6 +150,10 @@ CLIENT = (
 SERVE = (
     Setting("serve", "data", "./rostra-data", text, "directory of the node's log; made if missing"),
     Setting("serve", "listen", DEFAULT_NODE, listen_address, "address for clients; port 0 chooses a free one"),
+    Setting("serve", "join", (), peer_addresses, "peer addresses of members, to enter their cluster; none founds one"),
+    Setting("serve", "peer_listen", "", listen_address_or_none, "address for other nodes; empty: the port after it"),
+    Setting("serve", "advertise", "", listen_address_or_none, "where clients find the node; empty: what it listens on"),
+    Setting("serve", "advertise_peers", "", listen_address_or_none, "where other nodes find it; empty: as it listens"),
     Setting("serve", "fsync", "commit", choice("commit", "never"), "commit: fsync before acknowledging"),
     Setting("serve", "metrics", "off", listen_address_or_off, "address of the Prometheus metrics, or off"),
     Setting("serve", "log_level", "info", choice("debug", "info", "warning", "error"), "least severe log line shown"),

@@ -38,7 +38,7 @@ rostra -n 127.0.0.1:7401 topic describe orders -o json"""
 
 SEGMENT_BYTES = 64 << 20
 LIST_COLUMNS = ("name", "partitions", "retention", "kept_at_most", "id")
-DESCRIBE_COLUMNS = ("partition", "state", "first", "commit", "end", "records", "bytes", "epoch")
+DESCRIBE_COLUMNS = ("partition", "state", "first", "commit", "end", "offsets", "bytes", "epoch")
 
 
 def _bytes(written: str | None, default: int) -> int:
@@ -61,6 +61,16 @@ def create(
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", metavar="N", min=1, max=1024, help="Number of partitions.")
     ] = 1,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=15,
+            help="Copies of each partition; as many as there are nodes, if fewer.",
+            show_default="as the node is set, 3",
+        ),
+    ] = 0,
     retention: Annotated[
         str | None, typer.Option(metavar="TIME", help="Delete records older than this, e.g. 7d.", show_default="never")
     ] = None,
@@ -88,12 +98,13 @@ def create(
     from rostra.client.core.options import check_topic_settings
     from rostra.wire.messages import TopicSettings
 
-    check_topic_settings(TopicSettings(partitions, 1, age_ms, size, segment))
+    check_topic_settings(TopicSettings(partitions, replicas, age_ms, size, segment))
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         made = client.create_topic(
             name,
             partitions,
+            replicas=replicas,
             retention_ms=age_ms,
             retention_bytes=size,
             segment_bytes=segment,
@@ -190,7 +201,7 @@ def _partition_row(state: PartitionState) -> dict[str, Cell]:
         "first": state.first,
         "commit": state.commit,
         "end": state.end,
-        "records": state.commit - state.first,
+        "offsets": state.commit - state.first,
         "bytes": state.bytes,
         "epoch": state.epoch,
     }

@@ -22,12 +22,13 @@ from rostra.client.core.effects import Ack, Acknowledged, TopicDescription
 from rostra.client.core.events import ClientEvent
 from rostra.client.core.options import DEFAULT_ADDRESS, Options, ProducerSettings, Start, codec_named
 from rostra.errors import TopicExists, UnknownTopic
+from rostra.model.cluster import ClusterState
 from rostra.model.encode import Headers
 from rostra.wire.messages import Acks, Topic, TopicSettings
 
 
 class Client:
-    """A connection to Rostra that mends itself. Made by `rostra.connect`; not safe across threads.
+    """Connections to the nodes it needs, which mend themselves. Made by `rostra.connect`; not safe across threads.
 
     >>> client = await rostra.connect("127.0.0.1:7400")  # doctest: +SKIP
     >>> await client.create_topic("orders", partitions=4, if_not_exists=True)  # doctest: +SKIP
@@ -52,7 +53,7 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        return self._driver.core.link.up
+        return self._driver.core.links.any() is not None
 
     # --- topics --------------------------------------------------------------------------------------
 
@@ -63,11 +64,11 @@ class Client:
         *,
         retention_ms: int = 0,
         retention_bytes: int = 0,
-        replicas: int = 1,
+        replicas: int = 0,
         segment_bytes: int = 1 << 26,
         if_not_exists: bool = False,
     ) -> Topic:
-        """Zero for a retention means that nothing is ever removed on its account.
+        """Zero for a retention means that nothing is ever removed on its account, for `replicas` the fabric's default.
 
         >>> await client.create_topic("orders", partitions=4, retention_ms=86_400_000)  # doctest: +SKIP
         """
@@ -104,6 +105,33 @@ class Client:
         described = await self._driver.call(lambda call: core.describe_topic(now_us(), call, name))
         assert isinstance(described, TopicDescription)
         return described
+
+    # --- the cluster ---------------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> ClusterState:
+        """Its nodes, and for every partition who owns it and how far each copy is; whichever node is asked.
+
+        >>> state = await client.describe_cluster()  # doctest: +SKIP
+        >>> [node.address for node in state.nodes if not node.there]  # doctest: +SKIP
+        []
+        """
+        core = self._driver.core
+        state = await self._driver.call(lambda call: core.describe_cluster(now_us(), call))
+        assert isinstance(state, ClusterState)
+        return state
+
+    async def remove_member(self, node: int) -> None:
+        """Returns when it is certain to go: its copies are moved first, which `describe_cluster` shows.
+
+        A member that is away can be removed too. `QuorumAtRisk` and `CopiesAway` say what stands against it.
+        """
+        core = self._driver.core
+        await self._driver.call(lambda call: core.remove_member(now_us(), call, node))
+
+    async def transfer_partition(self, topic: str, partition: int, node: int) -> None:
+        """Makes another node, which has a complete copy, the owner of the partition."""
+        core = self._driver.core
+        await self._driver.call(lambda call: core.transfer_partition(now_us(), call, topic, partition, node))
 
     # --- publishing ----------------------------------------------------------------------------------
 
@@ -147,7 +175,7 @@ class Client:
         topic: str,
         *,
         acks: Acks = "all",
-        batch_bytes: int = 65_536,
+        batch_bytes: int = 262_144,
         linger_ms: int = 0,
         window_bytes: int = 4 << 20,
         codec: str | None = None,
@@ -226,7 +254,7 @@ def connect(
     busy_poll_ms: int = 0,
     on_event: Callable[[ClientEvent], None] | None = None,
 ) -> Connecting:
-    """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400.
+    """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400. It names the others.
 
     >>> async with rostra.connect("10.0.0.1:7400", "10.0.0.2:7400") as client:  # doctest: +SKIP
     ...     await client.publish("orders", b"one more")

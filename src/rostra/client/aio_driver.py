@@ -43,7 +43,7 @@ EVENTS_KEPT_MAX = 1000
 
 
 class Driver:
-    """One core, its connection and its timer. Inputs come from the socket, the timer and the application's calls."""
+    """One core, its connections and its timer. Inputs come from the socket, the timer and the application's calls."""
 
     def __init__(self, options: Options, on_event: Callable[[ClientEvent], None] | None) -> None:
         self.core = Core(options, SystemRandom(), time_ns() // 1000 - now_us())
@@ -51,8 +51,8 @@ class Driver:
         self.inboxes: dict[int, Inbox] = {}
         self._on_event = on_event
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connection: Connection | None = None
-        self._dialing: asyncio.Task[None] | None = None
+        self._connections: dict[int, Connection] = {}
+        self._dialing: dict[int, asyncio.Task[None]] = {}
         self._calls: WeakValueDictionary[int, asyncio.Future[Result]] = WeakValueDictionary()
         """Weak, because a call that was refused at once or cancelled is never answered."""
         self._last_call = 0
@@ -76,8 +76,6 @@ class Driver:
     async def close(self) -> None:
         self.core.close(now_us())
         self.run()
-        if self._dialing is not None:
-            self._dialing.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._news.set()
@@ -134,6 +132,7 @@ class Driver:
         self.run()
 
     def lost(self, number: int, reason: str) -> None:
+        self._connections.pop(number, None)
         self.core.lost(now_us(), number, reason)
         self.run()
 
@@ -163,20 +162,26 @@ class Driver:
     def run(self) -> None:
         """Carry out the effects. The application's callbacks get a turn of their own: they may cause other effects."""
         writes: list[Buffer] = []
+        link = 0
         for effect in self.core.take():
             if isinstance(effect, Write):
+                if effect.link != link:
+                    self._write(link, writes)
+                    writes, link = [], effect.link
                 writes += effect.buffers
             else:
                 if isinstance(effect, Dial | HangUp):
-                    self._write(writes)
+                    self._write(link, writes)
                     writes = []
                 self._carry_out(effect)
-        self._write(writes)
+        self._write(link, writes)
         self._set_timer()
 
-    def _write(self, writes: list[Buffer]) -> None:
-        if writes and self._connection is not None and self._connection.transport is not None:
-            self._connection.transport.writelines(writes)
+    def _write(self, link: int, writes: list[Buffer]) -> None:
+        if writes:
+            connection = self._connections.get(link)
+            if connection is not None and connection.transport is not None:
+                connection.transport.writelines(writes)
 
     def _carry_out(self, effect: ClientEffect) -> None:
         match effect:
@@ -207,7 +212,7 @@ class Driver:
             case Dial():
                 self._dial(effect)
             case HangUp():
-                self._hang_up()
+                self._hang_up(effect.link)
             case Tell():
                 self._tell(effect.event)
             case Refused() | Write():
@@ -217,24 +222,26 @@ class Driver:
                 assert_never(effect)
 
     def _dial(self, effect: Dial) -> None:
-        self._hang_up()
-        self._dialing = self.loop.create_task(self._open(effect.link, effect.address))
+        self._connections[effect.link] = Connection(self, effect.link)
+        self._dialing[effect.link] = self.loop.create_task(self._open(effect.link, effect.address))
 
     async def _open(self, number: int, address: str) -> None:
         host, port = host_and_port(address)
-        connection = self._connection = Connection(self, number)
+        connection = self._connections[number]
         try:
             await self.loop.create_connection(lambda: connection, host, port)
         except OSError as error:
             self.lost(number, reason_of(error))
+        finally:
+            self._dialing.pop(number, None)
 
-    def _hang_up(self) -> None:
-        if self._dialing is not None and not self._dialing.done():
-            self._dialing.cancel()
-        self._dialing = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def _hang_up(self, number: int) -> None:
+        dialing = self._dialing.pop(number, None)
+        if dialing is not None:
+            dialing.cancel()
+        connection = self._connections.pop(number, None)
+        if connection is not None:
+            connection.close()
 
     def _tell(self, event: ClientEvent) -> None:
         for kept in self._listeners:

@@ -23,12 +23,13 @@ from rostra.client.core.effects import Ack, Acknowledged, TopicDescription
 from rostra.client.core.events import ClientEvent
 from rostra.client.core.options import DEFAULT_ADDRESS, Options, ProducerSettings, Start, codec_named
 from rostra.errors import TopicExists, UnknownTopic
+from rostra.model.cluster import ClusterState
 from rostra.model.encode import Headers
 from rostra.wire.messages import Acks, Topic, TopicSettings
 
 
 class Client:
-    """A connection to Rostra that mends itself. Made by `rostra.blocking.connect`.
+    """Connections to the nodes that are needed, which mend themselves. Made by `rostra.blocking.connect`.
 
     >>> client = rostra.blocking.connect("127.0.0.1:7400")  # doctest: +SKIP
     >>> client.create_topic("orders", partitions=4, if_not_exists=True)  # doctest: +SKIP
@@ -54,7 +55,7 @@ class Client:
     @property
     def connected(self) -> bool:
         """As last heard."""
-        return self._driver.core.link.up
+        return self._driver.core.links.any() is not None
 
     # --- topics --------------------------------------------------------------------------------------
 
@@ -65,11 +66,11 @@ class Client:
         *,
         retention_ms: int = 0,
         retention_bytes: int = 0,
-        replicas: int = 1,
+        replicas: int = 0,
         segment_bytes: int = 1 << 26,
         if_not_exists: bool = False,
     ) -> Topic:
-        """Zero for a retention means that nothing is ever removed on its account.
+        """Zero for a retention means that nothing is ever removed on its account, for `replicas` the fabric's default.
 
         >>> client.create_topic("orders", partitions=4, retention_ms=86_400_000)  # doctest: +SKIP
         """
@@ -102,6 +103,30 @@ class Client:
         described = self._driver.call(lambda call: self._driver.core.describe_topic(now_us(), call, name))
         assert isinstance(described, TopicDescription)
         return described
+
+    # --- the cluster ---------------------------------------------------------------------------------
+
+    def describe_cluster(self) -> ClusterState:
+        """Its nodes, and for every partition who owns it and how far each copy is; whichever node is asked.
+
+        >>> state = client.describe_cluster()  # doctest: +SKIP
+        >>> [node.address for node in state.nodes if not node.there]  # doctest: +SKIP
+        []
+        """
+        state = self._driver.call(lambda call: self._driver.core.describe_cluster(now_us(), call))
+        assert isinstance(state, ClusterState)
+        return state
+
+    def remove_member(self, node: int) -> None:
+        """Returns when it is certain to go: its copies are moved first, which `describe_cluster` shows.
+
+        A member that is away can be removed too. `QuorumAtRisk` and `CopiesAway` say what stands against it.
+        """
+        self._driver.call(lambda call: self._driver.core.remove_member(now_us(), call, node))
+
+    def transfer_partition(self, topic: str, partition: int, node: int) -> None:
+        """Makes another node, which has a complete copy, the owner of the partition."""
+        self._driver.call(lambda call: self._driver.core.transfer_partition(now_us(), call, topic, partition, node))
 
     # --- publishing ----------------------------------------------------------------------------------
 
@@ -147,7 +172,7 @@ class Client:
         topic: str,
         *,
         acks: Acks = "all",
-        batch_bytes: int = 65_536,
+        batch_bytes: int = 262_144,
         linger_ms: int = 0,
         window_bytes: int = 4 << 20,
         codec: str | None = None,
@@ -206,7 +231,7 @@ def connect(
     busy_poll_ms: int = 0,
     on_event: Callable[[ClientEvent], None] | None = None,
 ) -> Client:
-    """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400.
+    """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400. It names the others.
 
     With `busy_poll_ms` a call that waits looks at the socket for so long before it sleeps: a record arrives sooner, for
     the price of a core. It pays where records come more often than that.

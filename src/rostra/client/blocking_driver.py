@@ -1,4 +1,4 @@
-"""What carries out the effects of the core on a blocking socket, inside the application's calls."""
+"""What carries out the effects of the core on blocking sockets, inside the application's calls."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, assert_never
 
 from rostra.client.blocking_socket import SLICE_US, BlockingSocket
+from rostra.client.blocking_sockets import BlockingSockets
 from rostra.client.core import Core
 from rostra.client.core.effects import (
     Acknowledged,
@@ -40,7 +41,7 @@ EVENTS_KEPT_MAX = 1000
 
 
 class Driver:
-    """One core and its socket. Nothing happens between calls."""
+    """One core and its sockets. Nothing happens between calls."""
 
     def __init__(self, options: Options, on_event: Callable[[ClientEvent], None] | None) -> None:
         self.core = Core(options, SystemRandom(), time_ns() // 1000 - now_us())
@@ -49,7 +50,7 @@ class Driver:
         self.inboxes: dict[int, Inbox] = {}
         self.events: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT_MAX)
         self._on_event = on_event
-        self._socket: BlockingSocket | None = None
+        self._sockets = BlockingSockets(options.busy_poll_ms)
         self._answers: dict[int, Result | RostraError | EllipsisType] = {}
         self._last_call = 0
 
@@ -67,7 +68,7 @@ class Driver:
         with self.lock:
             self.core.close(now_us())
             self.run()
-            self._hang_up()
+            self._sockets.close_all()
 
     # --- calls ---------------------------------------------------------------------------------------
 
@@ -110,15 +111,17 @@ class Driver:
                 wait_us = SLICE_US if timer_us is None else timer_us - now
                 if due_us is not None:
                     wait_us = min(wait_us, due_us - now)
-                if self._socket is None:
+                if self._sockets.only is None and not self._sockets:
                     sleep(max(min(wait_us, SLICE_US), 0) / 1_000_000)
                 else:
                     self.receive(wait_us)
             except Exception:
                 raise
             except BaseException:
-                # Interrupted anywhere: bytes may be lost between the socket and the core. A new connection is certain.
-                self._lost("interrupted")
+                # Interrupted anywhere: bytes may be lost between a socket and the core. New connections are certain.
+                for number in self._sockets.close_all():
+                    self.core.lost(now_us(), number, "interrupted")
+                self.run()
                 raise
 
     def _tick(self) -> None:
@@ -131,26 +134,48 @@ class Driver:
         self.run()
 
     def receive(self, wait_us: int) -> bool:
-        if self._socket is None:
-            return False
+        only = self._sockets.only
+        if only is not None:
+            return self._read(only, wait_us)
+        heard = False
+        for number in self._sockets.wait(wait_us) if self._sockets else ():
+            if not self._dialed(number):
+                ready = self._sockets.by_number.get(number)
+                heard = (ready is not None and self._read(ready, 0)) or heard
+        return heard
+
+    def _read(self, ready: BlockingSocket, wait_us: int) -> bool:
         try:
-            messages = self._socket.read(wait_us)
+            messages = ready.read(wait_us)
         except (OSError, PeerViolation) as error:
-            self._lost(reason_of(error))
+            self._lost(ready.number, reason_of(error))
             return False
         now = now_us()
         core = self.core
-        number = core.link.number
+        number = ready.number
         for message, payload in messages:
             core.received(now, number, message, payload)
-        if core.link.congested and self._socket is not None and not self._socket.congested:
+        if ready.told_congested and not ready.congested:
+            ready.told_congested = False
             core.drained(number)
         self.run()
         return bool(messages)
 
-    def _lost(self, reason: str) -> None:
-        self._hang_up()
-        self.core.lost(now_us(), self.core.link.number, reason)
+    def _dialed(self, number: int) -> bool:
+        """Whether it was one that is being dialed to which something happened."""
+        try:
+            opened = self._sockets.opened(number)
+        except OSError as error:
+            self._lost(number, reason_of(error))
+            return True
+        if opened:
+            self.core.opened(now_us(), number)
+            self.run()
+        return opened is not None
+
+    def _lost(self, number: int, reason: str) -> None:
+        self._sockets.close(number)
+        self.core.lost(now_us(), number, reason)
         self.run()
 
     # --- effects -------------------------------------------------------------------------------------
@@ -189,7 +214,7 @@ class Driver:
             case Dial():
                 self._dial(effect)
             case HangUp():
-                self._hang_up()
+                self._sockets.close(effect.link)
             case Tell():
                 self.events.append(effect.event)
                 if self._on_event is not None:
@@ -203,33 +228,30 @@ class Driver:
                 assert_never(effect)
 
     def _write(self, effect: Write) -> None:
-        if self._socket is None or effect.link != self.core.link.number:
+        there = self._sockets.by_number.get(effect.link)
+        if there is None:
             return
         try:
-            self._socket.write(effect.buffers)
+            there.write(effect.buffers)
         except OSError as error:
-            self._hang_up()
+            self._sockets.close(effect.link)
             self.core.lost(now_us(), effect.link, reason_of(error))
             return
-        if self._socket.congested:
+        if there.congested:
+            there.told_congested = True
             self.core.congested(effect.link)
 
     def _dial(self, effect: Dial) -> None:
-        self._hang_up()
         host, port = host_and_port(effect.address)
         due_us = self.core.deadline_us()
         timeout_s = 0.001 if due_us is None else max((due_us - now_us()) / 1_000_000, 0.001)
         try:
-            self._socket = BlockingSocket(host, port, timeout_s, self.core.options.busy_poll_ms)
+            opened = self._sockets.dial(effect.link, host, port, timeout_s)
         except OSError as error:
             self.core.lost(now_us(), effect.link, reason_of(error))
         else:
-            self.core.opened(now_us(), effect.link)
-
-    def _hang_up(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+            if opened:
+                self.core.opened(now_us(), effect.link)
 
 
 def now_us() -> int:

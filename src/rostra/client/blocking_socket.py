@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -25,8 +26,11 @@ Messages = list[tuple[NodeMessage, bytearray | None]]
 class BlockingSocket:
     """Receives straight into the frame reader's buffer; what cannot be sent at once leaves while it waits."""
 
-    def __init__(self, host: str, port: int, timeout_s: float, busy_poll_ms: int = 0) -> None:
-        self._socket = socket.create_connection((host, port), timeout=timeout_s)
+    def __init__(self, number: int, connected: socket.socket, busy_poll_ms: int = 0) -> None:
+        self.number = number
+        """The core's, of the link."""
+        self.told_congested = False
+        self._socket = connected
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # The kernel's own timeout instead of Python's, which would poll before each receive.
         self._socket.settimeout(None)
@@ -37,6 +41,9 @@ class BlockingSocket:
         self._busy_poll_ns = busy_poll_ms * 1_000_000
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     @property
     def congested(self) -> bool:
@@ -120,4 +127,40 @@ class BlockingSocket:
         # Best effort for a goodbye; whoever closes does not wait for it.
         with suppress(OSError):
             self._send_outbox()
+        self._socket.close()
+
+
+class DialingSocket:
+    """A connection on its way while others are listened to: the addresses of a host, one after the other."""
+
+    def __init__(self, number: int, host: str, port: int) -> None:
+        self.number = number
+        self._untried = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        self._socket = self._try_next("no address")
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def _try_next(self, reason: str) -> socket.socket:
+        while self._untried:
+            family, kind, protocol, _, address = self._untried.pop(0)
+            dialing = socket.socket(family, kind, protocol)
+            dialing.setblocking(False)
+            failure = dialing.connect_ex(address)
+            if failure in (0, errno.EINPROGRESS):
+                return dialing
+            dialing.close()
+            reason = os.strerror(failure)
+        raise OSError(reason)
+
+    def finished(self) -> socket.socket | None:
+        """Called when something happened to it: the connection, or None if the next address is being tried."""
+        failure = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if not failure:
+            return self._socket
+        self._socket.close()
+        self._socket = self._try_next(os.strerror(failure))
+        return None
+
+    def close(self) -> None:
         self._socket.close()

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from rostra.errors import RostraError
+from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
 from rostra.model.view import View
 
@@ -252,10 +253,27 @@ class Echo(Value, frozen=True):
 
 
 class GiveAway(Value, frozen=True):
-    """An operator wishes that this node orders the partition no more, but that peer; nobody waits for an answer."""
+    """An operator wishes that this peer orders the partition, whoever does now.
+
+    Answered by `Agreed` when it does, or by `Refused`; token 0: nobody waits for an answer.
+    """
 
     partition: Partition
     peer: NodeId
+    token: int = 0
+
+
+class RemoveMember(Value, frozen=True):
+    """An operator wishes this member gone, there or not. `Agreed`: its copies are being moved, then it leaves."""
+
+    token: int
+    node: NodeId
+
+
+class Describe(Value, frozen=True):
+    """What is the cluster like? Answered by `Described`, by any node, with what those tell that are there."""
+
+    token: int
 
 
 class HandOver(Value, frozen=True):
@@ -285,6 +303,8 @@ FabricInput = (
     | Broke
     | Echo
     | GiveAway
+    | RemoveMember
+    | Describe
     | HandOver
 )
 
@@ -418,6 +438,17 @@ class Confirmed(Value, frozen=True):
     token: int
 
 
+class Agreed(Value, frozen=True):
+    """What an operator asked for is done, or will be done without further asking."""
+
+    token: int
+
+
+class Described(Value, frozen=True):
+    token: int
+    state: ClusterState
+
+
 class Committed(Value, frozen=True):
     """Records below `offset` may be shown, and are never truncated."""
 
@@ -527,6 +558,8 @@ FabricEffect = (
     | PassedOn
     | Arrived
     | Confirmed
+    | Agreed
+    | Described
     | Committed
     | Covered
     | Serving

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise, repeat
 from operator import lt
-from struct import Struct, unpack
+from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,7 +28,7 @@ from rostra.model.batch import (
 from rostra.model.check import KNOWN_FLAGS, RAW_BODY_BYTES_MAX, check_stored
 from rostra.model.codec import inflate
 from rostra.model.ids import OFFSET_MAX, Offset, Partition
-from rostra.model.layout import CONTROL, KEY_NULLS, KEYS, Column, Layout, lay_out
+from rostra.model.layout import CONTROL, KEY_NULLS, KEYS, Column, Layout, even_offsets, lay_out
 
 if TYPE_CHECKING:
     import pyarrow
@@ -266,13 +266,15 @@ def rising(raw: memoryview, at: int, count: int) -> list[int]:
 
 
 def plain_strings(raw: memoryview, column: Column, count: int) -> list[Any]:
-    offsets = rising(raw, column.offsets_at, count)
-    whole = bytes(raw[column.bytes_at : column.bytes_at + column.size])
     strings: list[Any]
-    if count and column.size == count * offsets[1] and _even(offsets):
-        # Records of one size, as sensors send them, come apart three times as fast.
-        strings = list(unpack(f"{offsets[1]}s" * count, whole))
+    size = column.size // count if count else 0
+    # As bytes: a memoryview would compare them one by one.
+    if size and bytes(raw[column.offsets_at : column.offsets_at + 4 * count + 4]) == even_offsets(count, size):
+        # Records of one size, as sensors send them, come apart three times as fast, and without a copy in between.
+        strings = list(unpack_from(f"{size}s" * count, raw, column.bytes_at))
     else:
+        offsets = rising(raw, column.offsets_at, count)
+        whole = bytes(raw[column.bytes_at : column.bytes_at + column.size])
         # Measured a quarter faster than pairwise.
         strings = [whole[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]  # noqa: RUF007
     if column.validity_at < 0:
@@ -281,11 +283,6 @@ def plain_strings(raw: memoryview, column: Column, count: int) -> list[Any]:
     # A one above the highest bit keeps leading zeros; reversed, bit i stands at place i.
     bits = bin(int.from_bytes(bitmap, "little") | 1 << 8 * len(bitmap))[:2:-1]
     return [string if bit == "1" else None for string, bit in zip(strings, bits, strict=False)]
-
-
-def _even(offsets: list[int]) -> bool:
-    step = offsets[1]
-    return step > 0 and offsets == list(range(0, step * len(offsets), step))
 
 
 def iterate(buffer: Buffer, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX) -> Iterator[Batch]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from typing import TYPE_CHECKING, cast
 
 from rostra.broker.api import Accept, Congest, Drain, Lose, Receive
 from rostra.errors import PeerViolation
+from rostra.runtime.sending import Buffer, send_at_once
 from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
 from rostra.wire.messages import ClientMessage, Failed
 
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 WRITE_HIGH_BYTES = 1 << 20
 WRITE_LOW_BYTES = 256 << 10
-BUFFERS_MAX = 512
-"""The kernel takes no more than 1024 at once."""
-
-Buffer = bytes | bytearray | memoryview
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -99,17 +95,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._fd >= 0 and len(out) <= BUFFERS_MAX and not transport.get_write_buffer_size():
-            # At once and in this order: the loop would send at the end of its turn, whichever connection first.
-            try:
-                sent = os.writev(self._fd, out)
-            except OSError:
-                # A full buffer, or the end of the connection, which the transport finds too and tells.
-                sent = 0
-            if sent == sum(map(len, out)):
-                return
-            out = _rest(out, sent)
-        transport.writelines(out)
+        send_at_once(transport, self._fd, out)
 
     def close(self) -> None:
         if not self._closing and self._transport is not None:
@@ -136,12 +122,3 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._node.detach(self)
         self._node.step(Lose(self.number))
         self._node.settle()
-
-
-def _rest(buffers: list[Buffer], sent: int) -> list[Buffer]:
-    """What is left of them when that many bytes have gone."""
-    at = 0
-    while sent >= len(buffers[at]):
-        sent -= len(buffers[at])
-        at += 1
-    return [memoryview(buffers[at])[sent:], *buffers[at + 1 :]]

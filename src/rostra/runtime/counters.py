@@ -15,6 +15,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from rostra.runtime.cluster_metrics import cluster_metrics
+
 if TYPE_CHECKING:
     from rostra.runtime.node import Node
 
@@ -25,6 +27,8 @@ class Counters:
     def __init__(self) -> None:
         self.bytes_in = 0
         self.bytes_out = 0
+        self.peer_bytes_in = 0
+        self.peer_bytes_out = 0
         self.batches_in = 0
         self.bytes_appended = 0
         self.pushes = 0
@@ -55,6 +59,8 @@ class NodeCollector(Collector):
         totals = {
             "rostra_received_bytes": ("Bytes received from clients", counters.bytes_in),
             "rostra_sent_bytes": ("Bytes sent to clients", counters.bytes_out),
+            "rostra_peer_received_bytes": ("Bytes received from other nodes", counters.peer_bytes_in),
+            "rostra_peer_sent_bytes": ("Bytes sent to other nodes", counters.peer_bytes_out),
             "rostra_appended_batches": ("Batches written to the log", counters.batches_in),
             "rostra_appended_bytes": ("Bytes written to the log", counters.bytes_appended),
             "rostra_pushes": ("Push frames sent to subscribers", counters.pushes),
@@ -73,6 +79,7 @@ class NodeCollector(Collector):
             yield GaugeMetricFamily(name, text, value=value)
         yield from self._labelled()
         yield self._syncs()
+        yield from cluster_metrics(node)
 
     def _labelled(self) -> Iterator[Metric]:
         counters = self._node.counters

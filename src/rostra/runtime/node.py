@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
 
+import msgspec
 import structlog
 
 from rostra.broker.api import (
@@ -26,10 +28,9 @@ from rostra.broker.api import (
     Stop,
     Stopped,
     Survey,
-    SyncBroke,
 )
 from rostra.broker.broker import Broker
-from rostra.broker.disk import Disk, Job, LookUp
+from rostra.broker.disk import Disk
 from rostra.busy import BusyPoll
 from rostra.errors import StorageError
 from rostra.fabric.api import (
@@ -49,88 +50,131 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
-from rostra.fabric.solo.machine import Solo
+from rostra.fabric.catalog import Seat, fabric_named
 from rostra.log.store import Store
 from rostra.model.ids import text
+from rostra.runtime.addresses import bind, bound_address, next_door, split_address, told_address
 from rostra.runtime.connection import ClientConnection
 from rostra.runtime.counters import Counters, registry_of
 from rostra.runtime.exposition import Exposition
 from rostra.runtime.files import DiskFiles
-from rostra.runtime.identity import identify, is_new
-from rostra.runtime.settings import NodeSettings, split_address
-from rostra.runtime.workers import Workers
+from rostra.runtime.handshake import NO_CLUSTER, Passport
+from rostra.runtime.identity import enter, identify, is_new
+from rostra.runtime.joining import find_cluster
+from rostra.runtime.peer_links import PeerLinks
+from rostra.runtime.peer_listener import PeerListener
+from rostra.runtime.settings import NodeSettings
+from rostra.runtime.storage import Storage
 from rostra.wire.frames import encode
 from rostra.wire.messages import Failed
 
 BACKLOG = 1024
-SYNCERS = 4
-READERS = 2
-FULL_DISK_RETRY_S = 0.1
+PEER_FRAME_BYTES_MORE = 2 << 20
+"""Beyond what a client may send in a frame: batches travel several at a time between nodes."""
 
 
 class Node:
-    """One broker with its connections and its log.
+    """One broker with its connections, its peers and its log.
 
     `step` gives the broker one input and carries out what comes back; `settle` ends a turn: it writes what has gathered
-    for the log and for each connection, and starts the next fsync. Nothing in a step waits.
+    for the log, for each peer and for each connection, and starts the next fsync. Nothing in a step waits.
     """
+
+    broker: Broker
 
     def __init__(self, settings: NodeSettings) -> None:
         self._settings = settings
         self.counters = Counters()
         self.log = structlog.get_logger()
         self.address = ""
+        self.peer_address = ""
         self.metrics_address = ""
+        self.fabric = fabric_named(settings.fabric)
         self._files = DiskFiles(Path(settings.directory))
         self._disk = Disk(Store(self._files), syncs=settings.fsync == "commit")
         self._is_new = is_new(self._files)
-        identity = identify(self._files)
-        self.log = self.log.bind(node=text(identity.node))
-        self.broker = Broker(identity, Solo(), settings.broker, random.SystemRandom())
+        self._card = identify(self._files, settings.fabric, settings.join)
         self._connections: dict[Conn, ClientConnection] = {}
         self._last_conn = 0
         self._sending: list[ClientConnection] = []
         self._draining: list[Conn] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._syncing = False
         self._servers: list[asyncio.Server] = []
+        self._to_close: list[Callable[[], None]] = []
+        """What was opened so far, from the first bound port on."""
         self._exposition: Exposition | None = None
-        self._closed = False
+        self.closed = False
 
     # --- life ---
 
     async def start(self) -> None:
-        """Recovers the log, then listens. Returns when clients can connect."""
+        """Recovers the log, finds the cluster, then listens. Returns when clients can connect."""
         self._loop = asyncio.get_running_loop()
         self._listening = self._loop.create_future()
         self._stopped = self._loop.create_future()
         self.busy = BusyPoll(self._loop, self._settings.busy_poll_ms)
-        self._syncers = Workers(self._loop, "sync", SYNCERS)
-        self._readers = Workers(self._loop, "read", READERS)
+        self._storage = Storage(self, self._disk, self._loop)
+        self.log = self.log.bind(node=text(self._card.identity.node))
+        try:
+            await self._start()
+        except BaseException:
+            self.abandon()
+            raise
+
+    async def _start(self) -> None:
+        settings = self._settings
+        for_clients = self._bind(settings.listen)
+        for_peers = self._bind(settings.peer_listen or next_door(settings.listen))
+        self.address, self.peer_address = bound_address(for_clients), bound_address(for_peers)
+        await self._take_seat(for_clients, for_peers)
         boot, recovery = await self._loop.run_in_executor(None, self._disk.boot)
         for note in recovery.notes:
             self.log.warning("recovery", note=str(note))
         self.step(boot)
         self.settle()
+        await self._peer_listener.start(for_peers)
         await self._listening
-        await self._listen()
-        if self._settings.metrics:
+        server = await self._loop.create_server(lambda: ClientConnection(self), sock=for_clients, backlog=BACKLOG)
+        self._servers.append(server)
+        if settings.metrics:
             self._exposition = Exposition(registry_of(self))
-            self.metrics_address = await self._exposition.start(*split_address(self._settings.metrics))
+            self.metrics_address = await self._exposition.start(*split_address(settings.metrics))
         # Of a new directory there was no stop before that could have been clean.
         stop_before = {} if self._is_new else {"clean": recovery.clean}
-        self.log.info("listening", address=self.address, metrics=self.metrics_address, **stop_before)
+        about = {"address": self.address, "peers": self.peer_address, "metrics": self.metrics_address}
+        self.log.info("listening", **about, **stop_before)
 
-    async def _listen(self) -> None:
-        host, port = split_address(self._settings.listen)
-        server = await self._loop.create_server(lambda: ClientConnection(self), host, port, backlog=BACKLOG)
-        self._servers.append(server)
-        bound = server.sockets[0].getsockname()
-        self.address = f"{bound[0]}:{bound[1]}"
+    def _bind(self, address: str) -> socket.socket:
+        bound = bind(address)
+        self._to_close.append(bound.close)
+        return bound
+
+    async def _take_seat(self, for_clients: socket.socket, for_peers: socket.socket) -> None:
+        """Builds the broker and its fabric, once it is known to which cluster the node belongs."""
+        settings, card, kind = self._settings, self._card, self.fabric
+        address = told_address(for_clients, settings.advertise)
+        peer_address = told_address(for_peers, settings.advertise_peers)
+        join = settings.join or card.through
+        own = Passport(card.identity.cluster, card.identity.node, peer_address, kind.name)
+        frame_bytes_max = settings.broker.frame_bytes_max + PEER_FRAME_BYTES_MORE
+        self._peer_listener = PeerListener(self, own, kind.peer_kinds, frame_bytes_max)
+        self._to_close.append(self._peer_listener.close)
+        if own.cluster == NO_CLUSTER:
+            # Others that are to join may ask here meanwhile; they hear that this node does not know either.
+            await self._peer_listener.start(for_peers)
+            cluster = await find_cluster(own, join, self.log)
+            self._card = card = enter(self._files, card, cluster)
+            own = msgspec.structs.replace(own, cluster=cluster)
+            self._peer_listener.own = own
+        source = random.SystemRandom()
+        seat = Seat(own.node, address, peer_address, source, founds=card.founded, join=join)
+        self.links = PeerLinks(self, own)
+        self._to_close.append(self.links.close)
+        self.broker = Broker(card.identity, kind.make(seat), settings.broker, source)
 
     async def stop(self, deadline_ms: int | None = None) -> bool:
         """Finishes what is under way, within the deadline, and closes. True if all was finished."""
-        if self._closed:
+        if self.closed:
             return True
         for server in self._servers:
             server.close()
@@ -143,17 +187,15 @@ class Node:
         return bool(done)
 
     async def _close(self, *, clean: bool) -> None:
-        self._closed = True
+        self.closed = True
         for timer in self._timers.values():
             timer.cancel()
         if self._exposition is not None:
             await self._exposition.stop()
         for connection in list(self._connections.values()):
             connection.close()
-        for server in self._servers:
-            server.close()
-        await self._loop.run_in_executor(None, self._syncers.stop)
-        await self._loop.run_in_executor(None, self._readers.stop)
+        self._close_sockets()
+        await self._loop.run_in_executor(None, self._storage.stop)
         self._disk.flush()
         try:
             self._disk.store.close(clean=clean and self.broker.broken is None)
@@ -162,23 +204,29 @@ class Node:
             self.log.error("closing failed", error=str(error))
         self._files.close()
 
-    def abandon(self) -> None:
-        """As a crash would leave it, for tests: nothing is finished, nothing is marked clean."""
-        self._closed = True
-        for timer in self._timers.values():
-            timer.cancel()
+    def _close_sockets(self) -> None:
         for server in self._servers:
             server.close()
+        for close in reversed(self._to_close):
+            close()
+
+    def abandon(self) -> None:
+        """As a crash would leave it, for tests: nothing is finished, nothing is marked clean."""
+        if self.closed:
+            return
+        self.closed = True
+        for timer in self._timers.values():
+            timer.cancel()
         for connection in list(self._connections.values()):
             connection.abort()
-        self._syncers.stop()
-        self._readers.stop()
+        self._close_sockets()
+        self._storage.stop()
         self._files.close()
 
     # --- stepping ---
 
     def step(self, given: BrokerInput) -> None:
-        if self._closed:
+        if self.closed:
             return
         wall_us = time.time_ns() // 1000
         for effect in self.broker.step(Now(time.monotonic_ns() // 1000, wall_us), given):
@@ -186,16 +234,17 @@ class Node:
 
     def settle(self) -> None:
         """The end of a turn. What the disk answers at once is stepped at once."""
-        if self._closed:
+        if self.closed:
             return
+        # Before the own disk is written: the others' disks take as long.
+        self.links.flush()
         while True:
             happened = self._disk.flush()
             for given in happened:
                 self.step(given)
             if not happened:
                 break
-        if not self._syncing and self._disk.wants_sync:
-            self._start_sync()
+        self._storage.carry_on()
         while self._sending or self._draining:
             sending, self._sending = self._sending, []
             for connection in sending:
@@ -205,8 +254,9 @@ class Node:
                 # A connection whose send buffer is full says so itself when it has room again.
                 if conn in self._connections and not self._connections[conn].full:
                     self.step(Drain(conn))
+        self.links.flush()
 
-    def _settle_with(self, given: BrokerInput) -> None:
+    def settle_with(self, given: BrokerInput) -> None:
         self.step(given)
         self.settle()
 
@@ -224,13 +274,15 @@ class Node:
                 self._disk.change(effect)
             case Read() | FindLast() | Survey():
                 self.counters.reads += 1
-                self._look_up(effect)
+                self._storage.look_up(effect)
+            case Send():
+                self.links.send(effect)
             case Persist():
-                self._run(self._disk.begin_persist(effect), lambda: None)
+                self._storage.persist(effect)
             case SetTimer():
                 self._set_timer(effect)
             case Note():
-                getattr(self.log, effect.level)(effect.event, **effect.about)
+                self._note(effect)
             case AskDrain():
                 self._draining.append(effect.conn)
             case Greeted():
@@ -241,10 +293,20 @@ class Node:
                 self._listening.set_result(None)
             case Stopped():
                 self._stopped.set_result(None)
-            case Send() | Meet() | Part():
-                raise AssertionError(f"a node alone has no peers: {effect}")
+            case Meet():
+                self.links.meet(effect.peer, effect.address)
+            case Part():
+                self.links.part(effect.peer)
             case _:
                 assert_never(effect)
+
+    def _note(self, effect: Note) -> None:
+        """Nodes are named in the log as they are everywhere else that people read."""
+        about = {
+            name: text(value) if name in ("node", "peer") and isinstance(value, int) else value
+            for name, value in effect.about.items()
+        }
+        getattr(self.log, effect.level)(effect.event, **about)
 
     def _reply(self, effect: Reply) -> None:
         connection = self._connections.get(effect.conn)
@@ -292,53 +354,7 @@ class Node:
     def detach(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.number, None)
 
-    # --- disk and time ---
-
-    def _start_sync(self) -> None:
-        """Back to back: the next sync begins when this one ends, and takes all that was written meanwhile."""
-        job = self._disk.begin_sync()
-        if job is None:
-            if self._disk.wants_sync:
-                self._loop.call_later(FULL_DISK_RETRY_S, self.settle)
-            return
-        self._syncing = True
-        started = time.perf_counter()
-
-        def done() -> None:
-            self._syncing = False
-            self.counters.synced((time.perf_counter() - started) * 1000)
-
-        self._run(job, done)
-
-    def _run(self, job: Job, done: Callable[[], None]) -> None:
-        """Files sync in parallel: one after the other would add up. Then its inputs, or the failure, are stepped."""
-
-        def over(error: BaseException | None) -> None:
-            done()
-            if self._closed:
-                return
-            try:
-                if error is not None:
-                    raise error
-                happened = job.finish()
-            except StorageError as failure:
-                happened = [SyncBroke(failure)]
-            for given in happened:
-                self.step(given)
-            self.settle()
-
-        self._syncers.run(job.calls, over)
-
-    def _look_up(self, effect: LookUp) -> None:
-        """On a thread, so that a cold disk delays nobody but the subscriber that fell behind."""
-        found: list[BrokerInput] = []
-
-        def over(error: BaseException | None) -> None:
-            if error is not None:
-                raise error
-            self._settle_with(found[0])
-
-        self._readers.run([lambda: found.append(self._disk.look_up(effect))], over)
+    # --- time ---
 
     def _set_timer(self, effect: SetTimer) -> None:
         pending = self._timers.pop(effect.timer, None)
@@ -347,4 +363,4 @@ class Node:
         if effect.at_us is None:
             return
         delay_s = max(0.0, (effect.at_us - time.monotonic_ns() // 1000) / 1e6)
-        self._timers[effect.timer] = self._loop.call_later(delay_s, lambda: self._settle_with(TimerFired(effect.timer)))
+        self._timers[effect.timer] = self._loop.call_later(delay_s, lambda: self.settle_with(TimerFired(effect.timer)))

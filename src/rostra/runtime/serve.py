@@ -30,9 +30,17 @@ async def _serve(settings: NodeSettings) -> bool:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ask)
     node = Node(settings)
-    await node.start()
+    # A node that is to join may wait long for somebody to answer.
+    starting = asyncio.create_task(node.start())
+    asking = asyncio.create_task(asked.wait())
+    await asyncio.wait([starting, asking], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+        return True
+    starting.result()
     _spare_the_collector()
-    await asked.wait()
+    await asking
     stopping = asyncio.create_task(node.stop())
     hurrying = asyncio.create_task(again.wait())
     await asyncio.wait([stopping, hurrying], return_when=asyncio.FIRST_COMPLETED)

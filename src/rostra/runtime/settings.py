@@ -7,12 +7,22 @@ from typing import Literal
 import msgspec
 
 from rostra.broker.settings import BrokerSettings
-from rostra.errors import InvalidSetting
+from rostra.fabric.catalog import DEFAULT
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     directory: str = "rostra-data"
     listen: str = "127.0.0.1:7400"
+    """For clients; port 0 chooses a free one."""
+    peer_listen: str = ""
+    """For other nodes; empty: the host of `listen`, and the port after its port (a free one, if that is free)."""
+    advertise: str = ""
+    """Where clients find this node, if that is not what it listens on."""
+    advertise_peers: str = ""
+    """Where other nodes find it."""
+    join: tuple[str, ...] = ()
+    """Peer addresses of members, through any of which a new node enters the cluster; empty founds one."""
+    fabric: str = DEFAULT
     fsync: Literal["commit", "never"] = "commit"
     """`commit`: nothing is acknowledged before it is on stable storage. `never`: the operating system writes when it
     likes, and a power cut may lose acknowledged records."""
@@ -22,11 +32,3 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     busy_poll_ms: int = 0
     """How long the node looks for more without sleeping after bytes came in: a shorter delay for a core's time."""
     broker: BrokerSettings = BrokerSettings()
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port`, `[v6]:port` or `:port` (loopback)."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise InvalidSetting("address", f"{address!r} is not HOST:PORT")
-    return host.strip("[]") or "127.0.0.1", int(port)

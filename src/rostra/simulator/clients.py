@@ -64,8 +64,7 @@ class Client:
         self.subscribed: list[Callable[[Subscribed], None]] = []
         self.credit_bytes = 0
         """What its subscriptions have granted together: no more may be under way to it."""
-        self._link: Link | None = None
-        self._reader: FrameReader[NodeMessage] | None = None
+        self._links: dict[int, tuple[Link, FrameReader[NodeMessage]]] = {}
         self._call = 0
         self._waiting: dict[int, tuple[str, Outcome]] = {}
         self._armed_us: int | None = None
@@ -107,10 +106,11 @@ class Client:
     def _carry_out(self, effect: ClientEffect) -> None:
         match effect:
             case Write():
-                if self._link is not None and self._link.number == effect.link and self._link.client_open:
+                link, _ = self._links.get(effect.link, (None, None))
+                if link is not None and link.client_open:
                     chunk = b"".join(effect.buffers)
                     self.trace.note(self.name, "sends", chunk)
-                    self._link.up.send(chunk)
+                    link.up.send(chunk)
             case Done():
                 self._answer(effect.call, effect.result)
             case Fail():
@@ -130,12 +130,13 @@ class Client:
                 if resumed is not None:
                     resumed()
             case Dial():
-                self._link = self.network.dial(self, effect.link)
-                self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+                dialed = self.network.dial(self, effect.link)
+                self._links[effect.link] = dialed, FrameReader(FROM_NODE, FRAME_BYTES_MAX)
                 self.trace.note(self.name, "dials", b"%d" % effect.link, effect.link)
             case HangUp():
-                if self._link is not None and self._link.number == effect.link:
-                    self._link.client_closes()
+                link, _ = self._links.pop(effect.link, (None, None))
+                if link is not None:
+                    link.client_closes()
             case Tell():
                 self.trace.note(self.name, "event", said=effect.event)
                 for told in self.told:
@@ -171,11 +172,12 @@ class Client:
         self.act()
 
     def received(self, link: Link, chunk: bytes) -> None:
-        if link is not self._link or self._reader is None:
+        _, reader = self._links.get(link.number, (None, None))
+        if reader is None:
             return
         self.trace.note(self.name, "received", chunk)
         try:
-            for message, payload in self._reader.feed(chunk):
+            for message, payload in reader.feed(chunk):
                 self._observe(message)
                 self.core.received(self.clock.now_us, link.number, message, payload)
         except PeerViolation:
@@ -197,6 +199,7 @@ class Client:
 
     def lost(self, link: Link, reason: str) -> None:
         self.watch(link)
+        self._links.pop(link.number, None)
         self.trace.note(self.name, "lost", reason.encode(), reason)
         self.core.lost(self.clock.now_us, link.number, reason)
         self.act()

@@ -443,6 +443,7 @@ def settings_for(random: Random) -> BrokerSettings:
         BrokerSettings(),
         tail_bytes_max=random.choice((1 << 10, 8 << 10, 1 << 20)),
         push_bytes_max=random.choice((1 << 9, 4 << 10)),
+        catch_up_bytes_per_s=1 << 18,
         read_bytes_max=random.choice((1 << 9, 4 << 10)),
         producers_per_partition_max=random.choice((6, 100)),
         connections_max=random.choice((12, 100)),

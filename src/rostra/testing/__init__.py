@@ -1,12 +1,12 @@
-"""Real nodes for tests: inside this process, or as a child process that can be killed.
+"""Real nodes for tests: inside this process, or as child processes that can be killed; alone, or as a cluster.
 
 >>> import rostra.testing
 >>> with rostra.testing.node() as node, node.client() as client:
 ...     client.publish("greetings", b"hello").offset
-0
+1
 
-With pytest the fixture `rostra_node` gives one too. Nothing here is imported before it is used, so that installing
-Rostra does not slow down the start of pytest.
+With pytest the fixtures `rostra_node` and `rostra_cluster` give one and three. Nothing here is imported before it is
+used, so that installing Rostra does not slow down the start of pytest.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rostra.broker.settings import BrokerSettings
+    from rostra.testing.clusters import Cluster
     from rostra.testing.embedded import EmbeddedNode
     from rostra.testing.process import ProcessNode
 
-__all__ = ["node", "process_node"]
+__all__ = ["cluster", "node", "process_cluster", "process_node"]
 
 
 @contextmanager
@@ -29,6 +30,8 @@ def node(
     *,
     directory: str | Path | None = None,
     listen: str = "127.0.0.1:0",
+    peer_listen: str = "127.0.0.1:0",
+    join: tuple[str, ...] = (),
     fsync: Literal["commit", "never"] = "commit",
     metrics: str = "",
     stop_deadline_ms: int = 10_000,
@@ -46,6 +49,8 @@ def node(
         started = EmbeddedNode(
             place,
             listen=listen,
+            peer_listen=peer_listen,
+            join=join,
             fsync=fsync,
             metrics=metrics,
             stop_deadline_ms=stop_deadline_ms,
@@ -64,6 +69,8 @@ def process_node(
     *,
     directory: str | Path | None = None,
     listen: str = "127.0.0.1:0",
+    peer_listen: str = "127.0.0.1:0",
+    join: tuple[str, ...] = (),
     fsync: Literal["commit", "never"] = "commit",
     metrics: str = "off",
     arguments: tuple[str, ...] = (),
@@ -73,9 +80,68 @@ def process_node(
     from rostra.testing.process import ProcessNode
 
     with a_directory(directory) as place:
-        started = ProcessNode(place, listen=listen, fsync=fsync, metrics=metrics, arguments=arguments)
+        started = ProcessNode(
+            place,
+            listen=listen,
+            peer_listen=peer_listen,
+            join=join,
+            fsync=fsync,
+            metrics=metrics,
+            arguments=arguments,
+        )
         try:
             started.start()
+            yield started
+        finally:
+            started.stop()
+
+
+@contextmanager
+def cluster(
+    nodes: int = 3,
+    *,
+    directory: str | Path | None = None,
+    fsync: Literal["commit", "never"] = "commit",
+    limits: BrokerSettings | None = None,
+    log_level: str = "error",
+) -> Iterator[Cluster[EmbeddedNode]]:
+    """Nodes inside this process that form one cluster, each on a thread of its own."""
+    from rostra.testing.clusters import Cluster
+    from rostra.testing.embedded import EmbeddedNode
+    from rostra.testing.places import a_directory
+
+    def make(place: Path) -> EmbeddedNode:
+        return EmbeddedNode(place, fsync=fsync, limits=limits, log_level=log_level)
+
+    with a_directory(directory) as place:
+        started = Cluster(place, make)
+        try:
+            started.start(nodes)
+            yield started
+        finally:
+            started.stop()
+
+
+@contextmanager
+def process_cluster(
+    nodes: int = 3,
+    *,
+    directory: str | Path | None = None,
+    fsync: Literal["commit", "never"] = "commit",
+    arguments: tuple[str, ...] = (),
+) -> Iterator[Cluster[ProcessNode]]:
+    """Nodes as child processes that form one cluster; they end with the block, or with this process."""
+    from rostra.testing.clusters import Cluster
+    from rostra.testing.places import a_directory
+    from rostra.testing.process import ProcessNode
+
+    def make(place: Path) -> ProcessNode:
+        return ProcessNode(place, fsync=fsync, metrics="127.0.0.1:0", arguments=arguments)
+
+    with a_directory(directory) as place:
+        started = Cluster(place, make)
+        try:
+            started.start(nodes)
             yield started
         finally:
             started.stop()

@@ -6,17 +6,21 @@ import asyncio
 import logging
 import sys
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Literal, TypeVar
 
 import structlog
 import uvloop
+from prometheus_client import generate_latest
 
 from rostra import blocking
 from rostra.broker.settings import BrokerSettings
+from rostra.runtime.counters import registry_of
 from rostra.runtime.node import Node
 from rostra.runtime.settings import NodeSettings
+from rostra.testing.metrics import Metrics
 
 T = TypeVar("T")
 
@@ -37,6 +41,8 @@ class EmbeddedNode:
         directory: Path,
         *,
         listen: str = "127.0.0.1:0",
+        peer_listen: str = "127.0.0.1:0",
+        join: tuple[str, ...] = (),
         fsync: Literal["commit", "never"] = "commit",
         metrics: str = "",
         stop_deadline_ms: int = 10_000,
@@ -46,8 +52,12 @@ class EmbeddedNode:
         self.directory = directory
         self.address = ""
         """Where clients connect; kept across restarts."""
+        self.peer_address = ""
+        """Where other nodes connect; kept across restarts."""
         self.metrics_address = ""
         self._listen = listen
+        self._peer_listen = peer_listen
+        self.join = join
         self._fsync: Literal["commit", "never"] = fsync
         self._metrics = metrics
         self._stop_deadline_ms = stop_deadline_ms
@@ -56,6 +66,8 @@ class EmbeddedNode:
         self._node: Node | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
+        self._starting: Future[Node] | None = None
+        self._resumed: Event | None = None
 
     # --- life ---
 
@@ -65,17 +77,31 @@ class EmbeddedNode:
 
     def start(self) -> None:
         """Returns when clients can connect."""
-        if self.running:
+        self.launch()
+        self.await_ready()
+
+    def launch(self) -> None:
+        """Begins to start and does not wait."""
+        if self._thread is not None:
             return
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="rostra-node", daemon=True)
         self._thread.start()
+        self._starting = asyncio.run_coroutine_threadsafe(self._started(), self._loop)
+
+    def await_ready(self) -> None:
+        if self._node is not None or self._starting is None:
+            return
         try:
-            self._node = self._ask(self._started())
+            self._node = self._starting.result(PATIENCE_S)
         except BaseException:
+            self._starting.cancel()
             self._end_thread()
             raise
-        self.address, self.metrics_address = self._node.address, self._node.metrics_address
+        finally:
+            self._starting = None
+        node = self._node
+        self.address, self.peer_address, self.metrics_address = node.address, node.peer_address, node.metrics_address
 
     async def _started(self) -> Node:
         node = Node(
@@ -83,6 +109,8 @@ class EmbeddedNode:
                 directory=str(self.directory),
                 # A restarted node is found where it was.
                 listen=self.address or self._listen,
+                peer_listen=self.peer_address or self._peer_listen,
+                join=self.join,
                 fsync=self._fsync,
                 metrics=self.metrics_address or self._metrics,
                 stop_deadline_ms=self._stop_deadline_ms,
@@ -95,6 +123,11 @@ class EmbeddedNode:
 
     def stop(self, deadline_ms: int | None = None) -> bool:
         """Graceful: finishes what is under way. True if all was finished, or there was nothing to stop."""
+        self.resume()
+        if self._starting is not None:
+            self._starting.cancel()
+            self._starting = None
+            self._end_thread()
         if self._node is None:
             return True
         node, self._node = self._node, None
@@ -109,10 +142,23 @@ class EmbeddedNode:
         if self._node is None:
             return
         node, self._node = self._node, None
-        try:
-            self._ask(_abandoned(node))
-        finally:
-            self._end_thread()
+        # In the same turn of the loop, if it is paused: it does nothing more.
+        self._loop_of().call_soon_threadsafe(node.abandon)
+        self.resume()
+        self._end_thread()
+
+    def pause(self) -> None:
+        """Does nothing at all until it is resumed, as a process that was stopped: others only see its silence."""
+        if self._resumed is None:
+            self._resumed = Event()
+            paused = Event()
+            self._loop_of().call_soon_threadsafe(_hold, paused, self._resumed)
+            paused.wait(PATIENCE_S)
+
+    def resume(self) -> None:
+        if self._resumed is not None:
+            self._resumed.set()
+            self._resumed = None
 
     def restart(self) -> None:
         """On the same files and the same port, after a graceful stop unless it was killed."""
@@ -125,11 +171,22 @@ class EmbeddedNode:
         """A blocking client of this node."""
         return blocking.connect(self.address, name=name)
 
+    def metrics(self) -> Metrics:
+        """What the node counts now."""
+        return Metrics(self._ask(_exposed(self._running_node())))
+
     # --- the thread ---
 
+    def _running_node(self) -> Node:
+        assert self._node is not None, "the node is not running"
+        return self._node
+
+    def _loop_of(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None, "the node is not running"
+        return self._loop
+
     def _ask(self, work: Coroutine[Any, Any, T], patience_s: float = PATIENCE_S) -> T:
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(patience_s)
+        return asyncio.run_coroutine_threadsafe(work, self._loop_of()).result(patience_s)
 
     def _end_thread(self) -> None:
         loop, self._loop = self._loop, None
@@ -142,8 +199,13 @@ class EmbeddedNode:
         loop.close()
 
 
-async def _abandoned(node: Node) -> None:
-    node.abandon()
+def _hold(paused: Event, resumed: Event) -> None:
+    paused.set()
+    resumed.wait()
+
+
+async def _exposed(node: Node) -> str:
+    return generate_latest(registry_of(node)).decode()
 
 
 async def _last_turns(loop: asyncio.AbstractEventLoop) -> None:

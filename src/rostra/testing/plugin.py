@@ -1,4 +1,4 @@
-"""The pytest plugin: a fixture with a node."""
+"""The pytest plugin: fixtures with a node, and with a cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import rostra.testing
 
 if TYPE_CHECKING:
+    from rostra.testing.clusters import Cluster
     from rostra.testing.embedded import EmbeddedNode
 
 
@@ -20,3 +21,10 @@ def rostra_node(tmp_path: Path) -> Iterator[EmbeddedNode]:
     # The disk of a test machine need not survive a power cut, and fsync would only slow the test.
     with rostra.testing.node(directory=tmp_path / "rostra", fsync="never") as node:
         yield node
+
+
+@pytest.fixture
+def rostra_cluster(tmp_path: Path) -> Iterator[Cluster[EmbeddedNode]]:
+    """Three nodes of this test's own that form one cluster."""
+    with rostra.testing.cluster(3, directory=tmp_path / "rostra", fsync="never") as cluster:
+        yield cluster

@@ -9,11 +9,16 @@ import sys
 import time
 from pathlib import Path
 from typing import Literal
+from urllib.request import urlopen
 
 import msgspec
 
+from rostra import blocking
+from rostra.testing.metrics import Metrics
+
 READY_PATIENCE_S = 30.0
 STOP_PATIENCE_S = 20.0
+METRICS_PATIENCE_S = 5.0
 POLL_S = 0.005
 LOG_LINES_SHOWN = 20
 
@@ -43,6 +48,8 @@ class ProcessNode:
         directory: Path,
         *,
         listen: str = "127.0.0.1:0",
+        peer_listen: str = "127.0.0.1:0",
+        join: tuple[str, ...] = (),
         fsync: Literal["commit", "never"] = "commit",
         metrics: str = "off",
         arguments: tuple[str, ...] = (),
@@ -51,12 +58,17 @@ class ProcessNode:
         self.log_file = directory / "node.log"
         self.address = ""
         """Where clients connect; kept across restarts."""
+        self.peer_address = ""
+        """Where other nodes connect; kept across restarts."""
         self.metrics_address = ""
         self._listen = listen
+        self._peer_listen = peer_listen
+        self.join = join
         self._fsync = fsync
         self._metrics = metrics
         self._arguments = arguments
         self._child: subprocess.Popen[bytes] | None = None
+        self._begun_at = 0
 
     # --- life ---
 
@@ -70,6 +82,12 @@ class ProcessNode:
 
     def start(self) -> None:
         """Returns when clients can connect."""
+        if not self.running:
+            self.launch()
+            self.await_ready()
+
+    def launch(self) -> None:
+        """Begins to start and does not wait."""
         if self.running:
             return
         self._release()
@@ -77,7 +95,7 @@ class ProcessNode:
         settings = self.directory / "node.toml"
         settings.write_text("")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ROSTRA_")}
-        begun_at = self.log_file.stat().st_size if self.log_file.exists() else 0
+        self._begun_at = self.log_file.stat().st_size if self.log_file.exists() else 0
         with self.log_file.open("ab") as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "rostra.testing.child", *self._command(settings)],
@@ -88,24 +106,26 @@ class ProcessNode:
                 # Ctrl-C in a terminal goes to the parent alone, which then decides what to do with its child.
                 start_new_session=True,
             )
-        self._wait_until_ready(begun_at)
 
     def _command(self, settings: Path) -> list[str]:
         return [
             *("serve", "--config", str(settings), "--log-level", "info"),
             *("--data", str(self.directory / "node")),
             *("--listen", self.address or self._listen),
+            *("--peer-listen", self.peer_address or self._peer_listen),
+            *(part for address in self.join for part in ("--join", address)),
             *("--metrics", self.metrics_address or self._metrics),
             *("--fsync", self._fsync),
             *self._arguments,
         ]
 
-    def _wait_until_ready(self, begun_at: int) -> None:
+    def await_ready(self) -> None:
         deadline = time.monotonic() + READY_PATIENCE_S
         while time.monotonic() < deadline:
-            for line in self.log_lines(begun_at):
+            for line in self.log_lines(self._begun_at):
                 if line.event == "listening":
                     self.address = str(line.about["address"])
+                    self.peer_address = str(line.about["peers"])
                     self.metrics_address = str(line.about.get("metrics", ""))
                     return
             if not self.running:
@@ -113,6 +133,16 @@ class ProcessNode:
             time.sleep(POLL_S)
         self.sigkill()
         raise NotReady(f"the node did not come up; its log ends with:\n{self.end_of_log()}")
+
+    def pause(self) -> None:
+        """SIGSTOP: others only see its silence."""
+        self.interrupt(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.interrupt(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.sigkill()
 
     def sigkill(self) -> None:
         """kill -9; returns when the process is gone."""
@@ -138,6 +168,7 @@ class ProcessNode:
         if self._child is None:
             return 0
         self._child.terminate()
+        self.resume()
         try:
             return self.wait(patience_s)
         except subprocess.TimeoutExpired:
@@ -154,6 +185,17 @@ class ProcessNode:
             if self._child.stdin is not None:
                 self._child.stdin.close()
             self._child = None
+
+    # --- use ---
+
+    def client(self, *, name: str = "rostra-testing") -> blocking.Client:
+        """A blocking client of this node."""
+        return blocking.connect(self.address, name=name)
+
+    def metrics(self) -> Metrics:
+        """What the node counts now; it must have been given an address for that."""
+        with urlopen(f"http://{self.metrics_address}/metrics", timeout=METRICS_PATIENCE_S) as answer:
+            return Metrics(answer.read().decode())
 
     # --- its log ---
 

@@ -6,7 +6,10 @@ does not know. `Hello` carries what the client has, `Welcome` what both have, an
 
 from __future__ import annotations
 
-FEATURES: tuple[str, ...] = ()
+ADMINISTRATION = "administration"
+"""Describing the cluster, removing members, transferring partitions."""
+
+FEATURES: tuple[str, ...] = (ADMINISTRATION,)
 
 
 def in_common(offered: tuple[str, ...], known: tuple[str, ...] = FEATURES) -> tuple[str, ...]:

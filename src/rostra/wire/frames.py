@@ -16,13 +16,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Generic, TypeVar, get_args
+from typing import ClassVar, Generic, Protocol, TypeVar, get_args
 
 import msgspec
 from crc32c import crc32c
 
 from rostra.errors import PeerViolation
-from rostra.wire.messages import ClientMessage, Message, NodeMessage
+from rostra.wire.messages import ClientMessage, NodeMessage
 
 FRAME = struct.Struct("<IIHHI")
 FRAME_BYTES = FRAME.size
@@ -31,8 +31,13 @@ META_BYTES_MAX = 1 << 20
 BEFORE_HELLO_BYTES_MAX = 1 << 16
 BUFFER_BYTES_MIN = 1 << 14
 BUFFER_BYTES_MAX = 1 << 20
+LARGE_BYTES_MIN = 1 << 19
+"""From this size on a frame's payload is received where it stays; below, fewer and larger reads are worth a copy."""
+LARGE_BEGINNING_BYTES = 1 << 16
+"""How much is received at once where a large frame is expected: what comes with its header is copied."""
 
 Buffer = bytes | bytearray | memoryview
+_NO_ROOM = memoryview(b"")
 
 
 class Violation(StrEnum):
@@ -53,23 +58,31 @@ class Violation(StrEnum):
     OUT_OF_ORDER = "message not expected now"
 
 
+class Framed(Protocol):
+    """What a frame can carry: a Struct that knows its kind. Those of peers are a fabric's own."""
+
+    kind: ClassVar[int]
+    payload: ClassVar[bool]
+
+
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode(message: Message, payload_bytes: int = 0) -> bytes:
+def encode(message: Framed, payload_bytes: int = 0) -> bytes:
     """Header and typed part; the caller sends the payload's buffers right behind."""
     meta = _encoder.encode(message)
     prefix = PREFIX.pack(len(meta) + payload_bytes, len(meta), message.kind, 0)
     return b"%b%b%b" % (prefix, crc32c(meta, crc32c(prefix)).to_bytes(4, "little"), meta)
 
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=Framed)
 
 
 class Dialect(Generic[M]):
-    """The messages one side may receive, by kind."""
+    """The messages one side may receive, by kind. A kind with a payload needs one, unless `payload_optional`."""
 
-    def __init__(self, messages: Iterable[type[M]]) -> None:
+    def __init__(self, messages: Iterable[type[M]], *, payload_optional: bool = False) -> None:
+        self._payload_optional = payload_optional
         self.kinds: dict[int, tuple[msgspec.msgpack.Decoder[M], bool]] = {
             message.kind: (msgspec.msgpack.Decoder(message), message.payload) for message in messages
         }
@@ -79,7 +92,7 @@ class Dialect(Generic[M]):
         if found is None:
             raise PeerViolation(Violation.UNKNOWN_KIND, f"kind {kind}")
         decoder, payload = found
-        if (payload_bytes > 0) is not payload:
+        if (payload_bytes > 0) is not payload and (payload_bytes or not self._payload_optional):
             raise PeerViolation(Violation.PAYLOAD, f"kind {kind} with {payload_bytes} bytes of payload")
         try:
             return decoder.decode(meta)
@@ -97,7 +110,7 @@ FROM_NODE: Dialect[NodeMessage] = Dialect(get_args(NodeMessage))
 
 
 class FrameReader(Generic[M]):
-    """Cuts a byte stream into messages, over one buffer that is reused.
+    """Cuts a byte stream into messages, over one buffer that is reused, and that large payloads bypass.
 
     The driver receives into `room()`, tells `took(n)` and gets the messages that are complete, each with its payload.
     A payload is one fresh bytearray per frame: the owner stamps batches in place and everyone shares the same bytes.
@@ -105,7 +118,17 @@ class FrameReader(Generic[M]):
     came before it in the same read may go unheard: nobody was promised an answer to it.
     """
 
-    __slots__ = ("_buffer", "_dialect", "_end", "_start", "_view", "frame_bytes_max")
+    __slots__ = (
+        "_after_large",
+        "_buffer",
+        "_dialect",
+        "_end",
+        "_large",
+        "_large_room",
+        "_start",
+        "_view",
+        "frame_bytes_max",
+    )
 
     def __init__(self, dialect: Dialect[M], frame_bytes_max: int = BEFORE_HELLO_BYTES_MAX) -> None:
         self._dialect = dialect
@@ -114,9 +137,17 @@ class FrameReader(Generic[M]):
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
+        self._large: tuple[M, bytearray] | None = None
+        """The message whose payload is being received in place."""
+        self._large_room = _NO_ROOM
+        self._after_large = False
 
     def room(self) -> memoryview:
         """Where to receive next; never empty."""
+        if self._large is not None:
+            return self._large_room
+        if self._after_large:
+            return self._view[self._end : self._end + LARGE_BEGINNING_BYTES]
         return self._view[self._end :]
 
     def feed(self, chunk: Buffer) -> list[tuple[M, bytearray | None]]:
@@ -132,6 +163,8 @@ class FrameReader(Generic[M]):
         return messages
 
     def took(self, n: int) -> list[tuple[M, bytearray | None]]:
+        if self._large is not None:
+            return self._took_large(n)
         end = self._end + n
         start = self._start
         view = self._view
@@ -149,16 +182,21 @@ class FrameReader(Generic[M]):
             if reserved:
                 raise PeerViolation(Violation.RESERVED, f"{reserved:#06x}")
             stop = start + FRAME_BYTES + length
-            if stop > end:
+            middle = start + FRAME_BYTES + meta_bytes
+            is_large = stop > end >= middle and length >= LARGE_BYTES_MIN
+            if stop > end and not is_large:
                 needed = FRAME_BYTES + length
                 break
-            middle = start + FRAME_BYTES + meta_bytes
             meta = view[start + FRAME_BYTES : middle]
             if crc32c(meta, crc32c(view[start : start + 12])) != checksum:
                 raise PeerViolation(Violation.CHECKSUM, f"kind {kind}")
             message = self._dialect.decode(kind, meta, stop - middle)
+            if is_large:
+                self._begin_large(message, stop - middle, view[middle:end])
+                return messages
             messages.append((message, bytearray(view[middle:stop]) if stop > middle else None))
             start = stop
+        self._after_large = self._after_large and not messages
         if start == end and not filled and len(view) <= BUFFER_BYTES_MAX:
             self._start = self._end = 0
         else:
@@ -166,8 +204,27 @@ class FrameReader(Generic[M]):
             self._tidy(needed, filled)
         return messages
 
+    def _begin_large(self, message: M, payload_bytes: int, beginning: memoryview) -> None:
+        payload = bytearray(payload_bytes)
+        whole = memoryview(payload)
+        whole[: len(beginning)] = beginning
+        self._large, self._large_room = (message, payload), whole[len(beginning) :]
+        self._start = self._end = 0
+
+    def _took_large(self, n: int) -> list[tuple[M, bytearray | None]]:
+        assert self._large is not None
+        self._large_room = self._large_room[n:]
+        if self._large_room:
+            return []
+        # Where one large frame came the next one mostly is as large.
+        self._after_large = True
+        large, self._large, self._large_room = self._large, None, _NO_ROOM
+        return [large]
+
     def closed(self) -> None:
         """The stream ended: that is a violation inside a frame."""
+        if self._large is not None:
+            raise PeerViolation(Violation.TRUNCATED, f"{len(self._large_room)} bytes short of a frame")
         if self._end > self._start:
             raise PeerViolation(Violation.TRUNCATED, f"{self._end - self._start} bytes of an unfinished frame")
 
@@ -187,5 +244,6 @@ class FrameReader(Generic[M]):
             self._buffer, self._view = other, memoryview(other)
             self._start, self._end = 0, rest
         elif size - self._end < max(needed - rest, size >> 1):
-            self._view[:rest] = bytes(self._view[self._start : self._end])
+            # Both may overlap, which a memoryview takes care of.
+            self._view[:rest] = self._view[self._start : self._end]
             self._start, self._end = 0, rest

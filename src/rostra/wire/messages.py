@@ -13,11 +13,14 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from rostra.model.cluster import ClusterState
+
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 
 TEXT_MAX = 1024
 TOPICS_PER_PAGE_MAX = 1000
+PARTITIONS_PER_PAGE_MAX = 1000
 
 Request = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """Chosen by the client, rising per connection; the answer carries it back."""
@@ -43,10 +46,10 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
-    """What a topic is created with. Zero means: no bound."""
+    """What a topic is created with. Zero means: no bound; for `replicas`: as many as the node is set to make."""
 
     partitions: Annotated[int, Meta(ge=1, le=1024)] = 1
-    replicas: Annotated[int, Meta(ge=1, le=15)] = 1
+    replicas: Annotated[int, Meta(ge=0, le=15)] = 0
     retention_ms: Count = 0
     retention_bytes: Count = 0
     segment_bytes: Annotated[int, Meta(ge=1 << 12, le=1 << 31)] = 1 << 26
@@ -56,12 +59,14 @@ class PartitionPlace(msgspec.Struct, frozen=True, array_like=True):
     """Where a partition is served. An empty address means: at the node that answers.
 
     `topic` is to be named in requests to a partition that has an id of its own; 0 means the topic's.
+    `known` is false while nobody is known to serve it: ask again, or elsewhere.
     """
 
     partition: Index
     address: Text
     epoch: Count
     topic: Id = 0
+    known: bool = True
 
 
 class PartitionState(msgspec.Struct, frozen=True, array_like=True):
@@ -184,6 +189,34 @@ class Pong(Message, frozen=True, array_like=True):
     request: Request
 
 
+class DescribeCluster(Message, frozen=True, array_like=True):
+    """Answered by any node, with the partitions behind `after` and `after_partition`, or from the first on."""
+
+    kind: ClassVar[int] = 14
+    request: Request
+    after: Text = ""
+    after_partition: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
+    limit: Annotated[int, Meta(ge=1, le=PARTITIONS_PER_PAGE_MAX)] = PARTITIONS_PER_PAGE_MAX
+
+
+class RemoveMember(Message, frozen=True, array_like=True):
+    """Any node passes it on. `Agreed` when it is certain that the member will go; it goes when its copies are moved."""
+
+    kind: ClassVar[int] = 15
+    request: Request
+    node: Id
+
+
+class TransferPartition(Message, frozen=True, array_like=True):
+    """Any node passes it on to the owner. `Agreed` when the other node owns the partition."""
+
+    kind: ClassVar[int] = 16
+    request: Request
+    name: Text
+    partition: Index
+    node: Id
+
+
 # --- from nodes ----------------------------------------------------------------------------------
 
 
@@ -290,6 +323,22 @@ class Failed(Message, frozen=True, array_like=True):
     carried: Carried
 
 
+class ClusterDescribed(Message, frozen=True, array_like=True):
+    """All nodes, and a page of partitions by name; `more` says that there are further ones."""
+
+    kind: ClassVar[int] = 44
+    request: Request
+    state: ClusterState
+    more: bool
+
+
+class Agreed(Message, frozen=True, array_like=True):
+    """What was asked for is done, or will be done without further asking."""
+
+    kind: ClassVar[int] = 45
+    request: Request
+
+
 ClientMessage = (
     Hello
     | Ping
@@ -303,6 +352,9 @@ ClientMessage = (
     | Subscribe
     | Credit
     | Unsubscribe
+    | DescribeCluster
+    | RemoveMember
+    | TransferPartition
     | Goodbye
 )
 NodeMessage = (
@@ -320,5 +372,7 @@ NodeMessage = (
     | Unsubscribed
     | Ended
     | Failed
+    | ClusterDescribed
+    | Agreed
     | Goodbye
 )

@@ -16,7 +16,7 @@ from rostra.errors import (
     UnknownTopic,
     from_wire,
 )
-from rostra.fabric.api import Append, Read, ReadFailed, Synced
+from rostra.fabric.api import Append, Read, ReadFailed, Synced, TimerFired
 from rostra.wire.messages import (
     Credit,
     DeleteTopic,
@@ -140,6 +140,66 @@ def test_who_fell_behind_is_read_from_the_log_and_then_served_from_memory() -> N
     desk.settle()
     assert desk.of(Read) == []
     assert desk.pushed(2) == [b"live"]
+
+
+HELD = BrokerSettings(tail_bytes_max=1000, push_bytes_max=300, read_bytes_max=300, catch_up_bytes_per_s=1000)
+"""One batch is more than what a window allows."""
+
+
+def reads_beside(desk: Desk, live: int) -> int:
+    """How often the log is read for the subscriber on 2 within 100 ms of steady publishing; time passes in between."""
+    reads = 0
+    for _ in range(100):
+        desk.publish(1, live, b"live")
+        desk.settle()
+        reads += len(desk.of(Read))
+        desk.effects = [effect for effect in desk.effects if not isinstance(effect, Read)]
+        desk.after_ms(1)
+        due = [timer for timer, at_us in desk.timers.items() if at_us <= desk.now.mono_us]
+        for timer in due:
+            del desk.timers[timer]
+            desk.step(TimerFired(timer))
+    return reads
+
+
+def test_who_fell_behind_waits_while_other_partitions_are_published_to_and_still_gets_all() -> None:
+    desk, topic = filled(500, HELD)
+    live = desk.make_topic(1, "live")
+    desk.after_ms(1000)
+    desk.publish(1, live)
+    desk.settle()
+    desk.after_ms(5)
+    desk.subscribe(2, topic)
+    reads = reads_beside(desk, live)
+    assert 0 < reads < 30, "a window's worth at a time"
+    desk.after_ms(1000)
+    desk.step(TimerFired("broker/catch-up"))
+    desk.settle()
+    assert desk.pushed(2) == numbers(0, 500), "nothing is live any more: the rest is read at once"
+
+
+def test_who_fell_behind_where_it_is_published_does_not_wait() -> None:
+    desk, topic = filled(500, HELD)
+    desk.subscribe(2, topic)
+    desk.settle()
+    assert desk.pushed(2) == numbers(0, 500)
+
+
+def test_one_who_left_while_waiting_for_the_disk_is_forgotten() -> None:
+    desk, topic = filled(500, HELD)
+    live = desk.make_topic(1, "live")
+    desk.after_ms(1000)
+    desk.publish(1, live)
+    desk.settle()
+    desk.after_ms(5)
+    desk.subscribe(2, topic)
+    reads_beside(desk, live)
+    desk.lose(2)
+    desk.effects.clear()
+    desk.after_ms(1000)
+    desk.step(TimerFired("broker/catch-up"))
+    desk.settle()
+    assert not desk.of(Read)
 
 
 def test_a_read_shows_nothing_beyond_commit() -> None:

@@ -13,6 +13,7 @@ from rostra.errors import (
     BatchRejected,
     LimitExceeded,
     Moved,
+    NodeStopping,
     OffsetOutOfRange,
     SyncFailed,
     Unavailable,
@@ -45,6 +46,8 @@ from rostra.fabric.api import (
     PassedOn,
     PassOn,
     Propose,
+    ProposeDrop,
+    ProposeTopic,
     Ready,
     Recovered,
     Refused,
@@ -65,6 +68,8 @@ from rostra.model.encode import encode
 from rostra.model.ids import Epoch, NodeId, TopicId
 from rostra.model.view import View
 from rostra.wire.messages import (
+    CreateTopic,
+    DeleteTopic,
     DescribeTopic,
     Ended,
     Failed,
@@ -165,6 +170,41 @@ def test_a_lookup_says_where_a_partition_is_served() -> None:
     desk.say(1, Locate(1, "t"))
     (located,) = desk.heard(1, Located)
     assert [(place.address, place.epoch) for place in located.places] == [("other:1", 7)]
+
+
+def test_a_replica_that_knows_no_owner_lets_its_readers_look_elsewhere() -> None:
+    """It may be cut off with them, while the others have a new owner: they would wait here for ever."""
+    desk = desk_with(Scripted(Delivers.REPLICA))
+    desk.subscribe(1, TOPIC)
+    tell(desk, Serving(HERE, 2, False, 0, 0, 0, "other:1"))
+    assert desk.heard(1, Ended) == []
+    tell(desk, Serving(HERE, 3, False, 0, 0, 0))
+    (ended,) = desk.heard(1, Ended)
+    assert ended.code == "Unavailable"
+    desk.subscribe(1, TOPIC)
+    assert isinstance(desk.error(1), Unavailable)
+
+
+def test_a_lookup_says_so_while_nobody_is_known_to_own_a_partition() -> None:
+    desk = desk_with(Scripted())
+    for said, place in (
+        (Serving(HERE, 1, True, 0, 0, 0), ("", True)),
+        (Serving(HERE, 2, False, 0, 0, 0), ("", False)),
+        (Elsewhere(HERE, 2, ""), ("", False)),
+        (Elsewhere(HERE, 2, "other:1"), ("other:1", True)),
+    ):
+        tell(desk, said)
+        desk.say(1, Locate(1, "t"))
+        (located,) = desk.heard(1, Located)
+        assert [(told.address, told.known) for told in located.places] == [place]
+
+
+def test_where_publishes_are_passed_on_a_lookup_says_here() -> None:
+    desk = desk_with(Scripted(passes_on=True))
+    tell(desk, Elsewhere(HERE, 2, ""))
+    desk.say(1, Locate(1, "t"))
+    (located,) = desk.heard(1, Located)
+    assert [(told.address, told.known) for told in located.places] == [("", True)]
 
 
 @pytest.mark.parametrize(
@@ -414,6 +454,80 @@ def test_an_unknown_topic_is_looked_for_before_it_is_called_unknown() -> None:
     desk.say(1, Locate(2, "farther"))
     tell(desk, Refused(fabric.last(Confirm).token, Unavailable("farther", 0, "no quorum")))
     assert isinstance(desk.error(1), Unavailable)
+
+
+FAR = TopicSpec(TopicId(6), "far", 1, msgspec.msgpack.encode(TopicSettings()))
+
+
+def test_a_topic_id_not_heard_of_is_confirmed_before_it_is_called_unknown() -> None:
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    for ask in (desk.publish, desk.subscribe):
+        ask(1, 6)
+        assert desk.heard(1, Failed) == []
+        tell(desk, Confirmed(fabric.last(Confirm).token))
+        assert isinstance(desk.error(1), UnknownTopic)
+
+
+def test_a_topic_id_heard_of_meanwhile_is_to_be_tried_again() -> None:
+    """What came behind the first may have been taken meanwhile: it must not be overtaken by it."""
+    for ask in ("publish", "subscribe"):
+        fabric = Scripted()
+        desk = desk_with(fabric)
+        getattr(desk, ask)(1, 6)
+        opened = (TopicOpened(None, FAR), Elsewhere(part(6), 3, "other:1"))
+        tell(desk, *opened, Confirmed(fabric.last(Confirm).token))
+        error = desk.error(1)
+        assert isinstance(error, Unavailable)
+        assert error.retryable
+        getattr(desk, ask)(1, 6)
+        assert isinstance(desk.error(1), Moved)
+
+
+def test_a_topic_id_that_nobody_can_confirm_is_to_be_tried_again() -> None:
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    desk.publish(1, 6)
+    tell(desk, Refused(fabric.last(Confirm).token, Unavailable("catalogue", 0, "no quorum")))
+    assert isinstance(desk.error(1), Unavailable)
+
+
+def test_a_stopping_node_calls_no_topic_unknown() -> None:
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    desk.publish(2, TOPIC)
+    desk.step(Stop())
+    desk.publish(1, 6)
+    assert isinstance(desk.error(1), NodeStopping)
+
+
+def test_a_topic_made_elsewhere_can_be_deleted_here() -> None:
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    desk.say(1, DeleteTopic(1, "far"))
+    opened = (TopicOpened(None, FAR), Elsewhere(part(6), 3, "other:1"))
+    tell(desk, *opened, Confirmed(fabric.last(Confirm).token))
+    assert fabric.last(ProposeDrop).topic == 6
+
+
+def test_a_topic_deleted_elsewhere_can_be_made_again_here() -> None:
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    desk.say(1, CreateTopic(1, "t", TopicSettings()))
+    tell(desk, TopicClosed(None, TopicId(TOPIC)), Confirmed(fabric.last(Confirm).token))
+    assert fabric.last(ProposeTopic).spec.name == "t"
+    assert desk.heard(1, Failed) == []
+
+
+def test_a_subscription_whose_start_is_not_known_yet_is_refused_when_its_partition_goes() -> None:
+    desk = desk_with(Scripted())
+    request = desk.subscribe(1, TOPIC, start="last", value=5)
+    tell(desk, Elsewhere(HERE, 2, "other:1"))
+    (failed,) = desk.heard(1, Failed)
+    assert (failed.request, failed.code) == (request, "Moved")
+    desk.settle()
+    assert desk.heard(1, Ended) == []
+    assert desk.heard(1, Subscribed) == []
 
 
 def test_lookups_that_wait_are_bounded() -> None:

@@ -10,17 +10,22 @@ from rostra.errors import (
     TopicDeleted,
     TopicExists,
     TopicRecreated,
+    UnknownMember,
     UnknownProducer,
     UnknownTopic,
 )
 from rostra.model.batch import producer_stamp, stamp
+from rostra.model.cluster import ClusterState, NodeState
 from rostra.model.decode import Batch
-from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.wire.messages import (
+    Agreed,
     ClientMessage,
+    ClusterDescribed,
     CreateTopic,
     Credit,
     DeleteTopic,
+    DescribeCluster,
     DescribeTopic,
     Ended,
     Failed,
@@ -37,6 +42,7 @@ from rostra.wire.messages import (
     Publish,
     Published,
     Push,
+    RemoveMember,
     Subscribe,
     Subscribed,
     Topic,
@@ -45,6 +51,7 @@ from rostra.wire.messages import (
     TopicDropped,
     TopicPage,
     TopicSettings,
+    TransferPartition,
     Unsubscribe,
     Unsubscribed,
     Welcome,
@@ -57,7 +64,22 @@ class Log:
     def __init__(self) -> None:
         self.batches: list[tuple[int, int, bytes]] = []
         self.end = 0
+        self.commit = 0
         self.producers: dict[int, tuple[int, int, int, int]] = {}
+        self._before: list[dict[int, tuple[int, int, int, int]]] = []
+        """The producers before each batch."""
+
+    def append(self, batch: bytes, count: int, producer: int, epoch: int, sequence: int) -> None:
+        self._before.append(dict(self.producers))
+        self.batches.append((self.end, self.end + count, batch))
+        self.producers[producer] = (epoch, sequence + count, sequence, self.end)
+        self.end += count
+
+    def cut(self) -> None:
+        """What is not committed is gone."""
+        while self.batches and self.batches[-1][1] > self.commit:
+            self.end, _, _ = self.batches.pop()
+            self.producers = self._before.pop()
 
     def values(self) -> list[bytes | None]:
         return [value for _, _, batch in self.batches for value in Batch(batch).values()]
@@ -73,7 +95,8 @@ class Feed:
 class ModelNode:
     """Answers of one node to any number of connections; `refuse` makes it answer publishes with an error."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 1) -> None:
+        self.number = number
         self.topics: dict[str, Topic] = {}
         self.logs: dict[tuple[int, int], Log] = {}
         self.feeds: dict[int, dict[int, Feed]] = {}
@@ -103,14 +126,14 @@ class ModelNode:
         match message:
             case Hello():
                 limits = (1 << 26, self.batch_bytes_max, self.heartbeat_ms)
-                return [Welcome(message.request, 1, self.features, 7, 1, "solo", *limits)]
+                return [Welcome(message.request, 1, self.features, 7, self.number, "solo", *limits)]
             case Ping():
                 return [Pong(message.request)]
             case Locate():
                 if message.name not in self.topics and message.create:
                     self._create(message.name, TopicSettings())
                 topic = self._topic(message.name)
-                places = tuple(PartitionPlace(p, "", 1) for p in range(topic.settings.partitions))
+                places = tuple(self.place(topic, p) for p in range(topic.settings.partitions))
                 return [Located(message.request, topic, places)]
             case CreateTopic():
                 if message.name in self.topics:
@@ -134,8 +157,7 @@ class ModelNode:
                 return [TopicDescribed(message.request, topic, states)]
             case Publish():
                 assert payload is not None
-                offset = self._store(message, payload)
-                return [] if message.acks == "none" else [Published(message.request, offset)]
+                return self._publish(conn, message, payload)
             case Subscribe():
                 return [self._subscribe(conn, message)]
             case Credit():
@@ -147,8 +169,25 @@ class ModelNode:
             case Unsubscribe():
                 self.feeds.get(conn, {}).pop(message.subscription, None)
                 return [Unsubscribed(message.request, message.subscription)]
+            case DescribeCluster():
+                state = ClusterState("solo", (NodeState(NodeId(1), "", "", True, True, False, 0, 0),), ())
+                return [ClusterDescribed(message.request, state, False)]
+            case RemoveMember():
+                raise UnknownMember(message.node)
+            case TransferPartition():
+                self._topic(message.name)
+                return [Agreed(message.request)]
             case Goodbye() | Pong():
                 return []
+
+    def place(self, topic: Topic, partition: int) -> PartitionPlace:
+        return PartitionPlace(partition, "", 1)
+
+    def _publish(self, conn: int, message: Publish, payload: bytearray) -> list[NodeMessage]:
+        offset, _ = self._store(message, payload)
+        log = self.logs[message.topic, message.partition]
+        log.commit = log.end
+        return [] if message.acks == "none" else [Published(message.request, offset)]
 
     def _topic(self, name: str) -> Topic:
         if name not in self.topics:
@@ -168,7 +207,8 @@ class ModelNode:
                 return name
         raise TopicRecreated("of that id")
 
-    def _store(self, message: Publish, batch: bytearray) -> int:
+    def _store(self, message: Publish, batch: bytearray, owner_epoch: int = 1) -> tuple[int, int]:
+        """Its offset if that is still known, and an offset behind which the log holds it."""
         self._named(message.topic)
         if self.refuse is not None:
             raise self.refuse
@@ -183,35 +223,34 @@ class ModelNode:
             if epoch < known_epoch:
                 raise ProducerFenced(producer, known_epoch)
             if sequence < following:
-                return offset if sequence == last else -1
+                return (offset, log.end) if sequence == last else (-1, offset)
             if sequence > following:
                 raise SequenceGap(producer, following, sequence)
         partition = Partition(TopicId(message.topic), PartitionIndex(message.partition))
         stamped = bytearray(batch)
-        stamp(stamped, partition=partition, base_offset=log.end, owner_epoch=1)
-        log.batches.append((log.end, log.end + count, bytes(stamped)))
-        log.producers[producer] = (epoch, sequence + count, sequence, log.end)
-        log.end += count
-        return log.end - count
+        stamp(stamped, partition=partition, base_offset=log.end, owner_epoch=owner_epoch)
+        log.append(bytes(stamped), count, producer, epoch, sequence)
+        return log.end - count, log.end
 
     def _subscribe(self, conn: int, message: Subscribe) -> Subscribed:
         self.subscribes.append(message)
         name = self._named(message.topic)
         log = self.logs[message.topic, message.partition]
-        starts = {"earliest": 0, "latest": log.end, "offset": message.value, "last": max(log.end - message.value, 0)}
+        commit = log.commit
+        starts = {"earliest": 0, "latest": commit, "offset": message.value, "last": max(commit - message.value, 0)}
         following = starts[message.start]
         if following > log.end:
             raise OffsetOutOfRange(name, message.partition, following, 0, log.end)
         self.feeds.setdefault(conn, {})[message.subscription] = Feed(log, following, message.credit)
-        return Subscribed(message.request, message.subscription, following, log.end)
+        return Subscribed(message.request, message.subscription, following, commit)
 
     def pushes(self, conn: int) -> list[Reply]:
         """What is due to the subscriptions of a connection, as far as credit goes."""
         due: list[Reply] = []
         for number, feed in self.feeds.get(conn, {}).items():
             for _, following, batch in feed.log.batches:
-                if following > feed.following and feed.credit > 0:
-                    due.append((Push(number, feed.log.end), batch))
+                if feed.following < following <= feed.log.commit and feed.credit > 0:
+                    due.append((Push(number, feed.log.commit), batch))
                     feed.following = following
                     feed.credit -= len(batch)
         return due

@@ -64,16 +64,11 @@ class Play:
             match effect:
                 case Dial():
                     self.dialed.append(effect.address)
-                    self.link = effect.link
-                    self._reader = FrameReader(FROM_CLIENT, FRAME_BYTES_MAX)
+                    self._dialed(effect)
                 case HangUp():
-                    self._gone()
+                    self._hung_up(effect)
                 case Write():
-                    assert effect.link == self.link
-                    for buffer in effect.buffers:
-                        for message, payload in self._reader.feed(buffer):
-                            self.towards_node.append((message, payload))
-                            self.written.append(message)
+                    self._written(effect)
                 case Done():
                     self.results[effect.call] = effect.result
                 case Fail():
@@ -90,6 +85,20 @@ class Play:
                     self.finished[effect.subscription] = effect.error
                 case Tell():
                     self.events.append(effect.event)
+
+    def _dialed(self, effect: Dial) -> None:
+        self.link = effect.link
+        self._reader = FrameReader(FROM_CLIENT, FRAME_BYTES_MAX)
+
+    def _hung_up(self, effect: HangUp) -> None:
+        self._gone()
+
+    def _written(self, effect: Write) -> None:
+        assert effect.link == self.link
+        for buffer in effect.buffers:
+            for message, payload in self._reader.feed(buffer):
+                self.towards_node.append((message, payload))
+                self.written.append(message)
 
     def call(self) -> int:
         self._call += 1

@@ -10,7 +10,6 @@ from rostra.client.core.options import Options, host_and_port
 from rostra.errors import (
     IncompatibleVersion,
     InvalidSetting,
-    Moved,
     NotSupported,
     PeerViolation,
     RostraError,
@@ -26,7 +25,6 @@ from rostra.wire.messages import (
     ListTopics,
     Ping,
     Pong,
-    Publish,
     TopicDescribed,
     TopicPage,
     TopicSettings,
@@ -214,23 +212,6 @@ def test_a_topic_that_somebody_else_made_is_an_error_even_at_the_second_attempt(
     play.node._create("t", TopicSettings(2))
     play.come_back()
     assert isinstance(play.errors[call], TopicExists)
-
-
-def test_a_partition_that_moved_is_asked_for_where_it_is() -> None:
-    play = Play(Options(("a:1", "b:2")))
-    play.node._create("t", TopicSettings())
-    play.connect()
-    call = play.call()
-    play.core.publish(play.now_us, call, "t", b"v")
-    play.run()
-    play.node_hears(1)
-    play.client_hears(1)
-    asked = play.written[-1]
-    assert isinstance(asked, Publish)
-    play.hear(Failed(asked.request, "Moved", Moved("c:3", 2).carried()))
-    play.come_back()
-    assert play.dialed[-1] == "c:3"
-    assert call in play.results
 
 
 @pytest.mark.requirement("CM-11")

@@ -221,7 +221,7 @@ def test_a_lingering_batch_waits_for_its_time_and_no_longer() -> None:
 @pytest.mark.requirement("CM-4")
 def test_a_full_window_holds_the_caller_back_until_a_quarter_is_free() -> None:
     play = connected()
-    state = producer(play, settings=ProducerSettings(window_bytes=65_536))
+    state = producer(play, settings=ProducerSettings(batch_bytes=65_536, window_bytes=65_536))
     sent = 0
     while not state.full:
         send(play, state, bytes(8000))
@@ -263,7 +263,7 @@ def test_many_values_make_full_batches_in_order() -> None:
 def test_values_of_very_different_sizes_still_fit_their_batches() -> None:
     play = connected()
     play.node.batch_bytes_max = 1 << 20
-    state = producer(play)
+    state = producer(play, settings=ProducerSettings(batch_bytes=65_536))
     values = [b"s"] * 3000 + [bytes(60_000)] * 40 + [b"e"] * 3000
     at = 0
     while at < len(values):

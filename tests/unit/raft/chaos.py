@@ -200,9 +200,9 @@ class Chaos:
         if member is None or self._damaged or not member.medium.stored or not member.group.complete:
             return
         self._damaged = True
-        member.damaged = True
         self.took_effect["damage"] += 1
         keep = self.random.randrange(len(member.medium.stored))
+        member.lost_to_damage = member.medium.stored[keep:]
         member.medium.stored = member.medium.stored[:keep]
         member.medium.damaged_at = member.medium.end
 

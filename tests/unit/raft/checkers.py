@@ -64,14 +64,15 @@ class Checkers:
 
     def _majority_has(self, member: Member, entry: Stored) -> None:
         voters = member.group.config.voters
-        # A copy that was damaged since may have had it when it said so.
-        having = [n for n in voters if self.rig.members[n].damaged or self._has_durable(n, entry)]
+        having = [n for n in voters if self._has_durable(n, entry)]
         if len(having) * 2 <= len(voters):
             self._fail(f"{entry.base} is committed by node {member.node}; on stable storage of {having} of {voters}")
 
     def _has_durable(self, node: int, entry: Stored) -> bool:
-        stored = self.rig.members[node].medium.stored
-        return any(one.durable and one.batch == entry.batch for one in stored)
+        member = self.rig.members[node]
+        # A copy that was damaged since had it when it said so, and a leader may count on what it heard before.
+        had = (one for one in (*member.medium.stored, *member.lost_to_damage) if one.durable)
+        return any(one.batch == entry.batch for one in had)
 
     # --- at the end ---
 

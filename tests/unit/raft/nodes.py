@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from heapq import heappop, heappush
 from random import Random
 from typing import Any, assert_never
-
-import msgspec
 
 from rostra.errors import RostraError
 from rostra.fabric.api import (
     Accepted,
+    Agreed,
     Append,
     Arrived,
     Blocked,
     Committed,
     Confirmed,
     Covered,
+    Described,
     Drop,
     Echo,
     Elsewhere,
@@ -27,7 +25,6 @@ from rostra.fabric.api import (
     HandedOver,
     Meet,
     Note,
-    Now,
     Open,
     Part,
     PartitionJoined,
@@ -56,16 +53,14 @@ from rostra.fabric.api import (
 )
 from rostra.fabric.raft.catalogue import Member
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.messages import Heartbeat
 from rostra.fabric.raft.roles import Role
 from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.cluster import ClusterState
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from tests.unit.raft.medium import Medium, Stored
-from tests.unit.raft.rig import Network
-
-MS = 1000
+from tests.unit.raft.stage import Stage
 
 
 def member(node: int) -> Member:
@@ -92,6 +87,8 @@ class Node:
         self.opened: dict[int, str] = {}
         self.closed: list[int] = []
         self.confirmed: list[int] = []
+        self.agreed: list[int] = []
+        self.described: dict[int, ClusterState] = {}
         self.serving: dict[Partition, Serving | Elsewhere] = {}
         self.blocked: dict[Partition, RostraError] = {}
         self.commit: dict[Partition, int] = {}
@@ -147,7 +144,7 @@ class Node:
         cluster = self.cluster
         match effect:
             case Send():
-                cluster.transmit(self, effect.peer, effect.message, b"".join(effect.payload))
+                cluster.send(self, effect)
             case Append():
                 self.media[effect.partition].append(effect.batch)
             case Sync():
@@ -178,6 +175,7 @@ class Node:
                     self.links[effect.peer] = effect.address
                 else:
                     peer = NodeId(int(effect.address.split(":")[1]))
+                    self.links[peer] = effect.address
                     cluster.later(1_000, self.guard(self.step, PeerMet(peer, effect.address)))
             case Part():
                 self.links.pop(effect.peer, None)
@@ -199,6 +197,10 @@ class Node:
                 self.topics = {name: spec for name, spec in self.topics.items() if spec.topic != effect.topic}
             case Confirmed():
                 self.confirmed.append(effect.token)
+            case Agreed():
+                self.agreed.append(effect.token)
+            case Described():
+                self.described[effect.token] = effect.state
             case Ready():
                 self.ready = True
             case HandedOver():
@@ -261,67 +263,36 @@ class Node:
         return [value for batch in batches if not batch.header.is_control for value in batch.values()]
 
 
-class Cluster:
+class Cluster(Stage):
     def __init__(self, founders: int = 3, *, seed: int = 0, settings: RaftSettings | None = None) -> None:
-        self.random = Random(seed)
-        self.seed = seed
+        super().__init__(seed)
         self.settings = settings or RaftSettings()
-        self.network = Network(self.random)
-        self.sent: Counter[str] = Counter()
-        self.us = 0
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = 0
         ids = tuple(range(1, founders + 1))
         self.nodes = {node: Node(self, node, ids) for node in ids}
         for node in self.nodes.values():
             node.start()
 
-    @property
-    def now(self) -> Now:
-        return Now(self.us, self.us)
-
     def __getitem__(self, node: int) -> Node:
         return self.nodes[node]
 
-    def add(self, node: int, through: int) -> Node:
-        added = self.nodes[node] = Node(self, node, (), (through,))
+    def add(self, node: int, *through: int) -> Node:
+        added = self.nodes[node] = Node(self, node, (), through)
         added.start()
         return added
 
-    def at(self, us: int, action: Callable[[], None]) -> None:
-        self._order += 1
-        heappush(self._events, (max(us, self.us), self._order, action))
+    def send(self, sender: Node, effect: Send) -> None:
+        peer = effect.peer
+        payload = b"".join(effect.payload)
 
-    def later(self, us: int, action: Callable[[], None]) -> None:
-        self.at(self.us + us, action)
+        def arrive(message: object) -> None:
+            node = self.nodes.get(peer)
+            if node is not None and node.alive:
+                given = PeerReceived(NodeId(sender.node), message, bytearray(payload) if payload else None)
+                node.step(given)
 
-    def run(self, ms: float) -> None:
-        until = self.us + int(ms * MS)
-        while self._events and self._events[0][0] <= until:
-            self.us, _, action = heappop(self._events)
-            action()
-        self.us = until
-
-    def run_until(self, holds: Callable[[], bool], ms: float = 20_000) -> None:
-        until = self.us + int(ms * MS)
-        while not holds():
-            assert self._events and self._events[0][0] <= until, f"seed {self.seed}: not within {ms} ms"
-            self.us, _, action = heappop(self._events)
-            action()
-
-    def transmit(self, sender: Node, receiver: NodeId, message: object, payload: bytes) -> None:
-        packed = msgspec.msgpack.encode(message)
-        self.sent[type(message).__name__] += 1
-        if isinstance(message, Heartbeat):
-            self.sent["Beat"] += len(message.beats)
-        for delay_us in self.network.delays(sender.node, receiver):
-            self.later(delay_us, lambda: self._arrive(sender.node, receiver, type(message), packed, payload))
-
-    def _arrive(self, sender: int, receiver: NodeId, kind: type, packed: bytes, payload: bytes) -> None:
-        node = self.nodes.get(receiver)
-        if node is not None and node.alive and (sender, receiver) not in self.network.blocked:
-            message: object = msgspec.msgpack.decode(packed, type=kind)
-            node.step(PeerReceived(NodeId(sender), message, bytearray(payload) if payload else None))
+        # As on a network: nobody keeps a link that was not asked for.
+        if peer in sender.links:
+            self.transmit(sender.node, peer, effect.message, arrive)
 
     # --- what tests say and ask ---
 

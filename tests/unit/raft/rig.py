@@ -6,23 +6,21 @@ role, term, commit offset and log.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from heapq import heappop, heappush
 from random import Random
 from typing import Any, Protocol, assert_never
-
-import msgspec
 
 from rostra.errors import RostraError
 from rostra.fabric.api import (
     Accepted,
+    Agreed,
     Append,
     Arrived,
     Blocked,
     Committed,
     Confirmed,
     Covered,
+    Described,
     Drop,
     Echo,
     Elsewhere,
@@ -30,7 +28,6 @@ from rostra.fabric.api import (
     HandedOver,
     Meet,
     Note,
-    Now,
     Open,
     Part,
     PartitionJoined,
@@ -59,50 +56,18 @@ from rostra.model.decode import Batch
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.safeguards import ALL_ON, Without
-from tests.unit.raft.medium import Medium
+from tests.unit.raft.medium import Medium, Stored
+from tests.unit.raft.stage import Stage
 
 SCRIPTED = RaftSettings(
     election_timeout_ms_min=10**7, election_timeout_ms_max=10**7 + 1, window_messages=1, read_bytes=1
 )
 """No election begins by itself, and a follower gets one batch at a time."""
 HERE = Partition(TopicId(7), PartitionIndex(0))
-MS = 1000
 
 
 class Observer(Protocol):
     def stepped(self, member: Member, effects: list[FabricEffect]) -> None: ...
-
-
-class Network:
-    """What may happen to a message. `blocked` holds ordered pairs (from, to)."""
-
-    def __init__(self, random: Random) -> None:
-        self.random = random
-        self.delay_us = (200, 2_000)
-        self.loss = 0.0
-        self.repeat = 0.0
-        self.blocked: set[tuple[int, int]] = set()
-        self.lost = 0
-        self.repeated = 0
-
-    def split(self, *sides: tuple[int, ...]) -> None:
-        """Only members of the same side hear each other."""
-        side_of = {node: number for number, side in enumerate(sides) for node in side}
-        self.blocked = {(a, b) for a in side_of for b in side_of if side_of[a] != side_of[b]}
-
-    def heal(self) -> None:
-        self.blocked = set()
-        self.loss = self.repeat = 0.0
-
-    def delays(self, sender: int, receiver: int) -> list[int]:
-        if (sender, receiver) in self.blocked or self.random.random() < self.loss:
-            self.lost += 1
-            return []
-        copies = 1
-        if self.random.random() < self.repeat:
-            self.repeated += 1
-            copies = 2
-        return [self.random.randint(*self.delay_us) for _ in range(copies)]
 
 
 class Member:
@@ -122,7 +87,7 @@ class Member:
         """The writes of the next step that has any fail."""
         self.writes_refused = 0
         self._journal_us = 0
-        self.damaged = False
+        self.lost_to_damage: list[Stored] = []
         self.drops = 0
         initial = (ConfigAt(0, 0, Config(tuple(NodeId(n) for n in voters))),) if voters else ()
         self._initial = Hard(configs=initial)
@@ -183,7 +148,7 @@ class Member:
             replies = tuple(r for beat in message.beats if (r := group.heard(now, sender, beat)) is not None)
             self.step()
             if replies:
-                self.rig.transmit(self, sender, HeartbeatReply(self.boot, replies), b"")
+                self.rig.send(self, sender, HeartbeatReply(self.boot, replies))
         elif isinstance(message, HeartbeatReply):
             for reply in message.beats:
                 group.answered(now, sender, reply)
@@ -215,7 +180,7 @@ class Member:
         for peer in self.rig.members.values():
             if peer is not self and (idle or peer.node in beats):
                 said = (beats[peer.node],) if peer.node in beats else ()
-                self.rig.transmit(self, peer.node, Heartbeat(self.boot, said), b"")
+                self.rig.send(self, peer.node, Heartbeat(self.boot, said))
 
     # --- effects ---
 
@@ -251,7 +216,7 @@ class Member:
         for effect in effects:
             match effect:
                 case Send():
-                    rig.transmit(self, effect.peer, effect.message, b"".join(effect.payload))
+                    rig.send(self, effect.peer, effect.message, b"".join(effect.payload))
                 case Append():
                     if self.disk_refuses:
                         refused = True
@@ -289,6 +254,8 @@ class Member:
                     SetTimer()
                     | Blocked()
                     | Confirmed()
+                    | Agreed()
+                    | Described()
                     | Covered()
                     | HandedOver()
                     | Meet()
@@ -337,7 +304,7 @@ class Member:
         return [value for batch in batches if not batch.header.is_control for value in batch.values()]
 
 
-class Rig:
+class Rig(Stage):
     def __init__(
         self,
         nodes: int = 3,
@@ -348,18 +315,11 @@ class Rig:
         voters: tuple[int, ...] | None = None,
         start: bool = True,
     ) -> None:
-        self.random = Random(seed)
-        self.seed = seed
+        super().__init__(seed)
         self.settings = settings or RaftSettings()
         self.without = without
-        self.network = Network(self.random)
         self.sync_us = (300, 3_000)
-        self.sent: Counter[str] = Counter()
-        """Messages by name; heartbeats of groups are counted apart from the pairs'."""
         self.promotes = True
-        self.us = 0
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = 0
         self._token = 0
         self.observers: list[Observer] = []
         ids = tuple(range(1, nodes + 1))
@@ -371,10 +331,6 @@ class Rig:
         for member in self.members.values():
             member.start()
 
-    @property
-    def now(self) -> Now:
-        return Now(self.us, self.us)
-
     def random_of(self, node: int) -> Random:
         return Random(self.random.getrandbits(64) ^ node)
 
@@ -382,43 +338,13 @@ class Rig:
         self._token += 2
         return self._token
 
-    # --- time ---
+    def send(self, sender: Member, receiver: NodeId, message: object, payload: bytes = b"") -> None:
+        def arrive(arrived: object) -> None:
+            member = self.members.get(receiver)
+            if member is not None and member.alive:
+                member.receive(sender.node, arrived, payload)
 
-    def at(self, us: int, action: Callable[[], None]) -> None:
-        self._order += 1
-        heappush(self._events, (max(us, self.us), self._order, action))
-
-    def later(self, us: int, action: Callable[[], None]) -> None:
-        self.at(self.us + us, action)
-
-    def run(self, ms: float) -> None:
-        until = self.us + int(ms * MS)
-        while self._events and self._events[0][0] <= until:
-            self.us, _, action = heappop(self._events)
-            action()
-        self.us = until
-
-    def run_until(self, holds: Callable[[], bool], ms: float = 10_000) -> None:
-        until = self.us + int(ms * MS)
-        while not holds():
-            assert self._events and self._events[0][0] <= until, f"seed {self.seed}: not within {ms} ms"
-            self.us, _, action = heappop(self._events)
-            action()
-
-    # --- the network ---
-
-    def transmit(self, sender: Member, receiver: NodeId, message: object, payload: bytes) -> None:
-        packed = msgspec.msgpack.encode(message)
-        self.sent[type(message).__name__] += 1
-        if isinstance(message, Heartbeat):
-            self.sent["Beat"] += len(message.beats)
-        for delay_us in self.network.delays(sender.node, receiver):
-            self.later(delay_us, lambda: self._arrive(sender.node, receiver, type(message), packed, payload))
-
-    def _arrive(self, sender: NodeId, receiver: NodeId, kind: type, packed: bytes, payload: bytes) -> None:
-        member = self.members.get(receiver)
-        if member is not None and member.alive and (sender, receiver) not in self.network.blocked:
-            member.receive(sender, msgspec.msgpack.decode(packed, type=kind), payload)
+        self.transmit(sender.node, receiver, message, arrive)
 
     # --- what tests say and ask ---
 

@@ -54,15 +54,15 @@ def ask(member: Member, candidate: int, term: int) -> bool:
     """Whether the member grants its vote."""
     granted: list[bool] = []
 
-    def hear(sender: Member, receiver: NodeId, message: object, payload: bytes) -> None:
+    def hear(sender: Member, receiver: NodeId, message: object, payload: bytes = b"") -> None:
         if isinstance(message, VoteReply) and sender is member:
             granted.append(message.granted)
 
-    original, member.rig.transmit = member.rig.transmit, hear  # type: ignore[method-assign]
+    original, member.rig.send = member.rig.send, hear  # type: ignore[method-assign]
     member.group.receive(member.rig.now, NodeId(candidate), VoteAsk(HERE, term, 100, term - 1, False))
     member.step()
     member.rig.run(20)
-    member.rig.transmit = original  # type: ignore[method-assign]
+    member.rig.send = original  # type: ignore[method-assign]
     return granted == [True]
 
 

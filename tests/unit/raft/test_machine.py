@@ -17,7 +17,7 @@ from rostra.fabric.api import (
     TopicSpec,
 )
 from rostra.fabric.raft.catalogue import META
-from rostra.fabric.raft.messages import Entries
+from rostra.fabric.raft.messages import Answered, Entries, MakeTopic
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.model.ids import Partition, TopicId
@@ -46,7 +46,7 @@ def test_a_node_alone_comes_back_with_all_it_acknowledged_and_a_higher_epoch() -
     before = cluster[1].serving[partition]
     cluster[1].crash()
     cluster[1].start()
-    cluster.run_until(lambda: cluster[1].leads(partition))
+    cluster.run_until(lambda: cluster[1].leads(partition) and cluster[1].ready)
     after = cluster[1].serving[partition]
     assert isinstance(before, Serving) and isinstance(after, Serving)
     assert after.owner and after.epoch > before.epoch
@@ -413,13 +413,18 @@ def test_nothing_acknowledged_is_lost_by_nodes_that_crash_and_part(seed: int) ->
                     if not node.alive:
                         node.start()
             case 3:
-                cluster.network.split((random.randint(1, 3),), tuple(cluster.nodes))
+                alone = random.randint(1, 3)
+                cluster.network.split((alone,), tuple(node for node in cluster.nodes if node != alone))
                 cluster.network.loss = 0.05
             case 4:
                 cluster.network.heal()
             case 5:
+                # Mostly the power comes back at once: else nobody is there for most of the time.
                 for node in cluster.alive:
                     node.crash()
+                for node in cluster.nodes.values():
+                    if random.random() < 0.8:
+                        node.start()
             case _:
                 pass
     cluster.network.heal()
@@ -436,3 +441,34 @@ def test_nothing_acknowledged_is_lost_by_nodes_that_crash_and_part(seed: int) ->
         stored = {one.base: one.batch for one in cluster[1].media[partition].stored}
         assert all(value in stored[base] for base, value in acknowledged[partition].items())
     assert sum(map(len, acknowledged.values())) > 20
+
+
+def test_who_asks_twice_because_the_answer_is_slow_is_not_told_that_its_own_topic_exists() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    cluster.run(300)
+    leader = cluster.leader(META)
+    assert leader is not None
+    asker = others(cluster, leader)[0].raft
+    cluster.topic("t", at=asker.node)
+    spec = leader.topics["t"]
+    leader.step(PeerReceived(asker.node, MakeTopic(asker.node, asker.boot, 2, spec, 1 << 20, 0), None))
+    assert cluster.sent["Answered"] == 0, "the catalogue itself is the answer"
+    another = TopicSpec(TopicId(5), "t", 1, b"")
+    leader.step(PeerReceived(asker.node, MakeTopic(asker.node, asker.boot, 4, another, 1 << 20, 0), None))
+    assert cluster.sent["Answered"] == 1
+
+
+def test_a_refusal_of_what_was_asked_before_a_restart_is_nobodys() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    leader = cluster.leader(META)
+    assert leader is not None
+    asker = others(cluster, leader)[0]
+    cluster.network.split((asker.node,), tuple(node.node for node in others(cluster, asker)))
+    asker.create("t", token=6)
+    old = Answered(6, "TopicExists", {"topic": "t"}, asker.raft.boot - 1)
+    asker.step(PeerReceived(leader.raft.node, old, None))
+    assert 6 not in asker.refused
+    cluster.network.heal()
+    cluster.run_until(lambda: asker.opened.get(6) == "t")

@@ -184,7 +184,6 @@ def test_a_damaged_copy_neither_votes_nor_acknowledges_until_it_is_refilled() ->
     rig.run(300)
     gone.crash()
     hurt.crash()
-    hurt.damaged = True
     hurt.medium.stored = hurt.medium.stored[:2]
     hurt.medium.damaged_at = hurt.medium.end
     leader.crash()

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import random
+from random import Random
 
-from rostra.broker.api import BrokerEffect, Stop
+from rostra.broker.api import Stop
 from rostra.errors import DiskFull
-from rostra.fabric.api import TimerFired
+from rostra.fabric.raft.catalogue import META
 from rostra.fabric.raft.machine import Raft
-from rostra.model.ids import NodeId, Partition
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.ids import NodeId
 from rostra.wire.messages import Failed, Published
-from tests.unit.broker.desk import Desk
-from tests.unit.broker.listlog import ListLog
-
-
-class RaftDesk(Desk):
-    """Timers of the fabric that are due go off by themselves."""
-
-    def __init__(self, logs: dict[Partition, ListLog] | None = None, hard: dict[str, bytes] | None = None) -> None:
-        super().__init__(fabric=Raft(NodeId(2), "here:1", random=random.Random(1)), logs=logs, hard=hard)
-
-    def settle(self) -> list[BrokerEffect]:
-        effects = super().settle()
-        while due := [name for name, at in self.timers.items() if name.startswith("raft/") and at <= self.now.mono_us]:
-            for name in due:
-                del self.timers[name]
-                effects += self.step(TimerFired(name))
-            effects += super().settle()
-        return effects
-
-    def again(self) -> RaftDesk:
-        for log in self.logs.values():
-            log.generation = 0
-        desk = RaftDesk(self.logs, self.hard)
-        desk.now = self.now
-        desk.start()
-        return desk
+from tests.unit.raft.desks import RaftDesk
 
 
 def started() -> RaftDesk:
@@ -88,6 +64,25 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room() -> None:
     desk.publish(1, topic, b"kept")
     desk.settle()
     assert len(desk.heard(1, Published)) == 1
+
+
+def test_topics_survive_a_restart_also_where_the_catalogue_was_trimmed() -> None:
+    desk = RaftDesk(Raft(NodeId(2), "here:1", random=Random(1), settings=RaftSettings(catalogue_bytes=1_000)))
+    desk.start()
+    desk.connect(1)
+    for number in range(12):
+        desk.make_topic(1, f"t{number}")
+        desk.after_ms(100)
+        desk.settle()
+    assert desk.logs[META].first > 0
+    again = desk.again()
+    assert all(again.broker.catalogue.named(f"t{number}") is not None for number in range(12))
+    again.connect(1)
+    topic = again.broker.catalogue.named("t3")
+    assert topic is not None
+    again.publish(1, topic.topic.topic, b"x")
+    again.settle()
+    assert len(again.heard(1, Published)) == 1
 
 
 def test_a_node_that_stops_has_nobody_to_wait_for() -> None:

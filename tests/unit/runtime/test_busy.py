@@ -44,7 +44,7 @@ def test_a_node_that_is_not_told_to_poll_sleeps() -> None:
 @pytest.mark.parametrize("busy_poll_ms", [0, 5])
 def test_a_blocking_socket_receives_waits_and_sees_the_end_alike_whether_it_polls_or_sleeps(busy_poll_ms: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        ours = BlockingSocket("127.0.0.1", server.getsockname()[1], 5.0, busy_poll_ms)
+        ours = BlockingSocket(1, socket.create_connection(server.getsockname()), busy_poll_ms)
         theirs, _ = server.accept()
         assert ours.read(1_000) == []
         theirs.sendall(encode(Ping(7)))

@@ -78,6 +78,25 @@ def test_payloads_of_any_size_pass_through_the_reused_buffer_unchanged(sizes: li
     assert got == as_received(frames)
 
 
+@pytest.mark.parametrize("step", [70_000, 300_000, 3_000_000])
+def test_large_payloads_bypass_the_buffer_and_arrive_whole_among_small_ones(step: int) -> None:
+    payloads = [bytes([number]) * size for number, size in enumerate((2_000_000, 5, 600_000, 900_000, 1, 700_000))]
+    sent = [(PUBLISH, payload) for payload in payloads]
+    stream = stream_of(sent)
+    link = reader()
+    received = [pair for at in range(0, len(stream), step) for pair in link.feed(stream[at : at + step])]
+    link.closed()
+    assert received == as_received(sent)
+
+
+def test_a_stream_that_ends_inside_a_large_payload_was_truncated() -> None:
+    link = reader()
+    assert link.feed(stream_of([(PUBLISH, bytes(1_000_000))])[:-1]) == []
+    with pytest.raises(PeerViolation) as violated:
+        link.closed()
+    assert violated.value.reason == Violation.TRUNCATED
+
+
 def test_each_payload_is_a_buffer_of_its_own() -> None:
     link = reader()
     ((_, first),) = link.feed(encode(PUBLISH, 4) + b"aaaa")

@@ -9,6 +9,7 @@ from msgspec import inspect
 
 from rostra.wire.frames import FRAME, FRAME_BYTES, Violation, encode
 from rostra.wire.messages import Message, Ping
+from rostra.wire.peers import PeerHello, PeerRefused, PeerWelcome
 from tests.unit.wire.streams import ALL_KINDS, CLIENT_KINDS, NODE_KINDS
 
 ANSWER_AT = 3
@@ -47,6 +48,12 @@ def test_the_frame_header_is_as_documented() -> None:
 def test_every_message_is_documented_with_its_fields_and_direction() -> None:
     rows = [[*row[:ANSWER_AT], *row[ANSWER_AT + 1 :]] for row in table("kind")]
     assert rows == [message_row(kind) for kind in sorted(ALL_KINDS, key=lambda kind: kind.kind)]
+
+
+def test_the_handshake_between_nodes_is_as_documented() -> None:
+    rows = [[row[0], row[1], row[3]] for row in table("peer kind")]
+    kinds: tuple[type[Message], ...] = (PeerHello, PeerWelcome, PeerRefused)
+    assert rows == [[str(kind.kind), kind.__name__, ", ".join(kind.__struct_fields__)] for kind in kinds]
 
 
 def test_every_request_is_documented_with_its_answer() -> None:

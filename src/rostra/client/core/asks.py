@@ -4,30 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rostra.client.core.backoff import Backoff
 from rostra.client.core.link import Link
+from rostra.client.core.links import Links
 from rostra.errors import NotSupported, RostraError, TimedOut
-from rostra.wire.messages import ClientMessage, Located, TopicCreated, TopicDescribed, TopicDropped, TopicPage
+from rostra.wire.messages import (
+    Agreed,
+    ClientMessage,
+    ClusterDescribed,
+    Located,
+    TopicCreated,
+    TopicDescribed,
+    TopicDropped,
+    TopicPage,
+)
 
-Answer = Located | TopicCreated | TopicDropped | TopicPage | TopicDescribed
+Answer = Located | TopicCreated | TopicDropped | TopicPage | TopicDescribed | ClusterDescribed | Agreed
 """The messages that answer an `Ask`."""
+
+PATIENCE_MS = 3_000
+"""A node that has not answered by then is asked no further if another one can be: it may be cut off from the others."""
 
 
 class Ask:
-    """One question, asked again on a new connection or after an error that a retry may mend.
+    """One question, asked again on another link or after an error that a retry may mend, if possible of another node.
 
     Where it needs a `feature` that the node lacks, it fails with `NotSupported` and is not sent.
     """
 
     __slots__ = (
         "answered",
-        "asked",
         "attempts",
         "build",
         "due_us",
         "error",
         "failed",
         "feature",
+        "link",
         "not_before_us",
+        "patient_until_us",
+        "request",
+        "turn",
         "what",
     )
 
@@ -39,6 +56,7 @@ class Ask:
         failed: Callable[[int, RostraError], None],
         due_us: int,
         feature: str = "",
+        turn: int = 0,
     ) -> None:
         self.what = what
         self.build = build
@@ -46,83 +64,110 @@ class Ask:
         self.failed = failed
         self.due_us = due_us
         self.feature = feature
+        self.turn = turn
+        """Which of several nodes is asked first."""
         self.attempts = 0
-        self.asked = False
+        self.link: Link | None = None
+        """Where it was sent and not answered yet."""
+        self.request = 0
         self.not_before_us = 0
+        self.patient_until_us = 0
         self.error: RostraError | None = None
 
 
 class Asks:
     """All that is asked, oldest first; they share one timeout, so the first is also the first to run out."""
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self._open: dict[int, Ask] = {}
-        self._last = 0
-        self._number_of: dict[int, int] = {}
+    def __init__(self, links: Links, backoff: Backoff) -> None:
+        self._links = links
+        self._backoff = backoff
+        self._open: dict[Ask, None] = {}
 
     def add(self, now_us: int, ask: Ask) -> None:
-        self._last += 1
-        self._open[self._last] = ask
-        self._send(now_us, self._last, ask)
+        self._open[ask] = None
+        self._send(now_us, ask)
 
-    def _send(self, now_us: int, number: int, ask: Ask) -> None:
-        if self.link.up and not ask.asked and ask.not_before_us <= now_us:
-            if ask.feature and ask.feature not in self.link.features:
-                del self._open[number]
-                ask.failed(now_us, NotSupported(ask.feature))
-                return
-            ask.asked = True
-            ask.attempts += 1
-            self._number_of[self.link.ask(ask, ask.build)] = number
+    def _send(self, now_us: int, ask: Ask) -> None:
+        if ask.link is not None or ask.not_before_us > now_us:
+            return
+        link = self._links.any(ask.turn + ask.attempts)
+        if link is None:
+            return
+        if ask.feature and ask.feature not in link.features:
+            del self._open[ask]
+            ask.failed(now_us, NotSupported(ask.feature))
+            return
+        ask.link = link
+        ask.attempts += 1
+        ask.patient_until_us = now_us + PATIENCE_MS * 1000
+        ask.request = link.ask(ask, ask.build)
 
-    def answered(self, now_us: int, request: int, ask: Ask, message: Answer) -> None:
-        del self._open[self._number_of.pop(request)]
+    def answered(self, now_us: int, ask: Ask, message: Answer) -> None:
+        del self._open[ask]
         ask.answered(now_us, message)
 
-    def refused(self, now_us: int, request: int, ask: Ask, error: RostraError) -> None:
-        number = self._number_of.pop(request)
+    def refused(self, now_us: int, ask: Ask, error: RostraError) -> None:
         if error.retryable:
             ask.error = error
-            ask.asked = False
-            ask.not_before_us = now_us + self.link.pause_us(ask.attempts)
+            ask.link = None
+            ask.not_before_us = now_us + self._backoff.pause_us(ask.attempts)
+            self._links.widen(now_us)
         else:
-            del self._open[number]
+            del self._open[ask]
             ask.failed(now_us, error)
 
-    def connected(self, now_us: int) -> None:
-        for number, ask in list(self._open.items()):
-            self._send(now_us, number, ask)
+    def link_up(self, now_us: int) -> None:
+        for ask in list(self._open):
+            self._send(now_us, ask)
 
-    def disconnected(self) -> None:
-        self._number_of.clear()
-        for ask in self._open.values():
-            ask.asked = False
+    def link_gone(self, now_us: int, link: Link) -> None:
+        for ask in list(self._open):
+            if ask.link is link:
+                ask.link = None
+                self._send(now_us, ask)
 
-    def fail_all(self, now_us: int, error: RostraError) -> None:
-        asks, self._open = list(self._open.values()), {}
-        self._number_of.clear()
-        for ask in asks:
+    def fail_all(self, now_us: int, error: RostraError, link: Link | None = None) -> None:
+        """Those asked over this link, by default all."""
+        for ask in [ask for ask in self._open if link is None or ask.link is link]:
+            del self._open[ask]
             ask.failed(now_us, error)
+
+    # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
         if not self._open:
             return None
-        due = next(iter(self._open.values())).due_us
-        for ask in self._open.values():
-            if self.link.up and not ask.asked:
-                due = min(due, ask.not_before_us)
+        due = next(iter(self._open)).due_us
+        impatient = len(self._links.addresses) > 1
+        standing = self._links.any() is not None
+        for ask in self._open:
+            if ask.link is None:
+                if standing:
+                    due = min(due, ask.not_before_us)
+            elif impatient:
+                due = min(due, ask.patient_until_us)
         return due
 
     def tick(self, now_us: int, timeout_ms: int) -> None:
-        for number, ask in list(self._open.items()):
+        for ask in list(self._open):
             if ask.due_us <= now_us:
-                del self._open[number]
-                # An answer that comes later finds nobody.
-                late = [request for request, waiter in self.link.awaiting.items() if waiter is ask]
-                for request in late:
-                    del self.link.awaiting[request]
-                    self._number_of.pop(request, None)
+                del self._open[ask]
+                self._disown(ask)
                 ask.failed(now_us, ask.error or TimedOut(ask.what, timeout_ms))
-            else:
-                self._send(now_us, number, ask)
+                continue
+            if ask.link is not None and ask.patient_until_us <= now_us and len(self._links.addresses) > 1:
+                self._look_further(now_us, ask)
+            self._send(now_us, ask)
+
+    def _look_further(self, now_us: int, ask: Ask) -> None:
+        if self._links.any(ask.turn + ask.attempts) is ask.link:
+            self._links.widen(now_us)
+            ask.patient_until_us = now_us + PATIENCE_MS * 1000
+        else:
+            self._disown(ask)
+
+    def _disown(self, ask: Ask) -> None:
+        """An answer that comes later finds nobody."""
+        if ask.link is not None:
+            ask.link.awaiting.pop(ask.request, None)
+            ask.link = None

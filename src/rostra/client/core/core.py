@@ -9,30 +9,24 @@ from __future__ import annotations
 from random import Random
 from typing import assert_never
 
+from rostra.client.core.administration import Administration
 from rostra.client.core.asks import Ask, Asks
+from rostra.client.core.backoff import Backoff
 from rostra.client.core.directory import Directory
-from rostra.client.core.effects import (
-    CallNumber,
-    ClientEffect,
-    Done,
-    Fail,
-    LinkNumber,
-    SubscriptionNumber,
-    Tell,
-)
+from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, LinkNumber, Tell
 from rostra.client.core.events import Connected, Disconnected, Reconnected
 from rostra.client.core.lane import Outgoing
 from rostra.client.core.link import Link, State
-from rostra.client.core.options import Options, ProducerSettings, Start, start_on_the_wire
+from rostra.client.core.links import ADDRESSES_MAX, Links
+from rostra.client.core.options import Options, ProducerSettings, Start
 from rostra.client.core.producers import Producers
 from rostra.client.core.producing import Producing
-from rostra.client.core.subscribing import Feed, FeedState, Leaving, Subscribing
+from rostra.client.core.subscribing import Feed, Leaving, Subscribing
+from rostra.client.core.subscriptions import Subscriptions
 from rostra.client.core.topics import Topics
 from rostra.errors import (
     ClientClosed,
     IncompatibleVersion,
-    InvalidSetting,
-    Moved,
     PeerViolation,
     RostraError,
     TopicError,
@@ -40,9 +34,10 @@ from rostra.errors import (
     from_wire,
 )
 from rostra.model.encode import Headers
-from rostra.model.ids import check_topic_name
 from rostra.wire.frames import Violation
 from rostra.wire.messages import (
+    Agreed,
+    ClusterDescribed,
     Ended,
     Failed,
     Goodbye,
@@ -71,24 +66,29 @@ class Core:
         self.random = random
         self.closed = False
         self._out: list[ClientEffect] = []
-        self.link = Link(options, random, self._out)
-        self._asks = Asks(self.link)
-        self._call_timeout_us = options.call_timeout_ms * 1000
-        self._directory = Directory(self.link, self._asks, create=options.auto_create, timeout_us=self._call_timeout_us)
-        self._producers = Producers(options, self.link, self._directory, random, self._out)
+        backoff = Backoff(options, random)
+        self.links = Links(options, backoff, self._out)
+        timeout_us = options.call_timeout_ms * 1000
+        self._asks = Asks(self.links, backoff)
+        self._directory = Directory(self.links, self._asks, backoff, create=options.auto_create, timeout_us=timeout_us)
+        self._producers = Producers(options, backoff, self._directory, random, self._out)
         self._producers.set_wall_offset(wall_offset_us)
-        self._topics = Topics(self._asks, self._out, self._call_timeout_us)
-        self._subscriptions: dict[SubscriptionNumber, Subscribing] = {}
-        self._feeds: dict[int, Feed] = {}
-        self._last_number = 0
+        self._topics = Topics(self._asks, self._out, timeout_us)
+        self._administration = Administration(self._asks, self._out, timeout_us)
+        self._subscriptions = Subscriptions(self._directory, timeout_us, self._out)
         self._starting: CallNumber = 0
         self._start_due_us = 0
-        self._welcome: Welcome | None = None
+        self._met: dict[str, None] = {}
 
     @property
     def idle(self) -> bool:
         """Whether there are no effects to take."""
         return not self._out
+
+    @property
+    def link(self) -> Link:
+        """One that stands, or the one dialed last."""
+        return self.links.any() or self.links.latest
 
     def take(self) -> list[ClientEffect]:
         """The effects since the last time, to be carried out in order."""
@@ -96,64 +96,65 @@ class Core:
         self._out.clear()
         return effects
 
-    # --- the connection ------------------------------------------------------------------------------
+    # --- connections ---------------------------------------------------------------------------------
 
     def start(self, now_us: int, call: CallNumber) -> None:
         """Connect; done when a node has welcomed us, failed when none did in time."""
         self._starting = call
         self._start_due_us = now_us + self.options.connect_timeout_ms * 1000
-        self.link.dial(now_us)
+        self.links.seek(now_us)
 
     def opened(self, now_us: int, link: LinkNumber) -> None:
-        if link == self.link.number and self.link.state is State.DIALING:
-            self.link.greet(now_us)
+        here = self.links.by_number.get(link)
+        if here is not None and here.state is State.DIALING:
+            here.greet(self.options.name)
 
     def lost(self, now_us: int, link: LinkNumber, reason: str) -> None:
         """The connection ended, or could not be opened."""
-        if link == self.link.number and self.link.state in (State.DIALING, State.GREETING, State.UP):
-            self._disconnected(now_us, reason, hang_up=False)
+        here = self.links.by_number.get(link)
+        if here is not None:
+            self._disconnected(now_us, here, reason, hang_up=False)
 
     def congested(self, link: LinkNumber) -> None:
         """The driver's send buffer is over its mark: whoever waits for no acknowledgement must wait for this."""
-        if link == self.link.number:
-            self.link.congested = True
+        here = self.links.by_number.get(link)
+        if here is not None:
+            here.congested = True
 
     def drained(self, link: LinkNumber) -> None:
-        if link == self.link.number:
-            self.link.congested = False
+        here = self.links.by_number.get(link)
+        if here is not None:
+            here.congested = False
             self._producers.drained()
 
-    def _connected(self, now_us: int, welcome: Welcome) -> None:
-        link = self.link
-        attempts = link.failures
-        link.welcomed(now_us, welcome)
-        if self._welcome is None:
-            event: Connected | Reconnected = Connected(link.address, welcome.cluster, welcome.node, welcome.fabric)
+    def _connected(self, now_us: int, link: Link, welcome: Welcome) -> None:
+        links = self.links
+        attempts, alone = links.attempts, links.any() is None
+        links.welcomed(now_us, link, welcome)
+        if (self._met and alone) or link.address in self._met:
+            event: Connected | Reconnected = Reconnected(link.address, welcome.cluster, welcome.node, max(attempts, 1))
         else:
-            event = Reconnected(link.address, welcome.cluster, welcome.node, attempts)
+            event = Connected(link.address, welcome.cluster, welcome.node, welcome.fabric)
         self._out.append(Tell(event))
-        self._welcome = welcome
+        self._met[link.address] = None
+        if len(self._met) > ADDRESSES_MAX:
+            del self._met[next(iter(self._met))]
         if self._starting:
             self._out.append(Done(self._starting, None))
             self._starting = 0
-        self._asks.connected(now_us)
-        self._producers.connected(now_us)
-        for subscribing in self._subscriptions.values():
-            subscribing.connected()
+        self._asks.link_up(now_us)
+        self._directory.link_up(now_us, link)
 
-    def _disconnected(self, now_us: int, reason: str, *, hang_up: bool) -> None:
-        link = self.link
+    def _disconnected(self, now_us: int, link: Link, reason: str, *, hang_up: bool) -> None:
         if link.up:
             self._out.append(Tell(Disconnected(link.address, reason)))
         leaving = [waiter for waiter in link.awaiting.values() if isinstance(waiter, Leaving)]
-        link.broken(now_us, reason, hang_up=hang_up)
-        self._asks.disconnected()
-        self._producers.disconnected()
-        for subscribing in self._subscriptions.values():
-            subscribing.disconnected()
+        self.links.broken(now_us, link, reason, hang_up=hang_up)
+        self._directory.link_gone(now_us, link)
+        self._asks.link_gone(now_us, link)
         for waiter in leaving:
             # A subscription does not outlive its connection.
-            self._left(waiter)
+            self._subscriptions.left(waiter)
 
     def close(self, now_us: int) -> None:
         """End everything; what is not acknowledged by now fails."""
@@ -161,48 +162,44 @@ class Core:
             return
         self.closed = True
         error = ClientClosed()
-        if self.link.up:
-            self.link.write(Goodbye("client closes"))
-        leaving = [waiter for waiter in self.link.awaiting.values() if isinstance(waiter, Leaving)]
-        self.link.stop()
-        for waiter in leaving:
-            self._left(waiter)
+        waiting = [waiter for link in self.links.by_number.values() for waiter in link.awaiting.values()]
+        self.links.stop()
+        for waiter in waiting:
+            if isinstance(waiter, Leaving):
+                self._subscriptions.left(waiter)
         if self._starting:
             self._out.append(Fail(self._starting, error))
             self._starting = 0
         self._asks.fail_all(now_us, error)
         self._producers.end_all(error)
-        for subscribing in list(self._subscriptions.values()):
-            subscribing.end(error)
-        self._subscriptions.clear()
-        self._feeds.clear()
+        self._subscriptions.end_all(error)
 
     # --- messages ------------------------------------------------------------------------------------
 
     def received(self, now_us: int, link: LinkNumber, message: NodeMessage, payload: bytearray | None) -> None:
-        here = self.link
-        if link != here.number or not (here.up or here.state is State.GREETING):
+        here = self.links.by_number.get(link)
+        if here is None:
             return
         here.heard()
         try:
             if here.up:
-                self._received(now_us, message, payload)
-            else:
-                self._greeted(now_us, message)
+                self._received(now_us, here, message, payload)
+            elif here.state is State.GREETING:
+                self._greeted(now_us, here, message)
         except PeerViolation as violation:
-            self._disconnected(now_us, str(violation), hang_up=True)
+            self._disconnected(now_us, here, str(violation), hang_up=True)
 
-    def _greeted(self, now_us: int, message: NodeMessage) -> None:
+    def _greeted(self, now_us: int, link: Link, message: NodeMessage) -> None:
         match message:
             case Welcome():
-                self._connected(now_us, message)
+                self._connected(now_us, link, message)
             case Failed():
                 error = from_wire(message.code, message.carried)
-                self._disconnected(now_us, str(error), hang_up=True)
+                self._disconnected(now_us, link, str(error), hang_up=True)
                 if isinstance(error, IncompatibleVersion) and self._starting:
                     self._give_up_start(now_us, error)
             case Goodbye():
-                self._disconnected(now_us, message.reason, hang_up=True)
+                self._disconnected(now_us, link, message.reason, hang_up=True)
             case (
                 Ping()
                 | Pong()
@@ -216,58 +213,63 @@ class Core:
                 | Push()
                 | Unsubscribed()
                 | Ended()
+                | ClusterDescribed()
+                | Agreed()
             ):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} before Welcome")
             case _:
                 assert_never(message)
 
-    def _received(self, now_us: int, message: NodeMessage, payload: bytearray | None) -> None:
+    def _received(self, now_us: int, link: Link, message: NodeMessage, payload: bytearray | None) -> None:
         match message:
             case Push():
-                feed = self._feeds.get(message.subscription)
-                if feed is not None and payload is not None:
-                    feed.pushed(message, payload)
+                self._subscriptions.pushed(link, message, payload)
             case Published():
-                waiter = self.link.awaiting.pop(message.request, None)
+                waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Outgoing):
                     waiter.lane.published(now_us, waiter, message.offset)
             case Pong():
                 pass
             case Ping():
-                self.link.write(Pong(message.request))
+                link.write(Pong(message.request))
             case Failed():
-                self._failed(now_us, message)
+                self._failed(now_us, link, message)
             case Subscribed():
-                waiter = self.link.awaiting.pop(message.request, None)
-                if isinstance(waiter, Feed) and waiter.state is FeedState.ASKED:
-                    waiter.subscribed(message)
-                    waiter.subscribing.stands()
+                waiter = link.awaiting.pop(message.request, None)
+                if isinstance(waiter, Feed):
+                    self._subscriptions.subscribed(waiter, message)
             case Unsubscribed():
-                waiter = self.link.awaiting.pop(message.request, None)
+                waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Leaving):
-                    self._left(waiter)
+                    self._subscriptions.left(waiter)
             case Ended():
-                feed = self._feeds.get(message.subscription)
-                if feed is not None:
-                    feed.refused(now_us, from_wire(message.code, message.carried))
-            case Located() | TopicCreated() | TopicDropped() | TopicPage() | TopicDescribed():
-                waiter = self.link.awaiting.pop(message.request, None)
+                self._subscriptions.ended(now_us, link, message)
+            case (
+                Located()
+                | TopicCreated()
+                | TopicDropped()
+                | TopicPage()
+                | TopicDescribed()
+                | ClusterDescribed()
+                | Agreed()
+            ):
+                waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Ask):
-                    self._asks.answered(now_us, message.request, waiter, message)
+                    self._asks.answered(now_us, waiter, message)
             case Goodbye():
-                self._disconnected(now_us, message.reason, hang_up=True)
+                self._disconnected(now_us, link, message.reason, hang_up=True)
             case Welcome():
                 raise PeerViolation(Violation.OUT_OF_ORDER, "a second Welcome")
             case _:
                 assert_never(message)
 
-    def _failed(self, now_us: int, message: Failed) -> None:
+    def _failed(self, now_us: int, link: Link, message: Failed) -> None:
         error = from_wire(message.code, message.carried)
         if isinstance(error, PeerViolation):
             # The node does not say which request it was and hangs up next: asking again would only repeat it.
-            self._asks.fail_all(now_us, error)
+            self._asks.fail_all(now_us, error, link)
             return
-        waiter = self.link.awaiting.pop(message.request, None)
+        waiter = link.awaiting.pop(message.request, None)
         match waiter:
             case Outgoing():
                 producing = waiter.lane.producing
@@ -278,24 +280,16 @@ class Core:
             case Feed():
                 waiter.refused(now_us, error)
             case Ask():
-                self._asks.refused(now_us, message.request, waiter, error)
+                self._asks.refused(now_us, waiter, error)
             case Leaving():
-                self._left(waiter)
+                self._subscriptions.left(waiter)
             case None:
-                for request, lane, epoch in self.link.unanswered:
+                for request, lane, epoch in link.unanswered:
                     if request == message.request:
-                        lane.refused_unanswered(epoch, error)
+                        lane.refused_unanswered(now_us, epoch, error)
                         break
             case _:
                 assert_never(waiter)
-        if isinstance(error, Moved) and error.address not in ("", self.link.address):
-            self.link.prefer(error.address)
-            self._disconnected(now_us, str(error), hang_up=True)
-
-    def _left(self, leaving: Leaving) -> None:
-        leaving.open -= 1
-        if leaving.open == 0 and leaving.call:
-            self._out.append(Done(leaving.call, None))
 
     # --- topics --------------------------------------------------------------------------------------
 
@@ -318,6 +312,21 @@ class Core:
         """Done with all topics by name, however many pages that takes."""
         self._check_open()
         self._topics.list(now_us, call)
+
+    # --- the cluster ---------------------------------------------------------------------------------
+
+    def describe_cluster(self, now_us: int, call: CallNumber) -> None:
+        """Done with a `ClusterState`."""
+        self._check_open()
+        self._administration.describe(now_us, call)
+
+    def remove_member(self, now_us: int, call: CallNumber, node: int) -> None:
+        self._check_open()
+        self._administration.remove_member(now_us, call, node)
+
+    def transfer_partition(self, now_us: int, call: CallNumber, name: str, partition: int, node: int) -> None:
+        self._check_open()
+        self._administration.transfer_partition(now_us, call, name, partition, node)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -380,73 +389,41 @@ class Core:
     ) -> Subscribing:
         """Done when every partition has told where delivery begins."""
         self._check_open()
-        check_topic_name(name)
-        if credit_bytes < 1:
-            raise InvalidSetting("credit_bytes", "it must be above zero")
-        self._last_number += 1
-        wired = start_on_the_wire(start)
-        subscribing = Subscribing(self._last_number, name, wired, partition, credit_bytes, self.link, call)
-        self._subscriptions[subscribing.number] = subscribing
-
-        def found(now_us: int, located: Located) -> None:
-            if subscribing.ended:
-                return
-            partitions = located.topic.settings.partitions
-            subscribing.located(located.topic.topic, partitions, self._last_number + 1)
-            self._last_number += partitions
-            self._feeds.update((feed.number, feed) for feed in subscribing.feeds.values())
-
-        def failed(now_us: int, error: RostraError) -> None:
-            subscribing.end(error)
-
-        self._directory.find(now_us, name, found, failed)
-        return subscribing
+        return self._subscriptions.open(now_us, call, name, start, partition, credit_bytes)
 
     def unsubscribe(self, now_us: int, call: CallNumber, subscribing: Subscribing) -> None:
-        """Done when the node will deliver nothing more."""
-        self._forget_subscription(subscribing)
-        if subscribing.ended:
-            self._out.append(Done(call, None))
-        else:
-            subscribing.leave(call)
+        """Done when no node will deliver anything more."""
+        self._subscriptions.close(call, subscribing)
 
     def taken(self, subscribing: Subscribing, partition: int, size: int) -> None:
         """The application took a batch of so many bytes: there is room for others."""
         subscribing.taken(partition, size)
-
-    def _forget_subscription(self, subscribing: Subscribing) -> None:
-        self._subscriptions.pop(subscribing.number, None)
-        for feed in subscribing.feeds.values():
-            self._feeds.pop(feed.number, None)
 
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
         """When `tick` is due at the latest."""
         due = [
-            self.link.deadline_us(),
+            self.links.deadline_us(),
             self._asks.deadline_us(),
+            self._directory.deadline_us(),
             self._producers.deadline_us(),
+            self._subscriptions.deadline_us(),
             self._start_due_us if self._starting else None,
-            *[subscribing.deadline_us() for subscribing in self._subscriptions.values()],
         ]
         return min([moment for moment in due if moment is not None], default=None)
 
     def tick(self, now_us: int) -> None:
         if self._starting and self._start_due_us <= now_us:
             addresses = ", ".join(self.options.addresses)
-            self._give_up_start(now_us, Unreachable(addresses, self.link.last_reason))
+            self._give_up_start(now_us, Unreachable(addresses, self.links.last_reason))
             return
-        reason = self.link.tick(now_us)
-        if reason is not None:
-            self._disconnected(now_us, reason, hang_up=True)
+        for link, reason in self.links.tick(now_us):
+            self._disconnected(now_us, link, reason, hang_up=True)
         self._asks.tick(now_us, self.options.call_timeout_ms)
+        self._directory.tick(now_us)
         self._producers.tick(now_us)
-        for subscribing in list(self._subscriptions.values()):
-            if subscribing.ended:
-                self._forget_subscription(subscribing)
-            else:
-                subscribing.tick(now_us)
+        self._subscriptions.tick(now_us)
 
     def _give_up_start(self, now_us: int, error: RostraError) -> None:
         call, self._starting = self._starting, 0

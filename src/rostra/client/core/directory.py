@@ -1,4 +1,4 @@
-"""Looking up which topic a name means and where its partitions are served."""
+"""Looking up which topic a name means and where its partitions are served, again and again as they move."""
 
 from __future__ import annotations
 
@@ -6,48 +6,223 @@ from collections.abc import Callable
 from functools import partial
 
 from rostra.client.core.asks import Answer, Ask, Asks
+from rostra.client.core.backoff import Backoff
 from rostra.client.core.link import Link
-from rostra.errors import PeerViolation, RostraError
+from rostra.client.core.links import Links
+from rostra.client.core.place import Place
+from rostra.errors import Moved, PeerViolation, RostraError, TopicRecreated
 from rostra.wire.frames import Violation
-from rostra.wire.messages import Locate, Located
+from rostra.wire.messages import Locate, Located, PartitionPlace, Topic
 
-OnPlace = Callable[[int, Located], None]
+OnPlaces = Callable[[int, Topic, list[Place]], None]
 OnError = Callable[[int, RostraError], None]
+
+HOPS_MAX = 3
+"""Nodes that may send a follower on without a pause: two that name each other must not make it spin."""
 
 
 class Directory:
-    """A name is asked for once however many wait for it. Producers and subscriptions keep what they were told; whoever
-    comes anew asks anew, for the topic may have been created again meanwhile.
+    """A name is asked for once however many wait for it. Whoever comes anew asks anew, for the topic may have been
+    created again meanwhile; what is learned about a partition serves all who use it.
+
+    A place is *lost* when its link is gone or its node says that it does not serve it. It is then asked for at any
+    node, after a pause that grows, until one names an owner that answers.
     """
 
-    def __init__(self, link: Link, asks: Asks, *, create: bool, timeout_us: int) -> None:
-        self._link = link
+    def __init__(self, links: Links, asks: Asks, backoff: Backoff, *, create: bool, timeout_us: int) -> None:
+        self._links = links
         self._asks = asks
+        self._backoff = backoff
         self._create = create
         self._timeout_us = timeout_us
-        self._waiting: dict[str, list[tuple[OnPlace, OnError]]] = {}
+        self._waiting: dict[str, list[tuple[OnPlaces, OnError]]] = {}
+        self._places: dict[tuple[int, int], Place] = {}
+        self._lost: dict[Place, None] = {}
+        self._relocating: dict[str, None] = {}
 
-    def find(self, now_us: int, name: str, found: OnPlace, failed: OnError) -> None:
+    # --- whoever comes anew --------------------------------------------------------------------------
+
+    def find(self, now_us: int, name: str, found: OnPlaces, failed: OnError) -> None:
         waiting = self._waiting.setdefault(name, [])
         waiting.append((found, failed))
         if len(waiting) == 1:
-            ask = Ask(
-                f"locate {name}",
-                partial(Locate, name=name, create=self._create),
-                partial(self._found, name),
-                partial(self._failed, name),
-                now_us + self._timeout_us,
-            )
-            self._asks.add(now_us, ask)
+            self._locate(now_us, name, self._found, self._failed, create=self._create, turn=0)
 
-    def _found(self, name: str, now_us: int, message: Answer) -> None:
-        if not isinstance(message, Located):
-            raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to Locate")
-        for place in message.places:
-            self._link.learn(place.address)
+    def _locate(
+        self,
+        now_us: int,
+        name: str,
+        found: Callable[[str, int, Link, Located], None],
+        failed: Callable[[str, int, RostraError], None],
+        *,
+        create: bool,
+        turn: int,
+    ) -> None:
+        def answered(now_us: int, message: Answer) -> None:
+            if not isinstance(message, Located):
+                raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to Locate")
+            assert ask.link is not None
+            for place in message.places:
+                self._links.learn(place.address)
+            found(name, now_us, ask.link, message)
+
+        build = partial(Locate, name=name, create=create)
+        ask = Ask(f"locate {name}", build, answered, partial(failed, name), now_us + self._timeout_us, turn=turn)
+        self._asks.add(now_us, ask)
+
+    def _found(self, name: str, now_us: int, link: Link, message: Located) -> None:
+        topic = message.topic
+        places = [self._place(topic, partition, link) for partition in range(topic.settings.partitions)]
+        self._learn(now_us, link, message)
         for found, _ in self._waiting.pop(name, ()):
-            found(now_us, message)
+            found(now_us, topic, places)
+        for place in places:
+            if not place.followers:
+                self.forsaken(place)
 
     def _failed(self, name: str, now_us: int, error: RostraError) -> None:
         for _, failed in self._waiting.pop(name, ()):
             failed(now_us, error)
+
+    def _place(self, topic: Topic, partition: int, link: Link) -> Place:
+        place = self._places.get((topic.topic, partition))
+        if place is None:
+            place = self._places[topic.topic, partition] = Place(self, topic.name, topic.topic, partition, link)
+            self._lost[place] = None
+        return place
+
+    def forsaken(self, place: Place) -> None:
+        """Nobody uses it any more."""
+        self._places.pop((place.topic, place.partition), None)
+        self._lost.pop(place, None)
+        place.link.places.pop(place, None)
+
+    # --- what nodes tell -----------------------------------------------------------------------------
+
+    def _learn(self, now_us: int, link: Link, message: Located) -> None:
+        for told in message.places:
+            place = self._places.get((message.topic.topic, told.partition))
+            if place is None:
+                continue
+            # What is in its pause stays there, unless this is news: the answer may be on another partition's account.
+            if told.epoch > place.epoch or (place.lost and place.retry_at_us <= now_us):
+                self._told(now_us, place, told, link)
+
+    def _told(self, now_us: int, place: Place, told: PartitionPlace, link: Link) -> None:
+        """An empty address is the node that answers. For what is lost, even old news are better than none."""
+        there = None
+        if told.known:
+            there = self._links.to(now_us, told.address) if told.address else link
+        if there is not None:
+            place.epoch = max(place.epoch, told.epoch)
+            self._point(now_us, place, there)
+        elif place.lost:
+            # Nobody is known, or it is the one that just failed: perhaps another node has newer news.
+            self._wait(now_us, place)
+            place.retry_at_us = max(place.retry_at_us, self._links.well_at_us(told.address))
+            self._links.widen(now_us)
+
+    def moved(self, now_us: int, place: Place, error: Moved) -> None:
+        place.error = error
+        place.hops += 1
+        known = error.epoch > place.epoch
+        place.epoch = max(place.epoch, error.epoch)
+        there = None
+        if error.address != place.link.address and (known or place.hops <= HOPS_MAX):
+            there = self._links.to(now_us, error.address)
+        if there is None or there is place.link:
+            self._lose(now_us, place)
+        else:
+            self._point(now_us, place, there)
+
+    def refused(self, now_us: int, place: Place, error: RostraError) -> None:
+        place.error = error
+        self._lose(now_us, place)
+
+    # --- places --------------------------------------------------------------------------------------
+
+    def _point(self, now_us: int, place: Place, link: Link) -> None:
+        self._lost.pop(place, None)
+        place.lost = False
+        place.link.places.pop(place, None)
+        place.link = link
+        link.places[place] = None
+        for follower in list(place.followers):
+            if follower.link is not link:
+                follower.move(link)
+            if link.up:
+                follower.flow(now_us)
+
+    def _lose(self, now_us: int, place: Place) -> None:
+        """It is to be asked for again; followers that are served go on until it is found elsewhere."""
+        if not place.lost:
+            place.lost = True
+            self._lost[place] = None
+            self._wait(now_us, place)
+
+    def _wait(self, now_us: int, place: Place) -> None:
+        place.hops = 0
+        place.retry_at_us = now_us + self._backoff.pause_us(place.failures)
+        place.failures += 1
+
+    # --- links ---------------------------------------------------------------------------------------
+
+    def link_up(self, now_us: int, link: Link) -> None:
+        for place in list(link.places):
+            for follower in list(place.followers):
+                follower.flow(now_us)
+        for place in list(self._lost):
+            if not place.link.up and place.link.node == link.node != 0:
+                # The node it was lost with is back: most likely it still serves it.
+                self._point(now_us, place, link)
+        self.tick(now_us)
+
+    def link_gone(self, now_us: int, link: Link) -> None:
+        places, link.places = list(link.places), {}
+        for place in places:
+            for follower in list(place.followers):
+                follower.halt()
+            first = not place.failures
+            self._lose(now_us, place)
+            if first:
+                # Others may know at once where it is now.
+                place.retry_at_us = now_us
+
+    # --- asking again --------------------------------------------------------------------------------
+
+    def _relocated(self, name: str, now_us: int, link: Link, message: Located) -> None:
+        self._relocating.pop(name, None)
+        for place in [place for place in self._lost if place.name == name]:
+            if place.topic != message.topic.topic:
+                self._fail(place, TopicRecreated(name))
+        self._learn(now_us, link, message)
+
+    def _not_relocated(self, name: str, now_us: int, error: RostraError) -> None:
+        self._relocating.pop(name, None)
+        for place in [place for place in self._lost if place.name == name]:
+            if error.retryable:
+                place.error = error
+                self._wait(now_us, place)
+            else:
+                self._fail(place, error)
+
+    def _fail(self, place: Place, error: RostraError) -> None:
+        for follower in list(place.followers):
+            follower.fail(error)
+        self.forsaken(place)
+
+    # --- time ----------------------------------------------------------------------------------------
+
+    def deadline_us(self) -> int | None:
+        if not self._lost or self._links.any() is None:
+            return None
+        return min([place.retry_at_us for place in self._lost if place.name not in self._relocating], default=None)
+
+    def tick(self, now_us: int) -> None:
+        if not self._lost or self._links.any() is None:
+            return
+        for place in list(self._lost):
+            if place.retry_at_us <= now_us and place.name not in self._relocating:
+                self._relocating[place.name] = None
+                failed = self._not_relocated
+                self._locate(now_us, place.name, self._relocated, failed, create=False, turn=place.failures)

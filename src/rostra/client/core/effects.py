@@ -7,6 +7,7 @@ import msgspec
 from rostra.client.core.delivered import Delivered
 from rostra.client.core.events import ClientEvent
 from rostra.errors import RostraError
+from rostra.model.cluster import ClusterState
 from rostra.wire.messages import PartitionState, Topic, TopicSettings
 
 Buffer = bytes | bytearray | memoryview
@@ -36,7 +37,7 @@ class TopicDescription(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionState, ...]
 
 
-Result = None | Ack | Topic | tuple[Topic, ...] | TopicDescription
+Result = None | Ack | Topic | tuple[Topic, ...] | TopicDescription | ClusterState
 
 
 class Effect(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ class Event(msgspec.Struct, frozen=True, tag=True):
 
 
 class Connected(Event, frozen=True):
-    """The first connection stands."""
+    """A connection stands: the first one, or one to a further node."""
 
     address: str
     cluster: int
@@ -19,14 +19,14 @@ class Connected(Event, frozen=True):
 
 
 class Disconnected(Event, frozen=True):
-    """The connection is gone; the client reconnects by itself."""
+    """A connection is gone; the client reconnects by itself, or finds another node."""
 
     address: str
     reason: str
 
 
 class Reconnected(Event, frozen=True):
-    """A connection stands again, after so many attempts."""
+    """A connection stands again, after so many attempts, or one to a node that was connected before."""
 
     address: str
     cluster: int

@@ -8,26 +8,33 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
+from rostra.client.core.draft import Draft
 from rostra.client.core.effects import Ack, Acknowledged, Buffer, CallNumber, Done, Fail, Refused, Tell, Write
 from rostra.client.core.events import MayDuplicate, Resent
+from rostra.client.core.link import Link
 from rostra.client.core.options import EAGER_BATCHES
+from rostra.client.core.place import Place
 from rostra.errors import (
     BatchRejected,
     LimitExceeded,
+    Moved,
+    NodeStopping,
     NotAcknowledged,
     ProducerFenced,
     RecordTooLarge,
     RostraError,
     SequenceGap,
+    SyncFailed,
     TopicDeleted,
     TopicRecreated,
+    Unavailable,
     UnknownPartition,
     UnknownProducer,
     UnknownTopic,
 )
 from rostra.model.batch import BODY_CRC_AT, CHECKED_FROM, Reason
-from rostra.model.encode import Headers, encode_alone
 from rostra.model.encode import encode as encode_batch
+from rostra.model.encode import encode_alone
 from rostra.wire.frames import encode
 from rostra.wire.messages import Publish
 
@@ -40,93 +47,6 @@ SEQUENCES = 2**32
 _STAMP = Struct("<II")
 _STAMP_AT = 48
 _UINT32 = Struct("<I")
-
-
-class Draft:
-    """The open batch. Columns besides the values are filled up when it is closed, so a plain value costs one append."""
-
-    __slots__ = ("bytes", "calls", "due_us", "headers", "keys", "timestamps", "values")
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.values: list[bytes | None] = []
-        self.bytes = 0
-        self.keys: list[bytes | None] | None = None
-        self.headers: list[Headers | None] | None = None
-        self.timestamps: list[int | None] | None = None
-        self.calls: list[CallNumber] | None = None
-        self.due_us: int | None = None
-
-    def add(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        timestamp_us: int | None,
-        call: CallNumber,
-    ) -> None:
-        values = self.values
-        at = len(values)
-        size = 12 if value is None else len(value) + 12
-        if key is not None:
-            if self.keys is None:
-                self.keys = []
-            self.keys += [None] * (at - len(self.keys))
-            self.keys.append(key)
-            size += len(key) + 4
-        if headers:
-            if self.headers is None:
-                self.headers = []
-            self.headers += [None] * (at - len(self.headers))
-            self.headers.append(headers)
-            size += sum(len(name) + len(content) + 8 for name, content in headers)
-        if timestamp_us is not None:
-            if self.timestamps is None:
-                self.timestamps = []
-            self.timestamps += [None] * (at - len(self.timestamps))
-            self.timestamps.append(timestamp_us)
-        if call:
-            if self.calls is None:
-                self.calls = []
-            self.calls += [0] * (at - len(self.calls))
-            self.calls.append(call)
-        values.append(value)
-        self.bytes += size
-
-    def moved(self) -> Draft:
-        """All of it in another draft, and this one empty: whoever adds to it need not look for a new one."""
-        moved = Draft.__new__(Draft)
-        moved.values, moved.bytes = self.values, self.bytes
-        moved.keys, moved.headers, moved.timestamps = self.keys, self.headers, self.timestamps
-        moved.calls, moved.due_us = self.calls, self.due_us
-        self.clear()
-        return moved
-
-    def half(self) -> tuple[Draft, Draft]:
-        """Two of it, for a batch that came out too large."""
-        middle = len(self.values) // 2
-        halves = Draft(), Draft()
-        for draft, part in zip(halves, (slice(None, middle), slice(middle, None)), strict=True):
-            draft.values = self.values[part]
-            draft.keys = None if self.keys is None else self.keys[part]
-            draft.headers = None if self.headers is None else self.headers[part]
-            draft.timestamps = None if self.timestamps is None else self.timestamps[part]
-            draft.calls = None if self.calls is None else self.calls[part]
-        return halves
-
-    def fill_up(self, wall_us: int) -> None:
-        count = len(self.values)
-        if self.keys is not None:
-            self.keys += [None] * (count - len(self.keys))
-        if self.headers is not None:
-            self.headers += [None] * (count - len(self.headers))
-        if self.timestamps is not None:
-            self.timestamps += [None] * (count - len(self.timestamps))
-            self.timestamps = [wall_us if stamp is None else stamp for stamp in self.timestamps]
-        if self.calls is not None:
-            self.calls += [0] * (count - len(self.calls))
 
 
 class Outgoing:
@@ -161,14 +81,18 @@ class Outgoing:
 class Lane:
     """Batches of one partition leave in order, under sequence numbers without gap.
 
-    While `flowing`, everything in `queue` has been written on the present connection. When it stops flowing (connection
-    lost, or a refusal that a retry may mend) it later resumes from the first batch that is not acknowledged, with the
-    same numbers: the node stores each batch once, however often it is sent.
+    While `flowing`, everything in `queue` has been written on the present link. When it stops flowing (link lost, the
+    partition moved, or a refusal that a retry may mend) it later resumes from the first batch that is not acknowledged,
+    with the same numbers: a batch is stored once, however often it is sent and to whichever node.
     """
 
-    def __init__(self, producing: Producing, partition: int) -> None:
+    def __init__(self, producing: Producing, place: Place) -> None:
         self.producing = producing
-        self.partition = partition
+        self.place = place
+        self.partition = place.partition
+        self.link = place.link
+        """Where batches go, or went last; it may be gone."""
+        self.out = producing.out
         self.draft = Draft()
         self.queue: deque[Outgoing] = deque()
         self.flowing = False
@@ -206,7 +130,7 @@ class Lane:
             codec=producing.settings.codec,
         )
         size = len(batch)
-        bytes_max = producing.link.batch_bytes_max
+        bytes_max = self.link.batch_bytes_max
         if count > 1 and (size > bytes_max or size > 2 * producing.settings.batch_bytes):
             for half in draft.half():
                 self._close(now_us, half)
@@ -240,7 +164,7 @@ class Lane:
 
     def _send(self, outgoing: Outgoing) -> None:
         producing = self.producing
-        link = producing.link
+        link = self.link
         request = outgoing.request = link.next_request()
         outgoing.attempts += 1
         batch = outgoing.batch
@@ -266,7 +190,7 @@ class Lane:
 
     def flow(self, now_us: int) -> None:
         """Send all that is not acknowledged, oldest first."""
-        if self.flowing or not self.producing.link.up:
+        if self.flowing or not self.link.up:
             return
         self.flowing = True
         self.paused_until_us = None
@@ -277,6 +201,12 @@ class Lane:
         self._send_all()
         self._close_waiting(now_us)
 
+    def move(self, link: Link) -> None:
+        """Another node orders the partition: what is not acknowledged goes there, under the same numbers."""
+        self._disown()
+        self.halt()
+        self.link = link
+
     def halt(self) -> None:
         """The connection is gone."""
         self.flowing = False
@@ -286,14 +216,18 @@ class Lane:
             self._renumber(self.epoch + 1, 0)
 
     def _pause(self, now_us: int) -> None:
+        self._stop()
+        self.paused_until_us = now_us + self.producing.backoff.pause_us(self.refusals)
+
+    def _stop(self) -> None:
         self._disown()
         self.flowing = False
+        self.paused_until_us = None
         self.refusals += 1
-        self.paused_until_us = now_us + self.producing.link.pause_us(self.refusals)
 
     def _disown(self) -> None:
         """Answers to what was sent so far no longer count."""
-        awaiting = self.producing.link.awaiting
+        awaiting = self.link.awaiting
         for outgoing in self.queue:
             awaiting.pop(outgoing.request, None)
 
@@ -316,7 +250,9 @@ class Lane:
     # --- answers -------------------------------------------------------------------------------------
 
     def published(self, now_us: int, outgoing: Outgoing, offset: int) -> None:
-        self.refusals = 0
+        if self.place.failures or self.refusals:
+            self.refusals = 0
+            self.place.proved()
         self._settle(outgoing, offset)
         self._shorten()
         self._close_waiting(now_us)
@@ -331,6 +267,9 @@ class Lane:
             case UnknownProducer() | SequenceGap():
                 # The node refused this attempt of all from here on; only an earlier one may have been stored.
                 self._new_epoch(error, refused_from=outgoing.ordinal)
+            case Moved() | Unavailable() | NodeStopping() | SyncFailed():
+                self._stop()
+                self.place.refused(now_us, error)
             case BatchRejected(reason=Reason.BODY_CRC):
                 self._pause(now_us)
             case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition() | ProducerFenced():
@@ -342,13 +281,16 @@ class Lane:
                 self._drop(outgoing, error)
                 self._close_waiting(now_us)
 
-    def refused_unanswered(self, epoch: int, error: RostraError) -> None:
+    def refused_unanswered(self, now_us: int, epoch: int, error: RostraError) -> None:
         """A batch sent with acks `none` was refused. Those behind it in the same epoch are refused for the gap."""
         if epoch != self.epoch:
             return
         self._renumber(self.epoch + 1, 0)
         self._give_up(1, None, error)
-        if not error.retryable and not isinstance(error, UnknownProducer | SequenceGap | BatchRejected):
+        if isinstance(error, Moved | Unavailable | NodeStopping | SyncFailed):
+            self._stop()
+            self.place.refused(now_us, error)
+        elif not error.retryable and not isinstance(error, UnknownProducer | SequenceGap | BatchRejected):
             self.producing.end(error)
 
     def _drop(self, outgoing: Outgoing, error: RostraError) -> None:
@@ -364,7 +306,7 @@ class Lane:
         self._shorten()
 
     def _close_up(self, gone: Outgoing, sequence: int) -> None:
-        awaiting = self.producing.link.awaiting
+        awaiting = self.link.awaiting
         self.sequence = sequence
         for outgoing in self.queue:
             if outgoing.ordinal > gone.ordinal and not outgoing.settled:
@@ -386,7 +328,7 @@ class Lane:
         if isinstance(outcome, RostraError):
             self._give_up(outgoing.count, outgoing.calls, outcome)
         else:
-            out = producing.link.out
+            out = self.out
             out.append(Acknowledged(producing.number, self.partition, outcome, outgoing.count))
             if outgoing.calls is not None:
                 for place, call in enumerate(outgoing.calls):
@@ -396,7 +338,7 @@ class Lane:
         producing.settled(outgoing, acknowledged=not isinstance(outcome, RostraError))
 
     def _give_up(self, count: int, calls: list[CallNumber] | None, error: RostraError) -> None:
-        out = self.producing.link.out
+        out = self.out
         waiting = [call for call in calls or () if call]
         out.extend(Fail(call, error) for call in waiting)
         if len(waiting) < count:
@@ -413,6 +355,10 @@ class Lane:
         self.queue.clear()
         for outgoing in unsettled:
             self._settle(outgoing, error)
+
+    def fail(self, error: RostraError) -> None:
+        """The partition is gone, and with it its topic."""
+        self.producing.end(error)
 
     def oldest_ordinal(self) -> int | None:
         """Of the oldest batch whose fate is open."""
@@ -446,7 +392,7 @@ class Lane:
         expired = [o for o in self.queue if not o.settled and o.closed_us + timeout_us <= now_us]
         if not expired:
             return
-        awaiting = self.producing.link.awaiting
+        awaiting = self.link.awaiting
         _, sequence = _STAMP.unpack_from(expired[0].batch, _STAMP_AT)
         for outgoing in expired:
             awaiting.pop(outgoing.request, None)
@@ -458,4 +404,4 @@ class Lane:
         self._close_waiting(now_us)
 
     def _tell(self, event: Resent | MayDuplicate) -> None:
-        self.producing.link.out.append(Tell(event))
+        self.out.append(Tell(event))

@@ -47,7 +47,7 @@ class ProducerSettings(msgspec.Struct, frozen=True):
     """The settings of one producer."""
 
     acks: Acks = "all"
-    batch_bytes: int = 65_536
+    batch_bytes: int = 262_144
     linger_ms: int = 0
     window_bytes: int = 4 << 20
     codec: Codec = Codec.NONE

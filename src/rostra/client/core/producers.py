@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
+from rostra.client.core.backoff import Backoff
 from rostra.client.core.directory import Directory
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, ProducerNumber
-from rostra.client.core.link import Link
 from rostra.client.core.options import Options, ProducerSettings
+from rostra.client.core.place import Place
 from rostra.client.core.producing import Producing
 from rostra.errors import RostraError
 from rostra.model.ids import check_topic_name
-from rostra.wire.messages import Located
+from rostra.wire.messages import Topic
 
 PUBLISHERS_MAX = 1024
 """Topics that `publish` keeps a producer for; beyond it, one that is idle is forgotten."""
@@ -19,9 +20,9 @@ PUBLISHERS_MAX = 1024
 
 class Producers:
     def __init__(
-        self, options: Options, link: Link, directory: Directory, random: Random, out: list[ClientEffect]
+        self, options: Options, backoff: Backoff, directory: Directory, random: Random, out: list[ClientEffect]
     ) -> None:
-        self._link = link
+        self._backoff = backoff
         self._directory = directory
         self._random = random
         self._out = out
@@ -37,8 +38,8 @@ class Producers:
         check_topic_name(name)
         producing = self._new(name, settings)
 
-        def found(now_us: int, located: Located) -> None:
-            producing.located(now_us, located.topic.topic, located.topic.settings.partitions)
+        def found(now_us: int, topic: Topic, places: list[Place]) -> None:
+            producing.located(now_us, topic.topic, places)
             failure = producing.ended
             self._out.append(Done(call, None) if failure is None else Fail(call, failure))
 
@@ -67,8 +68,8 @@ class Producers:
             self._drop_idle_publisher()
         producing = self._publishers[name, acks] = self._new(name, settings)
 
-        def found(now_us: int, located: Located) -> None:
-            producing.located(now_us, located.topic.topic, located.topic.settings.partitions)
+        def found(now_us: int, topic: Topic, places: list[Place]) -> None:
+            producing.located(now_us, topic.topic, places)
             producing.turn(now_us)
 
         def failed(now_us: int, error: RostraError) -> None:
@@ -80,7 +81,8 @@ class Producers:
 
     def _new(self, name: str, settings: ProducerSettings) -> Producing:
         self._last += 1
-        producing = Producing(self._last, name, settings, self._link, self._random, self._delivery_timeout_us)
+        timeout_us = self._delivery_timeout_us
+        producing = Producing(self._last, name, settings, self._backoff, self._random, timeout_us, self._out)
         producing.wall_offset_us = self._wall_offset_us
         self._all[producing.number] = producing
         return producing
@@ -90,6 +92,7 @@ class Producers:
             if not producing.busy:
                 del self._publishers[place]
                 self._all.pop(producing.number, None)
+                producing.leave()
                 return
 
     def forget_topic(self, name: str) -> None:
@@ -98,6 +101,7 @@ class Producers:
             producing = self._publishers.pop((name, acks), None)
             if producing is not None and not producing.busy:
                 self._all.pop(producing.number, None)
+                producing.leave()
 
     def forget_if_ended(self, producing: Producing) -> None:
         if producing.ended is not None:
@@ -113,14 +117,6 @@ class Producers:
         self._wall_offset_us = wall_offset_us
         for producing in self._all.values():
             producing.wall_offset_us = wall_offset_us
-
-    def connected(self, now_us: int) -> None:
-        for producing in self._all.values():
-            producing.connected(now_us)
-
-    def disconnected(self) -> None:
-        for producing in self._all.values():
-            producing.disconnected()
 
     def drained(self) -> None:
         for producing in self._all.values():
@@ -143,3 +139,4 @@ class Producers:
     def tick(self, now_us: int) -> None:
         for producing in list(self._all.values()):
             producing.tick(now_us)
+            self.forget_if_ended(producing)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from rostra.client.core.effects import CallNumber, Done, Fail, ProducerNumber, Resume
-from rostra.client.core.lane import Draft, Lane, Outgoing
-from rostra.client.core.link import Link
+from rostra.client.core.backoff import Backoff
+from rostra.client.core.draft import Draft
+from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, ProducerNumber, Resume
+from rostra.client.core.lane import Lane, Outgoing
 from rostra.client.core.options import BATCHES_IN_FLIGHT_MAX, EAGER_BATCHES, ProducerSettings
 from rostra.client.core.partitioner import partition_of
+from rostra.client.core.place import Place
 from rostra.errors import LimitExceeded, RostraError, UnknownPartition
 from rostra.model.encode import ALONE_BYTES_MORE_MAX, Headers
 from rostra.model.ids import random_id
@@ -48,14 +50,16 @@ class Producing:
         number: ProducerNumber,
         name: str,
         settings: ProducerSettings,
-        link: Link,
+        backoff: Backoff,
         random: Random,
         delivery_timeout_us: int,
+        out: list[ClientEffect],
     ) -> None:
         self.number = number
         self.name = name
         self.settings = settings
-        self.link = link
+        self.backoff = backoff
+        self.out = out
         self.producer = random_id(random)
         self.delivery_timeout_us = delivery_timeout_us
         self.answered = settings.acks != "none"
@@ -80,17 +84,21 @@ class Producing:
 
     # --- where it goes -------------------------------------------------------------------------------
 
-    def located(self, now_us: int, topic: int, partitions: int) -> None:
+    def located(self, now_us: int, topic: int, places: list[Place]) -> None:
+        if self.ended is not None:
+            return
         self.topic = topic
         chosen = self.settings.partition
-        if chosen is not None and chosen >= partitions:
+        if chosen is not None and chosen >= len(places):
             self.end(UnknownPartition(self.name, chosen))
             return
-        self.lanes = [Lane(self, partition) for partition in range(partitions)]
+        self.lanes = [Lane(self, place) for place in places]
         self._sticky = chosen or 0
         self.draft = self.lanes[self._sticky].draft
         for lane in self.lanes:
-            lane.flow(now_us)
+            lane.place.join(lane)
+            if not lane.place.lost:
+                lane.flow(now_us)
         held, self.held = self.held, []
         for record in held:
             self.add(
@@ -133,7 +141,7 @@ class Producing:
         except UnknownPartition as error:
             if not call:
                 raise
-            self.link.out.append(Fail(call, error))
+            self.out.append(Fail(call, error))
             return
         lane.draft.add(value, key, headers, timestamp_us, call)
         if lane.draft.bytes >= self.settings.batch_bytes:
@@ -148,7 +156,7 @@ class Producing:
         if self.unacknowledged_batches or not self.lanes or self.ended is not None or type(value) is not bytes:
             return False
         lane = self.lanes[self._sticky]
-        if lane.draft.values or not lane.flowing or len(value) > self.link.batch_bytes_max - ALONE_BYTES_MORE_MAX:
+        if lane.draft.values or not lane.flowing or len(value) > lane.link.batch_bytes_max - ALONE_BYTES_MORE_MAX:
             return False
         lane.send_alone(now_us, value, call)
         if len(self.lanes) > 1:
@@ -231,7 +239,7 @@ class Producing:
             self.acked += outgoing.count
         if self.was_full and self._has_room():
             self.was_full = False
-            self.link.out.append(Resume(self.number))
+            self.out.append(Resume(self.number))
         if self._flushes:
             self._answer_flushes()
 
@@ -245,7 +253,7 @@ class Producing:
         while self._flushes and self._flushes[0][0] < oldest:
             _, call = self._flushes.pop(0)
             error, self.error = self.error, None
-            self.link.out.append(Done(call, None) if error is None else Fail(call, error))
+            self.out.append(Done(call, None) if error is None else Fail(call, error))
 
     # --- the window ----------------------------------------------------------------------------------
 
@@ -255,38 +263,38 @@ class Producing:
         if (
             self.unacknowledged_bytes < self.settings.window_bytes
             and self.unacknowledged_batches < BATCHES_IN_FLIGHT_MAX
-            and not (self.link.congested and not self.answered)
+            and (self.answered or not self._congested())
         ):
             return False
         self.was_full = True
         return True
+
+    def _congested(self) -> bool:
+        return any(lane.link.congested for lane in self.lanes)
 
     def _has_room(self) -> bool:
         """A quarter of the window free: waking the caller for every batch would cost more than it gains."""
         return (
             self.unacknowledged_bytes * 4 <= self.settings.window_bytes * 3
             and self.unacknowledged_batches * 4 <= BATCHES_IN_FLIGHT_MAX * 3
-            and not (self.link.congested and not self.answered)
+            and (self.answered or not self._congested())
         )
 
     def drained(self) -> None:
         if self.was_full and self._has_room():
             self.was_full = False
-            self.link.out.append(Resume(self.number))
+            self.out.append(Resume(self.number))
 
     @property
     def busy(self) -> bool:
         return bool(self.unacknowledged_batches or self.held) or any(lane.draft.values for lane in self.lanes)
 
-    # --- connection, end, time -----------------------------------------------------------------------
+    # --- end, time -----------------------------------------------------------------------------------
 
-    def connected(self, now_us: int) -> None:
+    def leave(self) -> None:
+        """Nothing more is sent: its lanes follow their partitions no longer."""
         for lane in self.lanes:
-            lane.flow(now_us)
-
-    def disconnected(self) -> None:
-        for lane in self.lanes:
-            lane.halt()
+            lane.place.leave(lane)
 
     def end(self, error: RostraError) -> None:
         """Nothing more can be produced here, and what is under way is given up."""
@@ -295,12 +303,13 @@ class Producing:
         held, self.held = self.held, []
         for record in held:
             if record.call:
-                self.link.out.append(Fail(record.call, error))
+                self.out.append(Fail(record.call, error))
         for lane in self.lanes:
             lane.fail_all(error)
+        self.leave()
         if self.was_full:
             self.was_full = False
-            self.link.out.append(Resume(self.number))
+            self.out.append(Resume(self.number))
         self._answer_flushes()
 
     def deadline_us(self) -> int | None:

@@ -8,15 +8,26 @@ from enum import Enum, auto
 from functools import partial
 
 from rostra.client.core.delivered import Delivered
-from rostra.client.core.effects import CallNumber, Deliver, Done, Fail, Finish, SubscriptionNumber, Tell
+from rostra.client.core.effects import (
+    CallNumber,
+    ClientEffect,
+    Deliver,
+    Done,
+    Fail,
+    Finish,
+    SubscriptionNumber,
+    Tell,
+)
 from rostra.client.core.events import Resubscribed
 from rostra.client.core.link import Link
+from rostra.client.core.place import Place
 from rostra.errors import (
     BatchRejected,
     OffsetOutOfRange,
     PartitionDamaged,
     PeerViolation,
     RostraError,
+    TimedOut,
     UnknownPartition,
 )
 from rostra.model.batch import placement_seed
@@ -50,17 +61,19 @@ class Leaving:
 class Feed:
     """Delivery of one partition. `next` is the first offset not delivered yet, and survives every connection."""
 
-    def __init__(self, subscribing: Subscribing, number: int, partition: int) -> None:
+    def __init__(self, subscribing: Subscribing, number: int, place: Place) -> None:
         self.subscribing = subscribing
         self.number = number
-        self.partition = partition
-        self.place = Partition(TopicId(subscribing.topic), PartitionIndex(partition))
-        self._seed = placement_seed(subscribing.topic, partition)
+        self.place = place
+        self.link = place.link
+        """Where it is delivered from, or was last; it may be gone."""
+        self.partition = place.partition
+        self._identity = Partition(TopicId(subscribing.topic), PartitionIndex(place.partition))
+        self._seed = placement_seed(subscribing.topic, place.partition)
         self.state = FeedState.WAITING
         self.next: int | None = None
         self.commit = 0
-        self.retry_at_us: int | None = None
-        self._refusals = 0
+        self._request = 0
         self._unread_bytes = 0
         """Delivered, and not yet taken by the application."""
         self._owed_bytes = 0
@@ -68,8 +81,10 @@ class Feed:
 
     # --- asking --------------------------------------------------------------------------------------
 
-    def ask(self) -> None:
+    def flow(self, now_us: int) -> None:
         """Subscribe at the start chosen, or where delivery stopped."""
+        if self.state is not FeedState.WAITING or not self.link.up:
+            return
         subscribing = self.subscribing
         start, value = subscribing.start
         if self.next is not None:
@@ -77,7 +92,6 @@ class Feed:
         credit = max(subscribing.credit_bytes - self._unread_bytes, 0)
         self._owed_bytes = 0
         self.state = FeedState.ASKED
-        self.retry_at_us = None
         message = partial(
             Subscribe,
             subscription=self.number,
@@ -87,7 +101,7 @@ class Feed:
             value=value,
             credit=credit,
         )
-        subscribing.link.ask(self, message)
+        self._request = self.link.ask(self, message)
 
     def subscribed(self, message: Subscribed) -> None:
         again = self.next is not None
@@ -98,12 +112,12 @@ class Feed:
             gone = OffsetOutOfRange(name, self.partition, self.next, message.next, message.commit)
             self.subscribing.end(gone)
             return
-        self._refusals = 0
+        self.place.proved()
         self.commit = max(self.commit, message.commit)
         self.state = FeedState.LIVE
         if again:
             event = Resubscribed(self.subscribing.name, self.partition, self.next)
-            self.subscribing.link.out.append(Tell(event))
+            self.subscribing.out.append(Tell(event))
 
     def refused(self, now_us: int, error: RostraError) -> None:
         """Refused, or ended by the node."""
@@ -111,17 +125,33 @@ class Feed:
             return
         if error.retryable:
             self.state = FeedState.WAITING
-            self._refusals += 1
-            self.retry_at_us = now_us + self.subscribing.link.pause_us(self._refusals)
+            self.place.refused(now_us, error)
         else:
             self.state = FeedState.ENDED
             self.subscribing.end(error)
+
+    def move(self, link: Link) -> None:
+        """Another node delivers it: from there on where this one stopped."""
+        self.leave(Leaving(0, 1))
+        self.link.awaiting.pop(self._request, None)
+        self.halt()
+        self.link = link
+
+    def leave(self, leaving: Leaving) -> bool:
+        """Whether the node that delivers it had to be told."""
+        if not self.link.up or self.state not in (FeedState.LIVE, FeedState.ASKED):
+            return False
+        self.link.ask(leaving, partial(Unsubscribe, subscription=self.number))
+        return True
 
     def halt(self) -> None:
         """The connection is gone."""
         if self.state is not FeedState.ENDED:
             self.state = FeedState.WAITING
-            self.retry_at_us = None
+
+    def fail(self, error: RostraError) -> None:
+        """The partition is gone, and with it its topic."""
+        self.subscribing.end(error)
 
     # --- delivery ------------------------------------------------------------------------------------
 
@@ -137,13 +167,13 @@ class Feed:
         at, end, following = 0, len(payload), self.next
         try:
             while at < end:
-                batch = stored_batch(payload, at, self.place, self._seed)
+                batch = stored_batch(payload, at, self._identity, self._seed)
                 header = batch.header
                 length, behind = header.length, header.base_offset + header.last_offset_delta + 1
                 at += length
                 if header.base_offset > following:
                     # Control batches are pushed too, so nothing explains a gap.
-                    gap = f"a push to {self.place} goes on at {header.base_offset}, expected {following}"
+                    gap = f"a push to {self._identity} goes on at {header.base_offset}, expected {following}"
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
                 if behind <= following or header.flags & CONTROL or header.owner_flags:
                     dropped_bytes += length
@@ -167,14 +197,14 @@ class Feed:
         if subscribing.inbox is not None:
             subscribing.inbox.extend(delivered)
         elif delivered:
-            subscribing.link.out.append(Deliver(subscribing.number, tuple(delivered)))
+            subscribing.out.append(Deliver(subscribing.number, tuple(delivered)))
 
     def taken(self, size: int) -> None:
         """The application took so many bytes; credit goes back in halves, not per batch."""
         self._unread_bytes -= size
         self._owed_bytes += size
         if self._owed_bytes >= self.subscribing.grant_bytes and self.state is FeedState.LIVE:
-            self.subscribing.link.write(Credit(self.number, self._owed_bytes))
+            self.link.write(Credit(self.number, self._owed_bytes))
             self._owed_bytes = 0
 
 
@@ -188,8 +218,8 @@ class Subscribing:
         start: tuple[StartAt, int],
         partition: int | None,
         credit_bytes: int,
-        link: Link,
         call: CallNumber,
+        out: list[ClientEffect],
     ) -> None:
         self.number = number
         self.name = name
@@ -198,7 +228,7 @@ class Subscribing:
         self.partition = partition
         self.credit_bytes = credit_bytes
         self.grant_bytes = min(credit_bytes // 2, GRANT_BYTES_MAX)
-        self.link = link
+        self.out = out
         self.call = call
         """Whoever waits for the subscription to stand; zero afterwards."""
         self.feeds: dict[int, Feed] = {}
@@ -207,31 +237,29 @@ class Subscribing:
         """Where a driver that waits for this subscription alone wants its batches, instead of being told to `Deliver`.
         """
 
-    def located(self, topic: int, partitions: int, first_number: int) -> None:
+    def located(self, now_us: int, topic: int, places: list[Place], first_number: int) -> None:
         self.topic = topic
-        if self.partition is not None and self.partition >= partitions:
+        if self.partition is not None and self.partition >= len(places):
             self.end(UnknownPartition(self.name, self.partition))
             return
-        chosen = range(partitions) if self.partition is None else [self.partition]
-        self.feeds = {index: Feed(self, first_number + place, index) for place, index in enumerate(chosen)}
-        if self.link.up:
-            for feed in self.feeds.values():
-                feed.ask()
+        chosen = places if self.partition is None else [places[self.partition]]
+        feeds = [Feed(self, first_number + at, place) for at, place in enumerate(chosen)]
+        self.feeds = {feed.partition: feed for feed in feeds}
+        for feed in feeds:
+            feed.place.join(feed)
+            if not feed.place.lost:
+                feed.flow(now_us)
 
     def stands(self) -> None:
         """Called whenever a feed became live: the last one answers the caller."""
         if self.call and all(feed.state is FeedState.LIVE for feed in self.feeds.values()):
-            self.link.out.append(Done(self.call, None))
+            self.out.append(Done(self.call, None))
             self.call = 0
 
-    def connected(self) -> None:
-        for feed in self.feeds.values():
-            if feed.state is FeedState.WAITING:
-                feed.ask()
-
-    def disconnected(self) -> None:
-        for feed in self.feeds.values():
-            feed.halt()
+    def overdue(self, waited_ms: int) -> None:
+        """Whoever waits for it to stand has waited long enough."""
+        heard = [feed.place.error for feed in self.feeds.values() if feed.place.error is not None]
+        self.end(heard[0] if heard else TimedOut(f"subscribe {self.name}", waited_ms))
 
     def taken(self, partition: int, size: int) -> None:
         feed = self.feeds.get(partition)
@@ -247,42 +275,27 @@ class Subscribing:
         return sum(max(feed.commit - positions[index], 0) for index, feed in self.feeds.items())
 
     def leave(self, call: CallNumber) -> None:
-        """Unsubscribe: nothing is delivered any more, and the call is done when the node knows."""
-        live = [feed for feed in self.feeds.values() if feed.state in (FeedState.LIVE, FeedState.ASKED)]
+        """Unsubscribe: nothing is delivered any more, and the call is done when the nodes know."""
+        leaving = Leaving(call, 0)
+        leaving.open = sum(feed.leave(leaving) for feed in self.feeds.values())
         self._close()
-        if not live or not self.link.up:
-            self.link.out.append(Done(call, None))
-            return
-        leaving = Leaving(call, len(live))
-        for feed in live:
-            self.link.ask(leaving, partial(Unsubscribe, subscription=feed.number))
+        if not leaving.open:
+            self.out.append(Done(call, None))
 
     def end(self, error: RostraError) -> None:
         if self.ended:
             return
-        live = [feed for feed in self.feeds.values() if feed.state in (FeedState.LIVE, FeedState.ASKED)]
+        for feed in self.feeds.values():
+            feed.leave(Leaving(0, 1))
         self._close()
-        if self.link.up:
-            for feed in live:
-                self.link.ask(Leaving(0, 1), partial(Unsubscribe, subscription=feed.number))
         if self.call:
-            self.link.out.append(Fail(self.call, error))
+            self.out.append(Fail(self.call, error))
             self.call = 0
         else:
-            self.link.out.append(Finish(self.number, error))
+            self.out.append(Finish(self.number, error))
 
     def _close(self) -> None:
         self.ended = True
         for feed in self.feeds.values():
             feed.state = FeedState.ENDED
-            feed.retry_at_us = None
-
-    def deadline_us(self) -> int | None:
-        if not self.link.up:
-            return None
-        return min([feed.retry_at_us for feed in self.feeds.values() if feed.retry_at_us is not None], default=None)
-
-    def tick(self, now_us: int) -> None:
-        for feed in self.feeds.values():
-            if feed.retry_at_us is not None and feed.retry_at_us <= now_us and self.link.up:
-                feed.ask()
+            feed.place.leave(feed)

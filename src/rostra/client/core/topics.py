@@ -13,7 +13,9 @@ from rostra.errors import PeerViolation, RostraError, TopicExists, UnknownTopic
 from rostra.model.ids import check_topic_name
 from rostra.wire.frames import Violation
 from rostra.wire.messages import (
+    Agreed,
     ClientMessage,
+    ClusterDescribed,
     CreateTopic,
     DeleteTopic,
     DescribeTopic,
@@ -116,7 +118,7 @@ def _result_of(message: Answer) -> Result:
             return TopicDescription(topic.topic, topic.name, topic.settings, message.partitions)
         case TopicDropped():
             return None
-        case Located() | TopicPage():
+        case Located() | TopicPage() | ClusterDescribed() | Agreed():
             raise PeerViolation(Violation.OUT_OF_ORDER, type(message).__name__)
         case _:
             assert_never(message)

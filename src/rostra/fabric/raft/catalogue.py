@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, assert_never
 
 import msgspec
 from msgspec import Meta
 
-from rostra.errors import BatchRejected, RostraError, TopicExists, UnknownTopic
-from rostra.fabric.api import Buffer, TopicSpec
-from rostra.model.batch import CHECKPOINT, read_header
+from rostra.errors import BatchRejected, RostraError, TopicExists, UnknownMember, UnknownTopic
+from rostra.fabric.api import Buffer, EpochStart, TopicSpec
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
@@ -38,12 +38,13 @@ class Asker(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Made(msgspec.Struct, frozen=True, array_like=True, tag="made"):
-    """`replicas` per partition, the preferred leader first."""
+    """`replicas` per partition as at first, the preferred leader in front; `wanted` copies, 0 for the default."""
 
     spec: TopicSpec
     segment_bytes: int
     replicas: tuple[tuple[NodeId, ...], ...]
     asker: Asker
+    wanted: int = 0
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
@@ -57,12 +58,67 @@ class MemberJoined(msgspec.Struct, frozen=True, array_like=True, tag="joined"):
     member: Member
 
 
+class MemberLeaving(msgspec.Struct, frozen=True, array_like=True, tag="leaving"):
+    """Its copies are to be moved away; it leaves when it has none."""
+
+    node: NodeId
+    asker: Asker
+
+
 class MemberLeft(msgspec.Struct, frozen=True, array_like=True, tag="left"):
+    """It holds no copy and is in no group any more, and never comes back under this id."""
+
     node: NodeId
 
 
-Entry = Made | Gone | MemberJoined | MemberLeft
+class MoveBegun(msgspec.Struct, frozen=True, array_like=True, tag="move"):
+    """The partition's copies are to be at these nodes; its group takes the steps."""
+
+    partition: Partition
+    replicas: tuple[NodeId, ...]
+
+
+class MoveEnded(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
+    """The partition's group consists of these nodes: who else has a copy may drop it."""
+
+    partition: Partition
+    replicas: tuple[NodeId, ...]
+
+
+class Placed(msgspec.Struct, frozen=True, array_like=True):
+    """Where a partition's copies are to be, the preferred leader first; `former` had them when a move began."""
+
+    replicas: tuple[NodeId, ...]
+    former: tuple[NodeId, ...] = ()
+
+    @property
+    def holders(self) -> tuple[NodeId, ...]:
+        """Everybody who may have a copy."""
+        return tuple(dict.fromkeys((*self.replicas, *self.former)))
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint"):
+    """The whole catalogue as of the offset it is written at, so that the log before it can go.
+
+    A checkpoint like a partition's: `epochs` are the rows of the log so far, and whoever recovers a log reads these.
+    """
+
+    producers: tuple[()]
+    epochs: tuple[EpochStart, ...]
+    members: tuple[Member, ...]
+    leaving: tuple[NodeId, ...]
+    removed: tuple[Member, ...]
+    topics: tuple[Made, ...]
+    placed: tuple[tuple[Partition, Placed], ...]
+
+
+Entry = Made | Gone | MemberJoined | MemberLeaving | MemberLeft | MoveBegun | MoveEnded | Snapshot
 _decoder = msgspec.msgpack.Decoder(Entry)
+
+REMOVED_MAX = 1024
+"""Removed members whose ids are remembered, so that they can be told."""
+REPLICAS = 3
+"""Of a partition, where nobody says otherwise."""
 
 
 def entry_batch(entry: Entry, wall_us: int) -> bytearray:
@@ -72,7 +128,7 @@ def entry_batch(entry: Entry, wall_us: int) -> bytearray:
 def read_catalogue_entry(batch: Buffer) -> Entry | None:
     """None for what the group wrote for itself."""
     flags = int.from_bytes(batch[60:62], "little")
-    if not flags & CONTROL or read_header(batch).owner_flags & CHECKPOINT:
+    if not flags & CONTROL:
         return None
     try:
         (value,) = Batch(batch).values()[:1]
@@ -87,8 +143,13 @@ class Catalogue:
 
     def __init__(self) -> None:
         self.members: dict[NodeId, Member] = {}
+        self.leaving: dict[NodeId, None] = {}
+        self.removed: dict[NodeId, Member] = {}
         self.topics: dict[TopicId, Made] = {}
         self.names: dict[str, TopicId] = {}
+        self.placed: dict[Partition, Placed] = {}
+        """Partitions whose copies are not, or no more, where they were made."""
+        self.moving: dict[Partition, None] = {}
 
     def apply(self, entry: Entry) -> RostraError | None:
         """Why the entry changes nothing, if it does not: it was written before another one was applied."""
@@ -99,41 +160,121 @@ class Catalogue:
                     return None
                 if spec.name in self.names:
                     return TopicExists(spec.name)
-                self.topics[spec.topic] = entry
-                self.names[spec.name] = spec.topic
+                self._add(entry)
             case Gone(topic=topic):
-                made = self.topics.pop(topic, None)
-                if made is None:
-                    return UnknownTopic(str(topic))
-                del self.names[made.spec.name]
+                return self._drop(topic)
             case MemberJoined(member=member):
-                self.members[member.node] = member
+                if member.node not in self.removed:
+                    self.members[member.node] = member
+            case MemberLeaving(node=node):
+                if node in self.members:
+                    self.leaving[node] = None
+                elif node not in self.removed:
+                    return UnknownMember(node)
             case MemberLeft(node=node):
-                self.members.pop(node, None)
+                self._remove(node)
+            case MoveBegun(partition=partition):
+                if partition.topic in self.topics:
+                    self.placed[partition] = Placed(entry.replicas, self.placement(partition).holders)
+                    self.moving[partition] = None
+            case MoveEnded(partition=partition):
+                if partition in self.moving and self.placed[partition].replicas == entry.replicas:
+                    self.placed[partition] = Placed(entry.replicas)
+                    del self.moving[partition]
+            case Snapshot():
+                self._restore(entry)
             case _:
                 assert_never(entry)
         return None
 
+    def _add(self, made: Made) -> None:
+        self.topics[made.spec.topic] = made
+        self.names[made.spec.name] = made.spec.topic
+
+    def _drop(self, topic: TopicId) -> RostraError | None:
+        made = self.topics.pop(topic, None)
+        if made is None:
+            return UnknownTopic(str(topic))
+        del self.names[made.spec.name]
+        for partition in partitions_of(made):
+            self.placed.pop(partition, None)
+            self.moving.pop(partition, None)
+        return None
+
+    def _remove(self, node: NodeId) -> None:
+        self.leaving.pop(node, None)
+        member = self.members.pop(node, None)
+        if member is not None:
+            self.removed[node] = member
+        if len(self.removed) > REMOVED_MAX:
+            del self.removed[next(iter(self.removed))]
+
+    # --- as a whole ---
+
+    def snapshot(self, epochs: tuple[EpochStart, ...]) -> Snapshot:
+        return Snapshot(
+            (),
+            epochs,
+            tuple(self.members.values()),
+            tuple(self.leaving),
+            tuple(self.removed.values()),
+            tuple(self.topics.values()),
+            tuple(self.placed.items()),
+        )
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self.members = {member.node: member for member in snapshot.members}
+        self.leaving = dict.fromkeys(snapshot.leaving)
+        self.removed = {member.node: member for member in snapshot.removed}
+        self.topics, self.names = {}, {}
+        for made in snapshot.topics:
+            self._add(made)
+        self.placed = dict(snapshot.placed)
+        self.moving = {partition: None for partition, placed in self.placed.items() if placed.former}
+
+    # --- where things are ---
+
+    @property
+    def staying(self) -> list[NodeId]:
+        """Members that may be given something to hold."""
+        return [node for node in sorted(self.members) if node not in self.leaving]
+
+    def placement(self, partition: Partition) -> Placed:
+        placed = self.placed.get(partition)
+        return placed if placed is not None else Placed(self.topics[partition.topic].replicas[partition.index])
+
+    def partitions(self) -> Iterator[Partition]:
+        for made in self.topics.values():
+            yield from partitions_of(made)
+
+    def held(self) -> tuple[dict[NodeId, int], dict[NodeId, int]]:
+        """How many partitions each member should lead, and of how many it holds a copy."""
+        leads = dict.fromkeys(self.staying, 0)
+        holds = dict(leads)
+        for partition in self.partitions():
+            count(self.placement(partition).replicas, leads, holds)
+        return leads, holds
+
     def place(self, partitions: int, replicas: int) -> tuple[tuple[NodeId, ...], ...]:
         """Where a new topic goes: to the nodes that lead least, its copies to those that hold least."""
-        leads = dict.fromkeys(sorted(self.members), 0)
-        holds = dict(leads)
-        for made in self.topics.values():
-            for nodes in made.replicas:
-                _count(nodes, leads, holds)
+        leads, holds = self.held()
         placement: list[tuple[NodeId, ...]] = []
         for _ in range(partitions):
             first = min(leads, key=lambda node: (leads[node], holds[node], node))
             others = sorted((node for node in holds if node != first), key=lambda node: (holds[node], node))
             chosen = (first, *others[: replicas - 1])
-            _count(chosen, leads, holds)
+            count(chosen, leads, holds)
             placement.append(chosen)
         return tuple(placement)
 
 
-def _count(nodes: tuple[NodeId, ...], leads: dict[NodeId, int], holds: dict[NodeId, int]) -> None:
+def partitions_of(made: Made) -> list[Partition]:
+    return [Partition(made.spec.topic, PartitionIndex(index)) for index in range(made.spec.partitions)]
+
+
+def count(nodes: tuple[NodeId, ...], leads: dict[NodeId, int], holds: dict[NodeId, int], by: int = 1) -> None:
     if nodes and nodes[0] in leads:
-        leads[nodes[0]] += 1
+        leads[nodes[0]] += by
     for node in nodes:
         if node in holds:
-            holds[node] += 1
+            holds[node] += by

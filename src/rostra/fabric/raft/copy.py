@@ -50,6 +50,9 @@ class Copy:
         row = bisect_left(self._starts, offset) - 1
         return (EpochStart(self._terms[row], self._starts[row]),) if row >= 0 else ()
 
+    def epochs(self) -> tuple[EpochStart, ...]:
+        return tuple(EpochStart(term, start) for term, start in zip(self._terms, self._starts, strict=True))
+
     # --- changes ---
 
     def appended(self, base: int, following: int, term: int) -> None:

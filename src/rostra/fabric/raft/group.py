@@ -11,7 +11,19 @@ from random import Random
 from typing import assert_never
 
 from rostra.errors import Moved, RostraError, Unavailable
-from rostra.fabric.api import Accepted, Now, Recovered, Refused, Trim
+from rostra.fabric.api import (
+    Accepted,
+    Append,
+    Committed,
+    FabricEffect,
+    Now,
+    Propose,
+    Recovered,
+    Refused,
+    Sync,
+    Synced,
+    Trim,
+)
 from rostra.fabric.raft.election import Election
 from rostra.fabric.raft.following import Following
 from rostra.fabric.raft.hard import Hard
@@ -35,6 +47,7 @@ from rostra.fabric.raft.replication import Replication
 from rostra.fabric.raft.roles import Role
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.fabric.raft.standing import Standing
+from rostra.model.batch import stamp
 from rostra.model.ids import NodeId
 from rostra.safeguards import ALL_ON, Without
 
@@ -178,6 +191,37 @@ class Group(Standing):
             self.step_down("its disk cannot sync")
         self.finish()
 
+    # --- the short way ---
+
+    def stands_alone(self) -> bool:
+        """Whether this node is the whole group, leads it, and waits for nothing but its disk."""
+        if self.role is not Role.LEADER or self.replication.peers:
+            return False
+        return (
+            not (self.settling or self.broken or self.expelled or self.without or self.keeps_commit)
+            and self.transfer_to is None
+            and self.complete
+            and len(self.hard.configs) <= 1
+            and self.is_current
+        )
+
+    def propose_alone(self, given: Propose) -> list[FabricEffect]:
+        """As `propose` without anybody to tell."""
+        partition, copy, batch = self.partition, self.copy, given.batch
+        base = copy.end
+        term = self.term
+        last = stamp(batch, partition=partition, base_offset=base, owner_epoch=term, owner_flags=given.owner_flags)
+        copy.end = last + 1
+        return [Append(partition, batch), Accepted(given.token, partition, base, last), Sync(partition)]
+
+    def synced_alone(self, given: Synced) -> list[FabricEffect]:
+        """As `synced` without anybody to count: what is on this disk is committed."""
+        copy = self.copy
+        if given.generation != copy.generation or given.offset <= copy.synced:
+            return []
+        copy.synced = self.commit = min(given.offset, copy.end)
+        return [Committed(self.partition, self.commit)]
+
     # --- proposals ---
 
     def propose(self, now: Now, token: int, batch: bytearray, owner_flags: int = 0) -> None:
@@ -192,14 +236,14 @@ class Group(Standing):
         self.out.append(Accepted(token, self.partition, base, last))
         self.finish()
 
-    def write(self, now: Now, batch: bytearray) -> RostraError | None:
+    def write(self, now: Now, batch: bytearray, owner_flags: int = 0) -> RostraError | None:
         """A batch of the fabric's own, which nobody awaits by its place."""
         self.now = now
         error = self.refusal()
         if error is None:
             if self.quiet:
                 self.wake(now)
-            self.replication.append(batch)
+            self.replication.append(batch, owner_flags)
             self.finish()
         return error
 

@@ -5,14 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.errors import Moved, RostraError, Unavailable, UnknownPartition
-from rostra.fabric.api import Drop, Elsewhere, FabricEffect, Persist, TopicClosed, TopicOpened
-from rostra.fabric.raft.catalogue import Made
-from rostra.fabric.raft.hard import Config, key_of
+from rostra.fabric.api import Drop, Echo, Elsewhere, FabricEffect, Persist, TopicClosed, TopicOpened
+from rostra.fabric.raft.catalogue import (
+    META,
+    Catalogue,
+    Entry,
+    Made,
+    MemberJoined,
+    MemberLeft,
+    MoveBegun,
+    MoveEnded,
+    Snapshot,
+    partitions_of,
+)
+from rostra.fabric.raft.hard import Config, Hard, key_of, pack_hard
 from rostra.fabric.raft.roles import Role
-from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
+from rostra.model.ids import NodeId, Partition, TopicId
 
 if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
+
+RETIRED = "retired/"
 
 
 class Hosting:
@@ -25,43 +38,85 @@ class Hosting:
         self.returned: dict[NodeId, None] = {}
         """Nodes that came back, until they lead again what they should."""
         self._spreads_us = 0
+        self._retiring: dict[Partition, str] = {}
+        """Copies that are given up, until their logs are gone."""
 
-    def follow_catalogue(self, answered: dict[TopicId, int]) -> list[FabricEffect]:
-        """Topics that are new here; links to members that are. `answered` are the tokens that wait for a topic."""
+    def follow_catalogue(self, answered: dict[TopicId, int], entries: list[Entry]) -> list[FabricEffect]:
+        """Topics that are new here, copies that come and go, members. `answered`: the tokens that wait for a topic."""
         raft = self._raft
+        catalogue = raft.meta.catalogue
         before, raft.out = raft.out, []
-        raft.peers.meet_all()
-        for topic in [topic for topic in self.opened if topic not in raft.meta.catalogue.topics]:
+        raft.peers.follow_members()
+        for topic in [topic for topic in self.opened if topic not in catalogue.topics]:
             raft.out += [*self.close_topic(topic), TopicClosed(None, topic)]
-        for topic, made in raft.meta.catalogue.topics.items():
-            if topic not in self.opened:
+        known = set(self.opened)
+        for topic, made in catalogue.topics.items():
+            if topic not in known:
                 self._open_topic(answered.get(topic), made)
+        for partition in _moved(entries, catalogue):
+            if partition.topic in known and partition.topic in catalogue.topics:
+                self.host(partition)
+        for entry in entries:
+            if isinstance(entry, MoveEnded):
+                # The preferred leader may be another one now.
+                self.returned[entry.replicas[0]] = None
+        if any(isinstance(entry, MemberJoined | MemberLeft) for entry in entries):
+            self.reroute()
         effects, raft.out = raft.out, before
         return effects
 
     def _open_topic(self, token: int | None, made: Made) -> None:
-        raft = self._raft
         self.opened[made.spec.topic] = made
-        raft.out.append(TopicOpened(token, made.spec))
-        for index, replicas in enumerate(made.replicas):
-            partition = Partition(made.spec.topic, PartitionIndex(index))
-            if raft.node not in replicas:
-                self._route(partition, replicas)
-                continue
-            group = raft.make_group(partition, made.segment_bytes, Config(tuple(sorted(replicas))))
-            group.name = made.spec.name
-            group.start(raft.now)
-            if group.term == 0 and replicas[0] == raft.node:
-                # The preferred leader of a new partition need not wait for a silence.
-                group.deadline_us = raft.now.mono_us
-            raft.touch(group)
-            early, raft.early = raft.early, []
-            for peer, message, payload in early:
-                raft.pass_on(peer, message, payload)
+        self._raft.out.append(TopicOpened(token, made.spec))
+        for partition in partitions_of(made):
+            self.host(partition)
 
-    def _route(self, partition: Partition, replicas: tuple[NodeId, ...]) -> None:
+    def host(self, partition: Partition) -> None:
+        """A copy here, or the way to one, as the catalogue has it."""
         raft = self._raft
-        address = self._somewhere(replicas)
+        made = self.opened[partition.topic]
+        placed = raft.meta.catalogue.placement(partition)
+        if raft.node not in placed.holders:
+            self._retire(partition)
+            self._route(partition)
+            return
+        if partition in raft.groups or partition in self._retiring:
+            return
+        self._routes.pop(partition, None)
+        late = partition in raft.meta.catalogue.placed
+        config = None if late else Config(tuple(sorted(placed.replicas)))
+        group = raft.make_group(partition, made.segment_bytes, config, late=late)
+        group.name = made.spec.name
+        group.start(raft.now)
+        if group.term == 0 and placed.replicas[0] == raft.node and not late:
+            # The preferred leader of a new partition need not wait for a silence.
+            group.deadline_us = raft.now.mono_us
+        raft.touch(group)
+        raft.post.give_early()
+
+    def _retire(self, partition: Partition) -> None:
+        """The group goes on without this copy. Its vote is remembered, and that it has nothing, before the log goes:
+
+        else a node that comes back to the group could vote again, or for one that lacks what it once had.
+        """
+        raft = self._raft
+        group = raft.forget_group(partition)
+        if group is None:
+            return
+        kept = pack_hard(Hard(group.hard.term, group.hard.vote, complete=False))
+        raft.hard[key_of(partition)] = kept
+        self._retiring[partition] = RETIRED + key_of(partition)
+        raft.out.append(Persist(key_of(partition), kept, (Drop(partition), Echo(self._retiring[partition], 0))))
+
+    def retired(self, key: str) -> None:
+        """The copy is gone; perhaps another one was wanted meanwhile."""
+        for partition in [partition for partition, retiring in self._retiring.items() if retiring == key]:
+            del self._retiring[partition]
+            self.host(partition)
+
+    def _route(self, partition: Partition) -> None:
+        raft = self._raft
+        address = self._somewhere(partition)
         if self._routes.get(partition) != address:
             self._routes[partition] = address
             raft.out.append(Elsewhere(partition, 0, address))
@@ -69,32 +124,39 @@ class Hosting:
     def reroute(self) -> None:
         """Nodes came or went: what has no copy here may be better asked for elsewhere."""
         for partition in list(self._routes):
-            self._route(partition, self.opened[partition.topic].replicas[partition.index])
+            self._route(partition)
 
-    def _somewhere(self, replicas: tuple[NodeId, ...]) -> str:
+    def _somewhere(self, partition: Partition) -> str:
         raft = self._raft
-        there = [node for node in replicas if raft.peers.pairs.is_there(node)] or list(replicas)
+        replicas = [node for node in raft.meta.catalogue.placement(partition).replicas if node != raft.node]
+        there = [node for node in replicas if raft.peers.is_there(node)] or replicas
         return raft.address_of(there[0]) if there else ""
 
     def close_topic(self, topic: TopicId) -> list[FabricEffect]:
         raft = self._raft
         made = self.opened.pop(topic, None)
         effects: list[FabricEffect] = []
-        for index in range(made.spec.partitions if made is not None else 0):
-            partition = Partition(topic, PartitionIndex(index))
+        for partition in partitions_of(made) if made is not None else ():
             self._routes.pop(partition, None)
-            if raft.groups.pop(partition, None) is not None:
-                raft.beating.pop(partition, None)
-                raft.alarms.forget(partition)
-                raft.keys.pop(key_of(partition), None)
-                effects += [Drop(partition), Persist(key_of(partition), b"")]
+            self._retiring.pop(partition, None)
+            group = raft.forget_group(partition)
+            if group is not None:
+                effects.append(Drop(partition))
+            if raft.hard.pop(key_of(partition), None) is not None or group is not None:
+                effects.append(Persist(key_of(partition), b""))
         return effects
+
+    def turn_all_away(self) -> None:
+        """This node is no member any more: whoever asks is sent to one, as far as it was known."""
+        for partition in list(self._raft.groups):
+            if partition != META and partition.topic in self.opened:
+                self._raft.out.append(Elsewhere(partition, 0, self._somewhere(partition)))
 
     def nowhere(self, partition: Partition) -> RostraError:
         made = self.opened.get(partition.topic)
-        if made is None or partition.index >= len(made.replicas):
+        if made is None or partition.index >= made.spec.partitions:
             return UnknownPartition("", partition.index)
-        address = self._somewhere(made.replicas[partition.index])
+        address = self._somewhere(partition)
         return Moved(address, 0) if address else Unavailable(made.spec.name, partition.index, "no copy is reachable")
 
     def spread_leaders(self) -> None:
@@ -109,8 +171,8 @@ class Hosting:
         self._spreads_us = raft.now.mono_us + raft.settings.spread_ms * 1000
         behind: dict[NodeId, None] = {}
         for partition, group in list(raft.groups.items()):
-            made = self.opened.get(partition.topic)
-            preferred = made.replicas[partition.index][0] if made is not None else raft.node
+            known = partition.topic in self.opened
+            preferred = raft.meta.catalogue.placement(partition).replicas[0] if known else raft.node
             progress = group.replication.peers.get(preferred)
             if preferred not in self.returned or group.role is not Role.LEADER or progress is None:
                 continue
@@ -120,3 +182,10 @@ class Hosting:
             else:
                 behind[preferred] = None
         self.returned = {node: None for node in behind if raft.peers.pairs.is_there(node)}
+
+
+def _moved(entries: list[Entry], catalogue: Catalogue) -> list[Partition]:
+    """Partitions whose copies these entries may have moved."""
+    if any(isinstance(entry, Snapshot) for entry in entries):
+        return list(catalogue.placed)
+    return [entry.partition for entry in entries if isinstance(entry, MoveBegun | MoveEnded)]

@@ -17,6 +17,7 @@ from rostra.fabric.api import (
     Committed,
     Confirm,
     Delivers,
+    Describe,
     Drop,
     Echo,
     Elsewhere,
@@ -44,6 +45,7 @@ from rostra.fabric.api import (
     Ready,
     Recovered,
     Refused,
+    RemoveMember,
     Serving,
     SetTimer,
     Settled,
@@ -55,32 +57,20 @@ from rostra.fabric.api import (
 )
 from rostra.fabric.raft.alarms import Alarms
 from rostra.fabric.raft.catalogue import META, Member
+from rostra.fabric.raft.describing import Describing
+from rostra.fabric.raft.expulsion import Expulsion
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, unpack_hard
-from rostra.fabric.raft.hosting import Hosting
+from rostra.fabric.raft.hosting import RETIRED, Hosting
 from rostra.fabric.raft.leaving import Leaving
-from rostra.fabric.raft.messages import (
-    Answered,
-    DropTopic,
-    Entries,
-    EntriesRefused,
-    EntriesReply,
-    Heartbeat,
-    HeartbeatReply,
-    Join,
-    Joined,
-    MakeTopic,
-    ReadAsk,
-    ReadTold,
-    Refill,
-    TimeoutNow,
-    VoteAsk,
-    VoteReply,
-)
+from rostra.fabric.raft.messages import DropTopic, MakeTopic, Remove
 from rostra.fabric.raft.metadata import Metadata
+from rostra.fabric.raft.moving import Moving
 from rostra.fabric.raft.peers import Peers
+from rostra.fabric.raft.placing import Placing
+from rostra.fabric.raft.post import Post
 from rostra.fabric.raft.roles import Role
-from rostra.fabric.raft.settings import RaftSettings
+from rostra.fabric.raft.settings import BEAT, WAKE, RaftSettings
 from rostra.fabric.raft.status import ClusterStatus, status_of
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
@@ -97,14 +87,9 @@ GUARANTEES = Guarantees(
 )
 
 BOOT = "raft/boot"
-BEAT = "raft/beat"
-WAKE = "raft/wake"
 META_SEGMENT_BYTES = 1 << 26
 META_VOTERS_MAX = 7
-EARLY_MAX = 1024
 SOMEBODY = NodeId(0)
-
-GroupMessage = VoteAsk | VoteReply | Entries | EntriesReply | EntriesRefused | Refill | TimeoutNow | ReadAsk | ReadTold
 
 
 class Raft:
@@ -138,19 +123,29 @@ class Raft:
         self.founders = founders or (() if join else (self.own,))
         self._join = join
         self._meta: Metadata | None = None
-        self._hard: dict[str, bytes] = {}
+        self.hard: dict[str, bytes] = {}
+        """Hard state of groups that are not here, as far as it is worth keeping: as found, or left by a copy."""
         self._found: dict[Partition, Recovered] = {}
         self.hosting = Hosting(self)
         self.leaving = Leaving(self)
+        self.placing = Placing(self)
+        self.moving = Moving(self)
+        self.describing = Describing(self)
+        self.expulsion = Expulsion(self)
+        self.post = Post(self)
+        self.removed = False
+        """This node was removed from the cluster: it takes part in nothing, and says so."""
         self.beating: dict[Partition, Group] = {}
         """Groups led here that are not silent."""
         self.alarms = Alarms()
         self._wakes_us: int | None = None
-        self.early: list[tuple[NodeId, GroupMessage, bytearray | None]] = []
-        """For groups that this node has not heard of yet."""
         self.keys: dict[str, Partition] = {}
         self._token = 0
         self._ready = False
+        self._disk_refused = False
+        """Since its start: a node with a full disk serves what it has, although it cannot begin a term."""
+        self._stirred = False
+        """The catalogue's group did something: perhaps something is committed."""
         self._knew_commit = False
         """This start found a catalogue that was committed: it can serve what is in it before a leader is heard."""
         self.out: list[FabricEffect] = []
@@ -170,7 +165,18 @@ class Raft:
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.now = now
+        # Every publish of a node that stands alone comes by here: it costs no more calls than it must.
+        if isinstance(given, Propose):
+            group = self.groups.get(given.partition)
+            if group is not None and group.alone:
+                return group.propose_alone(given)
+        elif isinstance(given, Synced):
+            group = self.groups.get(given.partition)
+            if group is not None and group.alone:
+                return group.synced_alone(given)
         self.out = []
+        if self.removed:
+            return self.expulsion.refuse(given)
         try:
             self._take(given)
         except PeerViolation as violation:
@@ -188,7 +194,7 @@ class Raft:
                     group.synced(self.now, given.generation, given.offset)
                     self.touch(group)
             case PeerReceived():
-                self._received(given)
+                self.post.receive(given)
             case ReadDone() | ReadFailed():
                 self._read(given)
             case Echo():
@@ -220,6 +226,10 @@ class Raft:
                     self.touch(group)
             case GiveAway():
                 self.leaving.give_away(given)
+            case RemoveMember():
+                self._ask(Remove(self.node, self.boot, given.token, given.node))
+            case Describe():
+                self.describing.ask(given.token)
             case PassOn() | Settled():
                 raise AssertionError(f"this fabric tells clients where to go: {given}")
             case HandOver():
@@ -227,16 +237,18 @@ class Raft:
             case _:
                 assert_never(given)
 
-    def _ask(self, ask: MakeTopic | DropTopic) -> None:
+    def _ask(self, ask: MakeTopic | DropTopic | Remove) -> None:
         self.out += self.meta.ask(ask)
         self.touch(self.meta.group)
 
     # --- starting ---
 
     def _started(self, given: Started) -> None:
-        self._hard = {key: state for key, state in given.hard.items() if state}
+        self.hard = {key: state for key, state in given.hard.items() if state}
         self._found = {found.partition: found for found in given.partitions}
-        self.boot = int.from_bytes(self._hard.get(BOOT, b""), "little") + 1
+        if self.expulsion.is_remembered():
+            return
+        self.boot = int.from_bytes(self.hard.get(BOOT, b""), "little") + 1
         # Nobody hears of this start before its number is durable: else two starts could share it.
         self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
 
@@ -247,7 +259,7 @@ class Raft:
         group.name = "catalogue"
         group.voters_max = META_VOTERS_MAX
         self._meta = Metadata(self, group)
-        self._knew_commit = group.commit > 0
+        self._knew_commit = group.commit > group.copy.first
         if self._meta.replaying:
             self.out.append(self._meta.replay_from(group.copy.first))
         else:
@@ -259,21 +271,27 @@ class Raft:
         group.start(self.now)
         self.touch(group)
         self.out += self.meta.apply()
-        self.peers.meet_all()
+        self.peers.begin()
         for address in self._join:
             self.out.append(Meet(SOMEBODY, address))
         self.out.append(SetTimer(BEAT, self.now.mono_us))
 
-    def make_group(self, partition: Partition, segment_bytes: int, config: Config | None) -> Group:
-        packed = self._hard.pop(key_of(partition), None)
+    def make_group(
+        self, partition: Partition, segment_bytes: int, config: Config | None, *, late: bool = False
+    ) -> Group:
+        """`late`: its group existed before. Perhaps this node was in it: then it voted, and had what it has no more."""
+        packed = self.hard.pop(key_of(partition), None)
         initial = (ConfigAt(0, 0, config),) if config is not None else ()
+        hard = unpack_hard(packed) if packed else Hard(configs=initial)
         found = self._found.pop(partition, None)
         if found is None:
             self.out.append(Open(partition, segment_bytes))
+        if late and (found is None or not packed):
+            hard = msgspec.structs.replace(hard, complete=False)
         group = Group(
             self.node,
             found or Recovered(partition, 0, 0, ()),
-            unpack_hard(packed) if packed else Hard(configs=initial),
+            hard,
             settings=self.settings,
             random=self._random,
             next_token=self._next_token,
@@ -285,10 +303,22 @@ class Raft:
         self.keys[key_of(partition)] = partition
         return group
 
+    def forget_group(self, partition: Partition) -> Group | None:
+        group = self.groups.pop(partition, None)
+        if group is not None:
+            self.beating.pop(partition, None)
+            self.alarms.forget(partition)
+            self.keys.pop(key_of(partition), None)
+        return group
+
     def _next_token(self) -> int:
         # Even tokens, and none that a replay uses: the broker's own reads have odd ones.
         self._token += 2
         return self._token
+
+    def since_boot(self, token: int) -> int:
+        """As peers see it: an answer that comes late must not be taken for one to a question after a restart."""
+        return (self.boot % (1 << 22) << 40) + token
 
     def address_of(self, node: NodeId) -> str:
         member = self.meta.catalogue.members.get(node) if self._meta is not None else None
@@ -299,6 +329,9 @@ class Raft:
     def _echo(self, given: Echo) -> None:
         if given.key == BOOT:
             self._booted()
+            return
+        if given.key.startswith(RETIRED):
+            self.hosting.retired(given.key)
             return
         partition = self.keys.get(given.key)
         group = self.groups.get(partition) if partition is not None else None
@@ -316,18 +349,22 @@ class Raft:
 
     def touch(self, group: Group) -> None:
         """Carries on what the group did: its effects, its deadline, its heartbeats."""
-        effects = group.take()
+        effects, group.out = group.out, []
         if group.partition == META:
+            self._stirred = True
             self.touch_meta(effects)
         else:
             self.out += effects
-        if group.role is Role.LEADER and not group.quiet:
+            group.alone = group.role is Role.LEADER and not group.replication.peers and group.stands_alone()
+        if group.role is Role.LEADER and not group.quiet and group.replication.peers:
             self.beating[group.partition] = group
             if group.wants_beat:
                 self.peers.send_beats(dict.fromkeys([group]))
         else:
+            # Who has nobody to speak to needs no heartbeat either.
             self.beating.pop(group.partition, None)
-        self.alarms.arm(group.partition, group.deadline_us)
+        if group.deadline_us is not None:
+            self.alarms.arm(group.partition, group.deadline_us)
 
     def touch_meta(self, effects: list[FabricEffect]) -> None:
         """Nobody above knows the catalogue's partition: only what the drivers do is passed on."""
@@ -341,22 +378,31 @@ class Raft:
 
     def _settle(self) -> None:
         """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
-        if self._meta is not None and not self._meta.replaying:
-            self.out += self._meta.apply()
-            self.out += self._meta.confirmed()
-            if self._meta.lacks(self.founders):
-                self.out += self._meta.enter(self.founders)
-                self.touch(self._meta.group)
-            self._get_ready()
+        # Until it is ready, any group may be the one that was waited for.
+        if (self._stirred or not self._ready) and self.takes_part:
+            self._follow_meta()
+            self._stirred = False
+        if self.leaving.until_us is not None:
             self.leaving.finish()
-        if self.alarms.next_us not in (None, self._wakes_us):
-            self._wakes_us = self.alarms.next_us
-            self.out.append(SetTimer(WAKE, self._wakes_us))
+        next_us = self.alarms.next_us
+        if next_us is not None and next_us != self._wakes_us:
+            self._wakes_us = next_us
+            self.out.append(SetTimer(WAKE, next_us))
+
+    def _follow_meta(self) -> None:
+        meta = self.meta
+        self.out += meta.apply()
+        self.touch(meta.group)
+        self.out += meta.confirmed()
+        if meta.lacks(self.founders):
+            self.out += meta.enter(self.founders)
+            self.touch(meta.group)
+        self._get_ready()
 
     def _get_ready(self) -> None:
         group = self.meta.group
-        known = group.is_current and self.node in self.meta.catalogue.members
-        restarted = self._knew_commit and group.config.voters != (self.node,)
+        known = group.is_current and self.node in self.meta.catalogue.members and not self._elects_itself()
+        restarted = self._knew_commit and (group.config.voters != (self.node,) or self._disk_refused)
         if not self._ready and (known or restarted or group.stranded):
             self._ready = True
             self.out.append(Ready())
@@ -366,7 +412,15 @@ class Raft:
                 self.out.append(Drop(partition))
             self._found.clear()
 
+    def _elects_itself(self) -> bool:
+        """Whether a group of this node alone has yet to find its commit again, which needs nobody's word."""
+        if self._ready or self._disk_refused:
+            return False
+        alone = [group for group in self.groups.values() if group.config.voters == (self.node,) and group.may_lead]
+        return any(not group.is_current for group in alone)
+
     def _write_failed(self, given: WriteFailed) -> None:
+        self._disk_refused = True
         if given.partition == META:
             self.meta.cut(given.offset)
         self._for(given.partition, lambda group: group.write_failed(self.now, given.offset, given.generation))
@@ -378,7 +432,7 @@ class Raft:
         if given.partition == META and self.meta.replaying:
             if isinstance(given, ReadFailed):
                 self.out.append(Note("error", "catalogue damaged", {"error": str(given.error)}))
-                group.hard = msgspec.structs.replace(group.hard, complete=False)
+                group.doubt()
                 self.meta.replaying = False
                 self._begin()
                 return
@@ -402,60 +456,18 @@ class Raft:
         group.propose(self.now, given.token, given.batch, given.owner_flags)
         self.touch(group)
 
-    # --- messages ---
-
-    def _received(self, given: PeerReceived) -> None:
-        peer, message = given.peer, given.message
-        if not self.takes_part:
-            return
-        match message:
-            case Heartbeat():
-                self.peers.heartbeat(peer, message)
-            case HeartbeatReply():
-                self._answered(peer, message)
-            case Entries() | EntriesReply() | EntriesRefused() | VoteAsk() | VoteReply():
-                self.pass_on(peer, message, given.payload)
-            case Refill() | TimeoutNow() | ReadAsk() | ReadTold():
-                self.pass_on(peer, message, None)
-            case MakeTopic() | DropTopic():
-                self.out += self.meta.asked(message)
-                self.touch(self.meta.group)
-            case Answered():
-                self.out += self.meta.refused(message)
-            case Join():
-                self.out += self.meta.joining(message)
-                self.touch(self.meta.group)
-            case Joined():
-                self.peers.acquaintances[message.leader] = message.leader_address
-                if message.leader not in self.peers.links:
-                    self.peers.links[message.leader] = message.leader_address
-                    self.out.append(Meet(message.leader, message.leader_address))
-            case _:
-                raise PeerViolation("message", f"{type(message).__name__} is none of a Raft peer's")
-
-    def _answered(self, peer: NodeId, message: HeartbeatReply) -> None:
-        for reply in message.beats:
-            group = self.groups.get(reply.partition)
-            if group is not None:
-                group.answered(self.now, peer, reply)
-                self.touch(group)
-
-    def pass_on(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
-        group = self.groups.get(message.partition)
-        if group is not None:
-            group.receive(self.now, peer, message, payload)
-            self.touch(group)
-        elif len(self.early) < EARLY_MAX and isinstance(message, VoteAsk):
-            # The peer has applied a new topic before us.
-            self.early.append((peer, message, payload))
-
     # --- time ---
 
     def _timer(self, timer: str) -> None:
         if timer == BEAT:
             self.peers.beat()
             self.out += self.meta.remind()
+            self.placing.look()
+            self.meta.condense()
             self.touch(self.meta.group)
+            self.moving.look()
+            self.leaving.look()
+            self.describing.look()
             self.hosting.spread_leaders()
             self.out.append(SetTimer(BEAT, self.now.mono_us + self.settings.heartbeat_us))
         elif timer == WAKE:

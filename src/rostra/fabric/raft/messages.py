@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from rostra.fabric.api import EpochStart, TopicSpec
 from rostra.fabric.raft.hard import ConfigAt
+from rostra.model.cluster import PlacedPartition
 from rostra.model.ids import ID_MAX, NodeId, Partition, TopicId
 
 TEXT_MAX = 1024
@@ -62,12 +63,14 @@ class BeatReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Heartbeat(PeerMessage, frozen=True, array_like=True):
     """All that a node has to say to another now, for all groups it leads there, and that it lives.
 
-    `boot` rises with every start: a leader that was away for less than a timeout leads no more.
+    `boot` rises with every start: a leader that was away for less than a timeout leads no more. `peer_address` is where
+    the sender is answered: whoever was away may not have heard of it.
     """
 
     kind: ClassVar[int] = 128
     boot: Count
     beats: Annotated[tuple[Beat, ...], Meta(max_length=GROUPS_MAX)] = ()
+    peer_address: Text = ""
 
 
 class HeartbeatReply(PeerMessage, frozen=True, array_like=True):
@@ -236,9 +239,68 @@ class Answered(PeerMessage, frozen=True, array_like=True):
     token: Count
     code: Text
     carried: dict[Text, int | Text]
+    boot: Count = 0
+    """Of the node that asked: after another start nobody there waits for this."""
 
 
-ClusterMessage = Join | Joined | MakeTopic | DropTopic | Answered
+class Remove(PeerMessage, frozen=True, array_like=True):
+    """Like a topic's making: the leader of the catalogue is to let this member go."""
+
+    kind: ClassVar[int] = 149
+    origin: Node
+    boot: Count
+    token: Count
+    node: Node
+
+
+class Removed(PeerMessage, frozen=True, array_like=True):
+    """To a node that speaks as a member and is none any more."""
+
+    kind: ClassVar[int] = 150
+    node: Node
+
+
+class Arranged(PeerMessage, frozen=True, array_like=True):
+    """To the leader of the catalogue: the partition's group has the members that were wanted."""
+
+    kind: ClassVar[int] = 151
+    partition: Partition
+    replicas: Annotated[tuple[Node, ...], Meta(max_length=64)]
+
+
+class HandOn(PeerMessage, frozen=True, array_like=True):
+    """To the leader of a partition, passed on to it once by another holder: hand it over to `heir`.
+
+    Answered to `origin` by `Answered`, with an empty code if it was.
+    """
+
+    kind: ClassVar[int] = 152
+    origin: Node
+    token: Count
+    partition: Partition
+    heir: Node
+    passed_on: bool = False
+
+
+class StateAsk(PeerMessage, frozen=True, array_like=True):
+    """What do you know of the partitions that you have copies of?"""
+
+    kind: ClassVar[int] = 153
+    token: Count
+
+
+class StateTold(PeerMessage, frozen=True, array_like=True):
+    """A part of the answer; the last one says that there is no `more`."""
+
+    kind: ClassVar[int] = 154
+    token: Count
+    partitions: Annotated[tuple[PlacedPartition, ...], Meta(max_length=GROUPS_MAX)]
+    more: bool = False
+
+
+ClusterMessage = (
+    Join | Joined | MakeTopic | DropTopic | Answered | Remove | Removed | Arranged | HandOn | StateAsk | StateTold
+)
 RaftMessage = Heartbeat | HeartbeatReply | GroupMessage | ClusterMessage
 
 PEER_KINDS: dict[int, type[RaftMessage]] = {kind.kind: kind for kind in get_args(RaftMessage)}

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic, from_wire
-from rostra.fabric.api import Append, Confirmed, FabricEffect, Open, Read, Refused, Send, TopicClosed, Truncate
+from rostra.fabric.api import (
+    Agreed,
+    Append,
+    Buffer,
+    Confirmed,
+    FabricEffect,
+    Open,
+    Read,
+    Refused,
+    Send,
+    TopicClosed,
+    Truncate,
+)
 from rostra.fabric.raft.catalogue import (
     META,
+    REPLICAS,
     Asker,
     Catalogue,
     Entry,
@@ -18,24 +31,24 @@ from rostra.fabric.raft.catalogue import (
     Made,
     Member,
     MemberJoined,
+    MemberLeaving,
+    Snapshot,
     entry_batch,
     read_catalogue_entry,
 )
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.membership import Change
-from rostra.fabric.raft.messages import Answered, DropTopic, Join, Joined, MakeTopic
+from rostra.fabric.raft.messages import Answered, DropTopic, Join, Joined, MakeTopic, Remove
 from rostra.fabric.raft.roles import Role
-from rostra.model.batch import batch_length, last_offset
+from rostra.model.batch import CHECKPOINT, batch_length, last_offset
 from rostra.model.ids import TopicId
 
 if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
 
-Ask = MakeTopic | DropTopic
+Ask = MakeTopic | DropTopic | Remove
 
 REPLAY_BYTES = 1 << 20
-REPLICAS = 3
-"""Of a partition, where nobody says otherwise."""
 ASK_AGAIN_US = 500_000
 GIVE_UP_US = 10_000_000
 
@@ -63,6 +76,9 @@ class Metadata:
         """What the log holds beyond what is applied, with where each ends."""
         self.applied = group.copy.first
         self._anew = False
+        self._grown_bytes = 0
+        """How much the log has grown since its last snapshot, and how large that was."""
+        self._snapshot_bytes = 0
         self._waiting: dict[int, Waiting] = {}
         self._confirming: dict[int, Confirming] = {}
         # A damaged log will come from the others; one that nobody else has is read as far as it goes.
@@ -80,7 +96,7 @@ class Metadata:
         at = 0
         while at < len(view):
             length = batch_length(view, at)
-            self._entries.append((last_offset(view, at) + 1, read_catalogue_entry(view[at : at + length])))
+            self._found(view[at : at + length])
             at += length
         if batches and following < self.group.copy.end:
             return self.replay_from(following)
@@ -91,13 +107,20 @@ class Metadata:
         """What the group does to its log, which is where the entries are."""
         for effect in effects:
             if isinstance(effect, Append):
-                self._entries.append((last_offset(effect.batch) + 1, read_catalogue_entry(effect.batch)))
+                self._found(effect.batch)
             elif isinstance(effect, Truncate):
                 self.cut(effect.offset)
             elif isinstance(effect, Open):
                 # The copy is filled anew: what it says will be applied when it is whole, and to an empty catalogue.
                 self._entries.clear()
                 self._anew = True
+
+    def _found(self, batch: Buffer) -> None:
+        entry = read_catalogue_entry(batch)
+        self._entries.append((last_offset(batch) + 1, entry))
+        self._grown_bytes += len(batch)
+        if isinstance(entry, Snapshot):
+            self._grown_bytes, self._snapshot_bytes = 0, len(batch)
 
     def cut(self, offset: int) -> None:
         while self._entries and self._entries[-1][0] > offset:
@@ -107,35 +130,59 @@ class Metadata:
         """Everything committed takes effect; first in the catalogue, then at once in what this node does."""
         if not self.group.complete and not self.group.stranded:
             return []
-        if self._anew:
-            self._anew = False
-            self.catalogue = Catalogue()
         applied: list[tuple[Entry, RostraError | None]] = []
         while self._entries and self._entries[0][0] <= self.group.commit:
+            if self._anew:
+                self._anew = False
+                self.catalogue = Catalogue()
             self.applied, entry = self._entries.popleft()
             if entry is not None:
                 applied.append((entry, self.catalogue.apply(entry)))
+                self._trim(entry)
+        if not applied:
+            return []
         effects: list[FabricEffect] = []
         answered: dict[TopicId, int] = {}
         for entry, error in applied:
             token = self._token_of(entry)
-            if isinstance(entry, Made) and error is None and token is not None:
+            if token is not None and error is not None:
+                effects.append(Refused(token, error))
+            elif isinstance(entry, Made) and token is not None:
                 answered[entry.spec.topic] = token
             elif isinstance(entry, Gone) and error is None:
                 effects += self._raft.hosting.close_topic(entry.topic)
                 effects.append(TopicClosed(token, entry.topic))
-            elif token is not None and error is not None:
-                effects.append(Refused(token, error))
-        return [*effects, *self._raft.hosting.follow_catalogue(answered)] if applied else effects
+            elif isinstance(entry, MemberLeaving) and token is not None:
+                effects.append(Agreed(token))
+            elif isinstance(entry, Snapshot):
+                tokens = {made.spec.topic: self._token_of(made) for made in entry.topics}
+                answered |= {topic: token for topic, token in tokens.items() if token is not None}
+        entries = [entry for entry, _ in applied]
+        return [*effects, *self._raft.hosting.follow_catalogue(answered, entries)]
 
     def _token_of(self, entry: Entry) -> int | None:
         """The token of this node's own client, if it still waits for the entry."""
-        if not isinstance(entry, Made | Gone):
+        if not isinstance(entry, Made | Gone | MemberLeaving):
             return None
         asker = entry.asker
         if asker.node != self._raft.node or asker.boot != self._raft.boot:
             return None
         return asker.token if self._waiting.pop(asker.token, None) is not None else None
+
+    # --- its length ---
+
+    def condense(self) -> None:
+        """Writes a snapshot when the log has grown enough, and nothing is under way that would not be in it."""
+        group = self.group
+        enough = self._grown_bytes > max(self._raft.settings.catalogue_bytes, 2 * self._snapshot_bytes)
+        if enough and self.leads and self.applied == group.copy.end:
+            snapshot = self.catalogue.snapshot(group.copy.epochs())
+            group.write(self._raft.now, entry_batch(snapshot, self._raft.now.wall_us), CHECKPOINT)
+
+    def _trim(self, entry: Entry) -> None:
+        """A snapshot that is committed stands for all before it; followers trim as their leader does."""
+        if isinstance(entry, Snapshot):
+            self.group.advance_start(self._raft.now, self.applied - 1)
 
     # --- asking ---
 
@@ -167,29 +214,37 @@ class Metadata:
         return effects + self._ask_again()
 
     def refused(self, message: Answered) -> list[FabricEffect]:
-        if self._waiting.pop(message.token, None) is None:
+        waiting = self._waiting.get(message.token) if message.boot == self._raft.boot else None
+        if waiting is None:
             return []
+        if isinstance(waiting.ask, DropTopic) and waiting.ask.topic in self.catalogue.topics:
+            # It is gone where the leader is, because this was asked twice: the entry that says so is on its way.
+            return []
+        del self._waiting[message.token]
         return [Refused(message.token, from_wire(message.code, dict(message.carried)))]
+
+    def give_up(self, error: RostraError) -> list[FabricEffect]:
+        """This node will not hear of anything that it waits for."""
+        tokens = [*self._waiting, *self._confirming]
+        self._waiting.clear()
+        self._confirming.clear()
+        return [Refused(token, error) for token in tokens]
 
     # --- reading ---
 
     def confirm(self, token: int) -> None:
         now_us = self._raft.now.mono_us
         self._confirming[token] = Confirming(now_us + ASK_AGAIN_US, now_us + GIVE_UP_US)
-        self.group.ask_read(self._raft.now, self._since_boot(token))
-
-    def _since_boot(self, token: int) -> int:
-        """As the leader sees it: an answer that comes late must not be taken for one to a question after a restart."""
-        return (self._raft.boot % (1 << 22) << 40) + token
+        self.group.ask_read(self._raft.now, self._raft.since_boot(token))
 
     def confirmed(self) -> list[FabricEffect]:
         """Those whose question is answered, and the answer applied."""
         told, self.group.reading.told = self.group.reading.told, []
         for since_boot, commit in told:
             token = since_boot % (1 << 40)
-            if token in self._confirming and commit is not None and since_boot == self._since_boot(token):
+            if token in self._confirming and commit is not None and since_boot == self._raft.since_boot(token):
                 self._confirming[token].commit = commit
-        known = [t for t, c in self._confirming.items() if c.commit is not None and c.commit <= self.group.commit]
+        known = [t for t, c in self._confirming.items() if c.commit is not None and c.commit <= self.applied]
         for token in known:
             del self._confirming[token]
         return [Confirmed(token) for token in known]
@@ -203,14 +258,29 @@ class Metadata:
                 effects.append(Refused(token, _no_answer()))
             elif confirming.commit is None and now_us >= confirming.again_us:
                 confirming.again_us = now_us + ASK_AGAIN_US
-                self.group.ask_read(self._raft.now, self._since_boot(token))
+                self.group.ask_read(self._raft.now, self._raft.since_boot(token))
         return effects
 
     # --- as the leader ---
 
+    @property
+    def leads(self) -> bool:
+        """Whether this node may decide: it leads, and knows all that was decided before."""
+        return self.group.role is Role.LEADER and self.group.is_current and self.group.complete
+
+    @property
+    def under_way(self) -> bool:
+        """Whether something was decided that has not taken effect."""
+        return bool(self._entries)
+
+    def write(self, entry: Entry) -> bool:
+        """Whether the entry is in the log now; one that is on its way is not written twice."""
+        if any(entry == other for _, other in self._entries):
+            return True
+        return self.group.write(self._raft.now, entry_batch(entry, self._raft.now.wall_us)) is None
+
     def asked(self, ask: Ask) -> list[FabricEffect]:
-        group = self.group
-        if group.role is not Role.LEADER or not group.is_current:
+        if not self.leads:
             return []
         asker = Asker(ask.origin, ask.boot, ask.token)
         match ask:
@@ -218,21 +288,27 @@ class Metadata:
                 entry, error = self._make(ask, asker)
             case DropTopic():
                 entry, error = self._drop(ask, asker)
+            case Remove():
+                entry, error = self._remove(ask, asker)
+            case _:
+                assert_never(ask)
         if error is not None:
             return self._answer(ask, error)
         if entry is not None:
-            group.write(self._raft.now, entry_batch(entry, self._raft.now.wall_us))
+            self.write(entry)
         return []
 
     def _make(self, ask: MakeTopic, asker: Asker) -> tuple[Entry | None, RostraError | None]:
         topic = self.catalogue.names.get(ask.spec.name)
         under_way = [entry for _, entry in self._entries if isinstance(entry, Made)]
-        if any(entry.spec.topic == ask.spec.topic for entry in under_way) or not self.catalogue.members:
+        known = topic == ask.spec.topic or any(entry.spec.topic == ask.spec.topic for entry in under_way)
+        if known or not self.catalogue.staying:
+            # Asked again: the catalogue will answer, or nobody can be chosen yet.
             return None, None
         if topic is not None or any(entry.spec.name == ask.spec.name for entry in under_way):
             return None, TopicExists(ask.spec.name)
         replicas = self.catalogue.place(ask.spec.partitions, ask.replicas or REPLICAS)
-        return Made(ask.spec, ask.segment_bytes, replicas, asker), None
+        return Made(ask.spec, ask.segment_bytes, replicas, asker, ask.replicas), None
 
     def _drop(self, ask: DropTopic, asker: Asker) -> tuple[Entry | None, RostraError | None]:
         if any(isinstance(entry, Gone) and entry.topic == ask.topic for _, entry in self._entries):
@@ -241,8 +317,17 @@ class Metadata:
             return None, UnknownTopic(str(ask.topic))
         return Gone(ask.topic, asker), None
 
+    def _remove(self, ask: Remove, asker: Asker) -> tuple[Entry | None, RostraError | None]:
+        catalogue = self.catalogue
+        if ask.node not in catalogue.leaving and ask.node not in catalogue.removed:
+            error = self._raft.placing.no_removal(ask.node)
+            if error is not None:
+                return None, error
+        # Written also if it was said before: whoever asks is answered by an entry.
+        return MemberLeaving(ask.node, asker), None
+
     def _answer(self, ask: Ask, error: RostraError) -> list[FabricEffect]:
-        answer = Answered(ask.token, type(error).__name__, error.carried())
+        answer = Answered(ask.token, type(error).__name__, error.carried(), ask.boot)
         return self.refused(answer) if ask.origin == self._raft.node else [Send(ask.origin, answer)]
 
     def joining(self, message: Join) -> list[FabricEffect]:
@@ -251,12 +336,14 @@ class Metadata:
         raft = self._raft
         if group.role is not Role.LEADER:
             return [Send(group.leader, message)] if group.leader not in (None, message.node) else []
-        if not group.is_current:
+        if not self.leads or message.node in self.catalogue.leaving:
+            return []
+        if message.node in self.catalogue.removed:
+            raft.peers.tell_removed(message.node, message.peer_address)
             return []
         member = Member(message.node, message.address, message.peer_address)
         if self.catalogue.members.get(message.node) != member:
-            if not any(isinstance(entry, MemberJoined) and entry.member == member for _, entry in self._entries):
-                group.write(raft.now, entry_batch(MemberJoined(member), raft.now.wall_us))
+            self.write(MemberJoined(member))
             return []
         if message.node not in group.config.everyone:
             group.change(raft.now, Change.ADD, message.node)
@@ -266,10 +353,8 @@ class Metadata:
 
     def lacks(self, founders: tuple[Member, ...]) -> bool:
         """Whether this node is to enter the founders, whom nobody else announces."""
-        group = self.group
-        if group.role is not Role.LEADER or not group.is_current:
-            return False
-        return any(founder.node not in self.catalogue.members for founder in founders)
+        known = self.catalogue.members
+        return self.leads and any(f.node not in known and f.node not in self.catalogue.removed for f in founders)
 
     def enter(self, founders: tuple[Member, ...]) -> list[FabricEffect]:
         effects: list[FabricEffect] = []

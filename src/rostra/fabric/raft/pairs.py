@@ -54,3 +54,7 @@ class Pairs:
     def is_there(self, peer: NodeId) -> bool:
         pair = self._pairs.get(peer)
         return pair is not None and not pair.lost
+
+    def heard_since(self, peer: NodeId, since_us: int) -> bool:
+        pair = self._pairs.get(peer)
+        return pair is not None and pair.heard_us >= since_us

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from rostra.fabric.api import Meet, Note, Part, Send
 from rostra.fabric.raft.catalogue import META, Member
 from rostra.fabric.raft.group import Group
-from rostra.fabric.raft.messages import Beat, Heartbeat, HeartbeatReply, Join
+from rostra.fabric.raft.messages import Beat, Heartbeat, HeartbeatReply, Join, Removed
 from rostra.fabric.raft.pairs import Pairs
 from rostra.model.ids import NodeId
 
 if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
+
+STRANGER_TIMEOUTS = 20
 
 
 class Peers:
@@ -23,9 +25,18 @@ class Peers:
         self.acquaintances: dict[NodeId, str] = {}
         """Nodes met on the way in, that may know the leader."""
         self._joined_us = 0
+        self._began_us = 0
+        self._strangers: dict[NodeId, int] = {}
+        """Removed members to whom a link is kept, and until when."""
+
+    def begin(self) -> None:
+        self._began_us = self._raft.now.mono_us
+        self.follow_members()
 
     def heartbeat(self, peer: NodeId, message: Heartbeat) -> None:
         raft = self._raft
+        if message.peer_address and peer not in self.links:
+            self.get_to_know(peer, message.peer_address)
         was_there = self.pairs.is_there(peer)
         reborn = self.pairs.heard(peer, message.boot, raft.now.mono_us)
         if reborn:
@@ -44,6 +55,13 @@ class Peers:
         if replies:
             raft.out.append(Send(peer, HeartbeatReply(raft.boot, tuple(replies))))
 
+    def get_to_know(self, peer: NodeId, peer_address: str) -> None:
+        """A node that the catalogue, as far as it is known here, does not have yet."""
+        self.acquaintances[peer] = peer_address
+        if peer not in self.links:
+            self.links[peer] = peer_address
+            self._raft.out.append(Meet(peer, peer_address))
+
     def lost(self, peer: NodeId) -> None:
         """Gone, or started anew: silent groups that rely on it wake."""
         raft = self._raft
@@ -55,11 +73,40 @@ class Peers:
 
     def members(self) -> list[Member]:
         raft = self._raft
-        known = {member.node: member for member in raft.founders}
+        removed = raft.meta.catalogue.removed
+        known = {member.node: member for member in raft.founders if member.node not in removed}
         known.update(raft.meta.catalogue.members)
         return [known[node] for node in sorted(known) if node != raft.node]
 
-    def meet_all(self) -> None:
+    def is_there(self, node: NodeId) -> bool:
+        return node == self._raft.node or self.pairs.is_there(node)
+
+    def is_gone(self, node: NodeId, since_us: int) -> bool:
+        """Not heard since then, nor is this node young enough to have missed it."""
+        return node != self._raft.node and self._began_us < since_us and not self.pairs.heard_since(node, since_us)
+
+    def tell_removed(self, node: NodeId, peer_address: str = "") -> None:
+        """The peer was a member once and does not know that it is none any more.
+
+        It is told over a link that is kept for that alone, and for a while.
+        """
+        raft = self._raft
+        address = peer_address or raft.meta.catalogue.removed[node].peer_address
+        if self.links.get(node) != address:
+            self.links[node] = address
+            raft.out.append(Meet(node, address))
+        if node not in self._strangers:
+            self._strangers[node] = raft.now.mono_us + STRANGER_TIMEOUTS * raft.settings.election_us
+        raft.out.append(Send(node, Removed(node)))
+
+    def _leave_strangers(self) -> None:
+        raft = self._raft
+        for node in [node for node, until_us in self._strangers.items() if raft.now.mono_us >= until_us]:
+            del self._strangers[node]
+            if self.links.pop(node, None) is not None:
+                raft.out.append(Part(node))
+
+    def follow_members(self) -> None:
         raft = self._raft
         members = self.members()
         for member in members:
@@ -67,15 +114,19 @@ class Peers:
                 self.links[member.node] = member.peer_address
                 raft.out.append(Meet(member.node, member.peer_address))
         for node in [node for node in self.links if all(node != member.node for member in members)]:
-            del self.links[node]
             self.pairs.forget(node)
-            raft.out.append(Part(node))
+            if node in raft.meta.catalogue.removed:
+                self.tell_removed(node)
+            elif node not in self.acquaintances:
+                del self.links[node]
+                raft.out.append(Part(node))
 
     def beat(self) -> None:
         raft = self._raft
         for peer in self.pairs.fallen_silent(raft.now.mono_us):
             raft.out.append(Note("warning", "peer is away", {"peer": peer}))
             self.lost(peer)
+        self._leave_strangers()
         self.send_beats(dict.fromkeys(raft.beating.values()), idle=True)
         self.ask_to_join()
 
@@ -91,7 +142,7 @@ class Peers:
                 raft.touch_meta(effects)
             else:
                 raft.out += effects
-        raft.out += [Send(peer, Heartbeat(raft.boot, tuple(beats))) for peer, beats in said.items()]
+        raft.out += [Send(peer, Heartbeat(raft.boot, tuple(beats), raft.peer_address)) for peer, beats in said.items()]
 
     def ask_to_join(self) -> None:
         """Until the catalogue has this node, at its present address, and the metadata group too."""
@@ -108,7 +159,9 @@ class Peers:
         if leader == raft.node:
             raft.out += meta.joining(message)
             raft.touch(meta.group)
-        elif leader is not None:
+        elif leader is not None and leader in self.links:
             raft.out.append(Send(leader, message))
         else:
-            raft.out += [Send(peer, message) for peer in sorted(self.acquaintances)]
+            # Members too: a node that came back elsewhere reaches them, and hears nobody before they know where it is.
+            # A leader that was only heard cannot be answered: whoever passes this on makes it say where it is.
+            raft.out += [Send(peer, message) for peer in sorted({*self.acquaintances, *self.links})]

@@ -242,8 +242,14 @@ class Replication:
         """Whether a majority has more on stable storage than was known to be committed."""
         group = self._group
         config = group.config
-        counted = config.voters if self._counts_voters_only else config.everyone
-        matches = sorted((self._match(voter) for voter in counted), reverse=True)
+        matches = []
+        for voter in config.voters if self._counts_voters_only else config.everyone:
+            progress = self.peers.get(voter)
+            if progress is not None:
+                matches.append(progress.match)
+            else:
+                matches.append(group.copy.synced if voter == group.me else 0)
+        matches.sort(reverse=True)
         agreed = min(matches[config.majority - 1], group.copy.end)
         if agreed > group.commit and (not self._own_term_only or group.copy.term_at(agreed) == group.term):
             group.advance_commit(agreed)
@@ -251,13 +257,6 @@ class Replication:
         if not self._shows_committed_only:
             group.out.append(Committed(group.partition, group.copy.end))
         return False
-
-    def _match(self, voter: NodeId) -> int:
-        group = self._group
-        if voter == group.me:
-            return group.copy.synced
-        progress = self.peers.get(voter)
-        return progress.match if progress is not None else 0
 
     def _tell_commit(self) -> None:
         """With nothing on its way that would carry the news, a follower's readers would wait for a heartbeat."""

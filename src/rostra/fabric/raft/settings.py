@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+BEAT = "raft/beat"
+"""The timer of the heartbeats."""
+WAKE = "raft/wake"
+"""The timer of the earliest deadline of all groups."""
+
 
 class RaftSettings(msgspec.Struct, frozen=True):
     heartbeat_ms: int = 50
@@ -19,6 +24,10 @@ class RaftSettings(msgspec.Struct, frozen=True):
     reads_waiting_max: int = 4096
     spread_ms: int = 10_000
     """How often it is looked whether leadership can go back to a node that was away."""
+    moves_max: int = 4
+    """Partitions whose copies are on their way to other nodes at a time; the next wait."""
+    catalogue_bytes: int = 4 << 20
+    """What the catalogue's log may hold beyond its last snapshot; then another one is written, and the rest goes."""
 
     @property
     def heartbeat_us(self) -> int:

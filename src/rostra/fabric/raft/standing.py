@@ -81,6 +81,9 @@ class Standing:
         self.now = Now(0, 0)
         self.out: list[FabricEffect] = []
         self.hard, epochs = _reconciled(hard, found)
+        # These two of the hard state are looked at with every message.
+        self.term = self.hard.term
+        self.complete = self.hard.complete
         self.copy = Copy(found.first, found.end, epochs, without)
         self.damaged_at = found.damaged_at
         self.refilling = False
@@ -91,9 +94,13 @@ class Standing:
         self.leader: NodeId | None = None
         self.quiet = False
         self.broken = False
+        self.expelled = False
+        """The node is no member of the cluster any more: it leads nothing and votes for nobody."""
         self.deadline_us: int | None = None
         self.transfer_to: NodeId | None = None
         self.transfer_until_us = 0
+        self.alone = False
+        """Whether it takes the short way: as `stands_alone` had it when the group last did anything else."""
         self.wants_beat = False
         """Somebody waits for a heartbeat round: do not wait for the next period."""
         self.config = NOBODY
@@ -113,18 +120,10 @@ class Standing:
         self._persists_first = Safeguard.PERSIST_BEFORE_REPLY not in without
 
     @property
-    def term(self) -> int:
-        return self.hard.term
-
-    @property
-    def complete(self) -> bool:
-        return self.hard.complete
-
-    @property
     def is_voter(self) -> bool:
         """Also while its removal is in the log but not known to be committed: it may be the one that must commit it."""
         leaving = self.config_end > self.commit and self.me in self.former.voters
-        return (self.me in self.config.voters or leaving) and self.complete
+        return (self.me in self.config.voters or leaving) and self.complete and not self.expelled
 
     @property
     def stranded(self) -> bool:
@@ -212,7 +211,7 @@ class Standing:
     def announce(self) -> None:
         """Tells the broker who serves the partition; an incomplete copy is as good as none."""
         address = self.address_of(self.leader) if self.leader is not None and self.leader != self.me else ""
-        if not self.complete and not self.stranded:
+        if self.expelled or (not self.complete and not self.stranded):
             self.out.append(Elsewhere(self.partition, self.term, address))
             return
         copy = self.copy
@@ -225,6 +224,7 @@ class Standing:
 
     def begin_term(self, term: int, *, vote: int) -> None:
         self.hard = msgspec.structs.replace(self.hard, term=term, vote=vote)
+        self.term = term
         self._dirty = True
         self.leader = None
         self.following.begin()
@@ -249,8 +249,14 @@ class Standing:
         self.hard = msgspec.structs.replace(self.hard, configs=rows)
         self._dirty = True
 
+    def doubt(self) -> None:
+        """What the disk had cannot be read: the copy counts for nothing from the start."""
+        self.hard = msgspec.structs.replace(self.hard, complete=False)
+        self.complete = False
+
     def set_complete(self, complete: bool) -> None:
         self.hard = msgspec.structs.replace(self.hard, complete=complete)
+        self.complete = complete
         self._dirty = True
         self.refilling = False
         self.whole_at = None

@@ -6,7 +6,15 @@ from typing import assert_never
 
 import msgspec
 
-from rostra.errors import PartitionDamaged, RostraError, TopicExists, UnknownPartition, UnknownTopic
+from rostra.errors import (
+    NotAReplica,
+    PartitionDamaged,
+    QuorumAtRisk,
+    RostraError,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+)
 from rostra.fabric.api import (
     Accepted,
     AcksAll,
@@ -17,6 +25,8 @@ from rostra.fabric.api import (
     Confirm,
     Confirmed,
     Delivers,
+    Describe,
+    Described,
     Drop,
     Echo,
     FabricEffect,
@@ -44,6 +54,7 @@ from rostra.fabric.api import (
     Ready,
     Recovered,
     Refused,
+    RemoveMember,
     Serving,
     Settled,
     Split,
@@ -58,9 +69,10 @@ from rostra.fabric.api import (
     WriteFailed,
 )
 from rostra.model.batch import stamp
+from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
 from rostra.model.decode import iterate
 from rostra.model.encode import encode
-from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
 GUARANTEES = Guarantees(
@@ -145,13 +157,20 @@ class Solo:
                 return [Trim(given.partition, given.first)]
             case WriteFailed():
                 return self._write_failed(given)
-            case Confirm():
-                return [Confirmed(given.token)]
             case Broke():
                 return []
             case HandOver():
                 return [HandedOver()]
-            case PeerReceived() | PeerMet() | PeerLost() | TimerFired() | Echo() | GiveAway() | PassOn() | Settled():
+            case Describe():
+                return [Described(given.token, self._status())]
+            case RemoveMember():
+                # Nobody would be left to agree on anything.
+                return [Refused(given.token, QuorumAtRisk(given.node, 0, 1))]
+            case GiveAway():
+                made = self._topics.get(given.partition.topic)
+                error = NotAReplica(given.peer, made.spec.name if made else "", given.partition.index)
+                return [Refused(given.token, error)] if given.token else []
+            case PeerReceived() | PeerMet() | PeerLost() | TimerFired() | Echo() | PassOn() | Settled():
                 raise AssertionError(f"a node alone has no peers and no timers: {given}")
             case _:
                 assert_never(given)
@@ -276,6 +295,26 @@ class Solo:
     def _damage(self, partition: Partition, offset: int) -> RostraError:
         made = self._topics.get(partition.topic)
         return PartitionDamaged(made.spec.name if made else "catalogue", partition.index, offset)
+
+    def _status(self) -> ClusterState:
+        """The node that is asked is the only one: its broker knows who it is."""
+        partitions = tuple(
+            PlacedPartition(
+                made.spec.name,
+                index,
+                NodeId(0),
+                self._epoch,
+                held.first,
+                held.end,
+                held.synced,
+                (CopyState(NodeId(0), held.synced, True),),
+            )
+            for made in self._topics.values()
+            for index in range(made.spec.partitions)
+            if (held := self._held.get(Partition(made.spec.topic, PartitionIndex(index)))) is not None
+        )
+        nodes = (NodeState(NodeId(0), "", "", True, True, False, len(partitions), len(partitions)),)
+        return ClusterState("solo", nodes, partitions, (NodeId(0),))
 
     # --- the catalogue ---
 

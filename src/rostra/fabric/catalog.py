@@ -1,0 +1,76 @@
+"""Every fabric by name: how a node of it is made, what its nodes say to each other, and what it can tell of itself.
+
+The only place that names them: brokers, clients and drivers take a fabric as they find it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from rostra.errors import InvalidSetting
+from rostra.fabric.api import Fabric
+from rostra.fabric.raft.catalogue import Member
+from rostra.fabric.raft.machine import Raft
+from rostra.fabric.raft.messages import PEER_KINDS
+from rostra.fabric.raft.status import ClusterStatus
+from rostra.fabric.solo.machine import Solo
+from rostra.model.ids import NodeId
+from rostra.safeguards import ALL_ON, Without
+
+DEFAULT = "raft"
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """Where a node sits: its id, where clients and peers find it, and how it came into its cluster."""
+
+    node: NodeId
+    address: str
+    peer_address: str
+    random: Random
+    founds: bool = True
+    """Whether it began the cluster; else it was let in through `join`."""
+    join: tuple[str, ...] = ()
+    """Peer addresses of nodes that may know the others."""
+    without: Without = ALL_ON
+
+
+class FabricKind(msgspec.Struct, frozen=True):
+    name: str
+    make: Callable[[Seat], Fabric]
+    peer_kinds: tuple[type, ...]
+    """The closed set of messages between its nodes; a driver makes its codec from it."""
+    status: Callable[[Fabric], ClusterStatus | None]
+
+
+def _raft(seat: Seat) -> Fabric:
+    assert seat.founds or seat.join, "who founds nothing joins somebody"
+    return Raft(
+        seat.node,
+        seat.address,
+        seat.peer_address,
+        founders=(Member(seat.node, seat.address, seat.peer_address),) if seat.founds else (),
+        join=seat.join,
+        random=seat.random,
+        without=seat.without,
+    )
+
+
+def _raft_status(fabric: Fabric) -> ClusterStatus | None:
+    assert isinstance(fabric, Raft)
+    return fabric.status() if fabric.takes_part else None
+
+
+FABRICS = {
+    "raft": FabricKind("raft", _raft, tuple(PEER_KINDS.values()), _raft_status),
+    "solo": FabricKind("solo", lambda seat: Solo(seat.without), (), lambda _: None),
+}
+
+
+def fabric_named(name: str) -> FabricKind:
+    kind = FABRICS.get(name)
+    if kind is None:
+        raise InvalidSetting("fabric", f"{name!r} is none of {', '.join(FABRICS)}")
+    return kind

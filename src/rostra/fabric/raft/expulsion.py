@@ -1,0 +1,117 @@
+"""Being removed: a node that is no member any more stops for good, disturbs nobody, and says so to whoever asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from rostra.errors import MemberRemoved
+from rostra.fabric.api import (
+    Broke,
+    Confirm,
+    Describe,
+    Echo,
+    FabricEffect,
+    FabricInput,
+    GiveAway,
+    HandedOver,
+    HandOver,
+    Note,
+    PassOn,
+    PeerLost,
+    PeerMet,
+    PeerReceived,
+    Persist,
+    Propose,
+    ProposeDrop,
+    ProposeStart,
+    ProposeTopic,
+    ReadDone,
+    ReadFailed,
+    Ready,
+    Refused,
+    RemoveMember,
+    Send,
+    SetTimer,
+    Settled,
+    Started,
+    Synced,
+    TimerFired,
+    WriteFailed,
+)
+from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.messages import Removed
+from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.settings import BEAT, WAKE
+from rostra.model.ids import NodeId
+
+if TYPE_CHECKING:
+    from rostra.fabric.raft.machine import Raft
+
+REMOVED = "raft/removed"
+
+
+class Expulsion:
+    def __init__(self, raft: Raft) -> None:
+        self._raft = raft
+
+    def is_remembered(self) -> bool:
+        """Whether an earlier start of this node was told."""
+        raft = self._raft
+        if REMOVED not in raft.hard:
+            return False
+        raft.removed = True
+        raft.out += [self._note(), Ready()]
+        return True
+
+    def told(self, peer: NodeId, message: Removed) -> None:
+        """Only a member's word counts; to a node that was never told of any, everybody may be one."""
+        raft = self._raft
+        members = raft.peers.members()
+        if message.node != raft.node or (members and all(peer != member.node for member in members)):
+            return
+        raft.out.append(self._note())
+        raft.out += raft.meta.give_up(MemberRemoved(raft.node))
+        for partition, group in raft.groups.items():
+            group.expelled, group.alone = True, False
+            if group.role is Role.LEADER:
+                group.step_down("this node was removed")
+            effects = [effect for effect in group.take() if not isinstance(effect, Send)]
+            raft.out += effects if partition != META else []
+        raft.hosting.turn_all_away()
+        raft.out += [SetTimer(BEAT, None), SetTimer(WAKE, None), Persist(REMOVED, b"1")]
+        raft.removed = True
+
+    def _note(self) -> Note:
+        return Note("error", "this node was removed from its cluster", {"node": self._raft.node})
+
+    def refuse(self, given: FabricInput) -> list[FabricEffect]:
+        """Whoever waits for an answer gets it; clients go to where the partitions are."""
+        raft = self._raft
+        match given:
+            case Propose():
+                return [Refused(given.token, raft.hosting.nowhere(given.partition))]
+            case ProposeTopic() | ProposeDrop() | Confirm() | RemoveMember() | Describe():
+                return [Refused(given.token, MemberRemoved(raft.node))]
+            case GiveAway():
+                return [Refused(given.token, MemberRemoved(raft.node))] if given.token else []
+            case HandOver():
+                return [HandedOver()]
+            case (
+                Started()
+                | ProposeStart()
+                | PeerReceived()
+                | PeerMet()
+                | PeerLost()
+                | TimerFired()
+                | Synced()
+                | WriteFailed()
+                | ReadDone()
+                | ReadFailed()
+                | PassOn()
+                | Settled()
+                | Broke()
+                | Echo()
+            ):
+                return []
+            case _:
+                assert_never(given)

@@ -1,0 +1,55 @@
+"""Addresses of a node: what is written in a setting, what is bound, and what others are told."""
+
+from __future__ import annotations
+
+import socket
+
+from rostra.errors import InvalidSetting
+
+EVERYWHERE = ("0.0.0.0", "::")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port`, `[v6]:port` or `:port` (loopback)."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise InvalidSetting("address", f"{address!r} is not HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def next_door(address: str) -> str:
+    """Where peers are listened to if nobody says: beside the clients."""
+    host, port = split_address(address)
+    return join_address(host, port + 1 if port else 0)
+
+
+def bind(address: str) -> socket.socket:
+    """A port of one's own, on which nobody is answered yet: others can be told of it before anything is served."""
+    host, port = split_address(address)
+    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(place)
+    except OSError:
+        bound.close()
+        raise
+    bound.setblocking(False)
+    return bound
+
+
+def bound_address(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return join_address(host, port)
+
+
+def told_address(bound: socket.socket, advertised: str) -> str:
+    """What others are told: what the operator says, else what is bound, under a name if that is every address."""
+    if advertised:
+        return advertised
+    host, port = bound.getsockname()[:2]
+    return join_address(socket.gethostname() if host in EVERYWHERE else host, port)

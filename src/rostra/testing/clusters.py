@@ -1,0 +1,140 @@
+"""Several nodes that form one cluster, in this process or as processes of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from rostra import blocking
+from rostra.testing.metrics import Metrics
+
+PATIENCE_S = 30.0
+POLL_S = 0.02
+
+
+class ClusterNode(Protocol):
+    """What a cluster needs of a node, embedded or not."""
+
+    address: str
+    peer_address: str
+    join: tuple[str, ...]
+
+    @property
+    def running(self) -> bool: ...
+    def launch(self) -> None: ...
+    def await_ready(self) -> None: ...
+    def stop(self) -> object: ...
+    def kill(self) -> None: ...
+    def restart(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def client(self) -> blocking.Client: ...
+    def metrics(self) -> Metrics: ...
+
+
+N = TypeVar("N", bound=ClusterNode)
+
+
+class NotInTime(AssertionError):
+    """What a test waited for did not come true."""
+
+
+class Cluster(Generic[N]):
+    """The first node founds it, the others join through that one. Made by `rostra.testing.cluster`.
+
+    >>> with rostra.testing.cluster(3) as cluster:  # doctest: +SKIP
+    ...     cluster.owner("orders").kill()
+    """
+
+    def __init__(self, directory: Path, make: Callable[[Path], N]) -> None:
+        self._directory = directory
+        self._make = make
+        self.nodes: list[N] = []
+
+    def __iter__(self) -> Iterator[N]:
+        return iter(self.nodes)
+
+    def __getitem__(self, index: int) -> N:
+        return self.nodes[index]
+
+    def start(self, count: int) -> None:
+        """Returns when every node knows every other and all of them vote."""
+        if not self.nodes:
+            founder = self._next()
+            founder.launch()
+            founder.await_ready()
+        joining = [self._next() for _ in range(count - len(self.nodes))]
+        for node in joining:
+            node.join = (self.nodes[0].peer_address,)
+            node.launch()
+        for node in joining:
+            node.await_ready()
+        self.await_members()
+
+    def _next(self) -> N:
+        place = self._directory / f"node-{len(self.nodes)}"
+        place.mkdir(parents=True, exist_ok=True)
+        node = self._make(place)
+        self.nodes.append(node)
+        return node
+
+    def add(self) -> N:
+        """One more node, which joins through the first that is running."""
+        joins = (self.running()[0].peer_address,)
+        node = self._next()
+        node.join = joins
+        node.launch()
+        node.await_ready()
+        return node
+
+    def stop(self) -> None:
+        """The last one first: whoever is left can still hand over to somebody, and the last one needs nobody."""
+        for node in self.nodes:
+            node.resume()
+        for node in reversed(self.nodes):
+            node.stop()
+
+    # --- what it is like ---
+
+    def running(self) -> list[N]:
+        return [node for node in self.nodes if node.running]
+
+    def await_members(self, count: int | None = None) -> None:
+        """Until every running node sees so many members that are there and vote; all running ones by default."""
+        wanted = len(self.running()) if count is None else count
+
+        def all_there() -> bool:
+            seen = [node.metrics() for node in self.running()]
+            return all(
+                metrics.value("rostra_member_there") >= wanted and metrics.value("rostra_member_votes") >= wanted
+                for metrics in seen
+            )
+
+        self.wait_until(all_there, f"{wanted} members there")
+
+    def owner(self, topic: str, partition: int = 0) -> N:
+        """The running node that orders the partition, once there is one."""
+        found: list[N] = []
+
+        def known() -> bool:
+            found[:] = [node for node in self.running() if self._owns(node, topic, partition)]
+            return len(found) == 1
+
+        self.wait_until(known, f"one owner of {topic}/{partition}")
+        return found[0]
+
+    def _owns(self, node: N, topic: str, partition: int) -> bool:
+        place = {"topic": topic, "partition": str(partition), "role": "leader"}
+        return node.metrics().value("rostra_group_role", **place) == 1
+
+    def others(self, *nodes: N) -> list[N]:
+        return [node for node in self.running() if node not in nodes]
+
+    def wait_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+        deadline = time.monotonic() + patience_s
+        while not true():
+            if time.monotonic() > deadline:
+                raise NotInTime(f"not within {patience_s:g} s: {what}")
+            time.sleep(POLL_S)

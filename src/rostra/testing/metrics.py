@@ -1,0 +1,30 @@
+"""A node's metrics, as a test asks for them."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+class Metrics:
+    """One look at what a node exposes.
+
+    >>> Metrics('rostra_topics 2.0').value("rostra_topics")
+    2.0
+    """
+
+    def __init__(self, exposed: str) -> None:
+        self._samples = [
+            sample for family in text_string_to_metric_families(exposed + "\n") for sample in family.samples
+        ]
+
+    def values(self, name: str, **labels: str) -> list[float]:
+        """Of all samples with this name and at least these labels."""
+        return [
+            sample.value
+            for sample in self._samples
+            if sample.name == name and all(sample.labels.get(label) == text for label, text in labels.items())
+        ]
+
+    def value(self, name: str, **labels: str) -> float:
+        """0 if there is none."""
+        return sum(self.values(name, **labels))

@@ -1,0 +1,47 @@
+"""The handshake between two nodes. What follows it on the link are messages of the fabric they share.
+
+Kinds begin at 96, where no client's and no node's message is: neither listener understands what belongs to the other.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rostra.wire.messages import Carried, Id, Index, Message, Text
+
+PEER_PROTOCOL = 1
+"""Raised when a peer of the version before could not follow; fields with defaults are appended without that."""
+
+
+class PeerHello(Message, frozen=True, array_like=True):
+    """First on every link. Cluster 0: the node has none yet and asks which one this is.
+
+    `address` is where the node listens for peers itself.
+    """
+
+    kind: ClassVar[int] = 96
+    version: Index
+    cluster: Id
+    node: Id
+    address: Text
+    fabric: Text
+
+
+class PeerWelcome(Message, frozen=True, array_like=True):
+    """Cluster 0: the answering node has none yet either, and closes the link."""
+
+    kind: ClassVar[int] = 97
+    version: Index
+    cluster: Id
+    node: Id
+
+
+class PeerRefused(Message, frozen=True, array_like=True):
+    """The link is closed for this reason."""
+
+    kind: ClassVar[int] = 98
+    code: Text
+    carried: Carried
+
+
+HandshakeAnswer = PeerWelcome | PeerRefused

@@ -1,0 +1,194 @@
+"""Wherever partitions move and links break, what is acknowledged is stored once, in order, and delivered so."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from rostra.client.core.events import MayDuplicate
+from rostra.client.core.links import LINKS_MAX
+from rostra.client.core.options import Options, ProducerSettings
+from rostra.wire.messages import TopicSettings
+from tests.unit.client.cluster_play import ClusterPlay, Wire
+from tests.unit.client.model_cluster import Cluster
+
+ADDRESSES = ("a:1", "b:2", "c:3")
+FEW = st.integers(min_value=1, max_value=4)
+ANY = st.integers(min_value=0, max_value=11)
+NODES = st.sampled_from(ADDRESSES)
+
+
+class AnyMove(RuleBasedStateMachine):
+    """One producer, one subscriber, three nodes. Owners change, are unknown, are not heard of; links break at any
+    moment; what is not committed may be cut by the next owner.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster(*ADDRESSES)
+        forever_ms = 1_000_000_000
+        options = Options(ADDRESSES, call_timeout_ms=forever_ms, delivery_timeout_ms=forever_ms, backoff_ms_max=100)
+        self.play = ClusterPlay(self.cluster, options)
+        self.given = 0
+
+    @initialize(partitions=st.integers(min_value=1, max_value=3), commits=st.booleans())
+    def connect(self, partitions: int, commits: bool) -> None:
+        play = self.play
+        self.cluster.create("t", TopicSettings(partitions))
+        self.cluster.commits = commits
+        play.connect()
+        self.partitions = partitions
+        self.producer = play.core.open_producer(play.now_us, play.call(), "t", ProducerSettings())
+        self.subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest", None, 1000)
+        self.taken = 0
+        play.run()
+        play.settle()
+
+    # --- the application -----------------------------------------------------------------------------
+
+    @rule(count=FEW, leave=st.booleans())
+    def send(self, count: int, leave: bool) -> None:
+        for _ in range(count):
+            self.producer.add(self.play.now_us, b"%d" % self.given)
+            self.given += 1
+        if leave:
+            self.producer.close(self.play.now_us)
+        else:
+            self.producer.turn(self.play.now_us)
+        self.play.run()
+
+    @rule(count=FEW)
+    def take(self, count: int) -> None:
+        queued = self.play.delivered.get(self.subscription.number, [])
+        for batch in queued[self.taken : self.taken + count]:
+            self.taken += 1
+            self.play.core.taken(self.subscription, batch.partition, batch.bytes)
+        self.play.run()
+
+    # --- the network ---------------------------------------------------------------------------------
+
+    def wire(self, which: int) -> Wire | None:
+        wires = list(self.play.wires.values())
+        return wires[which % len(wires)] if wires else None
+
+    @rule(which=ANY, count=FEW)
+    def node_hears(self, which: int, count: int) -> None:
+        wire = self.wire(which)
+        if wire is not None and wire.open:
+            self.play.hears(wire, count)
+
+    @rule(which=ANY)
+    def node_says(self, which: int) -> None:
+        wire = self.wire(which)
+        if wire is not None and wire.open:
+            self.play.says(wire)
+
+    @rule(which=ANY, count=FEW)
+    def client_hears(self, which: int, count: int) -> None:
+        wire = self.wire(which)
+        if wire is not None:
+            self.play.answers(wire, count)
+
+    @rule(which=ANY)
+    def link_breaks_or_is_refused(self, which: int) -> None:
+        wire = self.wire(which)
+        if wire is not None:
+            self.play.cut(wire)
+
+    @rule(which=ANY)
+    def link_opens(self, which: int) -> None:
+        wire = self.wire(which)
+        if wire is not None and not wire.open:
+            self.play.open_wire(wire)
+
+    @rule()
+    def all_gets_through(self) -> None:
+        self.play.settle()
+
+    @rule(ms=st.integers(min_value=1, max_value=500))
+    def time_passes(self, ms: int) -> None:
+        self.play.tick_only(ms * 1000)
+
+    # --- the cluster ---------------------------------------------------------------------------------
+
+    @rule(partition=ANY, address=st.sampled_from(("", *ADDRESSES)), cut=st.booleans(), told=st.booleans())
+    def partition_moves(self, partition: int, address: str, cut: bool, told: bool) -> None:
+        self.cluster.move("t", partition % self.partitions, address, cut=cut, told=told)
+
+    @rule(address=NODES)
+    def node_hears_of_the_owners(self, address: str) -> None:
+        self.cluster.tell(address)
+
+    @rule(partition=ANY)
+    def owner_commits(self, partition: int) -> None:
+        self.cluster.commit(self.cluster.topics["t"].topic, partition % self.partitions)
+
+    # --- promises ------------------------------------------------------------------------------------
+
+    def stored(self) -> list[list[int]]:
+        parts = range(self.partitions) if "t" in self.cluster.topics else ()
+        return [[int(value or b"") for value in self.cluster.values("t", partition)] for partition in parts]
+
+    def delivered(self) -> list[list[int]]:
+        seen: list[list[int]] = [[] for _ in self.stored()]
+        for batch in self.play.delivered.get(self.subscription.number, []) if seen else []:
+            seen[batch.partition] += [int(value or b"") for value in batch.values()]
+        return seen
+
+    @invariant()
+    def stored_once_and_in_order(self) -> None:
+        for partition in self.stored():
+            assert partition == sorted(set(partition))
+
+    @invariant()
+    def acknowledged_is_committed(self) -> None:
+        for ack in self.play.acknowledged:
+            topic = self.cluster.topics["t"].topic
+            assert ack.offset + ack.count <= self.cluster.logs[topic, ack.partition].commit
+        places = Counter((ack.partition, ack.offset) for ack in self.play.acknowledged if ack.offset >= 0)
+        assert max(places.values(), default=1) == 1
+
+    @invariant()
+    def delivered_is_what_is_stored(self) -> None:
+        for partition, seen in zip(self.stored(), self.delivered(), strict=True):
+            assert seen == partition[: len(seen)]
+
+    @invariant()
+    def nothing_may_be_twice_and_nothing_ends(self) -> None:
+        assert not [event for event in self.play.events if isinstance(event, MayDuplicate)]
+        assert self.play.finished == {}
+        assert self.play.errors == {}
+        assert len(self.play.wires) <= LINKS_MAX
+
+    def teardown(self) -> None:
+        """All is well again: everything given is stored, acknowledged and delivered."""
+        play = self.play
+        if "t" not in self.cluster.topics:
+            return
+        for partition in range(self.partitions):
+            self.cluster.move("t", partition, ADDRESSES[partition])
+        self.cluster.tell()
+        self.cluster.commits = True
+        for topic, partition in self.cluster.logs:
+            self.cluster.commit(topic, partition)
+        call = play.call()
+        self.producer.flush(play.now_us, call)
+        play.run()
+        for _ in range(100):
+            play.settle()
+            play.pass_time(200_000)
+            self.take(1000)
+            if call in play.results and sum(map(len, self.delivered())) == self.given:
+                break
+        self.stored_once_and_in_order()
+        self.delivered_is_what_is_stored()
+        self.nothing_may_be_twice_and_nothing_ends()
+        assert self.producer.acked == self.given == sum(map(len, self.stored())) == sum(map(len, self.delivered()))
+
+
+AnyMove.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestAnyMove = pytest.mark.requirement("CM-5", "CM-10")(AnyMove.TestCase)

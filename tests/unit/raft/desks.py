@@ -1,0 +1,145 @@
+"""Whole brokers on Raft: a node alone, or several whose messages a test passes on."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+import msgspec
+
+from rostra.broker.api import Boot, BrokerEffect, BrokerInput
+from rostra.fabric.api import PeerReceived, Send, TimerFired
+from rostra.fabric.raft.catalogue import Member
+from rostra.fabric.raft.machine import Raft
+from rostra.fabric.raft.roles import Role
+from rostra.model.ids import NodeId, Partition
+from tests.unit.broker.desk import Desk
+from tests.unit.broker.listlog import ListLog, recovered
+
+
+class RaftDesk(Desk):
+    """Timers of the fabric that are due go off by themselves."""
+
+    def __init__(
+        self,
+        raft: Raft | None = None,
+        logs: dict[Partition, ListLog] | None = None,
+        hard: dict[str, bytes] | None = None,
+    ) -> None:
+        self.raft = raft or Raft(NodeId(2), "here:1", random=Random(1))
+        super().__init__(fabric=self.raft, logs=logs, hard=hard)
+
+    def settle(self) -> list[BrokerEffect]:
+        effects = super().settle()
+        while due := [name for name, at in self.timers.items() if name.startswith("raft/") and at <= self.now.mono_us]:
+            for name in due:
+                del self.timers[name]
+                effects += self.step(TimerFired(name))
+            effects += super().settle()
+        return effects
+
+    def again(self) -> RaftDesk:
+        for log in self.logs.values():
+            log.generation = 0
+        desk = RaftDesk(None, self.logs, self.hard)
+        desk.now = self.now
+        desk.start()
+        return desk
+
+
+class ClusterDesk(RaftDesk):
+    """One of several: what it sends waits until the others are told."""
+
+    def __init__(self, raft: Raft, logs: dict[Partition, ListLog] | None, hard: dict[str, bytes] | None) -> None:
+        self.sent: deque[tuple[NodeId, Send]] = deque()
+        super().__init__(raft, logs, hard)
+
+    def step(self, given: BrokerInput) -> list[BrokerEffect]:
+        effects = super().step(given)
+        self.sent.extend((self.raft.node, effect) for effect in effects if isinstance(effect, Send))
+        return effects
+
+
+class Desks:
+    """Brokers that hear each other at once, unless one is `down`; every message crosses its encoding."""
+
+    def __init__(self, nodes: int = 3) -> None:
+        self.members = tuple(Member(NodeId(n), f"client:{n}", f"peer:{n}") for n in range(1, nodes + 1))
+        self.down: set[int] = set()
+        self.desks = {member.node: self._make(member, None, None) for member in self.members}
+        for desk in self.desks.values():
+            desk.step(_boot_of(desk))
+
+    def _make(
+        self, member: Member, logs: dict[Partition, ListLog] | None, hard: dict[str, bytes] | None
+    ) -> ClusterDesk:
+        raft = Raft(member.node, member.address, member.peer_address, founders=self.members, random=Random(member.node))
+        return ClusterDesk(raft, logs, hard)
+
+    def __getitem__(self, node: int) -> ClusterDesk:
+        return self.desks[NodeId(node)]
+
+    def restart(self, node: int) -> ClusterDesk:
+        """On what its disk had; what it sent and was not delivered is lost."""
+        old = self[node]
+        for log in old.logs.values():
+            log.generation = 0
+            log.batches = list(log.synced)
+        member = next(member for member in self.members if member.node == node)
+        new = self.desks[member.node] = self._make(member, old.logs, old.hard)
+        new.now = old.now
+        self.down.discard(node)
+        new.step(_boot_of(new))
+        return new
+
+    def run(self, ms: int = 1) -> None:
+        """Time passes in steps of a millisecond; disks and links are quick."""
+        for _ in range(ms):
+            for desk in self.desks.values():
+                desk.after_ms(1)
+            for node, desk in self.desks.items():
+                if node not in self.down:
+                    desk.settle()
+            self.deliver()
+
+    def deliver(self) -> None:
+        while any(desk.sent for desk in self.desks.values()):
+            for desk in self.desks.values():
+                while desk.sent:
+                    sender, send = desk.sent.popleft()
+                    if sender not in self.down and send.peer not in self.down and send.peer in self.desks:
+                        self.pass_on(sender, send)
+            for node, desk in self.desks.items():
+                if node not in self.down:
+                    desk.settle()
+
+    def pass_on(self, sender: NodeId, send: Send) -> None:
+        message: object = msgspec.msgpack.decode(msgspec.msgpack.encode(send.message), type=type(send.message))
+        payload = bytearray(b"".join(send.payload)) if send.payload else None
+        self.desks[send.peer].step(PeerReceived(sender, message, payload))
+
+    def owner(self, partition: Partition) -> ClusterDesk | None:
+        for node, desk in self.desks.items():
+            group = desk.raft.groups.get(partition)
+            if node not in self.down and group is not None and group.role is Role.LEADER and group.is_current:
+                return desk
+        return None
+
+    def run_until_owned(self, partition: Partition) -> ClusterDesk:
+        for _ in range(5_000):
+            owner = self.owner(partition)
+            if owner is not None:
+                return owner
+            self.run(1)
+        raise AssertionError("nobody owns the partition")
+
+    def run_until_ready(self) -> None:
+        for _ in range(5_000):
+            if all(desk.listening for node, desk in self.desks.items() if node not in self.down):
+                return
+            self.run(1)
+        raise AssertionError("not ready")
+
+
+def _boot_of(desk: ClusterDesk) -> Boot:
+    return Boot(dict(desk.hard), tuple(recovered(part, log) for part, log in sorted(desk.logs.items())))

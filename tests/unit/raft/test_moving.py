@@ -1,0 +1,306 @@
+"""Copies that come and go: members join and are removed, and every partition keeps as many copies as it should."""
+
+from __future__ import annotations
+
+import pytest
+
+from rostra.errors import CopiesAway, MemberRemoved, Moved, QuorumAtRisk, Unavailable, UnknownMember
+from rostra.fabric.api import Confirm, Elsewhere, PeerReceived, ProposeTopic, RemoveMember, TopicSpec
+from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.hard import key_of, unpack_hard
+from rostra.fabric.raft.messages import Heartbeat, Join, Removed, VoteAsk
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.ids import NodeId, Partition, TopicId
+from tests.unit.raft.nodes import Cluster
+
+
+def with_topic(
+    founders: int, partitions: int, replicas: int = 0, settings: RaftSettings | None = None
+) -> tuple[Cluster, list[Partition]]:
+    cluster = Cluster(founders, settings=settings)
+    cluster.ready()
+    found = cluster.topic("t", partitions, replicas=replicas)
+    for partition in found:
+        cluster.publish(partition, b"before")
+    cluster.run(200)
+    return cluster, found
+
+
+def remove(cluster: Cluster, node: int, at: int, token: int = 40) -> None:
+    cluster[at].step(RemoveMember(token, NodeId(node)))
+    cluster.run_until(lambda: token in cluster[at].agreed)
+
+
+def is_gone(cluster: Cluster, node: int) -> bool:
+    rest = [other for other in cluster.alive if other.node != node]
+    return all(
+        node not in other.raft.meta.catalogue.members and node not in other.raft.meta.group.config.everyone
+        for other in rest
+    )
+
+
+def holders(cluster: Cluster, partition: Partition) -> list[int]:
+    return sorted(node.node for node in cluster.nodes.values() if partition in node.media)
+
+
+def voters(cluster: Cluster, partition: Partition) -> tuple[int, ...]:
+    leader = cluster.leader(partition)
+    return leader.raft.groups[partition].config.voters if leader is not None else ()
+
+
+@pytest.mark.requirement("RF-33")
+def test_the_copies_of_a_member_that_is_removed_are_at_others_before_it_goes() -> None:
+    cluster, partitions = with_topic(4, 4)
+    cluster.run(200)
+    remove(cluster, 2, at=1)
+    cluster.run_until(lambda: is_gone(cluster, 2), 60_000)
+    for partition in partitions:
+        assert voters(cluster, partition) == (1, 3, 4)
+        assert holders(cluster, partition) == [1, 3, 4]
+        cluster.publish(partition, b"after")
+    cluster.run(1_000)
+    for partition in partitions:
+        assert all(cluster[node].values(partition) == [b"before", b"after"] for node in (1, 3, 4))
+
+
+def test_while_a_member_is_removed_no_partition_ever_has_fewer_voters_than_it_should() -> None:
+    cluster, partitions = with_topic(4, 4)
+    fewest = 9
+
+    def over() -> bool:
+        nonlocal fewest
+        fewest = min(fewest, *(len(voters(cluster, partition) or (1, 2, 3)) for partition in partitions))
+        return is_gone(cluster, 2)
+
+    remove(cluster, 2, at=3)
+    cluster.run_until(over, 60_000)
+    assert fewest == 3
+
+
+@pytest.mark.requirement("RF-17")
+def test_a_removed_member_is_told_stops_and_sends_its_clients_elsewhere() -> None:
+    cluster, partitions = with_topic(4, 4)
+    gone = cluster[2]
+    remove(cluster, 2, at=2)
+    cluster.run_until(lambda: gone.raft.removed, 60_000)
+    assert "this node was removed from its cluster" in gone.notes
+    for number, partition in enumerate(partitions):
+        assert isinstance(gone.serving[partition], Elsewhere)
+        answer = gone.publish(partition, b"x", token=100 + 2 * number)
+        assert isinstance(answer, Moved | Unavailable)
+    gone.step(Confirm(60, ""))
+    gone.step(ProposeTopic(62, TopicSpec(TopicId(5), "u", 1, b""), 1 << 20))
+    assert isinstance(gone.refused[60], MemberRemoved) and isinstance(gone.refused[62], MemberRemoved)
+    cluster.run_until(lambda: is_gone(cluster, 2))
+    cluster.run(15_000)
+    before = cluster.sent.copy()
+    cluster.run(5_000)
+    assert set(cluster.sent - before) == {"Heartbeat"}, "it disturbs nobody"
+
+
+def test_a_removed_member_that_starts_again_knows_it_and_has_nothing_to_say() -> None:
+    cluster, _ = with_topic(4, 1)
+    remove(cluster, 2, at=2)
+    cluster.run_until(lambda: cluster[2].raft.removed, 60_000)
+    cluster.run(100)
+    cluster[2].crash()
+    cluster[2].start()
+    assert cluster[2].ready and cluster[2].raft.removed and not cluster[2].timers
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Heartbeat(3),
+        Join(NodeId(2), "client:2", "peer:2"),
+        VoteAsk(META, 99, 10_000, 99, pre=False, forced=True),
+    ],
+    ids=["heartbeat", "join", "vote"],
+)
+def test_whoever_was_removed_while_it_was_away_is_refused_with_the_reason(said: object) -> None:
+    cluster, partitions = with_topic(4, 2)
+    cluster[2].crash()
+    cluster.run(1_000)
+    remove(cluster, 2, at=1)
+    cluster.run_until(lambda: is_gone(cluster, 2), 60_000)
+    term = cluster[1].raft.meta.group.term
+    cluster[1].step(PeerReceived(NodeId(2), said, None))
+    assert cluster.sent["Removed"] > 0
+    assert cluster[1].raft.meta.group.term == term, "it is not listened to"
+    cluster[2].start()
+    cluster.run_until(lambda: cluster[2].raft.removed)
+    for partition in partitions:
+        cluster.publish(partition, b"after")
+
+
+def test_a_dead_member_is_removed_and_its_copies_are_rebuilt_from_the_others() -> None:
+    cluster, partitions = with_topic(4, 4)
+    cluster[3].crash()
+    cluster.run(1_000)
+    remove(cluster, 3, at=1)
+    cluster.run_until(lambda: is_gone(cluster, 3), 60_000)
+    cluster.run(500)
+    for partition in partitions:
+        assert voters(cluster, partition) == (1, 2, 4)
+        assert all(cluster[node].values(partition) == [b"before"] for node in (1, 2, 4))
+
+
+def test_without_anybody_to_take_its_copies_a_member_may_still_go() -> None:
+    cluster, partitions = with_topic(3, 2)
+    remove(cluster, 3, at=1)
+    cluster.run_until(lambda: is_gone(cluster, 3), 60_000)
+    for partition in partitions:
+        assert voters(cluster, partition) == (1, 2)
+        cluster.publish(partition, b"after")
+
+
+def test_the_leader_of_the_catalogue_can_be_removed_too() -> None:
+    cluster, partitions = with_topic(4, 2)
+    leader = cluster.leader(META)
+    assert leader is not None
+    remove(cluster, leader.node, at=leader.node)
+    cluster.run_until(lambda: is_gone(cluster, leader.node) and leader.raft.removed, 60_000)
+    for partition in partitions:
+        cluster.publish(partition, b"after")
+    leader.crash()
+    cluster.topic("u", at=next(node.node for node in cluster.alive if node is not leader))
+
+
+def refusal(cluster: Cluster, node: int, at: int, token: int = 50) -> object:
+    cluster[at].step(RemoveMember(token, NodeId(node)))
+    cluster.run_until(lambda: token in cluster[at].refused)
+    return cluster[at].refused[token]
+
+
+def test_a_removal_that_would_lose_the_quorum_is_refused_and_says_what_to_do() -> None:
+    cluster, _ = with_topic(3, 1)
+    cluster[3].crash()
+    cluster.run(1_000)
+    error = refusal(cluster, 2, at=1)
+    assert isinstance(error, QuorumAtRisk) and (error.there, error.needed) == (1, 2)
+    assert "bring back" in str(error)
+    assert isinstance(refusal(cluster, 9, at=1, token=52), UnknownMember)
+    remove(cluster, 3, at=1)
+    cluster.run_until(lambda: is_gone(cluster, 3), 60_000)
+
+
+def test_a_node_alone_cannot_be_removed() -> None:
+    cluster, _ = with_topic(1, 1)
+    assert isinstance(refusal(cluster, 1, at=1), QuorumAtRisk)
+
+
+def test_a_member_that_is_away_with_the_only_copy_is_not_removed() -> None:
+    cluster, (partition,) = with_topic(4, 1, replicas=1)
+    (holder,) = holders(cluster, partition)
+    cluster[holder].crash()
+    cluster.run(1_000)
+    error = refusal(cluster, holder, at=holder % 4 + 1)
+    assert isinstance(error, CopiesAway) and error.topic == "t"
+
+
+@pytest.mark.requirement("RF-10")
+def test_partitions_that_lack_copies_get_them_at_nodes_that_join() -> None:
+    cluster, partitions = with_topic(1, 6)
+    for node in (2, 3):
+        cluster.add(node, 1)
+    cluster.run_until(lambda: all(voters(cluster, partition) == (1, 2, 3) for partition in partitions), 60_000)
+    cluster.run(500)
+    for partition in partitions:
+        assert all(node.values(partition) == [b"before"] for node in cluster.nodes.values())
+
+    def led() -> list[int]:
+        return sorted(leader.node for partition in partitions if (leader := cluster.leader(partition)) is not None)
+
+    cluster.run_until(lambda: led() == [1, 1, 2, 2, 3, 3], 60_000)
+
+
+def test_a_topic_gets_no_more_copies_than_it_asked_for() -> None:
+    cluster, (partition,) = with_topic(1, 1, replicas=2)
+    for node in (2, 3, 4):
+        cluster.add(node, 1)
+    cluster.run_until(lambda: len(voters(cluster, partition)) == 2, 60_000)
+    cluster.run(5_000)
+    assert len(voters(cluster, partition)) == 2 == len(holders(cluster, partition))
+
+
+def test_only_so_many_partitions_move_at_a_time() -> None:
+    cluster = Cluster(1, settings=RaftSettings(moves_max=2))
+    cluster.ready()
+    partitions = cluster.topic("t", 8)
+    cluster.add(2, 1)
+    most = 0
+
+    def all_there() -> bool:
+        nonlocal most
+        most = max(most, len(cluster[1].raft.meta.catalogue.moving))
+        return all(voters(cluster, partition) == (1, 2) for partition in partitions)
+
+    cluster.run_until(all_there, 60_000)
+    assert most == 2
+
+
+def test_a_copy_that_is_still_coming_is_not_waited_for_where_its_node_leaves() -> None:
+    cluster, (partition,) = with_topic(2, 1)
+    new = cluster.add(3, 1)
+    cluster.run_until(lambda: partition in cluster[1].raft.meta.catalogue.moving, 60_000)
+    new.crash()
+    cluster.run(500)
+    remove(cluster, 3, at=1)
+    cluster.run_until(lambda: is_gone(cluster, 3), 60_000)
+    assert voters(cluster, partition) == (1, 2)
+    cluster.publish(partition, b"after")
+
+
+def test_a_copy_that_comes_late_counts_only_when_it_is_whole() -> None:
+    cluster, (partition,) = with_topic(4, 1)
+    outside = next(node for node in cluster.nodes.values() if partition not in node.media)
+    remove(cluster, holders(cluster, partition)[0], at=outside.node)
+    cluster.run_until(lambda: partition in outside.media, 60_000)
+    group = outside.raft.groups[partition]
+    assert not group.complete and not group.is_voter
+    cluster.run_until(lambda: outside.node in voters(cluster, partition), 60_000)
+    assert group.complete and outside.values(partition) == [b"before"]
+
+
+def test_a_copy_that_was_given_up_is_gone_but_its_vote_is_remembered_when_it_comes_back() -> None:
+    cluster, (partition,) = with_topic(2, 1, settings=RaftSettings(moves_max=1))
+    first = cluster.add(3, 1)
+    cluster.run_until(lambda: key_of(partition) in first.hard)
+    assert partition in cluster[1].raft.meta.catalogue.moving
+    first.crash()
+    second = cluster.add(4, 1)
+    cluster.run_until(lambda: voters(cluster, partition) == (1, 2, 4), 60_000)
+    first.start()
+    cluster.run_until(lambda: partition not in first.media and partition not in first.raft.groups, 60_000)
+    left = unpack_hard(first.hard[key_of(partition)])
+    assert left.term > 0 and not left.complete, "it knows that it once had something"
+    remove(cluster, 4, at=1)
+    cluster.run_until(lambda: voters(cluster, partition) == (1, 2, 3), 60_000)
+    assert first.raft.groups[partition].term >= left.term
+    assert first.values(partition) == [b"before"]
+    cluster.run_until(lambda: second.raft.removed)
+
+
+def test_the_message_to_a_removed_member_means_only_that_member() -> None:
+    cluster, _ = with_topic(3, 1)
+    cluster[1].step(PeerReceived(NodeId(2), Removed(NodeId(3)), None))
+    cluster[1].step(PeerReceived(NodeId(9), Removed(NodeId(1)), None))
+    assert not cluster[1].raft.removed
+
+
+def test_a_node_whose_joining_was_cut_is_taken_in_by_the_next_leader() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    old = cluster.leader(META)
+    assert old is not None
+    rest = tuple(node for node in (1, 2, 3) if node != old.node)
+    new = cluster.add(4, old.node)
+    cluster.run_until(lambda: 4 in old.raft.meta.catalogue.members)
+    cluster.network.split((old.node, 4), rest)
+    cluster.run_until(lambda: 4 in new.raft.meta.group.config.learners, 5_000)
+    old.crash()
+    cluster.network.heal()
+    cluster.run_until(lambda: cluster.leader(META) not in (None, old))
+    leader = cluster.leader(META)
+    assert leader is not None and 4 not in leader.raft.meta.group.config.everyone
+    cluster.run_until(lambda: new.ready and 4 in leader.raft.meta.group.config.voters)

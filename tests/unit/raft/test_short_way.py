@@ -1,0 +1,101 @@
+"""A group of one member is as lean as a node that stands alone, and keeps to the rules all the same."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+
+from rostra.fabric.api import Accepted, Append, Committed, Fabric, Now, Propose, Sync, Synced
+from rostra.fabric.solo.machine import Solo
+from rostra.model.encode import encode
+from rostra.model.ids import Partition
+from tests.unit.broker.desk import Desk
+from tests.unit.raft.desks import RaftDesk
+from tests.unit.raft.nodes import Cluster
+
+NOW = Now(10**9, 10**9)
+
+
+def calls_of(action: Callable[[], object]) -> int:
+    calls = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def one_publish(fabric: Fabric, partition: Partition, end: int) -> int:
+    """The calls that a batch costs until it is committed; `end` is where the log ends before it."""
+    batch = encode([b"x"], timestamp_us=1)
+    proposed = calls_of(lambda: fabric.step(NOW, Propose(6, partition, batch)))
+    synced = calls_of(lambda: fabric.step(NOW, Synced(partition, 0, end + 1)))
+    return proposed + synced
+
+
+def test_a_publish_takes_no_more_calls_than_on_a_node_that_stands_alone() -> None:
+    solo, raft = Desk(), RaftDesk()
+    costs = []
+    for desk in (solo, raft):
+        desk.start()
+        desk.connect(1)
+        topic = desk.make_topic(1)
+        desk.settle()
+        (partition,) = [partition for partition in desk.logs if partition.topic == topic]
+        costs.append(one_publish(desk.broker.fabric, partition, desk.logs[partition].end))
+    assert isinstance(solo.broker.fabric, Solo)
+    assert costs[1] <= costs[0]
+
+
+def test_the_short_way_says_what_the_long_way_says() -> None:
+    cluster = Cluster(1)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"first")
+    node = cluster[1]
+    group = node.raft.groups[partition]
+    assert group.alone
+    said = node.step(Propose(6, partition, encode([b"second"], timestamp_us=1)))
+    assert [type(effect) for effect in said] == [Append, Accepted, Sync]
+    end = group.copy.end
+    assert node.raft.step(cluster.now, Synced(partition, 1, end)) == [], "of another generation"
+    assert node.raft.step(cluster.now, Synced(partition, 0, end)) == [Committed(partition, end)]
+    assert node.raft.step(cluster.now, Synced(partition, 0, end)) == []
+
+
+def test_who_gets_a_second_member_leaves_the_short_way() -> None:
+    cluster = Cluster(1)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"before")
+    cluster.add(2, 1)
+    cluster.run_until(lambda: 2 in cluster[1].raft.groups[partition].config.voters, 60_000)
+    assert not cluster[1].raft.groups[partition].alone
+    cluster[2].crash()
+    leader = cluster.leader(partition)
+    assert leader is not None
+    placed = leader.publish(partition, b"x")
+    cluster.run(200)
+    if isinstance(placed, tuple):
+        assert leader.commit[partition] <= placed[1], "one of two is no majority"
+
+
+@pytest.mark.requirement("RF-32")
+def test_partitions_of_a_node_alone_cost_nothing_while_nothing_happens() -> None:
+    def beat(partitions: int) -> int:
+        cluster = Cluster(1)
+        cluster.ready()
+        cluster.topic("t", partitions)
+        cluster.run(2_000)
+        return calls_of(lambda: cluster.run(1_000))
+
+    assert beat(100) == beat(1)

@@ -1,0 +1,108 @@
+"""The catalogue's log does not grow without bound: a snapshot stands for all before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rostra.broker.control import read_checkpoint
+from rostra.fabric.api import ProposeDrop, RemoveMember
+from rostra.fabric.raft.catalogue import META, Snapshot, read_catalogue_entry
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.decode import Batch
+from rostra.model.ids import NodeId
+from tests.unit.raft.nodes import Cluster
+
+SMALL = RaftSettings(catalogue_bytes=3_000)
+
+
+def churned(cluster: Cluster, rounds: int = 30, at: int = 1) -> None:
+    """Topics come and go; the last three stay."""
+    for number in range(rounds):
+        (partition,) = cluster.topic(f"t{number}", at=at)
+        if number < rounds - 3:
+            token = 1000 + 2 * number
+            cluster[at].step(ProposeDrop(token, partition.topic))
+            cluster.run_until(lambda token=token: token in cluster[at].closed)  # type: ignore[misc]
+
+
+def names(cluster: Cluster) -> list[list[str]]:
+    return [sorted(node.topics) for node in cluster.alive]
+
+
+@pytest.mark.requirement("RF-33")
+def test_the_log_of_the_catalogue_is_trimmed_at_every_node() -> None:
+    cluster = Cluster(3, settings=SMALL)
+    cluster.ready()
+    churned(cluster)
+    cluster.run(1_000)
+    for node in cluster.nodes.values():
+        log = node.media[META]
+        assert log.first > 0 and sum(len(one.batch) for one in log.stored) < 4 * SMALL.catalogue_bytes
+        assert isinstance(read_catalogue_entry(log.stored[0].batch), Snapshot), "a log begins with what was before it"
+    assert names(cluster) == [["t27", "t28", "t29"]] * 3
+
+
+@pytest.mark.requirement("RF-30")
+def test_a_node_that_was_away_meanwhile_gets_the_snapshot() -> None:
+    cluster = Cluster(3, settings=SMALL)
+    cluster.ready()
+    (kept,) = cluster.topic("kept")
+    (gone,) = cluster.topic("gone")
+    cluster.run(300)
+    away = cluster[3]
+    away.crash()
+    cluster[1].step(ProposeDrop(900, gone.topic))
+    cluster.run_until(lambda: 900 in cluster[1].closed)
+    churned(cluster)
+    cluster.run(500)
+    assert cluster[1].media[META].first > away.media[META].end
+    away.start()
+    cluster.run_until(lambda: sorted(away.topics) == ["kept", "t27", "t28", "t29"])
+    assert gone not in away.media and kept in away.media
+    cluster.publish(kept, b"x")
+    cluster.run_until(lambda: away.values(kept) == [b"x"])
+
+
+def test_a_trimmed_catalogue_survives_a_power_cut_of_all_nodes() -> None:
+    cluster = Cluster(3, settings=SMALL)
+    cluster.ready()
+    churned(cluster)
+    cluster.run(500)
+    for node in cluster.nodes.values():
+        node.crash()
+    for node in cluster.nodes.values():
+        node.start()
+    cluster.ready()
+    cluster.run_until(lambda: names(cluster) == [["t27", "t28", "t29"]] * 3)
+    cluster.topic("later", at=2)
+
+
+def test_a_node_that_joins_later_gets_members_topics_and_placements_from_the_snapshot() -> None:
+    cluster = Cluster(4, settings=SMALL)
+    cluster.ready()
+    (moved,) = cluster.topic("moved")
+    cluster.publish(moved, b"x")
+    holder = next(node.node for node in cluster.nodes.values() if moved in node.media)
+    at = holder % 4 + 1
+    cluster[at].step(RemoveMember(70, NodeId(holder)))
+    cluster.run_until(lambda: cluster[holder].raft.removed, 60_000)
+    cluster[holder].crash()
+    churned(cluster, at=at)
+    cluster.run(500)
+    new = cluster.add(9, at)
+    cluster.run_until(lambda: "t29" in new.topics and new.ready)
+    ours, theirs = new.raft.meta.catalogue, cluster[at].raft.meta.catalogue
+    cluster.run_until(lambda: new.raft.meta.applied == cluster[at].raft.meta.applied)
+    assert ours.members == theirs.members and ours.placed == theirs.placed
+    assert list(ours.removed) == [holder] and ours.topics == theirs.topics
+
+
+def test_a_snapshot_reads_as_the_checkpoint_of_any_log() -> None:
+    cluster = Cluster(1, settings=SMALL)
+    cluster.ready()
+    churned(cluster)
+    cluster.run_until(lambda: cluster[1].media[META].first > 0)
+    (value,) = Batch(cluster[1].media[META].stored[0].batch).values()
+    assert value is not None
+    found = read_checkpoint(value)
+    assert found.producers == [] and found.epochs[0][0] == 1

@@ -1,0 +1,53 @@
+"""Addresses as they are written, bound and told."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from rostra.errors import InvalidSetting
+from rostra.runtime.addresses import bind, bound_address, join_address, next_door, split_address, told_address
+
+
+@pytest.mark.parametrize(
+    ("written", "host", "port"),
+    [
+        ("localhost:1", "localhost", 1),
+        ("[::1]:7400", "::1", 7400),
+        (":0", "127.0.0.1", 0),
+        ("1.2.3.4:65535", "1.2.3.4", 65535),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(written: str, host: str, port: int) -> None:
+    assert split_address(written) == (host, port)
+    assert split_address(join_address(host, port)) == (host, port)
+
+
+@pytest.mark.parametrize("written", ["localhost", "localhost:", "localhost:x", "localhost:65536", ""])
+def test_anything_else_is_refused(written: str) -> None:
+    with pytest.raises(InvalidSetting):
+        split_address(written)
+
+
+def test_peers_are_listened_to_next_door() -> None:
+    assert next_door("127.0.0.1:7400") == "127.0.0.1:7401"
+    assert next_door("127.0.0.1:0") == "127.0.0.1:0"
+    assert next_door("[::1]:7400") == "[::1]:7401"
+
+
+def test_others_are_told_what_is_bound_unless_the_operator_knows_better() -> None:
+    with bind("127.0.0.1:0") as bound:
+        assert told_address(bound, "") == bound_address(bound)
+        assert told_address(bound, "mars:7400") == "mars:7400"
+
+
+def test_every_address_is_told_as_the_name_of_the_host() -> None:
+    with bind("0.0.0.0:0") as bound:
+        port = bound.getsockname()[1]
+        assert told_address(bound, "") == f"{socket.gethostname()}:{port}"
+
+
+def test_nobody_is_answered_at_an_address_that_is_only_bound() -> None:
+    with bind("127.0.0.1:0") as bound, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(bound.getsockname(), timeout=5)

@@ -1,0 +1,168 @@
+"""Links to peers over real sockets: dialled until somebody answers, bounded, dropped when nobody takes anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+from structlog.testing import CapturingLogger
+
+from rostra.broker.api import BrokerInput
+from rostra.fabric.api import PeerLost, PeerMet, PeerReceived, Send
+from rostra.fabric.raft.messages import PEER_KINDS, Heartbeat, TimeoutNow
+from rostra.model.ids import ClusterId, NodeId, Partition, PartitionIndex, TopicId
+from rostra.runtime.addresses import bind, bound_address
+from rostra.runtime.counters import Counters
+from rostra.runtime.handshake import Passport
+from rostra.runtime.peer_links import WAITING_BYTES_MAX, PeerLinks
+from rostra.runtime.peer_listener import PeerListener
+
+PATIENCE_S = 20.0
+OURS, THEIRS = NodeId(1), NodeId(2)
+BATCHES_BYTES = 1 << 20
+
+
+class Quiet:
+    def stir(self) -> None:
+        pass
+
+
+class Half:
+    """As much of a node as links and listeners see: it remembers what it is given."""
+
+    def __init__(self, node: NodeId, cluster: int = 7) -> None:
+        self.own = Passport(ClusterId(cluster), node, "127.0.0.1:1", "raft")
+        self.said = CapturingLogger()
+        self.log = structlog.wrap_logger(self.said, processors=[])
+        self.counters = Counters()
+        self.busy = Quiet()
+        self.given: list[BrokerInput] = []
+        self.links = PeerLinks(self, self.own)  # type: ignore[arg-type]
+        self.listener = PeerListener(self, self.own, tuple(PEER_KINDS.values()), 8 << 20)  # type: ignore[arg-type]
+
+    def step(self, given: BrokerInput) -> None:
+        self.given.append(given)
+
+    def settle(self) -> None:
+        self.links.flush()
+
+    async def listen(self) -> str:
+        bound = bind("127.0.0.1:0")
+        await self.listener.start(bound)
+        return bound_address(bound)
+
+    def close(self) -> None:
+        self.links.close()
+        self.listener.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def play(story: Callable[[Half, Half], Coroutine[Any, Any, None]], cluster: int = 7) -> None:
+    async def main() -> None:
+        ours, theirs = Half(OURS), Half(THEIRS, cluster)
+        try:
+            await story(ours, theirs)
+        finally:
+            ours.close()
+            theirs.close()
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_messages_and_their_batches_arrive_in_order() -> None:
+    async def story(ours: Half, theirs: Half) -> None:
+        ours.links.meet(THEIRS, await theirs.listen())
+        await until(lambda: THEIRS in ours.links.up)
+        sent = [Heartbeat(number) for number in range(100)]
+        for message in sent:
+            ours.links.send(Send(THEIRS, message))
+        ours.links.flush()
+        await until(lambda: len(theirs.given) == 100)
+        assert theirs.given == [PeerReceived(OURS, message, None) for message in sent]
+
+    play(story)
+
+
+def test_whoever_is_sought_by_address_is_met_by_name_and_can_be_written_to() -> None:
+    async def story(ours: Half, theirs: Half) -> None:
+        address = await theirs.listen()
+        ours.links.meet(NodeId(0), address)
+        await until(lambda: bool(ours.given))
+        assert ours.given == [PeerMet(THEIRS, address)]
+        ours.links.send(Send(THEIRS, Heartbeat(1)))
+        ours.links.flush()
+        await until(lambda: bool(theirs.given))
+
+    play(story)
+
+
+def test_a_lost_link_is_told_once_and_dialled_again() -> None:
+    async def story(ours: Half, theirs: Half) -> None:
+        ours.links.meet(THEIRS, await theirs.listen())
+        await until(lambda: THEIRS in ours.links.up)
+        await until(lambda: bool(theirs.listener.greeted))
+        for connection in list(theirs.listener.greeted):
+            connection.abort()
+        await until(lambda: ours.given == [PeerLost(THEIRS)])
+        await until(lambda: THEIRS in ours.links.up)
+        assert ours.given == [PeerLost(THEIRS)]
+
+    play(story)
+
+
+def test_a_peer_that_takes_nothing_is_dropped_at_the_bound() -> None:
+    async def story(ours: Half, theirs: Half) -> None:
+        ours.links.meet(THEIRS, await theirs.listen())
+        await until(lambda: bool(theirs.listener.greeted))
+        for connection in theirs.listener.greeted:
+            assert connection._transport is not None
+            connection._transport.pause_reading()
+        batches = bytes(BATCHES_BYTES)
+        message = TimeoutNow(Partition(TopicId(1), PartitionIndex(0)), 1)
+        # Twice the bound, for what the kernel takes between the two.
+        for _ in range(2 * WAITING_BYTES_MAX // BATCHES_BYTES):
+            ours.links.send(Send(THEIRS, message, (batches,)))
+            ours.links.flush()
+        await until(lambda: PeerLost(THEIRS) in ours.given)
+        assert ours.counters.peer_bytes_out < 2 * WAITING_BYTES_MAX
+
+    play(story)
+
+
+def test_a_peer_that_is_parted_from_is_dialled_no_more() -> None:
+    async def story(ours: Half, theirs: Half) -> None:
+        ours.links.meet(THEIRS, await theirs.listen())
+        await until(lambda: bool(theirs.listener.greeted))
+        ours.links.part(THEIRS)
+        await until(lambda: not theirs.listener.greeted)
+        assert ours.links.up == {}
+        ours.links.send(Send(THEIRS, Heartbeat(1)))
+        ours.links.flush()
+
+    play(story)
+
+
+def test_a_node_of_another_cluster_is_never_linked() -> None:
+    async def story(ours: Half, theirs: Half) -> None:
+        ours.links.meet(NodeId(0), await theirs.listen())
+        await until(lambda: theirs.counters.refused["OtherCluster"] == 1)
+        assert ours.links.up == {} and ours.given == []
+
+    play(story, cluster=8)
+
+
+def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_there() -> None:
+    async def story(ours: Half, theirs: Half) -> None:
+        ours.links.meet(NodeId(3), await theirs.listen())
+        await until(lambda: any("answers, not" in str(call) for call in ours.said.calls))
+        assert ours.links.up == {}
+
+    play(story)
