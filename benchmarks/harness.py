@@ -4,8 +4,10 @@ A rate is records received divided by the time from the first publish to the las
 CLOCK_MONOTONIC is the same in every process of a machine, so times from different roles compare.
 """
 
+import ctypes
 import gc
 import itertools
+import mmap
 import multiprocessing
 import resource
 import time
@@ -33,6 +35,11 @@ _fork = multiprocessing.get_context("fork")
 FOREIGN_SHARE_MAX = 0.15
 DISTURBED_TRIALS_MAX = 3
 TRIAL_TIMEOUT_S = 60.0
+PYTHON_ARENA_BYTES_MAX = 512
+CLAIMED_BYTES = 2 << 30
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+"""Of mallopt(3)."""
 _topic_numbers = itertools.count(1)
 
 
@@ -93,6 +100,7 @@ def flood_trial(
 
     def subscriber(stage: Stage, subscribers: int) -> RoleOutcome:
         size = len(records[0])
+        own_memory(len(records) * subscribers, size)
         inboxes = [SplittingInbox(len(records), size) if by_hand else Inbox(len(records)) for _ in range(subscribers)]
         contender.subscribe(endpoint, topic, stage, inboxes)
         for inbox in inboxes:
@@ -101,6 +109,29 @@ def flood_trial(
 
     roles = [partial(subscriber, subscribers=count) for count in subscribers_by_process]
     return run_trial(publisher, roles, (*endpoint.pids, *companion_pids))
+
+
+def own_memory(count: int, size: int) -> None:
+    """Take the memory that the harness will keep so many records in, and give it back to this process alone.
+
+    The publisher's records are its own before the clock runs; so must be the pages that a subscriber's are kept in, or
+    the kernel's work of handing out fresh ones is counted as receiving. A contender that drops what it received never
+    has that work. Small objects come from Python's own arenas, which cannot be kept.
+    """
+    if size > PYTHON_ARENA_BYTES_MAX:
+        allocator = ctypes.CDLL(None)
+        allocator.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        allocator.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        del [bytes(bytearray(size)) for _ in range(count)][:]
+
+
+def claim_memory() -> None:
+    """Make a virtual machine's host give memory for what a trial writes: not a contender's cost, and not a small one.
+
+    A host takes back what its guest has not used for a while, and a gigabyte that it must give again costs seconds.
+    """
+    with mmap.mmap(-1, CLAIMED_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE):
+        pass
 
 
 def paced_trial(contender: PacedContender, endpoint: Endpoint, pace: Pace, warm_up: int) -> Trial:
@@ -147,6 +178,7 @@ def require_same(received: Sequence[bytes], published: Sequence[bytes]) -> None:
 
 def run_trial(publisher: Role, subscribers: Sequence[Role], server_pids: Sequence[int]) -> Trial:
     """Subscribers first, then the publisher; all are stopped whatever happens."""
+    claim_memory()
     wait_for_quiet(FOREIGN_SHARE_MAX, timeout_s=3.0)
     roles: list[RoleProcess] = []
     try:
