@@ -171,12 +171,12 @@ class Group(Standing):
             progress.reading = 0
 
     def read_failed(self, now: Now, token: int, damaged: bool) -> None:
-        """A follower could not be fed. If this copy is damaged, another shall lead."""
+        """A follower or a client could not be fed. If this copy is damaged, others shall serve, if there are any."""
         self.now = now
         peer = self.reads.pop(token, None)
         if peer is not None:
             self._read_again(peer, token)
-        if damaged and not self.settling and self.complete:
+        if damaged and not self.settling and self.complete and self.config.voters != (self.me,):
             self.set_complete(False)
         self.finish()
 
