@@ -64,6 +64,8 @@ class Client:
         self.subscribed: list[Callable[[Subscribed], None]] = []
         self.credit_bytes = 0
         """What its subscriptions have granted together: no more may be under way to it."""
+        self.retries = 0
+        """How often a connection ended under it or a node put it off, so that requests may have been sent again."""
         self._links: dict[int, tuple[Link, FrameReader[NodeMessage]]] = {}
         self._call = 0
         self._waiting: dict[int, tuple[str, Outcome]] = {}
@@ -106,11 +108,11 @@ class Client:
     def _carry_out(self, effect: ClientEffect) -> None:
         match effect:
             case Write():
-                link, _ = self._links.get(effect.link, (None, None))
-                if link is not None and link.client_open:
+                found = self._links.get(effect.link)
+                if found is not None and found[0].client_open:
                     chunk = b"".join(effect.buffers)
                     self.trace.note(self.name, "sends", chunk)
-                    link.up.send(chunk)
+                    found[0].up.send(chunk)
             case Done():
                 self._answer(effect.call, effect.result)
             case Fail():
@@ -130,13 +132,14 @@ class Client:
                 if resumed is not None:
                     resumed()
             case Dial():
-                dialed = self.network.dial(self, effect.link)
-                self._links[effect.link] = dialed, FrameReader(FROM_NODE, FRAME_BYTES_MAX)
-                self.trace.note(self.name, "dials", b"%d" % effect.link, effect.link)
+                link = self.network.dial(self, effect.link, effect.address)
+                self._links[effect.link] = link, FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+                self.trace.note(self.name, "dials", effect.address.encode(), (effect.link, effect.address))
             case HangUp():
-                link, _ = self._links.pop(effect.link, (None, None))
-                if link is not None:
-                    link.client_closes()
+                found = self._links.pop(effect.link, None)
+                if found is not None:
+                    self.retries += 1
+                    found[0].client_closes()
             case Tell():
                 self.trace.note(self.name, "event", said=effect.event)
                 for told in self.told:
@@ -172,12 +175,12 @@ class Client:
         self.act()
 
     def received(self, link: Link, chunk: bytes) -> None:
-        _, reader = self._links.get(link.number, (None, None))
-        if reader is None:
+        found = self._links.get(link.number)
+        if found is None:
             return
         self.trace.note(self.name, "received", chunk)
         try:
-            for message, payload in reader.feed(chunk):
+            for message, payload in found[1].feed(chunk):
                 self._observe(message)
                 self.core.received(self.clock.now_us, link.number, message, payload)
         except PeerViolation:
@@ -193,12 +196,14 @@ class Client:
                 subscribed(message)
         if isinstance(message, Ended | Failed):
             error = from_wire(message.code, message.carried)
+            self.retries += error.retryable
             if isinstance(error, PartitionDamaged):
                 told = (error.topic, error.partition, error.offset)
                 self.history.damage_told.setdefault(told, self.clock.now_us)
 
     def lost(self, link: Link, reason: str) -> None:
         self.watch(link)
+        self.retries += 1
         self._links.pop(link.number, None)
         self.trace.note(self.name, "lost", reason.encode(), reason)
         self.core.lost(self.clock.now_us, link.number, reason)
