@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rostra.errors import CorruptLog
-from rostra.fabric.api import Confirm, PeerReceived, ReadFailed
+from rostra.errors import CorruptLog, DiskFull
+from rostra.fabric.api import Confirm, PeerReceived, ReadFailed, WriteFailed
 from rostra.fabric.raft.catalogue import META
 from rostra.fabric.raft.messages import DropTopic, MakeTopic
 from rostra.fabric.raft.roles import Role
@@ -72,3 +72,21 @@ def test_a_copy_that_is_filled_anew_confirms_nothing_before_it_has_applied_it() 
     other.raft.meta.applied = 0
     cluster.run(300)
     assert 12 not in other.confirmed
+
+
+def test_a_node_alone_whose_disk_refused_the_beginning_of_its_term_begins_it_again() -> None:
+    cluster = Cluster(1)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"x")
+    (node,) = cluster.alive
+    node.crash()
+    node.start()
+    cluster.run_until(lambda: node.leads(partition))
+    group, medium = node.raft.groups[partition], node.media[partition]
+    end = group.copy.end - 1
+    medium.truncate(end, medium.generation + 1)
+    node.step(WriteFailed(partition, end, medium.generation, DiskFull()))
+    assert not group.is_current
+    cluster.run_until(lambda: group.is_current)
+    assert node.commit[partition] > end
