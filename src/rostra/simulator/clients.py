@@ -31,9 +31,11 @@ from rostra.simulator.history import History
 from rostra.simulator.links import BUFFER_HIGH, Link, Network
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import FROM_NODE, FrameReader
-from rostra.wire.messages import Ended, Failed, NodeMessage, Subscribed
+from rostra.wire.messages import CreateTopic, DeleteTopic, Ended, Failed, NodeMessage, Subscribed
 
 FRAME_BYTES_MAX = 8 << 20
+KIND_AT = slice(8, 10)
+CHANGES = (CreateTopic.kind, DeleteTopic.kind)
 
 Outcome = Callable[[Result | RostraError], None]
 
@@ -64,8 +66,8 @@ class Client:
         self.subscribed: list[Callable[[Subscribed], None]] = []
         self.credit_bytes = 0
         """What its subscriptions have granted together: no more may be under way to it."""
-        self.retries = 0
-        """How often a connection ended under it or a node put it off, so that requests may have been sent again."""
+        self.changes_sent = 0
+        """Requests to make or delete a topic, each attempt counted."""
         self._links: dict[int, tuple[Link, FrameReader[NodeMessage]]] = {}
         self._call = 0
         self._waiting: dict[int, tuple[str, Outcome]] = {}
@@ -111,6 +113,7 @@ class Client:
                 found = self._links.get(effect.link)
                 if found is not None and found[0].client_open:
                     chunk = b"".join(effect.buffers)
+                    self.changes_sent += int.from_bytes(chunk[KIND_AT], "little") in CHANGES
                     self.trace.note(self.name, "sends", chunk)
                     found[0].up.send(chunk)
             case Done():
@@ -138,7 +141,6 @@ class Client:
             case HangUp():
                 found = self._links.pop(effect.link, None)
                 if found is not None:
-                    self.retries += 1
                     found[0].client_closes()
             case Tell():
                 self.trace.note(self.name, "event", said=effect.event)
@@ -196,14 +198,12 @@ class Client:
                 subscribed(message)
         if isinstance(message, Ended | Failed):
             error = from_wire(message.code, message.carried)
-            self.retries += error.retryable
             if isinstance(error, PartitionDamaged):
                 told = (error.topic, error.partition, error.offset)
                 self.history.damage_told.setdefault(told, self.clock.now_us)
 
     def lost(self, link: Link, reason: str) -> None:
         self.watch(link)
-        self.retries += 1
         self._links.pop(link.number, None)
         self.trace.note(self.name, "lost", reason.encode(), reason)
         self.core.lost(self.clock.now_us, link.number, reason)

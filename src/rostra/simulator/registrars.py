@@ -23,7 +23,7 @@ class Registrar(Application):
     def __init__(self, client: Client, random: Random, names: list[str], ends_us: int) -> None:
         super().__init__(client, random, names, ends_us)
         self._began_us = 0
-        self._retries = 0
+        self._sent = 0
 
     def begin(self) -> None:
         self.history.delete_asked.update(self.topics)
@@ -32,7 +32,7 @@ class Registrar(Application):
     def _ask(self) -> None:
         if self.over:
             return
-        self._began_us, self._retries = self.clock.now_us, self.client.retries
+        self._began_us, self._sent = self.clock.now_us, self.client.changes_sent
         self.history.operations += 1
         core, now_us = self.client.core, self.clock.now_us
         name = self.random.choice(self.topics)
@@ -60,7 +60,7 @@ class Registrar(Application):
         self.later(*PACE_US, self._ask)
 
     def _note(self, what: str, name: str, outcome: int | None) -> None:
-        once = self.client.retries == self._retries
+        once = self.client.changes_sent <= self._sent + 1
         asked = Asked(self.client.name, what, name, self._began_us, self.clock.now_us, outcome, once)
         self.history.asked.append(asked)
 
