@@ -18,6 +18,8 @@ class Safeguard(StrEnum):
     """Batches read from disk are checked before they are served, and a damaged end is not kept."""
     SEQUENCE = "sequence"
     """A batch is refused while one before it is missing."""
+    PARKED_DUPLICATES = "parked-duplicates"
+    """A repeated batch is acknowledged when the first is safe, not before."""
     PERSIST_VOTE = "persist-vote"
     """A vote is remembered across a restart."""
     PERSIST_BEFORE_REPLY = "persist-before-reply"
@@ -43,7 +45,7 @@ class Safeguard(StrEnum):
 
 
 OF_ONE_NODE = (Safeguard.DEDUP, Safeguard.SYNC_BEFORE_ACK, Safeguard.CHECKSUM, Safeguard.SEQUENCE)
-"""Those that act on a node that stands alone; the others need peers."""
+"""Those that a node which stands alone cannot be without; the others need peers to show."""
 
 Without = frozenset[Safeguard]
 ALL_ON: Without = frozenset()

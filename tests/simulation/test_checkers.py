@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 
 from rostra.errors import OffsetOutOfRange, PartitionDamaged, RemoteError, TopicDeleted
+from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator import checkers
 from rostra.simulator.checkers import CHECKERS, judge
+from rostra.simulator.checkers.linearizability import is_possible
 from rostra.simulator.history import (
     Acked,
+    Asked,
+    Cut,
+    Demand,
     Failed,
     FinalPartition,
     Got,
+    Held,
     History,
     Made,
     Sent,
@@ -24,6 +30,7 @@ from rostra.simulator.history import (
 from rostra.wire.messages import TopicSettings
 
 TOPIC = 7
+PLACE = Partition(TopicId(TOPIC), PartitionIndex(0))
 A, B, C = b"a", b"b", b"c"
 
 
@@ -46,6 +53,17 @@ def good() -> History:
         feed.got.append(Got(offset, offset, value))
         final.stored.append(Stored(offset, value, False))
     final.stored.insert(2, Stored(2, b"checkpoint", True))
+    batches = [Held(0, 2, 11), Held(2, 3, 12), Held(3, 4, 13)]
+    history.committed[PLACE] = dict.fromkeys(batches, 1)
+    history.copies = {(1, PLACE): list(batches), (2, PLACE): batches[:2]}
+    history.led(PLACE, 1, 1)
+    history.led(PLACE, 2, 2)
+    history.asked = [
+        Asked("r", "create", "t", 0, 10, TOPIC),
+        Asked("r", "create", "t", 20, 30, -1),
+        Asked("q", "describe", "t", 5, 15, TOPIC),
+    ]
+    history.demands.append(Demand("a record", 10, 90, 40))
     return history
 
 
@@ -222,6 +240,62 @@ def leave_the_reader_behind(history: History) -> None:
     final_of(history).complete = False
 
 
+def elect_two(history: History) -> None:
+    history.led(PLACE, 2, 3)
+
+
+def commit_two_things_at_one_offset(history: History) -> None:
+    history.committed[PLACE][Held(2, 3, 99)] = 3
+
+
+def commit_across_a_boundary(history: History) -> None:
+    history.committed[PLACE][Held(1, 4, 98)] = 3
+
+
+def keep_something_else(history: History) -> None:
+    history.copies[2, PLACE][1] = Held(2, 3, 99)
+
+
+def leave_a_hole(history: History) -> None:
+    del history.copies[1, PLACE][1]
+
+
+def commit_what_is_not_there(history: History) -> None:
+    history.beyond.append("node 2 calls 7/0 committed up to 9, has less")
+
+
+def cut_what_is_committed(history: History) -> None:
+    history.cuts.append(Cut(2, PLACE, 2, 50))
+
+
+def make_it_twice(history: History) -> None:
+    history.asked.append(Asked("q", "create", "t", 40, 50, TOPIC + 1))
+
+
+def forget_what_was_made(history: History) -> None:
+    history.asked.append(Asked("q", "describe", "t", 40, 50, 0))
+
+
+def go_back_in_time(history: History) -> None:
+    history.asked += [Asked("r", "delete", "t", 40, 50, -1), Asked("q", "list", "t", 60, 70, TOPIC)]
+
+
+def refuse_to_delete_what_is_there(history: History) -> None:
+    history.asked.append(Asked("q", "delete", "t", 40, 50, 0))
+
+
+def stand_still(history: History) -> None:
+    history.demands.append(Demand("a change of the catalogue", 10, 90, 0))
+
+
+def be_late(history: History) -> None:
+    history.demands.append(Demand("a change of the catalogue", 10, 90, 91))
+
+
+LEADERS = "one leader in a term"
+COPIES = "copies agree below commit"
+CATALOGUE = "the catalogue is one"
+PROGRESS = "a majority is enough"
 LOSS = "nothing acknowledged is lost"
 PHANTOM = "nothing is delivered that was not sent"
 OFFSETS = "offsets rise without unexplained gaps"
@@ -264,6 +338,19 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (deliver_after_leaving, TOPICS),
     (expire_what_has_no_retention, RETENTION),
     (expire_too_much, RETENTION),
+    (elect_two, LEADERS),
+    (commit_two_things_at_one_offset, COPIES),
+    (commit_across_a_boundary, COPIES),
+    (keep_something_else, COPIES),
+    (leave_a_hole, COPIES),
+    (commit_what_is_not_there, COPIES),
+    (cut_what_is_committed, "what is committed is not cut"),
+    (make_it_twice, CATALOGUE),
+    (forget_what_was_made, CATALOGUE),
+    (go_back_in_time, CATALOGUE),
+    (refuse_to_delete_what_is_there, CATALOGUE),
+    (stand_still, PROGRESS),
+    (be_late, PROGRESS),
     (overflow, "queues keep their bounds"),
     (let_an_exception_out, ERRORS),
     (tell_an_error_without_name, ERRORS),
@@ -329,3 +416,60 @@ def test_every_checker_is_entered_in_the_list_that_runs() -> None:
     files = Path(checkers.__file__).parent.glob("*.py")
     modules = {f"{checkers.__name__}.{path.stem}" for path in files if path.stem != "__init__"}
     assert {check.__module__ for check in CHECKERS.values()} == modules
+
+
+def test_of_several_nodes_damage_to_one_excuses_nothing() -> None:
+    history = good()
+    history.replicated = True
+    history.flipped.add((TOPIC, 0))
+    history.damage_told["t", 0, 1] = 50
+    final = final_of(history)
+    final.damaged_at, final.commit = 1, 1
+    del final.stored[1:]
+    assert CHECKERS[LOSS](history) != []
+
+
+def test_of_several_nodes_what_only_the_owner_had_may_be_lost() -> None:
+    history = good()
+    history.replicated = True
+    history.sent[C] = history.sent[C]._replace(acks="owner")
+    del final_of(history).stored[-1]
+    assert CHECKERS[LOSS](history) == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [Asked("a", "create", "t", 0, 9, 1), Asked("b", "create", "t", 0, 9, -1)],
+        [Asked("a", "create", "t", 0, 9, None), Asked("b", "describe", "t", 20, 29, 5)],
+        [Asked("a", "create", "t", 0, 9, None), Asked("b", "describe", "t", 20, 29, 0)],
+        [Asked("a", "create", "t", 0, 9, -1, once=False), Asked("b", "describe", "t", 20, 29, 5)],
+        [
+            Asked("a", "create", "t", 0, 9, 5),
+            Asked("a", "delete", "t", 10, 19, None),
+            Asked("b", "describe", "t", 20, 29, 5),
+            Asked("b", "describe", "t", 30, 39, 0),
+        ],
+        [Asked("a", "create", "t", 0, 30, 5), Asked("b", "list", "t", 2, 4, 0), Asked("b", "list", "t", 6, 8, 5)],
+        [Asked("a", "delete", "t", 0, 9, -1, once=False), Asked("b", "list", "t", 0, 9, 0)],
+    ],
+    ids=["one wins", "took effect", "did not", "its own", "later", "in between", "nothing left"],
+)
+def test_what_some_order_explains_is_left_alone(asked: list[Asked]) -> None:
+    assert is_possible(asked)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [Asked("a", "create", "t", 0, 9, 1), Asked("b", "create", "t", 0, 9, 2)],
+        [Asked("a", "create", "t", 0, 9, 5), Asked("b", "describe", "t", 10, 19, 0)],
+        [Asked("a", "create", "t", 0, 30, 5), Asked("b", "list", "t", 2, 4, 5), Asked("b", "list", "t", 6, 8, 0)],
+        [Asked("a", "create", "t", 0, 9, -1)],
+        [Asked("a", "create", "t", 0, 9, 5), Asked("b", "describe", "t", 10, 19, 6)],
+        [Asked("a", "create", "t", 0, 9, 5), Asked("a", "delete", "t", 10, 19, 0)],
+    ],
+    ids=["both win", "unseen", "seen and gone", "never made", "another", "not found"],
+)
+def test_what_no_order_explains_is_found(asked: list[Asked]) -> None:
+    assert not is_possible(asked)

@@ -11,7 +11,7 @@ import pytest
 from rostra.errors import InvalidSetting
 from rostra.safeguards import Safeguard
 from rostra.simulator.command import LINE_CHARACTERS_MAX, as_json, parse_seeds, replay, simulate
-from rostra.simulator.faults import Fault
+from rostra.simulator.faults import AMONG_NODES, Fault
 from rostra.simulator.runner import EVERY_FAULT_FROM_SEEDS, Summary
 from rostra.simulator.seed import SeedResult
 
@@ -21,7 +21,7 @@ def result(seed: int, violations: tuple[str, ...] = ()) -> SeedResult:
 
 
 def test_clean_seeds_exit_with_zero_and_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert simulate("0:2", workers=1) == 0
+    assert simulate("0:2", workers=1, fabric="raft") == 0
     printed = capsys.readouterr().out
     assert all(fault.value in printed for fault in Fault)
 
@@ -34,7 +34,7 @@ def test_json_goes_to_stdout_as_one_object(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_failing_seed_exits_with_one_and_prints_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert simulate("0:8", workers=1, without=["dedup"]) == 1
+    assert simulate("0:8", "solo", workers=1, without=["dedup"]) == 1
     printed = capsys.readouterr().err
     assert "a record is stored once" in printed
     assert "--trace --without dedup" in printed
@@ -74,7 +74,7 @@ def test_the_end_of_a_range_is_not_in_it_and_a_single_seed_is() -> None:
 
 def test_the_command_to_replay_a_seed_names_what_was_switched_off() -> None:
     off = frozenset({Safeguard.CHECKSUM})
-    assert replay(7, off) == "rostra sim --seeds 7 --trace --without checksum"
+    assert replay(7, "solo", off) == "rostra sim --fabric solo --seeds 7 --trace --without checksum"
 
 
 def test_a_fault_that_never_took_effect_fails_a_run_of_many_seeds() -> None:
@@ -84,6 +84,17 @@ def test_a_fault_that_never_took_effect_fails_a_run_of_many_seeds() -> None:
     assert summary.clean
     summary.faults[Fault.FLIPPED] = 0
     assert (summary.clean, summary.missing) == (False, [Fault.FLIPPED])
+
+
+def test_a_node_alone_need_not_suffer_what_only_several_can() -> None:
+    summary = Summary("solo")
+    for seed in range(EVERY_FAULT_FROM_SEEDS):
+        summary.add(result(seed))
+    for fault in AMONG_NODES:
+        summary.faults[fault] = 0
+    assert summary.clean
+    summary.expected = tuple(Fault)
+    assert summary.missing == list(AMONG_NODES)
 
 
 def test_a_seed_that_takes_another_course_fails_the_run() -> None:

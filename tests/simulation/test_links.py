@@ -53,11 +53,12 @@ class Wire:
         self.node = End()
         weather = {"delay_us": (100, 2_000), "bytes_per_ms": 2_000, **changed}
         swarm = msgspec.structs.replace(Swarm.none(), **weather)
-        self.network = Network(self.clock, swarm, self.tally, chance(seed, "network"), self.node)
+        self.network = Network(self.clock, swarm, self.tally, chance(seed, "network"))
+        self.network.hosts["node:1"] = self.node
         self.network.calm = False
 
     def dial(self, client: End) -> Link:
-        link = self.network.dial(client, 1)
+        link = self.network.dial(client, 1, "node:1")
         self.wait()
         return link
 

@@ -1,4 +1,4 @@
-"""Two hundred fixed seeds: a node and its clients under every fault, judged by what could be seen from outside."""
+"""Two hundred fixed seeds of one node and of several, under every fault, judged by what could be seen from outside."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ from rostra.simulator.clock import SECOND_US
 from rostra.simulator.faults import Fault
 from rostra.simulator.runner import Summary, digests_elsewhere, run_seeds
 from rostra.simulator.seed import SeedResult, run_seed
+from rostra.simulator.world import World
 
+FABRICS = ("raft", "solo")
 SEEDS = range(200)
 RERUN_EVERY = 20
 SEEDS_PER_CORE_HOUR = 10_000
 SEARCHED = 60
+FOUND_AMONG_NODES = (
+    Safeguard.PERSIST_BEFORE_REPLY,
+    Safeguard.LOG_MATCH,
+    Safeguard.UP_TO_DATE_VOTE,
+    Safeguard.COMMIT_VISIBILITY,
+    Safeguard.PARKED_DUPLICATES,
+)
+"""The other safeguards of Raft need a course of events that chance hardly hits: scenarios show those."""
 
 
 class Ran(NamedTuple):
@@ -25,21 +35,25 @@ class Ran(NamedTuple):
     results: list[SeedResult]
 
 
+@pytest.fixture(scope="module", params=FABRICS)
+def fabric(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def ran() -> Ran:
+def ran(fabric: str) -> Ran:
     results: list[SeedResult] = []
-    summary = run_seeds(SEEDS, workers=os.cpu_count() or 1, done=results.append)
+    summary = run_seeds(SEEDS, fabric, workers=os.cpu_count() or 1, done=results.append)
     return Ran(summary, results)
 
 
-@pytest.mark.requirement("CM-10", "CM-14")
+@pytest.mark.requirement("CM-14", "RF-35")
 def test_two_hundred_seeds_violate_nothing(ran: Ran) -> None:
     assert {failed.seed: failed.violations[:3] for failed in ran.summary.failed} == {}
 
 
-@pytest.mark.parametrize("fault", Fault)
-def test_every_fault_takes_effect(ran: Ran, fault: Fault) -> None:
-    assert ran.summary.faults[fault] > 0
+def test_every_fault_takes_effect(ran: Ran) -> None:
+    assert [fault for fault in ran.summary.expected if not ran.summary.faults[fault]] == []
 
 
 def test_every_seed_is_long_and_busy(ran: Ran) -> None:
@@ -52,15 +66,25 @@ def test_no_two_seeds_take_the_same_course(ran: Ran) -> None:
     assert len(set(ran.summary.digests.values())) == len(SEEDS)
 
 
-def test_a_seed_takes_the_same_course_in_another_process_under_another_hash_seed(ran: Ran) -> None:
+def test_a_seed_takes_the_same_course_in_another_process_under_another_hash_seed(ran: Ran, fabric: str) -> None:
     chosen = SEEDS[::RERUN_EVERY]
-    assert digests_elsewhere(chosen) == {seed: ran.summary.digests[seed] for seed in chosen}
+    assert digests_elsewhere(chosen, fabric) == {seed: ran.summary.digests[seed] for seed in chosen}
 
 
-def finders(safeguard: Safeguard, seeds: range) -> Iterator[SeedResult]:
+def test_of_several_nodes_some_seeds_leave_a_minority_dead_and_every_one_makes_progress() -> None:
+    worlds = [World(seed) for seed in range(8)]
+    for world in worlds:
+        world.run()
+        assert {demand.what for demand in world.history.demands} >= {"a change of the catalogue"}
+        assert all(demand.since_us < demand.done_us <= demand.until_us for demand in world.history.demands)
+    dead = [world.tally.counts[Fault.LEFT_DEAD] for world in worlds]
+    assert any(dead) and not all(dead)
+
+
+def finders(safeguard: Safeguard, seeds: range, fabric: str) -> Iterator[SeedResult]:
     """Seeds in which the checkers, unaware of the switch, find that something is wrong."""
     for seed in seeds:
-        result = run_seed(seed, without=frozenset({safeguard}))
+        result = run_seed(seed, fabric, without=frozenset({safeguard}))
         if result.violations:
             yield result
 
@@ -86,13 +110,13 @@ def test_without_a_safeguard_its_promise_is_broken_and_with_it_the_same_seed_is_
     found = next(
         (
             result
-            for result in finders(safeguard, range(SEARCHED))
+            for result in finders(safeguard, range(SEARCHED), "solo")
             if any(violation.startswith(promise) for violation in result.violations)
         ),
         None,
     )
     assert found is not None, f"no seed below {SEARCHED} notices that {safeguard.value} is off"
-    assert run_seed(found.seed, without=ALL_ON).violations == ()
+    assert run_seed(found.seed, "solo", without=ALL_ON).violations == ()
 
 
 def test_every_safeguard_that_can_be_switched_off_is_searched_for() -> None:
@@ -101,8 +125,8 @@ def test_every_safeguard_that_can_be_switched_off_is_searched_for() -> None:
 
 @pytest.mark.soak
 @pytest.mark.requirement("CM-14")
-def test_two_thousand_seeds_violate_nothing_and_repeat_themselves() -> None:
-    summary = run_seeds(range(2000), workers=os.cpu_count() or 1, rerun=0.05)
+def test_two_thousand_seeds_of_one_node_violate_nothing_and_repeat_themselves() -> None:
+    summary = run_seeds(range(2000), "solo", workers=os.cpu_count() or 1, rerun=0.05)
     assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}
     assert (summary.missing, summary.unequal, summary.rerun) == ([], [], 100)
     # Measured in time of the processor, so that a busy machine does not count.
@@ -110,8 +134,25 @@ def test_two_thousand_seeds_violate_nothing_and_repeat_themselves() -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.requirement("RF-34", "RF-35")
+def test_five_thousand_seeds_of_several_nodes_violate_nothing_and_repeat_themselves() -> None:
+    summary = run_seeds(range(5000), "raft", workers=os.cpu_count() or 1, rerun=0.02)
+    assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}
+    assert (summary.missing, summary.unequal, summary.rerun) == ([], [], 100)
+    assert summary.seeds * 3600 / summary.cpu_s >= SEEDS_PER_CORE_HOUR
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("safeguard", OF_ONE_NODE)
 def test_a_thousand_seeds_notice_every_safeguard_that_is_off_and_are_clean_with_it(safeguard: Safeguard) -> None:
-    found = [result.seed for result in finders(safeguard, range(1000))]
+    found = [result.seed for result in finders(safeguard, range(1000), "solo")]
     assert found
-    assert run_seeds(found, workers=os.cpu_count() or 1).failed == []
+    assert run_seeds(found, "solo", workers=os.cpu_count() or 1).failed == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("safeguard", FOUND_AMONG_NODES)
+def test_a_thousand_seeds_of_several_nodes_notice_a_safeguard_that_is_off(safeguard: Safeguard) -> None:
+    found = next(finders(safeguard, range(1000), "raft"), None)
+    assert found is not None
+    assert run_seed(found.seed, "raft", without=ALL_ON).violations == ()

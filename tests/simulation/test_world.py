@@ -10,8 +10,8 @@ from rostra.errors import DiskFull, SyncFailed
 from rostra.simulator.checkers import judge
 from rostra.simulator.clock import SECOND_US, Clock, Restless
 from rostra.simulator.faults import Fault, Swarm
-from rostra.simulator.seed import CALM_US, HEAL_US, World
 from rostra.simulator.trace import Trace
+from rostra.simulator.world import CALM_US, HEAL_US, World
 
 FAIR = Swarm.none()
 
@@ -73,17 +73,18 @@ def delivered(world: World) -> int:
 @pytest.mark.requirement("CM-15")
 def test_a_full_disk_refuses_publishes_while_reads_go_on_and_when_there_is_room_all_is_taken() -> None:
     world = world_of(4)
-    world.node.start()
+    (node,) = world.nodes
+    node.start()
     world.clock.run_until(6 * SECOND_US)
-    world.files.faults.capacity_bytes = world.files.used_bytes
+    node.files.faults.capacity_bytes = node.files.used_bytes
     # What was under way may still be answered.
     world.clock.run_until(7 * SECOND_US)
     before, read_before = acknowledged(world), delivered(world)
     world.clock.run_until(12 * SECOND_US)
     assert acknowledged(world) == before
-    assert world.files.counters["disk_full"] > 0
+    assert node.files.counters["disk_full"] > 0
     assert delivered(world) >= read_before
-    world.files.faults.capacity_bytes = None
+    node.files.faults.capacity_bytes = None
     world.clock.run_until(HEAL_US + 15 * SECOND_US)
     assert acknowledged(world) > before
     assert all(not isinstance(failed.error, DiskFull) for failed in world.history.failed.values())
@@ -93,28 +94,29 @@ def test_a_full_disk_refuses_publishes_while_reads_go_on_and_when_there_is_room_
 @pytest.mark.requirement("CM-15")
 def test_after_a_failed_fsync_nothing_is_acknowledged_until_the_node_is_started_anew() -> None:
     world = world_of(4)
-    world.node.broke = lambda: None
-    world.node.start()
+    (node,) = world.nodes
+    node.broke = lambda _: None
+    node.start()
     world.clock.run_until(6 * SECOND_US)
-    world.files.faults.sync_failure_chance = 1.0
-    while not world.node.needs_restart:
+    node.files.faults.sync_failure_chance = 1.0
+    while not node.needs_restart:
         world.clock.run_until(world.clock.now_us + SECOND_US // 100)
-    world.files.faults.sync_failure_chance = 0.0
-    assert world.node.broker is not None and isinstance(world.node.broker.broken, SyncFailed)
+    node.files.faults.sync_failure_chance = 0.0
+    assert node.broker is not None and isinstance(node.broker.broken, SyncFailed)
     world.clock.run_until(world.clock.now_us + SECOND_US // 10)
     before = acknowledged(world)
     world.clock.run_until(world.clock.now_us + 5 * SECOND_US)
     assert acknowledged(world) == before
-    world.node.die(power=False)
-    assert world.node.start()
+    node.die(power=False)
+    assert node.start()
     world.clock.run_until(HEAL_US + 15 * SECOND_US)
     assert acknowledged(world) > before
     assert world.history.escaped == []
 
 
 def test_nothing_goes_wrong_before_the_first_second_is_over() -> None:
-    world = World(11)
-    world.node.start()
+    world = World(11, alone=True)
+    world.start()
     world.clock.run_until(CALM_US)
     unhurt = {Fault.OVERTAKEN}
     assert [fault for fault, count in world.tally.counts.items() if count and fault not in unhurt] == []

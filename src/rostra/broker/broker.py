@@ -37,7 +37,7 @@ from rostra.broker.sessions import Session, Sessions
 from rostra.broker.settings import BrokerSettings
 from rostra.broker.tail import Tails
 from rostra.broker.topics import TopicRequests
-from rostra.errors import LimitExceeded, RostraError, Unavailable
+from rostra.errors import CorruptLog, LimitExceeded, RostraError, Unavailable
 from rostra.fabric.api import (
     Accepted,
     Agreed,
@@ -320,13 +320,19 @@ class Broker:
             self.fail(cut, error or Unavailable(served.topic, partition.index, "another owner's records replaced it"))
 
     def _write_failed(self, given: WriteFailed) -> None:
-        self._truncated(given.partition, given.offset, given.generation, given.error)
+        # Whether others may have what this disk refused, only the fabric knows: then it turns the askers away first,
+        # and they ask again. Told that it failed, they would use its place in the sequence for something else.
         self.ask_fabric(given)
+        self._truncated(given.partition, given.offset, given.generation, given.error)
 
     def _read_failed(self, given: ReadFailed) -> None:
         note = Note("error", "read failed", {"partition": str(given.partition), "error": str(given.error)})
         self.out.append(note)
-        if not self.delivery.read_failed(given.token, given.error, self.out):
+        if isinstance(given.error, CorruptLog):
+            # The fabric first, whoever read: if others have the partition whole, it sends the readers there.
+            self.ask_fabric(given)
+            self.delivery.read_failed(given.token, given.error, self.out)
+        elif not self.delivery.read_failed(given.token, given.error, self.out):
             self.ask_fabric(given)
 
     def _broke(self, error: RostraError) -> None:

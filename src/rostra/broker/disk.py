@@ -68,6 +68,8 @@ class Disk:
         self._dirty: dict[Partition, None] = {}
         self._unopened: dict[Partition, Open] = {}
         self._happened: list[BrokerInput] = []
+        self._uncut: dict[Partition, None] = {}
+        """Logs whose end could not be cut: they are not what was said, and are left alone until the next start."""
 
     def boot(self) -> tuple[Boot, Recovery]:
         recovery = self.store.recover()
@@ -79,6 +81,8 @@ class Disk:
         return bool(self._dirty)
 
     def change(self, effect: Change) -> None:
+        if self._uncut and effect.partition in self._uncut:
+            return
         match effect:
             case Append():
                 queued = self._queued.get(effect.partition)
@@ -109,7 +113,13 @@ class Disk:
         queued = self._queued.pop(partition, None)
         failed = self._write(partition, queued) if queued else None
         if partition not in self._unopened:
-            self.store.truncate(partition, effect.offset)
+            try:
+                self.store.truncate(partition, effect.offset)
+            except StorageError as error:
+                # As grave as a failed sync: what is behind the cut would be taken for what was written there instead.
+                self._uncut[partition] = None
+                self._happened.append(SyncBroke(error))
+                return
             if failed is not None:
                 failed = WriteFailed(
                     partition, self.store.end(partition), self.store.generation(partition), failed.error

@@ -26,7 +26,7 @@ from rostra.fabric.api import (
     TopicClosed,
     TopicOpened,
 )
-from rostra.model.ids import Partition, PartitionIndex
+from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.wire.messages import Topic, TopicSettings
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class Placement:
         now_us = self._broker.now.mono_us
         opened, self.opened_now = self.opened_now, []
         for one in opened:
-            if now_us < one.until_us and not all(_has_owner(served) for served in one.known.partitions):
+            is_there = self._broker.catalogue.known(TopicId(one.known.topic.topic)) is not None
+            if is_there and now_us < one.until_us and not all(_has_owner(served) for served in one.known.partitions):
                 self.opened_now.append(one)
             else:
                 self._broker.topics.opened(one.token, one.known)

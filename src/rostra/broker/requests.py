@@ -25,6 +25,7 @@ from rostra.errors import (
 from rostra.fabric.api import AcksAll, Arrived, Note, PassOn, Propose
 from rostra.model.batch import CHECKPOINT
 from rostra.model.check import BatchLimits, check_produced
+from rostra.safeguards import Safeguard
 from rostra.wire.features import in_common
 from rostra.wire.frames import Violation
 from rostra.wire.messages import (
@@ -204,6 +205,9 @@ class Requests:
                 self._fail(conn, message.request, verdict)
                 return
             if verdict[0] is Verdict.STORED:
+                if Safeguard.PARKED_DUPLICATES in broker.without and message.acks != "none":
+                    self._reply(conn, Published(message.request, verdict[1]))
+                    return
                 self._park(conn, session, served, message, verdict[1], verdict[2])
                 return
         if served.segment_bytes >= served.segment_bytes_max:

@@ -192,7 +192,7 @@ class TopicRequests:
             self._create(conn, session, message)
 
     def _create(self, conn: Conn, session: Session, message: CreateTopic) -> None:
-        if self._broker.catalogue.named(message.name) is not None or message.name in self._making:
+        if self._broker.catalogue.named(message.name) is not None:
             self._broker.refuse(conn, message.request, TopicExists(message.name))
         else:
             self._make(session, Asked(conn, message.request, lookup=False), message.name, message.settings)
@@ -235,13 +235,16 @@ class TopicRequests:
         name = self._made.pop(token, None) if token is not None else None
         if name is None:
             return
-        for asked in self._making.pop(name):
+        for place, asked in enumerate(self._making.pop(name)):
             if not self._broker.answered(asked.conn):
                 continue
             if asked.lookup:
                 self._located(asked.conn, asked.request, known)
-            else:
+            elif place == 0:
                 self._broker.reply(asked.conn, TopicCreated(asked.request, known.topic))
+            else:
+                # Somebody else asked before, and only now it is certain that the topic is there.
+                self._broker.refuse(asked.conn, asked.request, TopicExists(name))
 
     def delete(self, conn: Conn, session: Session, message: DeleteTopic) -> None:
         if self._broker.catalogue.named(message.name) is None:

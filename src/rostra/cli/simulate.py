@@ -21,7 +21,9 @@ def simulate(
     seeds: Annotated[
         str, typer.Option(metavar="FIRST:END", help="Seeds to run, the end excluded; or a single one.")
     ] = "0:100",
-    fabric: Annotated[str, typer.Option(metavar="NAME", help="How nodes work together.")] = "solo",
+    fabric: Annotated[
+        str, typer.Option(metavar="NAME", help="How nodes work together: raft, or solo for one node.")
+    ] = "raft",
     workers: Annotated[int, typer.Option(metavar="N", min=0, help="Processes; 0 means one per core.")] = 0,
     without: Annotated[
         list[str] | None,
@@ -33,7 +35,7 @@ def simulate(
     trace: Annotated[bool, typer.Option("--trace", help="Print everything that happens in a single seed.")] = False,
     output: OutputOption = None,
 ) -> None:
-    """Run a node and its clients on virtual time with faults, once per seed, and check every promise.
+    """Run nodes and their clients on virtual time with faults, once per seed, and check every promise.
 
     A table counts the faults that took effect. Exit code 1 if a promise was broken; the seed that shows it is named,
     with the command that replays it.

@@ -19,7 +19,7 @@ def main() -> int:
         prog="python -m rostra.simulator", description="Run seeds and check every promise."
     )
     parser.add_argument("--seeds", default="0:100", help="FIRST:END, the end excluded, or one seed")
-    parser.add_argument("--fabric", default="solo", choices=FABRICS)
+    parser.add_argument("--fabric", default="raft", choices=FABRICS)
     parser.add_argument("--workers", type=int, default=0, help="processes; 0 means one per core")
     parser.add_argument("--without", action="append", default=[], choices=[one.value for one in Safeguard])
     parser.add_argument("--rerun", default="0%", help="share of seeds to run again in another process, e.g. 5%%")

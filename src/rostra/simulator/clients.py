@@ -31,9 +31,11 @@ from rostra.simulator.history import History
 from rostra.simulator.links import BUFFER_HIGH, Link, Network
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import FROM_NODE, FrameReader
-from rostra.wire.messages import Ended, Failed, NodeMessage, Subscribed
+from rostra.wire.messages import CreateTopic, DeleteTopic, Ended, Failed, NodeMessage, Subscribed
 
 FRAME_BYTES_MAX = 8 << 20
+KIND_AT = slice(8, 10)
+CHANGES = (CreateTopic.kind, DeleteTopic.kind)
 
 Outcome = Callable[[Result | RostraError], None]
 
@@ -64,6 +66,8 @@ class Client:
         self.subscribed: list[Callable[[Subscribed], None]] = []
         self.credit_bytes = 0
         """What its subscriptions have granted together: no more may be under way to it."""
+        self.changes_sent = 0
+        """Requests to make or delete a topic, each attempt counted."""
         self._links: dict[int, tuple[Link, FrameReader[NodeMessage]]] = {}
         self._call = 0
         self._waiting: dict[int, tuple[str, Outcome]] = {}
@@ -106,11 +110,12 @@ class Client:
     def _carry_out(self, effect: ClientEffect) -> None:
         match effect:
             case Write():
-                link, _ = self._links.get(effect.link, (None, None))
-                if link is not None and link.client_open:
+                found = self._links.get(effect.link)
+                if found is not None and found[0].client_open:
                     chunk = b"".join(effect.buffers)
+                    self.changes_sent += int.from_bytes(chunk[KIND_AT], "little") in CHANGES
                     self.trace.note(self.name, "sends", chunk)
-                    link.up.send(chunk)
+                    found[0].up.send(chunk)
             case Done():
                 self._answer(effect.call, effect.result)
             case Fail():
@@ -130,13 +135,13 @@ class Client:
                 if resumed is not None:
                     resumed()
             case Dial():
-                dialed = self.network.dial(self, effect.link)
-                self._links[effect.link] = dialed, FrameReader(FROM_NODE, FRAME_BYTES_MAX)
-                self.trace.note(self.name, "dials", b"%d" % effect.link, effect.link)
+                link = self.network.dial(self, effect.link, effect.address)
+                self._links[effect.link] = link, FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+                self.trace.note(self.name, "dials", effect.address.encode(), (effect.link, effect.address))
             case HangUp():
-                link, _ = self._links.pop(effect.link, (None, None))
-                if link is not None:
-                    link.client_closes()
+                found = self._links.pop(effect.link, None)
+                if found is not None:
+                    found[0].client_closes()
             case Tell():
                 self.trace.note(self.name, "event", said=effect.event)
                 for told in self.told:
@@ -172,12 +177,12 @@ class Client:
         self.act()
 
     def received(self, link: Link, chunk: bytes) -> None:
-        _, reader = self._links.get(link.number, (None, None))
-        if reader is None:
+        found = self._links.get(link.number)
+        if found is None:
             return
         self.trace.note(self.name, "received", chunk)
         try:
-            for message, payload in reader.feed(chunk):
+            for message, payload in found[1].feed(chunk):
                 self._observe(message)
                 self.core.received(self.clock.now_us, link.number, message, payload)
         except PeerViolation:

@@ -15,7 +15,8 @@ from rostra.safeguards import OF_ONE_NODE, Safeguard, Without
 from rostra.simulator.runner import EVERY_FAULT_FROM_SEEDS, Summary, run_seeds
 from rostra.simulator.seed import SeedResult, run_seed
 
-FABRICS = ("solo",)
+FABRICS = ("raft", "solo")
+"""`solo` is a Raft node that stands alone."""
 FAILED_SHOWN_MAX = 5
 VIOLATIONS_SHOWN_MAX = 10
 LINES_SHOWN = 20
@@ -27,7 +28,7 @@ EXIT_VIOLATION = 1
 
 def simulate(
     seeds: str = "0:100",
-    fabric: str = "solo",
+    fabric: str = "raft",
     workers: int = 0,
     without: list[str] | None = None,
     rerun: float = 0.0,
@@ -40,7 +41,7 @@ def simulate(
     happens in a single seed; `output` is `table` or `json`. Wrong use raises `UsageError`.
     """
     chosen = parse_seeds(seeds)
-    switched_off = parse_without(without or [])
+    switched_off = parse_without(without or [], fabric)
     if fabric not in FABRICS:
         raise InvalidSetting("fabric", f"{fabric!r} is none of {', '.join(FABRICS)}")
     if output not in ("table", "json"):
@@ -49,7 +50,7 @@ def simulate(
         raise InvalidSetting("rerun", "the share of seeds to run again lies between 0 and 1")
     errors = Console(stderr=True)
     if trace:
-        return _trace(chosen, switched_off, errors)
+        return _trace(chosen, fabric, switched_off, errors)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -67,13 +68,13 @@ def simulate(
                 progress.update(task, description=f"seeds, [red]{result.seed} violates[/red]")
 
         summary = run_seeds(
-            chosen, workers=workers or os.cpu_count() or 1, without=switched_off, rerun=rerun, done=done
+            chosen, fabric, workers=workers or os.cpu_count() or 1, without=switched_off, rerun=rerun, done=done
         )
     if output == "json":
         sys.stdout.write(msgspec.json.encode(as_json(summary, fabric)).decode() + "\n")
     else:
         Console().print(table(summary, fabric))
-    complain(summary, switched_off, errors)
+    complain(summary, fabric, switched_off, errors)
     return EXIT_CLEAN if summary.clean else EXIT_VIOLATION
 
 
@@ -88,18 +89,18 @@ def parse_seeds(written: str) -> range:
     return chosen
 
 
-def parse_without(names: list[str]) -> Without:
-    known = [safeguard.value for safeguard in OF_ONE_NODE]
+def parse_without(names: list[str], fabric: str = "raft") -> Without:
+    known = [safeguard.value for safeguard in (OF_ONE_NODE if fabric == "solo" else Safeguard)]
     for name in names:
         if name not in known:
             raise InvalidSetting("without", f"{name!r} is none of {', '.join(known)}")
     return frozenset(map(Safeguard, names))
 
 
-def replay(seed: int, without: Without) -> str:
+def replay(seed: int, fabric: str, without: Without) -> str:
     """The command that runs a seed again, with its trace."""
     switched_off = "".join(f" --without {name}" for name in sorted(without))
-    return f"rostra sim --seeds {seed} --trace{switched_off}"
+    return f"rostra sim --fabric {fabric} --seeds {seed} --trace{switched_off}"
 
 
 class _Lines:
@@ -116,11 +117,11 @@ class _Lines:
                 self.reader_gone = error
 
 
-def _trace(seeds: range, without: Without, errors: Console) -> int:
+def _trace(seeds: range, fabric: str, without: Without, errors: Console) -> int:
     if len(seeds) != 1:
         raise InvalidSetting("trace", "it shows a single seed: --seeds 4711 --trace")
     lines = _Lines()
-    result = run_seed(seeds[0], without=without, show=lines.show)
+    result = run_seed(seeds[0], fabric, without=without, show=lines.show)
     if lines.reader_gone is not None:
         raise lines.reader_gone
     for violation in result.violations:
@@ -133,8 +134,8 @@ def table(summary: Summary, fabric: str) -> Table:
     shown = Table(title=f"{summary.seeds} seeds", title_justify="left")
     shown.add_column("took effect")
     shown.add_column(fabric, justify="right")
-    for fault, count in summary.faults.items():
-        missing = fault in summary.missing
+    for fault in summary.expected:
+        count, missing = summary.faults[fault], fault in summary.missing
         shown.add_row(fault.value, f"[red]{count}[/red]" if missing else f"{count:,}")
     shown.add_section()
     hours = summary.cpu_s / 3600 or 1e-9
@@ -157,7 +158,7 @@ def as_json(summary: Summary, fabric: str) -> dict[str, object]:
         "fabric": fabric,
         "seeds": summary.seeds,
         "clean": summary.clean,
-        "faults": {fault.value: count for fault, count in summary.faults.items()},
+        "faults": {fault.value: summary.faults[fault] for fault in summary.expected},
         "operations": summary.operations,
         "events": summary.events,
         "virtual_s": summary.virtual_us / 1e6,
@@ -169,7 +170,7 @@ def as_json(summary: Summary, fabric: str) -> dict[str, object]:
     }
 
 
-def complain(summary: Summary, without: Without, errors: Console) -> None:
+def complain(summary: Summary, fabric: str, without: Without, errors: Console) -> None:
     """Everything that makes the run fail, each with the way to look into it; the verdict last."""
 
     def say(text: str, style: str = "") -> None:
@@ -178,7 +179,7 @@ def complain(summary: Summary, without: Without, errors: Console) -> None:
     for fault in summary.missing:
         say(f"{fault.value}: never in {summary.seeds} seeds (checked from {EVERY_FAULT_FROM_SEEDS} seeds on)", "red")
     for seed in summary.unequal:
-        say(f"seed {seed} took another course in another process: {replay(seed, without)}", "red")
+        say(f"seed {seed} took another course in another process: {replay(seed, fabric, without)}", "red")
     failed = sorted(summary.failed, key=lambda result: result.seed)[:FAILED_SHOWN_MAX]
     for result in failed[:1]:
         say(f"the trace of seed {result.seed} ends with:")
@@ -188,6 +189,6 @@ def complain(summary: Summary, without: Without, errors: Console) -> None:
         say(f"seed {result.seed}: {len(result.violations)} violations", "red")
         for violation in result.violations[:VIOLATIONS_SHOWN_MAX]:
             say(f"  {violation}")
-        say(f"  to see all that happened: {replay(result.seed, without)}", "bold")
+        say(f"  to see all that happened: {replay(result.seed, fabric, without)}", "bold")
     if failed:
         say(f"violated: {len(summary.failed)} of {summary.seeds} seeds break a promise", "red")

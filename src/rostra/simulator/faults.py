@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -36,6 +37,25 @@ class Fault(StrEnum):
     SLOW = "slow syncs"
     SKEWED = "batches under skew"
     STOPPED = "graceful restarts"
+    PEER_LOST = "peer messages lost"
+    PEER_TWICE = "peer messages doubled"
+    PEER_OVERTAKEN = "peer messages overtaken"
+    PEER_SLOW = "peer messages on slow links"
+    PEER_BROKEN = "peer links broken"
+    ONE_WAY = "stopped by one-way splits"
+    HALVES = "stopped by splits in two"
+    SINGLE = "stopped around single nodes"
+    BRIDGE = "stopped by bridges"
+    RING = "stopped by rings"
+    BLIP = "stopped by blips"
+    ALL_POWER = "power cuts of all nodes"
+    JOINED = "nodes joined"
+    REMOVED = "nodes removed"
+    LEFT_DEAD = "nodes left dead at healing"
+
+
+AMONG_NODES = tuple(Fault)[list(Fault).index(Fault.PEER_LOST) :]
+"""Those that a node alone cannot suffer."""
 
 
 class Tally:
@@ -76,6 +96,27 @@ class Swarm(msgspec.Struct, frozen=True):
     slow: float
     slow_us: int
     turn_us: int
+    nodes: int
+    joiners: int
+    """How many of the nodes come later."""
+    removes: bool
+    """Whether one of them is removed; three stay at least."""
+    streams: bool
+    """Whether messages between nodes keep their order, as on a connection, or come like datagrams."""
+    peer_loss: float
+    peer_twice: float
+    peer_late: float
+    slow_links: int
+    slow_link_us: int
+    split_every_us: int
+    split_us: int
+    splits: tuple[str, ...]
+    blips: float
+    """The share of splits that come and go every 43 ms."""
+    all_power_every_us: int
+    heartbeat_ms: int
+    stay_dead: bool
+    """At healing, only a majority comes back at first."""
     syncs: bool = True
     """False for a node that promises nothing about power cuts, and has none."""
 
@@ -84,8 +125,15 @@ class Swarm(msgspec.Struct, frozen=True):
         """Fair weather: nothing fails, and everything takes a little time."""
         drawn = Swarm.draw(Random("fair weather"))
         unhurt = {name: 0 for name in Swarm.__struct_fields__ if name.endswith("_every_us")}
-        chances = dict.fromkeys(("spike", "half_open", "outage", "sync_fails", "write_fails", "slow"), 0.0)
-        return msgspec.structs.replace(drawn, **unhurt, **chances)
+        chances = dict.fromkeys(
+            (
+                *("spike", "half_open", "outage", "sync_fails", "write_fails", "slow"),
+                *("peer_loss", "peer_twice", "peer_late", "blips"),
+            ),
+            0.0,
+        )
+        calm = {"slow_links": 0, "stay_dead": False, "nodes": 1, "joiners": 0, "removes": False, "streams": True}
+        return msgspec.structs.replace(drawn, **unhurt, **chances, **calm)
 
     @staticmethod
     def draw(random: Random) -> Swarm:
@@ -121,7 +169,35 @@ class Swarm(msgspec.Struct, frozen=True):
             slow=maybe(0.4, 0.01, 0.1),
             slow_us=random.choice((30, 200, 900)) * MS_US,
             turn_us=random.choice((0, 30, 400)),
+            **_draw_nodes(random),
         )
         if random.random() < 0.1:
             return msgspec.structs.replace(drawn, syncs=False, power_every_us=0, sync_fails=0.0)
         return drawn
+
+
+SHAPES = (Fault.ONE_WAY, Fault.HALVES, Fault.SINGLE, Fault.BRIDGE, Fault.RING)
+
+
+def _draw_nodes(random: Random) -> dict[str, Any]:
+    """What matters only between nodes."""
+    nodes = random.choice((3, 3, 3, 4, 5, 5, 6, 7))
+    streams = random.random() < 0.5
+    return {
+        "nodes": nodes,
+        "joiners": random.randint(0, nodes - 3),
+        "removes": nodes > 3 and random.random() < 0.5,
+        "streams": streams,
+        "peer_loss": 0.0 if streams or random.random() < 0.4 else random.uniform(0.002, 0.08),
+        "peer_twice": 0.0 if streams or random.random() < 0.4 else random.uniform(0.005, 0.1),
+        "peer_late": 0.0 if streams or random.random() < 0.4 else random.uniform(0.005, 0.1),
+        "slow_links": random.choice((0, 0, 1, 3)),
+        "slow_link_us": random.choice((20, 80, 200)) * MS_US,
+        "split_every_us": int(random.uniform(1.5, 8) * SECOND_US) if random.random() < 0.75 else 0,
+        "split_us": random.choice((300, 1_500, 5_000)) * MS_US,
+        "splits": tuple(random.sample(SHAPES, random.randint(1, len(SHAPES)))),
+        "blips": random.choice((0.0, 0.2, 0.8)),
+        "all_power_every_us": int(random.uniform(6, 20) * SECOND_US) if random.random() < 0.3 else 0,
+        "heartbeat_ms": random.choice((150, 250, 350)),
+        "stay_dead": random.random() < 0.5,
+    }

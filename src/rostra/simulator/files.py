@@ -25,6 +25,10 @@ BLOCK_BYTES = 512
 class Outage(BaseException):
     """The process ends between two disk operations. Not an error that anybody could deal with: nobody is left."""
 
+    def __init__(self, files: FaultyFiles) -> None:
+        super().__init__()
+        self.files = files
+
 
 class DiskFaults(msgspec.Struct):
     """Which faults are on. Chances are per operation; a capacity of None is a disk without end."""
@@ -252,6 +256,9 @@ class FaultyFiles:
     def paths(self, under: str) -> list[str]:
         return [path for path, _ in self._inodes(self._root, "") if path.startswith(under)]
 
+    def read_whole(self, path: str) -> bytes:
+        return bytes(self._inode(path).content)
+
     def durable_bytes(self, path: str) -> bytes:
         """What would be left of a file if all that is not synced were lost."""
         return bytes(self._inode(path).durable)
@@ -276,7 +283,7 @@ class FaultyFiles:
             if left <= 0:
                 self.faults.operations_left = None
                 self.counters["outages"] += 1
-                raise Outage
+                raise Outage(self)
             self.faults.operations_left = left - 1
 
     def refuse_write(self) -> OSError | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rostra.errors import RostraError
+from rostra.model.ids import Partition
 from rostra.wire.messages import Acks, TopicSettings
 
 
@@ -116,8 +117,52 @@ class Made(NamedTuple):
     name: str
 
 
+class Asked(NamedTuple):
+    """One request about a topic's name, from when it was asked until it was answered.
+
+    `outcome` is the topic's id, 0 for "there is none", -1 for "it is there", None if nobody knows; `once`: it was sent
+    a single time, so what it says of the topic was not of its own making.
+    """
+
+    who: str
+    what: str
+    name: str
+    began_us: int
+    ended_us: int
+    outcome: int | None
+    once: bool = True
+
+
+class Held(NamedTuple):
+    """A batch in a node's log: where it lies, and a digest of its bytes."""
+
+    base: int
+    end: int
+    digest: int
+
+
+class Cut(NamedTuple):
+    """A node cut its log, and what it cut was known to be committed."""
+
+    node: int
+    partition: Partition
+    offset: int
+    at_us: int
+
+
+class Demand(NamedTuple):
+    """What must be possible again when a majority is back, and when it was first achieved; 0: it was not."""
+
+    what: str
+    since_us: int
+    until_us: int
+    done_us: int
+
+
 class History:
-    def __init__(self) -> None:
+    def __init__(self, *, replicated: bool = False) -> None:
+        self.replicated = replicated
+        """Whether there are several nodes: then neither damage to one of them nor its loss excuses anything."""
         self.sent: dict[bytes, Sent] = {}
         self.acked: dict[bytes, Acked] = {}
         self.failed: dict[bytes, Failed] = {}
@@ -133,6 +178,8 @@ class History:
         """(topic name, partition, offset) that the node reported as damaged, and when that was first heard."""
         self.flipped: set[tuple[int, int]] = set()
         """(topic, partition) whose files a fault has damaged."""
+        self.flipped_at: set[tuple[int, Partition]] = set()
+        """The same, with the node at which it was."""
         self.torn: set[tuple[int, int]] = set()
         """(topic, partition) whose files have lost in a power cut what no sync had vouched for."""
         self.unsettled: list[str] = []
@@ -147,6 +194,24 @@ class History:
         self.operations = 0
         self.starts_us: list[int] = []
         """When the node was started."""
+        self.leaders: dict[tuple[Partition, int], dict[int, None]] = {}
+        """Who spoke as the leader of a partition in a term."""
+        self.committed: dict[Partition, dict[Held, int]] = {}
+        """What nodes had in their logs where they called it committed, and which node was the first."""
+        self.beyond: list[str] = []
+        """Nodes that called committed what they do not have."""
+        self.cuts: list[Cut] = []
+        self.copies: dict[tuple[int, Partition], list[Held]] = {}
+        """Each node's log at the end, as far as it is committed there."""
+        self.asked: list[Asked] = []
+        self.demands: list[Demand] = []
+        self.places: set[tuple[int, int]] = set()
+        """(topic, partition) of all that is listed at the end."""
+        self.lists: dict[int, dict[int, str]] = {}
+        """Topics by id at the end, as each node lists them."""
+
+    def led(self, partition: Partition, term: int, node: int) -> None:
+        self.leaders.setdefault((partition, term), {})[node] = None
 
     def level(self, queue: str, size: int, bound: int) -> None:
         if size > self.levels.get(queue, (-1, 0))[0]:
@@ -157,7 +222,7 @@ class History:
 
         What a power cut tears may be called damaged too, but it was never acknowledged nor shown: that excuses nothing.
         """
-        if (final.topic, final.partition) not in self.flipped:
+        if self.replicated or (final.topic, final.partition) not in self.flipped:
             return None
         told = [at for name, index, at in self.damage_told if (name, index) == (final.name, final.partition)]
         return min(told, default=None)

@@ -1,4 +1,4 @@
-"""The network between clients and the node: byte streams that are late, cut, torn or half open.
+"""The network between clients and nodes: byte streams that are late, cut, torn or half open.
 
 Within a connection bytes keep their order; between connections they do not.
 """
@@ -123,18 +123,18 @@ class Pipe:
 
 
 class Link:
-    """One connection between a client and the node, or the attempt at one."""
+    """One connection between a client and a node, or the attempt at one."""
 
-    def __init__(self, network: Network, client: Dialer, number: int) -> None:
+    def __init__(self, network: Network, client: Dialer, number: int, node: Listener) -> None:
         self.network = network
         self.client = client
+        self.node = node
         self.number = number
         """The client's own number of it."""
         self.conn: Conn = 0
         self.client_open = True
         self.node_open = False
         self.cut_off = False
-        node = network.node
         self.up = Pipe(
             network,
             self._at_node,
@@ -150,10 +150,10 @@ class Link:
 
     def _at_node(self, chunk: bytes) -> None:
         if self.node_open:
-            self.network.node.received(self, chunk)
+            self.node.received(self, chunk)
             return
         self.network.tally.add(Fault.DROPPED)
-        if self.network.node.host_up:
+        if self.node.host_up:
             # Nobody there has this connection: the host answers with a reset.
             self.network.after_delay(self.tell_client, "reset")
 
@@ -170,7 +170,7 @@ class Link:
     def tell_node(self) -> None:
         if self.node_open:
             self.node_open = False
-            self.network.node.lost(self)
+            self.node.lost(self)
 
     def client_closes(self) -> None:
         if self.client_open:
@@ -203,12 +203,13 @@ class Link:
 
 
 class Network:
-    def __init__(self, clock: Clock, swarm: Swarm, tally: Tally, random: Random, node: Listener) -> None:
+    def __init__(self, clock: Clock, swarm: Swarm, tally: Tally, random: Random) -> None:
         self.clock = clock
         self.swarm = swarm
         self.tally = tally
         self.random = random
-        self.node = node
+        self.hosts: dict[str, Listener] = {}
+        """Nodes by the address that clients know."""
         self.calm = True
         self.links: dict[tuple[str, int], Link] = {}
         self._conn = 0
@@ -233,23 +234,24 @@ class Network:
     def after_delay(self, act: Callable[..., None], *about: object) -> None:
         self.clock.at(self.arrival_us(0, 0), act, *about)
 
-    def dial(self, client: Dialer, number: int) -> Link:
-        link = Link(self, client, number)
+    def dial(self, client: Dialer, number: int, address: str) -> Link:
+        link = Link(self, client, number, self.hosts[address])
         self.links[client.name, number] = link
         self.after_delay(self._knock, link)
         return link
 
     def _knock(self, link: Link) -> None:
-        if not link.client_open or not self.node.host_up:
+        node = link.node
+        if not link.client_open or not node.host_up:
             # A host that is down answers nothing: the client's own patience ends the attempt.
             return
-        if not self.node.listening:
+        if not node.listening:
             self.after_delay(link.tell_client, "connection refused")
             return
         self._conn += 1
         link.conn = self._conn
         link.node_open = True
-        self.node.accept(link)
+        node.accept(link)
         self.after_delay(self._open, link)
 
     def _open(self, link: Link) -> None:

@@ -1,4 +1,4 @@
-"""The node in the simulator: a broker, its disk and its connections, driven on virtual time."""
+"""A node in the simulator: a broker, its disk and its connections, driven on virtual time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rostra.broker.api import (
     Survey,
     SyncBroke,
 )
-from rostra.broker.broker import Broker, Identity
+from rostra.broker.broker import SWEEP, Broker, Identity
 from rostra.broker.disk import Disk, Job
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import PeerViolation, StorageError, SyncFailed
@@ -43,6 +43,9 @@ from rostra.fabric.api import (
     Now,
     Open,
     Part,
+    PeerLost,
+    PeerMet,
+    PeerReceived,
     Persist,
     Read,
     Send,
@@ -52,17 +55,22 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
-from rostra.fabric.solo.machine import Solo
+from rostra.fabric.raft.catalogue import Member
+from rostra.fabric.raft.machine import Raft
+from rostra.fabric.raft.messages import PeerMessage
+from rostra.fabric.raft.settings import RaftSettings
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store
-from rostra.model.ids import ClusterId, NodeId
+from rostra.model.ids import ClusterId, NodeId, Partition
 from rostra.safeguards import Without
 from rostra.simulator.clock import EPOCH_US, MS_US, Clock
 from rostra.simulator.faults import Fault, Swarm, Tally
 from rostra.simulator.files import FaultyFiles
 from rostra.simulator.history import History
 from rostra.simulator.links import Link, Network
+from rostra.simulator.mesh import Mesh
 from rostra.simulator.trace import Trace
+from rostra.simulator.watched import Watched, logs_of
 from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
 from rostra.wire.messages import ClientMessage, Publish
 
@@ -71,9 +79,14 @@ SYNC_AGAIN_US = 20 * MS_US
 """How long after a full disk refused a sync the next is tried."""
 
 
+def member(number: int) -> Member:
+    return Member(NodeId(number), f"node{number}:7400", f"node{number}:7401")
+
+
 class Node:
     def __init__(
         self,
+        number: int,
         clock: Clock,
         trace: Trace,
         swarm: Swarm,
@@ -81,9 +94,18 @@ class Node:
         history: History,
         files: FaultyFiles,
         settings: BrokerSettings,
+        raft_settings: RaftSettings,
         random: Random,
         without: Without,
     ) -> None:
+        own = member(number)
+        self.id = own.node
+        self.name = f"node{number}"
+        self.address = own.address
+        self.peer_address = own.peer_address
+        self.founders: tuple[Member, ...] = (own,)
+        self.join: tuple[str, ...] = ()
+        """Through whom it comes into the cluster, unless it is a founder."""
         self.clock = clock
         self.trace = trace
         self.swarm = swarm
@@ -91,18 +113,21 @@ class Node:
         self.history = history
         self.files = files
         self.settings = settings
+        self.raft_settings = raft_settings
         self.random = random
         self.without = without
         self.network: Network
+        self.mesh: Mesh
         self.skew_us = 0
         self.calm = True
         self.incarnation = 0
         self.host_up = True
         self.listening = False
         self.broker: Broker | None = None
-        self.stopped: Callable[[], None] = lambda: None
+        self.fabric: Watched | None = None
+        self.stopped: Callable[[Node], None] = lambda _: None
         """Called when a graceful stop is through."""
-        self.broke: Callable[[], None] = lambda: None
+        self.broke: Callable[[Node], None] = lambda _: None
         """Called when the node will acknowledge nothing until it is started anew."""
         self._disk: Disk
         self._paused_until_us = 0
@@ -110,16 +135,38 @@ class Node:
         self._links: dict[int, Link] = {}
         self._readers: dict[int, FrameReader[ClientMessage]] = {}
         self._timers: dict[str, int] = {}
-        self._flushing = False
+        self._wrote = self._flushing = False
         self._syncing = False
         self._sync_due = False
-        self._identity = Identity(ClusterId(1), NodeId(1))
+        self._met: dict[NodeId, str] = {}
+        self._voters: dict[Partition, tuple[str, tuple[NodeId, ...]]] = {}
 
     # --- starting and stopping -----------------------------------------------------------------------
 
     @property
     def up(self) -> bool:
         return self.broker is not None
+
+    def voters(self) -> dict[Partition, tuple[str, tuple[NodeId, ...]]]:
+        """The groups it has a part in, by name, and who votes in them; of a dead node, as it last knew."""
+        if self.fabric is None or not self.fabric.raft.groups:
+            return self._voters
+        groups = self.fabric.raft.groups
+        return {partition: (group.name, group.config.voters) for partition, group in groups.items()}
+
+    def knows_leaders(self) -> bool:
+        if self.fabric is None:
+            return False
+        raft = self.fabric.raft
+        if not raft.takes_part or raft.removed or raft.meta.catalogue.leaving or raft.meta.catalogue.moving:
+            return False
+        groups = raft.groups.values()
+        return all(group.stranded or (group.leader is not None and group.is_current) for group in groups)
+
+    def has_removed(self, member: NodeId) -> bool:
+        """Whether its catalogue says that this member is none any more."""
+        fabric = self.fabric
+        return fabric is not None and fabric.raft.takes_part and member in fabric.raft.meta.catalogue.removed
 
     @property
     def needs_restart(self) -> bool:
@@ -134,22 +181,34 @@ class Node:
         try:
             boot, recovery = self._disk.boot()
         except StorageError as error:
-            self.trace.note("node", "no start", said=error)
+            self.trace.note(self.name, "no start", said=error)
             return False
         except Exception:
             self._escaped("starting")
             return False
         for found in recovery.notes:
-            self.trace.note("node", "recovery", found.event.encode(), found)
+            self.trace.note(self.name, "recovery", found.event.encode(), found)
         self.history.starts_us.append(self.clock.now_us)
-        self.broker = Broker(self._identity, Solo(self.without), self.settings, self.random, self.without)
-        self.trace.note("node", "start", said=f"incarnation {self.incarnation}, {len(boot.logs)} logs")
+        raft = Raft(
+            self.id,
+            self.address,
+            self.peer_address,
+            founders=self.founders,
+            join=self.join,
+            random=self.random,
+            settings=self.raft_settings,
+            without=self.without,
+        )
+        self.fabric = Watched(raft, self.clock, self.history, logs_of(self.files))
+        identity = Identity(ClusterId(1), self.id)
+        self.broker = Broker(identity, self.fabric, self.settings, self.random, self.without)
+        self.trace.note(self.name, "start", said=f"incarnation {self.incarnation}, {len(boot.logs)} logs")
         self._later(self.random.randrange(5 * MS_US), self._feed, boot)
         return True
 
     def die(self, *, power: bool) -> None:
         """All that is in memory is gone; after a power cut also what the disk was not yet made to keep."""
-        self.trace.note("node", "power cut" if power else "kill")
+        self.trace.note(self.name, "power cut" if power else "kill")
         if self.up:
             self.tally.add(Fault.POWER_CUT if power else Fault.KILLED)
             if power and self._syncing:
@@ -161,15 +220,18 @@ class Node:
 
     def _forget_everything(self, *, silently: bool) -> None:
         self.incarnation += 1
-        self.broker = None
+        self._voters = self.voters()
+        self.broker = self.fabric = None
         self.listening = False
+        self._met.clear()
         self._paused_until_us = 0
         self._waiting.clear()
         self._readers.clear()
         self._timers.clear()
-        self._flushing = self._syncing = self._sync_due = False
+        self._wrote = self._flushing = self._syncing = self._sync_due = False
         links, self._links = self._links, {}
         self.network.node_died(list(links.values()), silently=silently)
+        self.mesh.lose(self.id, silently=silently)
 
     def stop(self) -> None:
         if self.up:
@@ -181,23 +243,23 @@ class Node:
             self._disk.flush()
             self._disk.store.close(clean=True)
         except StorageError as error:
-            self.trace.note("node", "unclean", said=error)
+            self.trace.note(self.name, "unclean", said=error)
         except Exception:
             self._escaped("closing")
         self.tally.add(Fault.STOPPED)
         self._forget_everything(silently=False)
-        self.stopped()
+        self.stopped(self)
 
     def pause(self, duration_us: int) -> None:
         if self.up and not self._paused_until_us:
             self._paused_until_us = self.clock.now_us + duration_us
-            self.trace.note("node", "pause", said=duration_us)
+            self.trace.note(self.name, "pause", said=duration_us)
             self._later(duration_us, self._resume)
 
     def _resume(self) -> None:
         self._paused_until_us = 0
         waiting, self._waiting = self._waiting, []
-        self.trace.note("node", "resume", said=f"{len(waiting)} inputs")
+        self.trace.note(self.name, "resume", said=f"{len(waiting)} inputs")
         self.tally.add(Fault.PAUSED, len(waiting))
         incarnation = self.incarnation
         for given in waiting:
@@ -213,8 +275,8 @@ class Node:
             act(*about)
 
     def _escaped(self, where: str) -> None:
-        self.history.escaped.append(f"{where}: {traceback.format_exc()}")
-        self.trace.note("node", "escaped", said=where)
+        self.history.escaped.append(f"{self.name} {where}: {traceback.format_exc()}")
+        self.trace.note(self.name, "escaped", said=where)
 
     # --- the broker ----------------------------------------------------------------------------------
 
@@ -227,7 +289,7 @@ class Node:
             return
         now_us = self.clock.now_us
         if isinstance(given, SyncBroke):
-            self.broke()
+            self.broke(self)
         try:
             effects = broker.step(Now(now_us, EPOCH_US + now_us + self.skew_us), given)
             for effect in effects:
@@ -236,12 +298,19 @@ class Node:
             self._escaped(f"stepping {type(given).__name__}")
             self.die(power=False)
             return
-        if not self._flushing and self.broker is not None:
+        if self._wrote and not self._flushing and self.broker is not None:
             self._flushing = True
+            self._wrote = False
             self._later(self.random.randint(0, self.swarm.turn_us), self._flush)
 
     def _carry_out(self, effect: BrokerEffect) -> None:
         match effect:
+            case Send():
+                if effect.peer in self._met:
+                    assert isinstance(effect.message, PeerMessage)
+                    self.mesh.send(self, effect.peer, effect.message, effect.payload)
+            case SetTimer():
+                self._set_timer(effect)
             case Reply():
                 self._send(effect.conn, encode(effect.message), effect.message)
             case PushTo():
@@ -250,13 +319,12 @@ class Node:
                     effect.conn, b"".join((encode(effect.message, size), *effect.batches)), (effect.message, size)
                 )
             case Append() | Sync() | Open() | Drop() | Truncate() | Trim():
+                self._wrote = True
                 self._disk.change(effect)
             case Read() | FindLast() | Survey():
                 self._later(self._disk_us(), self._look_up, effect)
-            case SetTimer():
-                self._set_timer(effect)
             case Note():
-                self.trace.note("node", effect.level, effect.event.encode(), effect)
+                self.trace.note(self.name, effect.level, effect.event.encode(), effect)
             case AskDrain():
                 self._later(self.random.randint(0, self.swarm.turn_us), self._drain_if_room, effect.conn)
             case Greeted():
@@ -273,8 +341,12 @@ class Node:
                 self.listening = True
             case Stopped():
                 self._later(0, self._close)
-            case Send() | Meet() | Part():
-                raise AssertionError("a node alone has no peers")
+            case Meet():
+                if effect.peer:
+                    self._met[effect.peer] = effect.address
+                self.mesh.meet(self, effect.peer, effect.address)
+            case Part():
+                self._met.pop(effect.peer, None)
             case _:
                 assert_never(effect)
 
@@ -288,9 +360,10 @@ class Node:
     def _timer(self, timer: str, at_us: int) -> None:
         if self._timers.get(timer) == at_us:
             del self._timers[timer]
-            self.trace.note("node", "timer", timer.encode(), timer)
+            self.trace.note(self.name, "timer", timer.encode(), timer)
             self._feed(TimerFired(timer))
-            self._watch_levels()
+            if timer == SWEEP:
+                self._watch_levels()
 
     # --- the disk ------------------------------------------------------------------------------------
 
@@ -314,7 +387,7 @@ class Node:
             self.die(power=False)
             return
         for given in happened:
-            self.trace.note("node", "disk", type(given).__name__.encode(), given)
+            self.trace.note(self.name, "disk", type(given).__name__.encode(), given)
             self._feed(given)
         self._begin_sync()
 
@@ -349,7 +422,7 @@ class Node:
                 return
             happened = job.finish()
         except SyncFailed as error:
-            self.trace.note("node", "sync failed", said=error)
+            self.trace.note(self.name, "sync failed", said=error)
             happened = [SyncBroke(error)]
         except Exception:
             self._escaped("syncing")
@@ -358,7 +431,7 @@ class Node:
         if syncs:
             self._syncing = False
         for given in happened:
-            self.trace.note("node", "done", type(given).__name__.encode(), given)
+            self.trace.note(self.name, "done", type(given).__name__.encode(), given)
             self._feed(given)
         if syncs:
             self._flush()
@@ -370,7 +443,7 @@ class Node:
             self._escaped(f"looking up {effect}")
             self.die(power=False)
             return
-        self.trace.note("node", "looked up", said=given)
+        self.trace.note(self.name, "looked up", said=given)
         self._feed(given)
 
     # --- connections ---------------------------------------------------------------------------------
@@ -378,14 +451,14 @@ class Node:
     def accept(self, link: Link) -> None:
         self._links[link.conn] = link
         self._readers[link.conn] = FrameReader(FROM_CLIENT)
-        self.trace.note("node", "accept", b"%d" % link.conn, f"{link.conn} from {link.client.name}")
+        self.trace.note(self.name, "accept", b"%d" % link.conn, f"{link.conn} from {link.client.name}")
         self._feed(Accept(link.conn))
 
     def received(self, link: Link, chunk: bytes) -> None:
         reader = self._readers.get(link.conn)
         if reader is None:
             return
-        self.trace.note("node", "received", chunk, (link.conn, len(chunk)))
+        self.trace.note(self.name, "received", chunk, (link.conn, len(chunk)))
         try:
             messages = reader.feed(chunk)
         except PeerViolation:
@@ -400,7 +473,7 @@ class Node:
     def lost(self, link: Link) -> None:
         self._links.pop(link.conn, None)
         self._readers.pop(link.conn, None)
-        self.trace.note("node", "lost", b"%d" % link.conn, link.conn)
+        self.trace.note(self.name, "lost", b"%d" % link.conn, link.conn)
         self._feed(Lose(link.conn))
 
     def congested(self, link: Link) -> None:
@@ -420,8 +493,20 @@ class Node:
     def _send(self, conn: int, frame: bytes, said: object) -> None:
         link = self._links.get(conn)
         if link is not None:
-            self.trace.note("node", "sends", frame, (conn, said))
+            self.trace.note(self.name, "sends", frame, (conn, said))
             link.down.send(frame)
+
+    # --- peers ---------------------------------------------------------------------------------------
+
+    def peer_received(self, sender: NodeId, message: object, payload: bytearray | None) -> None:
+        self._feed(PeerReceived(sender, message, payload))
+
+    def peer_met(self, peer: NodeId, address: str) -> None:
+        self._met[peer] = address
+        self._feed(PeerMet(peer, address))
+
+    def peer_lost(self, peer: NodeId) -> None:
+        self._feed(PeerLost(peer))
 
     # --- levels --------------------------------------------------------------------------------------
 
@@ -435,6 +520,19 @@ class Node:
         level("topics", len(broker.catalogue), settings.topics_max)
         for served in broker.catalogue.partitions():
             level("producers of a partition", len(served.producers), settings.producers_per_partition_max)
+
+
+def raft_settings_for(swarm: Swarm, random: Random) -> RaftSettings:
+    """Heartbeats are rare, as idle ones show nothing new; windows are small, so that followers fall behind."""
+    return RaftSettings(
+        heartbeat_ms=swarm.heartbeat_ms,
+        election_timeout_ms_min=4 * swarm.heartbeat_ms,
+        election_timeout_ms_max=8 * swarm.heartbeat_ms,
+        window_bytes=random.choice((2_000, 8 << 20)),
+        window_messages=random.choice((4, 256)),
+        read_bytes=random.choice((1_000, 1 << 20)),
+        spread_ms=random.choice((2_000, 10_000)),
+    )
 
 
 def settings_for(random: Random) -> BrokerSettings:

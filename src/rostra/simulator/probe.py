@@ -1,8 +1,16 @@
-"""A fresh reader that speaks the wire itself: everything the node still has, control records included."""
+"""A fresh reader that speaks the wire itself: everything that a node still owns, control records included."""
 
 from __future__ import annotations
 
-from rostra.errors import BatchRejected, OffsetOutOfRange, PartitionDamaged, RostraError, from_wire
+from rostra.errors import (
+    BatchRejected,
+    Moved,
+    OffsetOutOfRange,
+    PartitionDamaged,
+    RostraError,
+    Unavailable,
+    from_wire,
+)
 from rostra.model.check import check_stored
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
@@ -19,6 +27,8 @@ from rostra.wire.messages import (
     Failed,
     Hello,
     ListTopics,
+    Locate,
+    Located,
     NodeMessage,
     Ping,
     Pong,
@@ -35,27 +45,33 @@ PING_EVERY_US = 400_000
 
 
 class Probe:
-    name = "probe"
-
-    def __init__(self, network: Network, history: History, trace: Trace) -> None:
+    def __init__(self, network: Network, history: History, trace: Trace, node: int, address: str) -> None:
+        self.name = f"probe{node}"
+        self._node = node
+        self._address = address
         self._network = network
         self._history = history
         self._trace = trace
         self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
         self._link: Link
         self._request = 0
-        self._undescribed = 0
+        self._unlocated: list[str] = []
+        self._described: dict[str, TopicDescribed] = {}
         self._listed = False
         self._partitions: dict[int, FinalPartition] = {}
         self._next: dict[int, int] = {}
         self._asked: dict[int, int] = {}
+        self.turned_away = False
+        """A partition went elsewhere while it was read: somebody must look again."""
 
     @property
     def done(self) -> bool:
-        return self._listed and not self._undescribed and all(final.complete for final in self._partitions.values())
+        if self.turned_away:
+            return True
+        return self._listed and not self._unlocated and all(final.complete for final in self._partitions.values())
 
     def begin(self) -> None:
-        self._link = self._network.dial(self, 1)
+        self._link = self._network.dial(self, 1, self._address)
 
     def _stay(self) -> None:
         """A node closes connections that are silent."""
@@ -79,7 +95,8 @@ class Probe:
             self._take(message, payload)
 
     def lost(self, link: Link, reason: str) -> None:
-        self._history.unsettled.append(f"the probe lost its connection: {reason}")
+        if not self.done:
+            self._history.unsettled.append(f"{self.name} lost its connection: {reason}")
 
     def congested(self, link: Link) -> None:
         pass
@@ -97,13 +114,19 @@ class Probe:
                 self._send(ListTopics(self._number()))
             case TopicPage():
                 self._history.listed = {topic.topic: topic.name for topic in message.topics}
-                self._undescribed = len(message.topics)
-                self._listed = True
+                self._history.lists[self._node] = self._history.listed
                 for topic in message.topics:
-                    self._send(DescribeTopic(self._number(), topic.name))
+                    self._history.places.update((topic.topic, index) for index in range(topic.settings.partitions))
+                self._unlocated = [topic.name for topic in message.topics]
+                self._listed = True
+                self._describe()
             case TopicDescribed():
-                self._undescribed -= 1
-                self._subscribe(message)
+                self._described[message.topic.name] = message
+                self._send(Locate(self._number(), message.topic.name))
+            case Located():
+                self._unlocated.remove(message.topic.name)
+                self._describe()
+                self._subscribe(self._described[message.topic.name], message)
             case Push() if payload is not None:
                 self._read(message.subscription, payload)
             case Ended():
@@ -115,9 +138,19 @@ class Probe:
             case _:
                 pass
 
-    def _subscribe(self, described: TopicDescribed) -> None:
+    def _describe(self) -> None:
+        """One after the other: a node bounds what a connection may ask at once."""
+        if self._unlocated:
+            self._send(DescribeTopic(self._number(), self._unlocated[0]))
+
+    def _subscribe(self, described: TopicDescribed, located: Located) -> None:
+        """To what is served here: a node that knows an owner elsewhere names it."""
         topic = described.topic
+        here = {place.partition for place in located.places if place.address in ("", self._address)}
         for state in described.partitions:
+            before = self._history.final.get((topic.topic, state.partition))
+            if state.partition not in here or (before is not None and before.commit > state.commit):
+                continue
             final = FinalPartition(topic.topic, topic.name, state.partition, topic.settings)
             final.first, final.commit = state.first, state.commit
             self._history.final[topic.topic, state.partition] = final
@@ -164,7 +197,7 @@ class Probe:
     def _refused(self, message: Failed) -> None:
         number = self._asked.get(message.request)
         if number is None:
-            self._history.unsettled.append(f"the probe was refused: {message}")
+            self._history.unsettled.append(f"{self.name} was refused: {message}")
         else:
             self._over(number, from_wire(message.code, message.carried))
 
@@ -184,5 +217,7 @@ class Probe:
             final.stored.clear()
             final.first, final.bytes = error.first, 0
             self._begin(final)
+        elif isinstance(error, Moved | Unavailable):
+            self.turned_away = True
         else:
-            self._history.unsettled.append(f"the probe's reading of {final.name}/{final.partition} ended: {error}")
+            self._history.unsettled.append(f"{self.name}'s reading of {final.name}/{final.partition} ended: {error}")

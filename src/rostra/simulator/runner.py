@@ -15,7 +15,7 @@ from threading import Event, current_thread, main_thread
 import msgspec
 
 from rostra.safeguards import ALL_ON, Safeguard, Without
-from rostra.simulator.faults import Fault
+from rostra.simulator.faults import AMONG_NODES, Fault
 from rostra.simulator.seed import SeedResult, run_seed
 
 SEEDS_PER_TASK = 8
@@ -29,7 +29,9 @@ _HASH_SEEDS = ("1", "2")
 class Summary:
     """Adds up the results of seeds as they come in, in any order."""
 
-    def __init__(self) -> None:
+    def __init__(self, fabric: str = "raft") -> None:
+        self.expected = tuple(fault for fault in Fault if fabric != "solo" or fault not in AMONG_NODES)
+        """The faults that must take effect; a node alone has no network to suffer from."""
         self.seeds = 0
         self.operations = 0
         self.events = 0
@@ -63,7 +65,7 @@ class Summary:
         """Faults that took effect nowhere, where there were seeds enough for all of them."""
         if self.seeds < EVERY_FAULT_FROM_SEEDS:
             return []
-        return [fault for fault, count in self.faults.items() if not count]
+        return [fault for fault in self.expected if not self.faults[fault]]
 
     @property
     def clean(self) -> bool:
@@ -72,6 +74,7 @@ class Summary:
 
 def run_seeds(
     seeds: Sequence[int],
+    fabric: str = "raft",
     *,
     workers: int = 1,
     without: Without = ALL_ON,
@@ -79,20 +82,20 @@ def run_seeds(
     done: Callable[[SeedResult], None] = lambda _: None,
 ) -> Summary:
     """Runs every seed once, and this share of them again in another process under another hash seed."""
-    summary = Summary()
-    for result in _results(seeds, workers, without):
+    summary = Summary(fabric)
+    for result in _results(seeds, fabric, workers, without):
         summary.add(result)
         done(result)
     chosen = list(seeds)[:: max(round(1 / rerun), 1)] if rerun > 0 else []
     if chosen:
-        summary.compare(digests_elsewhere(chosen, without))
+        summary.compare(digests_elsewhere(chosen, fabric, without))
     return summary
 
 
-def _results(seeds: Sequence[int], workers: int, without: Without) -> Iterator[SeedResult]:
+def _results(seeds: Sequence[int], fabric: str, workers: int, without: Without) -> Iterator[SeedResult]:
     if workers <= 1:
         for seed in seeds:
-            yield run_seed(seed, without=without)
+            yield run_seed(seed, fabric, without=without)
         return
     tasks = [list(seeds[at : at + SEEDS_PER_TASK]) for at in range(0, len(seeds), SEEDS_PER_TASK)][::-1]
     # Spawned, not forked: whatever threads the caller has, a worker begins with none of their locks held.
@@ -107,7 +110,7 @@ def _results(seeds: Sequence[int], workers: int, without: Without) -> Iterator[S
         running: set[Future[list[SeedResult]]] = set()
         while tasks or running:
             while tasks and len(running) < workers * TASKS_PER_WORKER:
-                running.add(pool.submit(_run_task, tasks.pop(), sorted(without)))
+                running.add(pool.submit(_run_task, tasks.pop(), fabric, sorted(without)))
             finished, running = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
             for task in finished:
                 yield from task.result()
@@ -134,16 +137,17 @@ def _deferred_interrupt() -> Iterator[Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _run_task(seeds: list[int], without: list[str]) -> list[SeedResult]:
+def _run_task(seeds: list[int], fabric: str, without: list[str]) -> list[SeedResult]:
     switched_off = frozenset(map(Safeguard, without))
-    return [run_seed(seed, without=switched_off) for seed in seeds]
+    return [run_seed(seed, fabric, without=switched_off) for seed in seeds]
 
 
-def digests_elsewhere(seeds: Sequence[int], without: Without = ALL_ON) -> dict[int, str]:
+def digests_elsewhere(seeds: Sequence[int], fabric: str = "raft", without: Without = ALL_ON) -> dict[int, str]:
     """The digests of these seeds, run in a new process whose dictionaries of text hash differently."""
     ours = os.environ.get("PYTHONHASHSEED", "")
     hash_seed = next(other for other in _HASH_SEEDS if other != ours)
-    command = [sys.executable, "-m", "rostra.simulator.digests", ",".join(map(str, seeds)), ",".join(sorted(without))]
+    chosen = ",".join(map(str, seeds))
+    command = [sys.executable, "-m", "rostra.simulator.digests", chosen, fabric, ",".join(sorted(without))]
     printed = subprocess.run(
         command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, stdout=subprocess.PIPE, check=True
     ).stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rostra.broker.api import FindLast, Persisted, Sealed, Survey, SyncBroke
 from rostra.broker.disk import Disk, Job
 from rostra.errors import SyncFailed, UnknownPartition
-from rostra.fabric.api import Append, Drop, Open, Persist, Read, ReadFailed, Sync, Synced
+from rostra.fabric.api import Append, Drop, Open, Persist, Read, ReadFailed, Sync, Synced, Truncate
 from rostra.simulator.files import FaultyFiles
 from tests.unit.log.batches import PARTITION, batch, faulty, opened
 
@@ -55,3 +55,18 @@ def test_a_lookup_that_was_under_way_when_its_log_was_dropped_is_answered() -> N
     assert isinstance(read, ReadFailed) and isinstance(read.error, UnknownPartition)
     assert isinstance(disk.look_up(FindLast(2, PARTITION, 1, 1)), ReadFailed)
     assert disk.look_up(Survey(PARTITION)) == Sealed(PARTITION, ())
+
+
+def test_a_log_whose_end_cannot_be_cut_breaks_the_node_and_is_left_as_it_is() -> None:
+    disk, files = ready()
+    for offset in range(2):
+        disk.change(Append(PARTITION, batch(offset)))
+    disk.change(Sync(PARTITION))
+    disk.flush()
+    finished(disk.begin_sync())
+    files.faults.sync_failure_chance = 1.0
+    disk.change(Truncate(PARTITION, 1, 1))
+    disk.change(Append(PARTITION, batch(1)))
+    (broke,) = disk.flush()
+    assert isinstance(broke, SyncBroke)
+    assert disk.store.end(PARTITION) == 2

@@ -27,7 +27,7 @@ from rostra.fabric.api import (
 from rostra.fabric.raft.election import Election
 from rostra.fabric.raft.following import Following
 from rostra.fabric.raft.hard import Hard
-from rostra.fabric.raft.membership import Change, Membership
+from rostra.fabric.raft.membership import Change, Membership, NoOp, group_batch
 from rostra.fabric.raft.messages import (
     Beat,
     BeatReply,
@@ -154,6 +154,9 @@ class Group(Standing):
         self.configs_moved()
         if self.role is Role.LEADER and self.config.everyone != (self.me,):
             self.step_down("the disk refuses writes")
+        elif self.role is Role.LEADER and self.copy.last_term < self.term:
+            # The entry that begins the term is gone, and nothing before it counts without one.
+            self.deadline_us = now.mono_us + self.settings.election_us
         self.finish()
 
     def read_done(self, now: Now, token: int, batches: bytes) -> None:
@@ -171,12 +174,12 @@ class Group(Standing):
             progress.reading = 0
 
     def read_failed(self, now: Now, token: int, damaged: bool) -> None:
-        """A follower could not be fed. If this copy is damaged, another shall lead."""
+        """A follower or a client could not be fed. If this copy is damaged, others shall serve, if there are any."""
         self.now = now
         peer = self.reads.pop(token, None)
         if peer is not None:
             self._read_again(peer, token)
-        if damaged and not self.settling and self.complete:
+        if damaged and not self.settling and self.complete and self.config.voters != (self.me,):
             self.set_complete(False)
         self.finish()
 
@@ -429,6 +432,8 @@ class Group(Standing):
 
     def _check_leadership(self) -> None:
         now_us = self.now.mono_us
+        if self.copy.last_term < self.term:
+            self.replication.append(group_batch(NoOp(), self.now.wall_us))
         if self.transfer_to is not None and now_us >= self.transfer_until_us:
             self.transfer_to = None
             self.note("warning", "handing over failed", {"term": self.term})

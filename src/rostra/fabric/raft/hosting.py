@@ -49,6 +49,11 @@ class Hosting:
         raft.peers.follow_members()
         for topic in [topic for topic in self.opened if topic not in catalogue.topics]:
             raft.out += [*self.close_topic(topic), TopicClosed(None, topic)]
+        for entry in entries:
+            if isinstance(entry, Made) and entry.spec.topic in answered and entry.spec.topic not in catalogue.topics:
+                # Made and deleted before this node heard of either: whoever asked for it is told that it was made.
+                topic = entry.spec.topic
+                raft.out += [TopicOpened(answered[topic], entry.spec), TopicClosed(None, topic)]
         known = set(self.opened)
         for topic, made in catalogue.topics.items():
             if topic not in known:

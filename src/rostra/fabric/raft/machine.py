@@ -137,6 +137,9 @@ class Raft:
         """This node was removed from the cluster: it takes part in nothing, and says so."""
         self.beating: dict[Partition, Group] = {}
         """Groups led here that are not silent."""
+        self._led: dict[Partition, None] = {}
+        self.resigned = 0
+        """How often a group has ceased to be led here since the start."""
         self.alarms = Alarms()
         self._wakes_us: int | None = None
         self.keys: dict[str, Partition] = {}
@@ -356,6 +359,11 @@ class Raft:
         else:
             self.out += effects
             group.alone = group.role is Role.LEADER and not group.replication.peers and group.stands_alone()
+        if group.role is Role.LEADER:
+            self._led[group.partition] = None
+        elif group.partition in self._led:
+            del self._led[group.partition]
+            self.resigned += 1
         if group.role is Role.LEADER and not group.quiet and group.replication.peers:
             self.beating[group.partition] = group
             if group.wants_beat:

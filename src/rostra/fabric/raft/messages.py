@@ -64,13 +64,15 @@ class Heartbeat(PeerMessage, frozen=True, array_like=True):
     """All that a node has to say to another now, for all groups it leads there, and that it lives.
 
     `boot` rises with every start: a leader that was away for less than a timeout leads no more. `peer_address` is where
-    the sender is answered: whoever was away may not have heard of it.
+    the sender is answered: whoever was away may not have heard of it. `resigned` rises whenever it ceases to lead a
+    group: one that is silent would not hear of that otherwise.
     """
 
     kind: ClassVar[int] = 128
     boot: Count
     beats: Annotated[tuple[Beat, ...], Meta(max_length=GROUPS_MAX)] = ()
     peer_address: Text = ""
+    resigned: Count = 0
 
 
 class HeartbeatReply(PeerMessage, frozen=True, array_like=True):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic, from_wire
+from rostra.errors import RostraError, TopicExists, Unavailable, from_wire
 from rostra.fabric.api import (
     Agreed,
     Append,
@@ -51,6 +51,8 @@ Ask = MakeTopic | DropTopic | Remove
 REPLAY_BYTES = 1 << 20
 ASK_AGAIN_US = 500_000
 GIVE_UP_US = 10_000_000
+GONE_MAX = 256
+"""Topics deleted last, whose ids are remembered."""
 
 
 class Waiting(msgspec.Struct):
@@ -79,6 +81,7 @@ class Metadata:
         self._grown_bytes = 0
         """How much the log has grown since its last snapshot, and how large that was."""
         self._snapshot_bytes = 0
+        self._gone: dict[TopicId, None] = {}
         self._waiting: dict[int, Waiting] = {}
         self._confirming: dict[int, Confirming] = {}
         # A damaged log will come from the others; one that nobody else has is read as far as it goes.
@@ -150,6 +153,7 @@ class Metadata:
             elif isinstance(entry, Made) and token is not None:
                 answered[entry.spec.topic] = token
             elif isinstance(entry, Gone) and error is None:
+                self._forget(entry.topic)
                 effects += self._raft.hosting.close_topic(entry.topic)
                 effects.append(TopicClosed(token, entry.topic))
             elif isinstance(entry, MemberLeaving) and token is not None:
@@ -159,6 +163,12 @@ class Metadata:
                 answered |= {topic: token for topic, token in tokens.items() if token is not None}
         entries = [entry for entry, _ in applied]
         return [*effects, *self._raft.hosting.follow_catalogue(answered, entries)]
+
+    def _forget(self, topic: TopicId) -> None:
+        """A wish to make it that was under way for long must not bring it back."""
+        self._gone[topic] = None
+        if len(self._gone) > GONE_MAX:
+            del self._gone[next(iter(self._gone))]
 
     def _token_of(self, entry: Entry) -> int | None:
         """The token of this node's own client, if it still waits for the entry."""
@@ -244,6 +254,7 @@ class Metadata:
             token = since_boot % (1 << 40)
             if token in self._confirming and commit is not None and since_boot == self._raft.since_boot(token):
                 self._confirming[token].commit = commit
+        # Applied, not committed: a copy that is being refilled learns the commit before it can apply anything.
         known = [t for t, c in self._confirming.items() if c.commit is not None and c.commit <= self.applied]
         for token in known:
             del self._confirming[token]
@@ -305,6 +316,9 @@ class Metadata:
         if known or not self.catalogue.staying:
             # Asked again: the catalogue will answer, or nobody can be chosen yet.
             return None, None
+        if ask.spec.topic in self.catalogue.topics or ask.spec.topic in self._gone:
+            # Said twice. It was made, which its asker will see when it has applied as much.
+            return None, None
         if topic is not None or any(entry.spec.name == ask.spec.name for entry in under_way):
             return None, TopicExists(ask.spec.name)
         replicas = self.catalogue.place(ask.spec.partitions, ask.replicas or REPLICAS)
@@ -313,8 +327,7 @@ class Metadata:
     def _drop(self, ask: DropTopic, asker: Asker) -> tuple[Entry | None, RostraError | None]:
         if any(isinstance(entry, Gone) and entry.topic == ask.topic for _, entry in self._entries):
             return None, None
-        if ask.topic not in self.catalogue.topics:
-            return None, UnknownTopic(str(ask.topic))
+        # An unknown one too: its asker may not have applied yet that its own wish was fulfilled, so the log answers.
         return Gone(ask.topic, asker), None
 
     def _remove(self, ask: Remove, asker: Asker) -> tuple[Entry | None, RostraError | None]:

@@ -6,10 +6,11 @@ from rostra.model.ids import NodeId
 
 
 class Pair:
-    __slots__ = ("boot", "heard_us", "lost")
+    __slots__ = ("boot", "heard_us", "lost", "resigned")
 
-    def __init__(self, boot: int, heard_us: int) -> None:
+    def __init__(self, boot: int, resigned: int, heard_us: int) -> None:
         self.boot = boot
+        self.resigned = resigned
         self.heard_us = heard_us
         self.lost = False
 
@@ -23,13 +24,22 @@ class Pairs:
         """Whether the peer was started anew since it was last heard, so that it leads nothing it led before."""
         pair = self._pairs.get(peer)
         if pair is None:
-            self._pairs[peer] = Pair(boot, now_us)
+            self._pairs[peer] = Pair(boot, 0, now_us)
             return False
         pair.heard_us = now_us
         pair.lost = False
         reborn = boot != pair.boot
         pair.boot = boot
+        if reborn:
+            pair.resigned = 0
         return reborn
+
+    def has_resigned(self, peer: NodeId, resigned: int) -> bool:
+        """Whether the peer leads less than when it was last heard. Heartbeats may overtake each other."""
+        pair = self._pairs[peer]
+        risen = resigned > pair.resigned
+        pair.resigned = max(resigned, pair.resigned)
+        return risen
 
     def fallen_silent(self, now_us: int) -> list[NodeId]:
         """Peers not heard for too long, each told once."""

@@ -39,7 +39,7 @@ class Peers:
             self.get_to_know(peer, message.peer_address)
         was_there = self.pairs.is_there(peer)
         reborn = self.pairs.heard(peer, message.boot, raft.now.mono_us)
-        if reborn:
+        if self.pairs.has_resigned(peer, message.resigned) or reborn:
             self.lost(peer)
         if reborn or not was_there:
             raft.hosting.returned[peer] = None
@@ -142,7 +142,10 @@ class Peers:
                 raft.touch_meta(effects)
             else:
                 raft.out += effects
-        raft.out += [Send(peer, Heartbeat(raft.boot, tuple(beats), raft.peer_address)) for peer, beats in said.items()]
+        raft.out += [
+            Send(peer, Heartbeat(raft.boot, tuple(beats), raft.peer_address, raft.resigned))
+            for peer, beats in said.items()
+        ]
 
     def ask_to_join(self) -> None:
         """Until the catalogue has this node, at its present address, and the metadata group too."""

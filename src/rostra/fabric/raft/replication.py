@@ -27,6 +27,7 @@ class Replication:
         self._own_term_only = Safeguard.OWN_TERM_COMMIT not in group.without
         self._counts_voters_only = Safeguard.LEARNER_NOT_COUNTED not in group.without
         self._shows_committed_only = Safeguard.COMMIT_VISIBILITY not in group.without
+        self._syncs_first = Safeguard.SYNC_BEFORE_ACK not in group.without
         self._checks_quorum = Safeguard.CHECK_QUORUM not in group.without
 
     def begin(self) -> None:
@@ -63,6 +64,9 @@ class Replication:
             else:
                 self.feed(peer, progress)
         group.out.append(Sync(group.partition))
+        if not self._syncs_first:
+            group.copy.synced = end
+            self.own_copy_grew()
         return base, end - 1
 
     def _has_room(self, progress: Progress) -> bool:

@@ -144,6 +144,8 @@ class Solo:
                 return self._started(given)
             case ReadDone():
                 return self._replay(given)
+            case ReadFailed() if given.partition != META:
+                return []
             case ReadFailed():
                 return [*self._replayed_all(), Note("error", "catalogue damaged", {"error": str(given.error)})]
             case ProposeTopic():

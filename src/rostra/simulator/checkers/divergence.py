@@ -1,0 +1,43 @@
+"""Below commit all copies are equal: at one offset there is one batch, whoever calls it committed and whenever."""
+
+from __future__ import annotations
+
+import itertools
+
+from rostra.model.ids import Partition
+from rostra.simulator.history import Held, History
+
+
+def check(history: History) -> list[str]:
+    found = list(history.beyond)
+    for partition, known in history.committed.items():
+        if not history.replicated and (partition.topic, partition.index) in history.flipped:
+            # The only copy was damaged, and says so.
+            continue
+        ordered = sorted(known)
+        for one, other in itertools.pairwise(ordered):
+            if other.base < one.end:
+                found.append(
+                    f"{partition} holds {_place(one)} at node {known[one]} and {_place(other)} at node {known[other]}"
+                )
+    for (node, partition), batches in history.copies.items():
+        # A flipped bit that nobody has read yet is not the fabric's doing.
+        if (node, partition) not in history.flipped_at:
+            found += _check_copy(node, partition, batches, history.committed.get(partition, {}))
+    return found
+
+
+def _check_copy(node: int, partition: Partition, batches: list[Held], known: dict[Held, int]) -> list[str]:
+    found = [
+        f"node {node} ended with {_place(held)} in {partition}, which nobody called committed"
+        for held in batches
+        if held not in known
+    ]
+    for one, other in itertools.pairwise(batches):
+        if other.base != one.end:
+            found.append(f"node {node} ended with {partition} broken off at {one.end}, going on at {other.base}")
+    return found
+
+
+def _place(held: Held) -> str:
+    return f"{held.base}-{held.end - 1} ({held.digest:016x})"

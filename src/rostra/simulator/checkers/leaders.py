@@ -1,0 +1,13 @@
+"""In one term of a partition, one node at most speaks as its leader."""
+
+from __future__ import annotations
+
+from rostra.simulator.history import History
+
+
+def check(history: History) -> list[str]:
+    return [
+        f"{partition} had the leaders {', '.join(map(str, nodes))} in term {term}"
+        for (partition, term), nodes in history.leaders.items()
+        if len(nodes) > 1
+    ]

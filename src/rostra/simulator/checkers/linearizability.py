@@ -1,0 +1,100 @@
+"""Requests about a topic's name take effect one after the other, each between its question and its answer.
+
+After Wing and Gong: an order is searched in which every answer is what a single catalogue would have said. Requests
+whose outcome nobody knows, or that were sent more than once, may have taken effect at any time, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rostra.simulator.history import Asked, History
+
+STEPS_MAX = 50_000
+"""Beyond it a history counts as possible: what is in doubt is not an offence."""
+NEVER_US = 1 << 62
+NONE, SOME = 0, -1
+"""No topic has the name; one has it whose id is not known."""
+
+
+def check(history: History) -> list[str]:
+    names = dict.fromkeys(asked.name for asked in history.asked)
+    found: list[str] = []
+    for name in names:
+        asked = [one for one in history.asked if one.name == name]
+        if not is_possible(asked):
+            found.append(f"no order explains what was said of {name}: {'; '.join(map(_words, asked))}")
+    return found
+
+
+def is_possible(history: Iterable[Asked]) -> bool:
+    requests, musts = _requests(history)
+    everything = (1 << musts) - 1
+    seen: set[tuple[int, int]] = set()
+    stack = [(0, NONE)]
+    steps = 0
+    while stack:
+        done, topic = stack.pop()
+        if done & everything == everything:
+            return True
+        if (done, topic) in seen:
+            continue
+        seen.add((done, topic))
+        steps += 1
+        if steps > STEPS_MAX:
+            return True
+        stack += _following(requests, done, topic)
+    return False
+
+
+def _requests(history: Iterable[Asked]) -> tuple[list[Asked], int]:
+    """Those that must have taken effect first, by their ends, then those that may have."""
+    musts: list[Asked] = []
+    mays: list[Asked] = []
+    for one in history:
+        changes = one.what in ("create", "delete")
+        if one.outcome is not None:
+            musts.append(one)
+        if changes and (one.outcome is None or not one.once):
+            mays.append(one._replace(outcome=None, ended_us=NEVER_US))
+        if changes and one.outcome is None and not one.once:
+            mays.append(mays[-1])
+    return [*sorted(musts, key=lambda one: one.ended_us, reverse=True), *mays], len(musts)
+
+
+def _following(requests: list[Asked], done: int, topic: int) -> Iterator[tuple[int, int]]:
+    left = [(at, one) for at, one in enumerate(requests) if not done >> at & 1]
+    first_us = min(one.ended_us for _, one in left)
+    for at, one in left:
+        if one.began_us <= first_us:
+            after = _after(one, topic)
+            if after is not None:
+                yield done | 1 << at, after
+
+
+def _after(asked: Asked, topic: int) -> int | None:
+    """What the name stands for after this request; None if it could not have been answered so."""
+    outcome = asked.outcome
+    match asked.what:
+        case "create":
+            if outcome == -1:
+                return topic if topic != NONE else None
+            if topic == NONE:
+                return outcome or SOME
+            # Sent again, it is answered with the topic that was there, which may be its own.
+            return outcome if outcome is not None and not asked.once and topic in (outcome, SOME) else None
+        case "delete":
+            if outcome == 0:
+                return NONE if topic == NONE else None
+            # Sent again, it has succeeded when there is nothing left to delete.
+            return NONE if topic != NONE or not asked.once else None
+        case _:
+            if topic == SOME and outcome:
+                return outcome
+            return topic if topic == outcome else None
+
+
+def _words(asked: Asked) -> str:
+    outcome = "?" if asked.outcome is None else {0: "none", -1: "some"}.get(asked.outcome, f"{asked.outcome % 9973}")
+    again = "" if asked.once else " (again)"
+    return f"{asked.who} {asked.what} {asked.began_us / 1e6:.3f}-{asked.ended_us / 1e6:.3f} {outcome}{again}"

@@ -1,0 +1,246 @@
+"""The network between nodes: every message crosses the wire codec, is late, lost, doubled, overtaken or stopped.
+
+As streams, messages of one node to another keep their order, and a split only delays them until the link breaks; as
+datagrams, each goes its own way. Real peers have streams, but a fabric must stand both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Protocol
+
+from crc32c import crc32c
+
+from rostra.errors import PeerViolation
+from rostra.fabric.api import Buffer
+from rostra.fabric.raft.messages import PEER_KINDS, Entries, Heartbeat, PeerMessage, Refill, TimeoutNow
+from rostra.model.ids import NodeId
+from rostra.simulator.clock import MS_US, SECOND_US, Clock
+from rostra.simulator.faults import Fault, Swarm, Tally
+from rostra.simulator.history import History
+from rostra.simulator.splits import Split
+from rostra.simulator.trace import Trace
+from rostra.wire.frames import FRAME, FRAME_BYTES, PREFIX, Dialect, Violation, encode
+
+KNOCK_AGAIN_US = 200 * MS_US
+STREAM_BREAKS_US = SECOND_US
+"""How long a stream waits behind a split before it breaks."""
+LOOK_AGAIN_US = 5 * MS_US
+"""How long after a split a stream tries again."""
+
+FROM_PEERS: Dialect[PeerMessage] = Dialect(PEER_KINDS.values(), payload_optional=True)
+
+
+def read_frame(frame: bytes) -> tuple[PeerMessage, bytearray | None]:
+    """A frame that arrived whole; a reader for streams would do the same with more care."""
+    length, meta_bytes, kind, _, checksum = FRAME.unpack_from(frame)
+    middle = FRAME_BYTES + meta_bytes
+    meta = frame[FRAME_BYTES:middle]
+    if length != len(frame) - FRAME_BYTES or crc32c(meta, crc32c(frame[: PREFIX.size])) != checksum:
+        raise PeerViolation(Violation.CHECKSUM, f"kind {kind}")
+    message = FROM_PEERS.decode(kind, meta, len(frame) - middle)
+    return message, bytearray(frame[middle:]) if len(frame) > middle else None
+
+
+class Peer(Protocol):
+    """A node, as the other nodes see it."""
+
+    id: NodeId
+    peer_address: str
+    incarnation: int
+
+    @property
+    def up(self) -> bool: ...
+
+    @property
+    def host_up(self) -> bool: ...
+
+    def peer_received(self, sender: NodeId, message: object, payload: bytearray | None) -> None: ...
+    def peer_met(self, peer: NodeId, address: str) -> None: ...
+    def peer_lost(self, peer: NodeId) -> None: ...
+
+
+class Wire:
+    """The way from one node to another."""
+
+    __slots__ = ("breaks", "held", "last_us", "slow")
+
+    def __init__(self) -> None:
+        self.last_us = 0
+        self.slow = False
+        self.breaks = 0
+        """How often the link broke: what was under way then never arrives."""
+        self.held: list[tuple[bytes, int, int]] = []
+        """What waits behind a split, if this is a stream."""
+
+
+class Mesh:
+    def __init__(
+        self, clock: Clock, trace: Trace, swarm: Swarm, tally: Tally, history: History, random: Random
+    ) -> None:
+        self._clock = clock
+        self._trace = trace
+        self._swarm = swarm
+        self._tally = tally
+        self._history = history
+        self._random = random
+        self._low, self._high = swarm.delay_us
+        self._nodes: dict[NodeId, Peer] = {}
+        self._wires: dict[tuple[NodeId, NodeId], Wire] = {}
+        self._addresses: dict[str, NodeId] = {}
+        self.calm = True
+        self.splits: list[Split] = []
+
+    def add(self, nodes: Sequence[Peer]) -> None:
+        for node in nodes:
+            self._nodes[node.id] = node
+            self._addresses[node.peer_address] = node.id
+        pairs = [(one, other) for one in self._nodes for other in self._nodes if one != other]
+        self._wires = {pair: Wire() for pair in pairs}
+        for pair in self._random.sample(pairs, min(self._swarm.slow_links, len(pairs))):
+            self._wires[pair].slow = True
+
+    # --- links -------------------------------------------------------------------------------------------
+
+    def meet(self, node: Peer, peer: NodeId, address: str) -> None:
+        """A link to a known peer is there when it is used; who is behind an address must be asked."""
+        if not peer:
+            self._knock(node, node.incarnation, address)
+
+    def _knock(self, node: Peer, incarnation: int, address: str) -> None:
+        if node.incarnation != incarnation:
+            return
+        found = self._addresses.get(address)
+        if found is not None and self._nodes[found].up and not self._stopped(node.id, found):
+            self._clock.after(self._delay_us(), self._answer, node, incarnation, found, address)
+        else:
+            self._clock.after(KNOCK_AGAIN_US, self._knock, node, incarnation, address)
+
+    def _answer(self, node: Peer, incarnation: int, found: NodeId, address: str) -> None:
+        if node.incarnation == incarnation:
+            node.peer_met(found, address)
+
+    def lose(self, node: NodeId, *, silently: bool) -> None:
+        """The node's process has ended: its host resets the connections, unless the host is gone too."""
+        for (one, other), wire in self._wires.items():
+            if node == other:
+                wire.held.clear()
+                if not silently and self._swarm.streams:
+                    self._clock.after(self._delay_us(), self._tell_lost, one, node)
+
+    def _tell_lost(self, node: NodeId, peer: NodeId) -> None:
+        if self._nodes[node].up and not self._stopped(peer, node):
+            self._nodes[node].peer_lost(peer)
+
+    # --- messages ----------------------------------------------------------------------------------------
+
+    def send(self, sender: Peer, receiver: NodeId, message: PeerMessage, payload: tuple[Buffer, ...]) -> None:
+        self._observe(sender.id, message)
+        wire = self._wires.get((sender.id, receiver))
+        if wire is None:
+            return
+        frame = b"".join((encode(message, sum(map(len, payload))), *payload)) if payload else encode(message)
+        swarm, clock, random = self._swarm, self._clock, self._random.random
+        arrival_us = clock.now_us + self._low + int(random() * (self._high - self._low))
+        if wire.slow and not self.calm:
+            arrival_us += swarm.slow_link_us
+            self._tally.add(Fault.PEER_SLOW)
+        if swarm.spike and not self.calm and random() < swarm.spike:
+            arrival_us += int(random() * swarm.spike_us)
+            self._tally.add(Fault.DELAYED)
+        pair = sender.id, receiver
+        if swarm.streams:
+            wire.last_us = arrival_us = max(arrival_us, wire.last_us + 1)
+            clock.at(arrival_us, self._arrive, pair, wire, frame, self._nodes[receiver].incarnation, wire.breaks)
+            return
+        if not self.calm:
+            if swarm.peer_loss and random() < swarm.peer_loss:
+                self._tally.add(Fault.PEER_LOST)
+                return
+            if swarm.peer_twice and random() < swarm.peer_twice:
+                self._tally.add(Fault.PEER_TWICE)
+                again_us = arrival_us + int(random() * 100 * MS_US)
+                clock.at(again_us, self._arrive, pair, wire, frame, 0, 0)
+            if swarm.peer_late and random() < swarm.peer_late:
+                arrival_us += int(random() * 60 * MS_US)
+        if arrival_us < wire.last_us:
+            self._tally.add(Fault.PEER_OVERTAKEN)
+        else:
+            wire.last_us = arrival_us
+        clock.at(arrival_us, self._arrive, pair, wire, frame, 0, 0)
+
+    def _arrive(self, pair: tuple[NodeId, NodeId], wire: Wire, frame: bytes, incarnation: int, breaks: int) -> None:
+        if self.splits and self._stopped(*pair):
+            self._stop(pair, wire, frame, incarnation, breaks)
+            return
+        sender, receiver = pair
+        node = self._nodes[receiver]
+        if self._swarm.streams and (breaks != wire.breaks or incarnation != node.incarnation):
+            return
+        if not node.up:
+            self._tally.add(Fault.DROPPED)
+            return
+        self._trace.note("mesh", "arrives", frame, pair)
+        try:
+            message, payload = read_frame(frame)
+        except PeerViolation as violation:
+            self._history.escaped.append(f"node {receiver} reading from {sender}: {violation}")
+            return
+        node.peer_received(sender, message, payload)
+
+    def _delay_us(self) -> int:
+        return self._low + int(self._random.random() * (self._high - self._low))
+
+    def _observe(self, sender: NodeId, message: PeerMessage) -> None:
+        """Who speaks as a leader, of what and in which term, can be heard on the wire."""
+        match message:
+            case Heartbeat():
+                for beat in message.beats:
+                    self._history.led(beat.partition, beat.term, sender)
+            case Entries() | Refill() | TimeoutNow():
+                self._history.led(message.partition, message.term, sender)
+            case _:
+                pass
+
+    # --- splits ------------------------------------------------------------------------------------------
+
+    def _stopped(self, sender: NodeId, receiver: NodeId) -> bool:
+        return any(split.stops(self._clock.now_us, sender, receiver) for split in self.splits)
+
+    def _stop(self, pair: tuple[NodeId, NodeId], wire: Wire, frame: bytes, incarnation: int, breaks: int) -> None:
+        for split in self.splits:
+            if split.stops(self._clock.now_us, *pair):
+                self._tally.add(split.counts_as)
+        if not self._swarm.streams:
+            return
+        if not wire.held:
+            self._clock.after(STREAM_BREAKS_US, self._break, pair, wire, wire.breaks)
+            self._look_later(pair, wire)
+        wire.held.append((frame, incarnation, breaks))
+
+    def _look_later(self, pair: tuple[NodeId, NodeId], wire: Wire) -> None:
+        now_us = self._clock.now_us
+        opens_us = max(split.opens_us(now_us) for split in self.splits if split.stops(now_us, *pair))
+        self._clock.at(opens_us + LOOK_AGAIN_US, self._look, pair, wire)
+
+    def _look(self, pair: tuple[NodeId, NodeId], wire: Wire) -> None:
+        """A stream sends again what was not received."""
+        if not wire.held:
+            return
+        if self._stopped(*pair):
+            self._look_later(pair, wire)
+            return
+        held, wire.held = wire.held, []
+        for frame, incarnation, breaks in held:
+            self._arrive(pair, wire, frame, incarnation, breaks)
+
+    def _break(self, pair: tuple[NodeId, NodeId], wire: Wire, breaks: int) -> None:
+        if wire.breaks != breaks or not wire.held:
+            return
+        wire.breaks += 1
+        wire.held.clear()
+        self._tally.add(Fault.PEER_BROKEN)
+        sender, receiver = pair
+        if self._nodes[sender].up:
+            self._nodes[sender].peer_lost(receiver)

@@ -1,0 +1,176 @@
+"""A fabric with somebody looking over its shoulder: what it does to its logs, and what it calls committed.
+
+Only effects are looked at, and for the catalogue, of which it tells nobody above, the commit offset it reports.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import takewhile
+
+from xxhash import xxh3_64_intdigest
+
+from rostra.errors import BatchRejected
+from rostra.fabric.api import (
+    Append,
+    Committed,
+    Drop,
+    FabricEffect,
+    FabricInput,
+    Now,
+    Open,
+    Send,
+    Serving,
+    SetTimer,
+    Trim,
+    Truncate,
+    WriteFailed,
+)
+from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.machine import Raft
+from rostra.model.batch import HEADER_BYTES, base_offset, batch_length, last_offset
+from rostra.model.check import check_stored
+from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId, parse_id
+from rostra.simulator.clock import Clock
+from rostra.simulator.files import FaultyFiles
+from rostra.simulator.history import Cut, Held, History
+
+MAGIC = b"RST1"
+DAMAGED = 0
+
+
+class Shadow:
+    """One log as its effects have made it."""
+
+    __slots__ = ("batches", "judged")
+
+    def __init__(self, batches: list[Held] | None = None) -> None:
+        self.batches = batches or []
+        self.judged = 0
+        """How many of the batches are already known to be as committed."""
+
+
+class Watched:
+    def __init__(self, raft: Raft, clock: Clock, history: History, logs: dict[Partition, list[Held]]) -> None:
+        self.raft = raft
+        self.guarantees = raft.guarantees
+        self._node: NodeId = raft.node
+        self._clock = clock
+        self._history = history
+        self._catalogued = 0
+        """How far the catalogue was committed when last looked at."""
+        self._shadows = {partition: Shadow(batches) for partition, batches in logs.items()}
+
+    def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
+        effects = self.raft.step(now, given)
+        if isinstance(given, WriteFailed):
+            self._cut(given.partition, given.offset)
+        for effect in effects:
+            match effect:
+                case Send() | SetTimer():
+                    pass
+                case Append():
+                    batch = effect.batch
+                    held = Held(base_offset(batch, 0), last_offset(batch, 0) + 1, xxh3_64_intdigest(batch))
+                    self._shadow(effect.partition).batches.append(held)
+                case Committed():
+                    self._committed(effect.partition, effect.offset)
+                case Truncate():
+                    self._truncated(effect.partition, effect.offset)
+                case Trim():
+                    self._trimmed(effect.partition, effect.first)
+                case Open() | Drop():
+                    self._shadows.pop(effect.partition, None)
+                    if effect.partition == META:
+                        self._catalogued = 0
+                case Serving():
+                    if effect.owner:
+                        self._history.led(effect.partition, effect.epoch, self._node)
+                case _:
+                    pass
+        catalogue = self.raft.groups.get(META)
+        if catalogue is not None and catalogue.commit > self._catalogued:
+            self._catalogued = catalogue.commit
+            self._committed(META, catalogue.commit)
+        return effects
+
+    def _shadow(self, partition: Partition) -> Shadow:
+        shadow = self._shadows.get(partition)
+        if shadow is None:
+            shadow = self._shadows[partition] = Shadow()
+        return shadow
+
+    def _committed(self, partition: Partition, offset: int) -> None:
+        shadow = self._shadow(partition)
+        known = self._history.committed.setdefault(partition, {})
+        batches = shadow.batches
+        at = shadow.judged
+        while at < len(batches) and batches[at].end <= offset:
+            if batches[at].digest != DAMAGED:
+                known.setdefault(batches[at], self._node)
+            at += 1
+        shadow.judged = at
+        if not batches or batches[-1].end < offset:
+            self._history.beyond.append(f"node {self._node} calls {partition} committed up to {offset}, has less")
+
+    def _truncated(self, partition: Partition, offset: int) -> None:
+        known = self._history.committed.get(partition, {})
+        if any(held in known for held in self._cut(partition, offset)):
+            self._history.cuts.append(Cut(self._node, partition, offset, self._clock.now_us))
+
+    def _cut(self, partition: Partition, offset: int) -> list[Held]:
+        """What is cut off."""
+        shadow = self._shadow(partition)
+        at = bisect_left(shadow.batches, offset, key=lambda held: held.base)
+        gone = shadow.batches[at:]
+        del shadow.batches[at:]
+        shadow.judged = min(shadow.judged, at)
+        return gone
+
+    def _trimmed(self, partition: Partition, first: int) -> None:
+        shadow = self._shadow(partition)
+        at = bisect_left(shadow.batches, first, key=lambda held: held.base)
+        del shadow.batches[:at]
+        shadow.judged = max(shadow.judged - at, 0)
+
+    def commits(self) -> dict[Partition, int]:
+        return {partition: group.commit for partition, group in self.raft.groups.items()}
+
+
+def logs_of(files: FaultyFiles) -> dict[Partition, list[Held]]:
+    """What the files hold, batch by batch, as far as they can be read at all."""
+    logs: dict[Partition, list[Held]] = {}
+    flipped = files.counters["bits_flipped"] > 0
+    for path in files.paths("topics"):
+        if path.endswith(".log"):
+            partition = partition_of(path)
+            batches = batches_in(files.read_whole(path), partition, check=flipped)
+            logs.setdefault(partition, []).extend(batches)
+    return logs
+
+
+def batches_in(content: bytes, partition: Partition, *, check: bool) -> Iterable[Held]:
+    """Of a batch with a flipped bit the digest is not known: a node that has not read it does not know it either."""
+    at = 0
+    while at + HEADER_BYTES <= len(content) and content[at : at + 4] == MAGIC:
+        length = batch_length(content, at)
+        if length < HEADER_BYTES or at + length > len(content):
+            return
+        digest = xxh3_64_intdigest(content[at : at + length])
+        if check:
+            try:
+                check_stored(content, at, partition)
+            except BatchRejected:
+                digest = DAMAGED
+        yield Held(base_offset(content, at), last_offset(content, at) + 1, digest)
+        at += length
+
+
+def below(batches: list[Held], commit: int) -> list[Held]:
+    return list(takewhile(lambda held: held.end <= commit, batches))
+
+
+def partition_of(path: str) -> Partition:
+    topic, index = path.split("/")[1].rsplit("-", 1)
+    return Partition(TopicId(parse_id(topic)), PartitionIndex(int(index)))

@@ -1,0 +1,374 @@
+"""Everything of one seed: nodes, clients, what befalls them, and how they come out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from rostra.client.core.options import Options
+from rostra.fabric.raft.catalogue import META
+from rostra.model.ids import NodeId, Partition
+from rostra.safeguards import ALL_ON, Without
+from rostra.simulator.applications import Application, Keeper, Publisher, Subscriber, Visitor
+from rostra.simulator.clients import Client
+from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
+from rostra.simulator.faults import Fault, Swarm, Tally
+from rostra.simulator.files import FaultyFiles, Outage
+from rostra.simulator.herald import Herald
+from rostra.simulator.history import History
+from rostra.simulator.links import Network
+from rostra.simulator.mesh import Mesh
+from rostra.simulator.mischief import Mischief
+from rostra.simulator.node import Node, member, raft_settings_for, settings_for
+from rostra.simulator.probe import Probe
+from rostra.simulator.registrars import Registrar
+from rostra.simulator.steward import Steward
+from rostra.simulator.trace import Trace
+from rostra.simulator.watched import below, logs_of
+from rostra.wire.messages import Acks, TopicSettings
+
+CALM_US = SECOND_US
+"""Nothing goes wrong before: topics are made, clients connect. Several nodes elect a leader first."""
+HEAL_US = 25 * SECOND_US
+CONVERGE_US = 40 * SECOND_US
+END_US = 30 * SECOND_US
+QUIET_US = 29 * SECOND_US
+MAKE_UP_US = 15 * SECOND_US
+OPERATIONS_WANTED = 320
+LOOK_EVERY_US = 100 * MS_US
+PROGRESS_ELECTIONS = 10
+"""Within so many election timeouts a majority must work again."""
+RECORDS = 900
+RECORDS_AMONG_NODES = 420
+"""Fewer, as each is written and sent several times."""
+
+COUNTED = {
+    "outages": Fault.OUTAGE,
+    "bytes_lost": Fault.LOST_BYTES,
+    "writes_torn": Fault.TORN_WRITE,
+    "disk_full": Fault.FULL,
+    "syncs_failed": Fault.FAILED_SYNC,
+    "writes_failed": Fault.FAILED_WRITE,
+}
+"""What the disk counts by itself."""
+
+
+class World:
+    """`alone`: one node, whatever number the seed has drawn."""
+
+    def __init__(
+        self,
+        seed: int,
+        without: Without = ALL_ON,
+        show: Callable[[str], None] | None = None,
+        swarm: Swarm | None = None,
+        *,
+        alone: bool = False,
+    ) -> None:
+        self.seed = seed
+        self.clock = Clock()
+        self.trace = Trace(self.clock, show)
+        self.tally = Tally()
+        self.swarm = swarm or Swarm.draw(chance(seed, "swarm"))
+        if alone:
+            self.swarm = msgspec.structs.replace(self.swarm, nodes=1, joiners=0, removes=False)
+        self.history = History(replicated=self.swarm.nodes > 1)
+        random = chance(seed, "world")
+        self.network = Network(self.clock, self.swarm, self.tally, chance(seed, "network"))
+        self.mesh = Mesh(self.clock, self.trace, self.swarm, self.tally, self.history, chance(seed, "mesh"))
+        self.nodes = self._build(random, without)
+        self.mischief = Mischief(
+            self.clock,
+            self.trace,
+            self.swarm,
+            self.tally,
+            chance(seed, "mischief"),
+            self.nodes,
+            self.network,
+            self.mesh,
+            self.history,
+        )
+        self.elected_us = 12 * self.swarm.heartbeat_ms * 1000 if len(self.nodes) > 1 else 0
+        """When the nodes should have found each other."""
+        self.leaver: Node | None = None
+        """Who is to be removed."""
+        self.clients: list[Client] = []
+        self.publishers: list[Publisher] = []
+        self.subscribers: list[Subscriber] = []
+        self._people(random)
+
+    def _build(self, random: Random, without: Without) -> list[Node]:
+        settings = settings_for(random)
+        raft_settings = raft_settings_for(self.swarm, random)
+        nodes: list[Node] = []
+        founders = self.swarm.nodes - self.swarm.joiners
+        for number in range(1, self.swarm.nodes + 1):
+            node = Node(
+                number,
+                self.clock,
+                self.trace,
+                self.swarm,
+                self.tally,
+                self.history,
+                FaultyFiles(chance(self.seed, f"disk {number}")),
+                settings,
+                raft_settings,
+                chance(self.seed, f"node {number}"),
+                without,
+            )
+            node.network, node.mesh = self.network, self.mesh
+            if number <= founders:
+                node.founders = tuple(member(one) for one in range(1, founders + 1))
+            else:
+                node.founders = ()
+                node.join = tuple(member(one).peer_address for one in random.sample(range(1, number), 2))
+            self.network.hosts[node.address] = node
+            nodes.append(node)
+        self.mesh.add(nodes)
+        return nodes
+
+    def client(self, name: str, random: Random, addresses: list[str] | None = None) -> Client:
+        if addresses is None:
+            addresses = [node.address for node in self.nodes]
+            if len(addresses) > 1:
+                random.shuffle(addresses)
+        options = Options(
+            addresses=tuple(addresses),
+            auto_create=False,
+            connect_timeout_ms=2_000,
+            call_timeout_ms=random.choice((1_000, 8_000)),
+            delivery_timeout_ms=random.choice((1_500, 12_000, 60_000)),
+            backoff_ms_max=random.choice((200, 1_000)),
+        )
+        client = Client(
+            name, self.clock, self.trace, self.history, self.network, options, chance(self.seed, f"client {name}")
+        )
+        self.clients.append(client)
+        return client
+
+    def _people(self, random: Random) -> None:
+        """Who is in this world and what they are up to."""
+        many = len(self.nodes) > 1
+        names = [f"t{number}" for number in range(random.randint(2, 3 if many else 4))]
+        settings = {
+            name: TopicSettings(
+                partitions=random.randint(1, 2 if many else 3),
+                segment_bytes=4096,
+                retention_bytes=random.choice((0, 0, 0, 6_000)),
+                retention_ms=random.choice((0, 0, 0, 0, 8_000)),
+            )
+            for name in names
+        }
+        keeper = Keeper(self.client("keeper", random), chance(self.seed, "keeper"), names, HEAL_US, settings)
+        self._begin_at(5 * MS_US, keeper)
+        publishers = random.randint(2, 3 if many else 4)
+        records = (RECORDS_AMONG_NODES if many else RECORDS) // publishers
+        for number in range(publishers):
+            acks: Acks = random.choice(("all", "all", "owner", "none") if number else ("all", "owner"))
+            client = self.client(f"p{number}", random)
+            publisher = Publisher(client, chance(self.seed, client.name), names, QUIET_US, acks, records)
+            self.publishers.append(publisher)
+            self._begin_at(200 * MS_US + number, publisher)
+        if random.random() < 0.5:
+            visits = chance(self.seed, "visits")
+            visitor = Visitor(self.client("v", random), visits, names, HEAL_US, lambda name: self.client(name, visits))
+            self._begin_at(250 * MS_US, visitor)
+        for number in range(2 if many else random.randint(2, 3)):
+            client = self.client(f"s{number}", random)
+            subscriber = Subscriber(client, chance(self.seed, client.name), names, HEAL_US)
+            self.subscribers.append(subscriber)
+            self._begin_at(300 * MS_US + number, subscriber)
+        for number in range(random.randint(1, 2) if many else 0):
+            client = self.client(f"r{number}", random)
+            registrar = Registrar(client, chance(self.seed, client.name), ["m0", "m1"], HEAL_US)
+            self._begin_at(400 * MS_US + number, registrar)
+        if self.swarm.removes:
+            choice = chance(self.seed, "removing")
+            self.leaver = choice.choice(self.nodes)
+            begins_us = choice.randint(6 * SECOND_US, HEAL_US - 3 * SECOND_US)
+            steward = Steward(self.client("steward", random), choice, self.leaver.id, begins_us, HEAL_US)
+            self._begin_at(500 * MS_US, steward)
+            self.clock.at(begins_us, self._look_for_leaver, steward)
+
+    def _begin_at(self, time_us: int, application: Application) -> None:
+        time_us += self.elected_us
+        self.clock.at(time_us - 4 * MS_US, application.client.start)
+        self.clock.at(time_us + 200 * MS_US, application.begin)
+
+    def _look_for_leaver(self, steward: Steward) -> None:
+        """Until everybody who knows the catalogue knows that it is gone; then it is switched off."""
+        leaver = self.leaver
+        assert leaver is not None
+        if any(node is not leaver and node.has_removed(leaver.id) for node in self.nodes):
+            self.mischief.retire(leaver)
+        elif steward.asked or not steward.over:
+            self.clock.after(LOOK_EVERY_US, self._look_for_leaver, steward)
+
+    @property
+    def members(self) -> list[Node]:
+        """All but those that were removed."""
+        return [node for node in self.nodes if node not in self.mischief.retired]
+
+    # --- its story -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        founders = len(self.nodes) - self.swarm.joiners
+        for node in self.nodes[:founders]:
+            node.start()
+        joining = chance(self.seed, "joining")
+        for node in self.nodes[founders:]:
+            self.mischief.wait_outside(node)
+            self.clock.at(joining.randint(self.elected_us + CALM_US, HEAL_US // 2), self.mischief.join, node)
+
+    def run(self) -> None:
+        clock = self.clock
+        self.start()
+        self.until(self.elected_us + CALM_US)
+        self.mischief.begin()
+        self.until(HEAL_US)
+        self._heal()
+        self._work_on()
+        self.until(END_US)
+        while not self._settled() and clock.now_us < HEAL_US + CONVERGE_US:
+            self.until(clock.now_us + LOOK_EVERY_US)
+        self._look_around()
+        if self.seed % 2 and self.swarm.syncs:
+            # What was acknowledged must be there after a power cut at any time, now included.
+            self.mischief.cut_power_once()
+            self.until(clock.now_us + 2 * SECOND_US)
+            until_us = clock.now_us + self._elections_us()
+            while not self._works() and clock.now_us < until_us:
+                self.until(clock.now_us + LOOK_EVERY_US)
+        self._probe()
+        for node in self.nodes:
+            for counter, fault in COUNTED.items():
+                self.tally.add(fault, node.files.counters[counter])
+
+    def until(self, time_us: int) -> None:
+        while True:
+            try:
+                self.clock.run_until(time_us)
+                return
+            except Outage as outage:
+                # Whatever the node was doing is not finished by anybody.
+                self.mischief.outage(outage.files)
+
+    def _heal(self) -> None:
+        """First a majority, which must be enough; then everybody."""
+        if len(self.nodes) == 1:
+            self.mischief.heal()
+            return
+        voters = self._voters()
+        random = chance(self.seed, "healing")
+        alive = self._majority(voters, random) if self.swarm.stay_dead else self.members
+        dead = [node for node in self.members if node not in alive]
+        sound = self._sound(alive)
+        places = [
+            (name, int(partition.index))
+            for partition, (name, configs) in sorted(voters.items())
+            if partition != META and all(_has_majority(sound, config) for config in configs)
+        ]
+        self.mischief.heal(dead)
+        limit_us = self.clock.now_us + self._elections_us()
+        client = self.client("herald", random, [node.address for node in alive])
+        herald = Herald(client, random, places, limit_us)
+        herald.begin()
+        while not herald.done and self.clock.now_us < limit_us:
+            self.until(min(self.clock.now_us + LOOK_EVERY_US, limit_us))
+        herald.give_up()
+        self.mischief.call_back(dead)
+
+    def _work_on(self) -> None:
+        """Publishers go on a while after healing: a seed whose faults kept them from work makes up for it."""
+        until_us = self.clock.now_us + MAKE_UP_US
+        for publisher in self.publishers:
+            publisher.ends_us = until_us
+        self.until(QUIET_US)
+        while self.history.operations < OPERATIONS_WANTED and self.clock.now_us < until_us:
+            self.until(self.clock.now_us + LOOK_EVERY_US)
+        for publisher in self.publishers:
+            publisher.ends_us = self.clock.now_us
+
+    def _voters(self) -> dict[Partition, tuple[str, list[tuple[NodeId, ...]]]]:
+        """By what each node knows or last knew: the partitions, and who has a voice in them."""
+        found: dict[Partition, tuple[str, list[tuple[NodeId, ...]]]] = {}
+        for node in self.members:
+            for partition, (name, config) in node.voters().items():
+                found.setdefault(partition, (name, []))[1].append(config)
+        return found
+
+    def _majority(self, voters: dict[Partition, tuple[str, list[tuple[NodeId, ...]]]], random: Random) -> list[Node]:
+        """A random one, just large enough for the catalogue without the copies that were damaged."""
+        order = random.sample(self.members, len(self.members))
+        for count in range(len(order) // 2 + 1, len(order) + 1):
+            alive = order[:count]
+            sound = self._sound(alive)
+            if all(_has_majority(sound, config) for config in voters.get(META, ("", []))[1]):
+                return alive
+        return order
+
+    def _sound(self, nodes: list[Node]) -> set[NodeId]:
+        """Those whose disks were not damaged."""
+        flipped = self.tally.counts[Fault.FLIPPED] > 0
+        return {node.id for node in nodes if not flipped or node is not self.mischief.victim}
+
+    def _waiting(self) -> list[str]:
+        return [f"{client.name}: {what}" for client in self.clients for what in client.waiting]
+
+    def _settled(self) -> bool:
+        """Nobody waits for an answer, and nobody lags."""
+        return not self._waiting() and self._works() and all(subscriber.at_end() for subscriber in self.subscribers)
+
+    def _works(self) -> bool:
+        """Every node serves, and knows of everything it has a part in who leads it."""
+        return all(node.listening and node.knows_leaders() for node in self.members)
+
+    def _elections_us(self) -> int:
+        return PROGRESS_ELECTIONS * self.nodes[0].raft_settings.election_timeout_ms_max * 1000
+
+    def _look_around(self) -> None:
+        self.history.unsettled += self._waiting()
+        for subscriber in self.subscribers:
+            subscriber.positions()
+        for link in self.network.links.values():
+            link.client.watch(link)
+
+    def _probe(self) -> None:
+        history = self.history
+        until_us = self.clock.now_us + 20 * SECOND_US
+        probes = self._read_all(until_us)
+        while self.clock.now_us < until_us and (
+            any(probe.turned_away for probe in probes) or not history.places <= history.final.keys()
+        ):
+            # Reading may be what finds damage, and then others serve; or leadership went from one reader to another.
+            self.until(self.clock.now_us + SECOND_US)
+            history.final.clear()
+            history.places.clear()
+            probes = self._read_all(until_us)
+        for probe in probes:
+            if not probe.done or probe.turned_away:
+                history.unsettled.append(f"{probe.name} did not get its answers")
+        for topic, index in sorted(history.places - history.final.keys()):
+            history.unsettled.append(f"nobody serves {history.listed.get(topic)}/{index}")
+        for node in self.members:
+            fabric = node.fabric
+            if fabric is None:
+                history.unsettled.append(f"{node.name} is not up")
+                continue
+            commits = fabric.commits()
+            for partition, batches in logs_of(node.files).items():
+                history.copies[node.id, partition] = below(batches, commits.get(partition, 0))
+
+    def _read_all(self, until_us: int) -> list[Probe]:
+        probes = [Probe(self.network, self.history, self.trace, node.id, node.address) for node in self.members]
+        for probe in probes:
+            probe.begin()
+        while not all(probe.done for probe in probes) and self.clock.now_us < until_us:
+            self.until(self.clock.now_us + LOOK_EVERY_US)
+        return probes
+
+
+def _has_majority(alive: set[NodeId], config: tuple[NodeId, ...]) -> bool:
+    return not config or 2 * len(alive.intersection(config)) > len(config)

@@ -1,0 +1,92 @@
+"""What the simulator has shown with several nodes, each in its shortest form."""
+
+from __future__ import annotations
+
+from rostra.errors import CorruptLog, DiskFull
+from rostra.fabric.api import Confirm, PeerReceived, ReadFailed, WriteFailed
+from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.messages import DropTopic, MakeTopic
+from rostra.fabric.raft.roles import Role
+from tests.unit.raft.nodes import Cluster, Node
+
+
+def silent() -> Cluster:
+    cluster = Cluster(3)
+    cluster.ready()
+    return cluster
+
+
+def leader_of_the_catalogue(cluster: Cluster) -> Node:
+    return next(node for node in cluster.alive if node.raft.groups[META].role is Role.LEADER)
+
+
+def test_when_the_leader_of_a_silent_group_finds_its_copy_damaged_another_leads() -> None:
+    cluster = silent()
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"x")
+    cluster.run(5_000)
+    leader = cluster.leader(partition)
+    assert leader is not None
+    assert all(node.raft.groups[partition].quiet for node in cluster.alive)
+    leader.step(ReadFailed(1, partition, CorruptLog("some.log", 7, "body damaged")))
+    assert not leader.leads(partition)
+    cluster.run_until(lambda: cluster.leader(partition) not in (None, leader))
+    # And the damaged copy is filled again.
+    cluster.run_until(lambda: leader.raft.groups[partition].complete)
+
+
+def test_a_wish_to_make_a_topic_that_arrives_twice_is_not_refused_for_its_own_topic() -> None:
+    cluster = silent()
+    leader = leader_of_the_catalogue(cluster)
+    asker = next(node for node in cluster.alive if node is not leader)
+    cluster.topic("t", at=asker.node)
+    spec = asker.topics["t"]
+    asker.create("other", token=6)
+    again = MakeTopic(asker.raft.node, asker.raft.boot, 6, spec, 1 << 20, 0)
+    leader.step(PeerReceived(asker.raft.node, again, None))
+    cluster.run_until(lambda: 6 in asker.opened)
+    assert asker.refused == {}
+
+
+def test_a_topic_that_was_deleted_is_not_brought_back_by_a_wish_that_was_long_under_way() -> None:
+    cluster = silent()
+    leader = leader_of_the_catalogue(cluster)
+    cluster.topic("t", at=leader.node)
+    spec = leader.topics["t"]
+    leader.step(PeerReceived(leader.raft.node, DropTopic(leader.raft.node, leader.raft.boot, 8, spec.topic), None))
+    cluster.run_until(lambda: all("t" not in node.topics for node in cluster.alive))
+    late = MakeTopic(leader.raft.node, leader.raft.boot, 2, spec, 1 << 20, 0)
+    leader.step(PeerReceived(leader.raft.node, late, None))
+    cluster.run(2_000)
+    assert all("t" not in node.topics for node in cluster.alive)
+
+
+def test_a_copy_that_is_filled_anew_confirms_nothing_before_it_has_applied_it() -> None:
+    cluster = silent()
+    cluster.topic("t")
+    leader = leader_of_the_catalogue(cluster)
+    other = next(node for node in cluster.alive if node is not leader)
+    group = other.raft.groups[META]
+    other.step(Confirm(12, "t"))
+    group.set_complete(False)
+    other.raft.meta.applied = 0
+    cluster.run(300)
+    assert 12 not in other.confirmed
+
+
+def test_a_node_alone_whose_disk_refused_the_beginning_of_its_term_begins_it_again() -> None:
+    cluster = Cluster(1)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"x")
+    (node,) = cluster.alive
+    node.crash()
+    node.start()
+    cluster.run_until(lambda: node.leads(partition))
+    group, medium = node.raft.groups[partition], node.media[partition]
+    end = group.copy.end - 1
+    medium.truncate(end, medium.generation + 1)
+    node.step(WriteFailed(partition, end, medium.generation, DiskFull()))
+    assert not group.is_current
+    cluster.run_until(lambda: group.is_current)
+    assert node.commit[partition] > end
