@@ -47,9 +47,9 @@ class ProducerSettings(msgspec.Struct, frozen=True):
     """The settings of one producer."""
 
     acks: Acks = "all"
-    batch_bytes: int = 262_144
+    batch_bytes: int = 524_288
     linger_ms: int = 0
-    window_bytes: int = 4 << 20
+    window_bytes: int = 8 << 20
     codec: Codec = Codec.NONE
     partition: int | None = None
 
