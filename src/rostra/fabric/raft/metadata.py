@@ -9,6 +9,7 @@ import msgspec
 
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic, from_wire
 from rostra.fabric.api import (
+    CATALOGUE,
     Agreed,
     Append,
     Buffer,
@@ -365,4 +366,4 @@ class Metadata:
 
 
 def _no_answer() -> RostraError:
-    return Unavailable("catalogue", 0, "its leader did not answer in time")
+    return Unavailable(CATALOGUE, 0, "its leader did not answer in time")
