@@ -16,10 +16,10 @@ rostra demo --records 2000 --kills 1 --duration 4s"""
 
 def demo(
     records: Annotated[int, typer.Option(metavar="N", min=10, help="Records each publisher sends.")] = 20_000,
-    duration: Annotated[str, typer.Option(metavar="TIME", help="How long the publishers take.")] = "15s",
+    duration: Annotated[str, typer.Option(metavar="TIME", help="How long the publishers take.")] = "18s",
     kills: Annotated[
-        int, typer.Option(metavar="N", min=0, max=20, help="How often the node is killed in mid-stream.")
-    ] = 3,
+        int, typer.Option(metavar="N", min=0, max=20, help="How often the owner is killed in mid-stream.")
+    ] = 2,
 ) -> None:
     """Show a node that is killed in mid-stream, and clients that lose nothing.
 
