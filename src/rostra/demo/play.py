@@ -66,7 +66,7 @@ class Play:
             time.sleep(POLL_S)
         self.look()
 
-    def logged(self, event: str, partition: str, *, above_term: int = 0, by_other_than: str = "") -> NodeLine:
+    def logged(self, event: str, partition: str, *, above_term: int = -1, by_other_than: str = "") -> NodeLine:
         """Waits until some node has logged it; the last such line."""
         found: list[NodeLine] = []
 

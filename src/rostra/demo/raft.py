@@ -93,6 +93,8 @@ def membership(console: Console) -> None:
         newcomer = play.join()
         play.leave(newcomer)
         play.logged("this node was removed from its cluster", "")
+        play.say(f"node {newcomer} is stopped")
+        play.cluster[newcomer - 1].stop()
         play.await_members(newcomer - 1)
         play.publish(TOPIC, "three again", 2)
 

@@ -12,6 +12,7 @@ from rostra import blocking
 from rostra.demo.expected import Interest, expect
 from rostra.demo.ledger import Received, Sent
 from rostra.demo.node_logs import NodeLogs
+from rostra.demo.play import NotShown
 from rostra.demo.screen import Counted, Placed, Screen
 from rostra.demo.verdict import Verdict, judge
 from rostra.demo.watch import Watch
@@ -42,10 +43,6 @@ TOLD = ("listening", "leads", "peer is away", "copy is filled anew")
 
 EXIT_OK = 0
 EXIT_LOST = 1
-
-
-class NotShown(Exception):
-    """What was to be shown did not happen."""
 
 
 def run(*, records_per_publisher: int, kills: int, duration_s: float, console: Console | None = None) -> int:
@@ -163,7 +160,7 @@ class Demo:
         assert victim is not None
         name = self._screen.names[victim.address]
         self._screen.say(f"kill -9 of {name}, process {victim.pid}, the owner of {ORDERS}/0, in mid-stream", "bold red")
-        begun = time.monotonic()
+        begun, committed = time.monotonic(), self._committed()
         victim.sigkill()
         self._wait_until(lambda: self._owner() not in (None, victim), f"another node leads {ORDERS}/0")
         heir = self._owner()
@@ -171,7 +168,7 @@ class Demo:
         took_s = time.monotonic() - begun
         self._screen.say(f"{self._screen.names[heir.address]} owns {ORDERS}/0 now, seen after {took_s:.1f} s")
         self._wait_until(lambda: time.monotonic() - begun > DOWN_S, "time passes")
-        self._restart(victim, name)
+        self._restart(victim, name, committed)
 
     def _owner(self) -> ProcessNode | None:
         """The node that leads the partition, if its process is there."""
@@ -181,16 +178,16 @@ class Demo:
         running = self._cluster.running()
         return next((node for node in running if self._watch.node_at(node.address) == placed.owner), None)
 
-    def _restart(self, node: ProcessNode, name: str) -> None:
+    def _committed(self) -> dict[tuple[str, int], int]:
+        state = self._watch.state
+        return {(one.topic, one.partition): one.commit for one in state.partitions if one.topic} if state else {}
+
+    def _restart(self, node: ProcessNode, name: str, committed: dict[tuple[str, int], int]) -> None:
         node.start()
         identity = self._watch.node_at(node.address)
-        state = self._watch.state
-        assert state is not None
-        due = {(one.topic, one.partition): one.commit for one in state.partitions}
-        behind = sum(
-            due[placed.topic, placed.partition] - copy.match for placed, copy in self._watch.copies_of(identity)
-        )
-        self._screen.say(f"{name} restarted on the same files, process {node.pid}: it lacks {behind:,} offsets")
+        due = self._committed()
+        missed = sum(due.values()) - sum(committed.values())
+        self._screen.say(f"{name} restarted on the same files, process {node.pid}: it missed about {missed:,} records")
         begun = time.monotonic()
 
         def caught_up() -> bool:
