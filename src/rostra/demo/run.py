@@ -38,7 +38,7 @@ DOWN_S = 2.0
 QUIET_S = 20.0
 """Nothing new for so long means that nothing more will come."""
 PATIENCE_S = 30.0
-TOLD = ("listening", "leads", "peer is away", "copy is filled anew")
+TOLD = ("leads", "peer is away", "copy is filled anew")
 """Of what the nodes log, what is shown: the rest would bury it."""
 
 EXIT_OK = 0
@@ -87,7 +87,6 @@ class Demo:
         self._records = records_per_publisher
         self._logs = NodeLogs()
         self._names = [f"node {number}" for number in range(1, len(cluster.nodes) + 1)]
-        self._at: dict[str, str] = {}
         for name, node in zip(self._names, cluster, strict=True):
             self._logs.follow(name, node.log_file)
             screen.names[node.address] = name
@@ -110,18 +109,18 @@ class Demo:
 
     def play(self) -> Verdict:
         for name, node in zip(self._names, self._cluster, strict=True):
-            self._screen.say(f"{name}: process {node.pid}, {node.address}, fsync before every acknowledgement")
+            self._say(f"{name}: process {node.pid}, {node.address}, fsync before every acknowledgement")
         with blocking.connect(self._cluster[0].address) as client:
             client.create_topic(ORDERS)
             client.create_topic(CLICKS, partitions=2)
-        self._screen.say(f"topics {ORDERS} (1 partition) and {CLICKS} (2), each with a copy on every node")
+        self._say(f"topics {ORDERS} (1 partition) and {CLICKS} (2), each with a copy on every node")
         for worker in (self._watch, *self._subscribers, *self._publishers):
             worker.start()
         total = self._records * len(self._publishers)
         for kill in range(self._kills):
             self._watch_until_sent(total * (kill + 1) // (self._kills + 1))
             self._kill_and_restart()
-        self._screen.say("latecomer subscribes now, from the earliest record on")
+        self._say("latecomer subscribes now, from the earliest record on")
         self._late.start()
         self._subscribers.append(self._late)
         self._watch_until_published()
@@ -159,14 +158,14 @@ class Demo:
         victim = self._owner()
         assert victim is not None
         name = self._screen.names[victim.address]
-        self._screen.say(f"kill -9 of {name}, process {victim.pid}, the owner of {ORDERS}/0, in mid-stream", "bold red")
+        self._say(f"kill -9 of {name}, process {victim.pid}, the owner of {ORDERS}/0, in mid-stream", "bold red")
         begun, committed = time.monotonic(), self._committed()
         victim.sigkill()
         self._wait_until(lambda: self._owner() not in (None, victim), f"another node leads {ORDERS}/0")
         heir = self._owner()
         assert heir is not None
         took_s = time.monotonic() - begun
-        self._screen.say(f"{self._screen.names[heir.address]} owns {ORDERS}/0 now, seen after {took_s:.1f} s")
+        self._say(f"{self._screen.names[heir.address]} owns {ORDERS}/0 now, seen after {took_s:.1f} s")
         self._wait_until(lambda: time.monotonic() - begun > DOWN_S, "time passes")
         self._restart(victim, name, committed)
 
@@ -187,7 +186,7 @@ class Demo:
         identity = self._watch.node_at(node.address)
         due = self._committed()
         missed = sum(due.values()) - sum(committed.values())
-        self._screen.say(f"{name} restarted on the same files, process {node.pid}: it missed about {missed:,} records")
+        self._say(f"{name} restarted on the same files, process {node.pid}: it missed about {missed:,} records")
         begun = time.monotonic()
 
         def caught_up() -> bool:
@@ -195,7 +194,7 @@ class Demo:
             return bool(held) and all(copy.match >= due[placed.topic, placed.partition] for placed, copy in held)
 
         self._wait_until(caught_up, f"{name} catches up")
-        self._screen.say(f"{name} is back and has caught up, by itself, in {time.monotonic() - begun:.1f} s")
+        self._say(f"{name} is back and has caught up, by itself, in {time.monotonic() - begun:.1f} s")
 
     # --- the count ---
 
@@ -204,7 +203,7 @@ class Demo:
             self._look()
             time.sleep(TICK_S)
         self._look()
-        self._screen.say("all publishers have every acknowledgement")
+        self._say("all publishers have every acknowledgement")
 
     def _collect(self) -> Verdict:
         """Expected first, from acknowledgements alone; then what came is held against it."""
@@ -234,7 +233,7 @@ class Demo:
         for worker in (*self._publishers, *self._subscribers):
             if worker.error is not None:
                 raise worker.error
-        self._screen.log(line for line in self._logs.new() if line.event in TOLD and line.partition != "_catalogue")
+        self._tell_logs()
         self._screen.tell()
         names = self._screen.names
         counted = [
@@ -255,6 +254,14 @@ class Demo:
             for worker in self._subscribers
         ]
         self._screen.progress(counted, self._placed(), self._names)
+
+    def _say(self, line: str, style: str = "bold") -> None:
+        """Behind what the nodes have said of it."""
+        self._tell_logs()
+        self._screen.say(line, style)
+
+    def _tell_logs(self) -> None:
+        self._screen.log(line for line in self._logs.new() if line.event in TOLD and line.partition != "_catalogue")
 
     def _placed(self) -> list[Placed]:
         state = self._watch.state
