@@ -34,7 +34,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(STAMP) ## a node, publishers and subscribers, a SIGKILL in mid-stream, and the count at the end
+demo: $(STAMP) ## three nodes, publishers and subscribers, SIGKILL of the owner in mid-stream, and the count at the end
 	$(BIN)/rostra demo
 
 check: $(STAMP) ## lint, format, types, and the rules between the rooms

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from threading import Thread
 from types import FrameType
@@ -151,6 +152,26 @@ def test_a_subscription_begins_where_asked_and_shows_where_it_is(node: EmbeddedN
         with client.subscribe(topic) as subscription:
             client.publish(topic, b"new")
             assert next(subscription).value == b"new"
+
+
+@pytest.mark.parametrize("by", ["records", "batches"])
+def test_a_subscriber_that_has_everything_lags_by_nothing_though_restarts_left_their_marks(face: str, by: str) -> None:
+    """Each start ends the log with an entry that is no record."""
+    with rostra.testing.node(fsync="never") as own:
+        with own.client() as client:
+            client.publish("t", b"only")
+        for _ in range(2):
+            own.restart()
+        with connected(face, own.address) as client, client.subscribe("t", start="earliest") as subscription:
+            if by == "records":
+                assert next(subscription).value == b"only"
+            else:
+                assert next(iter(subscription.batches())).values() == [b"only"]
+            deadline = time.monotonic() + 20
+            while (subscription.next_offset, subscription.lag) != (4, 0):
+                assert time.monotonic() < deadline, (subscription.next_offset, subscription.lag)
+                # A blocking client receives inside its calls.
+                client.list_topics()
 
 
 def test_keys_choose_partitions_and_a_subscription_may_take_one(node: EmbeddedNode, face: str, topic: str) -> None:

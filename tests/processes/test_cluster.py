@@ -250,7 +250,7 @@ def test_kill_9_of_the_owner_of_real_processes_loses_nothing_acknowledged(tmp_pa
             await_same_commit(cluster, "t")
         for node in cluster:
             assert read(node, "t", len(expected)) == expected
-            said = [line for line in node.log_lines() if line.event == "leads" and line.about["partition"] == "t"]
+            said = [line for line in node.log_lines() if line.event == "leads" and line.about["partition"] == "t/0"]
             assert all({"time", "node", "role", "term"} <= line.about.keys() for line in said)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from rostra.cli import config, measure, publish, serve, show, simulate, subscribe, topic
+from rostra.cli import cluster, config, measure, publish, serve, show, simulate, subscribe, topic
 from rostra.cli.exits import MEANINGS, ExitCode, exit_code_of
 from rostra.cli.flags import Command, Group
 from rostra.cli.invocation import Common, ConfigOption, NodeOption, OutputOption
@@ -62,8 +62,16 @@ add(topics, "delete", topic.delete, topic.DELETE_EXAMPLES)
 add(topics, "list", topic.list_topics, topic.LIST_EXAMPLES)
 add(topics, "describe", topic.describe, topic.DESCRIBE_EXAMPLES)
 
+clusters = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(cluster.EXAMPLES))
+add(clusters, "status", cluster.status, cluster.STATUS_EXAMPLES)
+add(clusters, "members", cluster.members, cluster.MEMBERS_EXAMPLES)
+add(clusters, "add", cluster.add, cluster.ADD_EXAMPLES)
+add(clusters, "remove", cluster.remove, cluster.REMOVE_EXAMPLES)
+add(clusters, "transfer", cluster.transfer, cluster.TRANSFER_EXAMPLES)
+
 add(app, "serve", serve.serve, serve.EXAMPLES)
 app.add_typer(topics, name="topic", help="Create, delete, list and describe topics.")
+app.add_typer(clusters, name="cluster", help="Show the members and partitions of a cluster, and change them.")
 add(app, "pub", publish.publish, publish.EXAMPLES)
 add(app, "sub", subscribe.subscribe, subscribe.EXAMPLES)
 add(app, "demo", show.demo, show.EXAMPLES)

@@ -12,7 +12,7 @@ class ExitCode(IntEnum):
     FAILURE = 1
     WRONG_USE = 2
     UNREACHABLE = 3
-    UNKNOWN_TOPIC = 4
+    UNKNOWN = 4
     TOPIC_EXISTS = 5
     INTERRUPTED = 130
 
@@ -22,7 +22,7 @@ MEANINGS = {
     ExitCode.FAILURE: "it failed; the line `error:` says why, `hint:` what to do",
     ExitCode.WRONG_USE: "wrong use: an argument, option, name or configuration file is not right",
     ExitCode.UNREACHABLE: "no node could be reached, or the connection to it was lost for good",
-    ExitCode.UNKNOWN_TOPIC: "there is no such topic",
+    ExitCode.UNKNOWN: "there is no such topic, partition or member",
     ExitCode.TOPIC_EXISTS: "the topic exists already",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
 }
@@ -36,8 +36,8 @@ def exit_code_of(error: errors.RostraError) -> ExitCode:
             return ExitCode.FAILURE
         case errors.LinkError():
             return ExitCode.UNREACHABLE
-        case errors.UnknownTopic() | errors.TopicDeleted():
-            return ExitCode.UNKNOWN_TOPIC
+        case errors.UnknownTopic() | errors.TopicDeleted() | errors.UnknownPartition() | errors.UnknownMember():
+            return ExitCode.UNKNOWN
         case errors.TopicExists():
             return ExitCode.TOPIC_EXISTS
         case _:

@@ -48,11 +48,12 @@ class Invocation:
         self.configuration = configuration
         self.output = Output(configuration.text("output"))
 
-    def connect(self) -> Client:
+    def connect(self, *addresses: str) -> Client:
+        """To the nodes that are configured, unless others are named."""
         from rostra import blocking
 
         return blocking.connect(
-            *self.configuration.texts("node"),
+            *(addresses or self.configuration.texts("node")),
             connect_timeout_ms=self.configuration.number("connect_timeout_ms"),
             name="rostra-cli",
             on_event=_tell,

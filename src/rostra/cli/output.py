@@ -24,8 +24,8 @@ class Output:
         """One line of NDJSON, at once."""
         self.write(msgspec.json.encode(row) + b"\n")
 
-    def rows(self, rows: Sequence[Row], *, columns: Sequence[str], title: str | None = None) -> None:
-        """A table of the columns named, or every row whole as NDJSON."""
+    def rows(self, rows: Sequence[Row], *, columns: Sequence[str], title: str | None = None, blank: str = "-") -> None:
+        """A table of the columns named, `blank` where a row has none, or every row whole as NDJSON."""
         if self.is_json:
             self.write(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
             return
@@ -34,12 +34,13 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
         for column in columns:
-            numeric = all(isinstance(row.get(column), int | float) for row in rows) and bool(rows)
+            cells = [row[column] for row in rows if row.get(column) is not None]
+            numeric = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
             table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(Text(show(row.get(column))) for column in columns))
+            table.add_row(*(Text(show(row[column]) if column in row else blank) for column in columns))
         console = Console(file=sys.stdout)
         with console.capture() as drawn:
             console.print(table)

@@ -170,6 +170,7 @@ def describe(
         invocation.output.row({**row, "partitions": partitions})
         return
     _show_topics(invocation, [row])
+    invocation.output.line("")
     shown = [{**_partition_row(state), "bytes": show_bytes(state.bytes)} for state in found.partitions]
     invocation.output.rows(shown, columns=DESCRIBE_COLUMNS)
 

@@ -60,7 +60,9 @@ class Subscription:
         self._inbox = Inbox()
         self._over = False
         self._records: AsyncIterator[Record] | None = None
-        self._positions: dict[int, int] = {}
+        self._within: Delivered | None = None
+        """The batch whose records are being handed out, up to `_reached`."""
+        self._reached = 0
 
     # --- opening and closing -------------------------------------------------------------------------
 
@@ -116,9 +118,7 @@ class Subscription:
         await self.open()
         while True:
             while self._inbox.ready:
-                delivered = self._take()
-                self._positions[delivered.partition] = delivered.next_offset
-                yield delivered
+                yield self._take()
             if not await self._more():
                 return
 
@@ -132,17 +132,16 @@ class Subscription:
 
     async def _each(self) -> AsyncIterator[Record]:
         await self.open()
-        positions = self._positions
         while True:
             while self._inbox.ready:
                 delivered = self._take()
-                partition = delivered.partition
+                self._reached, self._within = delivered.first_offset, delivered
                 for record in delivered.records():
-                    positions[partition] = record.offset + 1
+                    self._reached = record.offset + 1
                     yield record
                     if self._over:
                         return
-                positions[partition] = delivered.next_offset
+                self._within = None
             if not await self._more():
                 return
 
@@ -171,20 +170,24 @@ class Subscription:
 
     @property
     def positions(self) -> dict[int, int]:
-        """By partition, the offset behind the last record handed out."""
+        """By partition, the offset before which everything was handed out; what is no record needs no handing out."""
         if self._state is None:
             return {}
-        return {**self._state.positions(self._inbox.ready), **self._positions}
+        positions = self._state.positions(self._inbox.ready)
+        within = self._within
+        if within is not None and self._reached < within.next_offset:
+            positions[within.partition] = self._reached
+        return positions
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last record handed out; of the only partition, or the first."""
+        """The offset before which everything was handed out; of the only partition, or the first."""
         positions = self.positions
         return positions[min(positions)] if positions else 0
 
     @property
     def lag(self) -> int:
-        """How many offsets lie between the records handed out and the end, as last heard."""
+        """How many offsets lie between what was handed out and the end, as last heard."""
         return 0 if self._state is None else self._state.lag(self.positions)
 
 

@@ -45,7 +45,9 @@ class Subscription:
         self._inbox = Inbox()
         self._over = False
         self._records: Iterator[Record] | None = None
-        self._positions: dict[int, int] = {}
+        self._within: Delivered | None = None
+        """The batch whose records are being handed out, up to `_reached`."""
+        self._reached = 0
 
     # --- opening and closing -------------------------------------------------------------------------
 
@@ -99,10 +101,7 @@ class Subscription:
 
         >>> batch = subscription.poll(timeout=0.5)  # doctest: +SKIP
         """
-        delivered = self._next(timeout)
-        if delivered is not None:
-            self._positions[delivered.partition] = delivered.next_offset
-        return delivered
+        return self._next(timeout)
 
     def batches(self, timeout: float | None = None) -> Iterator[Delivered]:
         """Whole batches as they come, the fastest way out; ends when none came within that many seconds.
@@ -122,15 +121,14 @@ class Subscription:
         return next(iter(self))
 
     def _each(self) -> Iterator[Record]:
-        positions = self._positions
         while (delivered := self._next(None)) is not None:
-            partition = delivered.partition
+            self._reached, self._within = delivered.first_offset, delivered
             for record in delivered.records():
-                positions[partition] = record.offset + 1
+                self._reached = record.offset + 1
                 yield record
                 if self._over:
                     return
-            positions[partition] = delivered.next_offset
+            self._within = None
 
     def _next(self, timeout: float | None) -> Delivered | None:
         state = self._state
@@ -170,20 +168,24 @@ class Subscription:
 
     @property
     def positions(self) -> dict[int, int]:
-        """By partition, the offset behind the last record handed out."""
+        """By partition, the offset before which everything was handed out; what is no record needs no handing out."""
         if self._state is None:
             return {}
-        return {**self._state.positions(self._inbox.ready), **self._positions}
+        positions = self._state.positions(self._inbox.ready)
+        within = self._within
+        if within is not None and self._reached < within.next_offset:
+            positions[within.partition] = self._reached
+        return positions
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last record handed out; of the only partition, or the first."""
+        """The offset before which everything was handed out; of the only partition, or the first."""
         positions = self.positions
         return positions[min(positions)] if positions else 0
 
     @property
     def lag(self) -> int:
-        """How many offsets lie between the records handed out and the end, as last heard."""
+        """How many offsets lie between what was handed out and the end, as last heard."""
         return 0 if self._state is None else self._state.lag(self.positions)
 
 

@@ -1,9 +1,9 @@
-"""The course of the demo: start, stream, kill, restart, count."""
+"""The course of the main demo: three nodes, a stream of records, the owner killed and back again, the count."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
@@ -11,8 +11,11 @@ import rostra.testing
 from rostra import blocking
 from rostra.demo.expected import Interest, expect
 from rostra.demo.ledger import Received, Sent
-from rostra.demo.screen import Counted, Screen
+from rostra.demo.node_logs import NodeLogs
+from rostra.demo.play import NotShown
+from rostra.demo.screen import Counted, Placed, Screen
 from rostra.demo.verdict import Verdict, judge
+from rostra.demo.watch import Watch
 from rostra.demo.workers import (
     AsyncioPublisher,
     AsyncioSubscriber,
@@ -22,16 +25,21 @@ from rostra.demo.workers import (
     Subscriber,
     Worker,
 )
+from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
 
+NODES = 3
 ORDERS = "orders"
 CLICKS = "clicks"
 CHUNK = 25
 TICK_S = 0.05
-DOWN_S = 0.5
-"""How long the node stays dead, so that it is noticed."""
+DOWN_S = 2.0
+"""How long a killed node stays away, so that it has something to catch up with."""
 QUIET_S = 20.0
 """Nothing new for so long means that nothing more will come."""
+PATIENCE_S = 30.0
+TOLD = ("leads", "peer is away", "copy is filled anew")
+"""Of what the nodes log, what is shown: the rest would bury it."""
 
 EXIT_OK = 0
 EXIT_LOST = 1
@@ -40,90 +48,162 @@ EXIT_LOST = 1
 def run(*, records_per_publisher: int, kills: int, duration_s: float, console: Console | None = None) -> int:
     """The exit code: 0 only if every acknowledged record was delivered to every subscriber, once."""
     console = console or Console(highlight=False)
-    with Screen(console) as screen, rostra.testing.process_node() as node:
-        screen.say(f"node started: process {node.pid}, {node.address}, fsync before every acknowledgement", "bold")
-        demo = Demo(node, screen, records_per_publisher, kills, duration_s)
-        try:
-            verdict = demo.play()
-        finally:
-            demo.end()
+    try:
+        with Screen(console) as screen:
+            screen.say(f"starting {NODES} nodes, each a process of its own")
+            with rostra.testing.process_cluster(NODES) as cluster:
+                demo = Demo(cluster, screen, records_per_publisher, kills, duration_s)
+                try:
+                    verdict = demo.play()
+                finally:
+                    demo.end()
+    except NotShown as error:
+        console.print(f"This did not happen: {error}", style="bold red")
+        return EXIT_LOST
     screen.conclude(verdict)
     if verdict.complaints:
-        console.print("The node did not keep its word; see the lines above.", style="bold red")
+        console.print("The cluster did not keep its word; see the lines above.", style="bold red")
         return EXIT_LOST
     killed = "once" if kills == 1 else f"{kills} times"
-    console.print(f"Killed {killed} with SIGKILL: every acknowledged record was delivered, none twice.", style="bold")
+    console.print(
+        f"The owner was killed {killed} with SIGKILL: every acknowledged record was delivered, none twice.",
+        style="bold green",
+    )
     return EXIT_OK
 
 
 class Demo:
     def __init__(
-        self, node: ProcessNode, screen: Screen, records_per_publisher: int, kills: int, duration_s: float
+        self,
+        cluster: Cluster[ProcessNode],
+        screen: Screen,
+        records_per_publisher: int,
+        kills: int,
+        duration_s: float,
     ) -> None:
-        self._node = node
+        self._cluster = cluster
         self._screen = screen
         self._kills = kills
         self._records = records_per_publisher
-        address, tell = node.address, screen.happened
-        pace = (records_per_publisher, CHUNK, duration_s, address, tell)
+        self._logs = NodeLogs()
+        self._names = [f"node {number}" for number in range(1, len(cluster.nodes) + 1)]
+        for name, node in zip(self._names, cluster, strict=True):
+            self._logs.follow(name, node.log_file)
+            screen.names[node.address] = name
+        first, second, third = (node.address for node in cluster)
+        tell = screen.happened
+        pace = (records_per_publisher, CHUNK, duration_s)
         self._publishers: list[Publisher] = [
-            AsyncioPublisher(Sent("alice", ORDERS, 0), *pace),
-            BlockingPublisher(Sent("bob", ORDERS, 0), *pace),
-            AsyncioPublisher(Sent("carol", CLICKS, 0), *pace),
-            BlockingPublisher(Sent("dave", CLICKS, 1), *pace),
+            AsyncioPublisher(Sent("alice", ORDERS, 0), *pace, first, tell),
+            BlockingPublisher(Sent("bob", ORDERS, 0), *pace, second, tell),
+            AsyncioPublisher(Sent("carol", CLICKS, 0), *pace, third, tell),
+            BlockingPublisher(Sent("dave", CLICKS, 1), *pace, first, tell),
         ]
         self._subscribers: list[Subscriber] = [
-            AsyncioSubscriber(Received(Interest("shipping", ORDERS)), address, tell),
-            BlockingSubscriber(Received(Interest("billing", ORDERS)), address, tell),
-            AsyncioSubscriber(Received(Interest("statistics", CLICKS)), address, tell),
+            AsyncioSubscriber(Received(Interest("shipping", ORDERS)), second, tell),
+            BlockingSubscriber(Received(Interest("billing", ORDERS)), third, tell),
+            AsyncioSubscriber(Received(Interest("statistics", CLICKS)), first, tell),
         ]
-        self._late: Subscriber = BlockingSubscriber(Received(Interest("latecomer", ORDERS)), address, tell)
+        self._late: Subscriber = BlockingSubscriber(Received(Interest("latecomer", ORDERS)), second, tell)
+        self._watch = Watch(first, second, third)
 
     def play(self) -> Verdict:
-        with blocking.connect(self._node.address) as client:
+        for name, node in zip(self._names, self._cluster, strict=True):
+            self._say(f"{name}: process {node.pid}, {node.address}, fsync before every acknowledgement")
+        with blocking.connect(self._cluster[0].address) as client:
             client.create_topic(ORDERS)
             client.create_topic(CLICKS, partitions=2)
-        for worker in (*self._subscribers, *self._publishers):
+        self._say(f"topics {ORDERS} (1 partition) and {CLICKS} (2), each with a copy on every node")
+        for worker in (self._watch, *self._subscribers, *self._publishers):
             worker.start()
         total = self._records * len(self._publishers)
         for kill in range(self._kills):
             self._watch_until_sent(total * (kill + 1) // (self._kills + 1))
             self._kill_and_restart()
-        self._screen.say("latecomer: subscribes now, from the earliest record on", "bold")
+        self._say("latecomer subscribes now, from the earliest record on")
         self._late.start()
         self._subscribers.append(self._late)
         self._watch_until_published()
         return self._collect()
 
     def end(self) -> None:
-        """Whatever happened: no thread goes on against a node that is about to stop."""
+        """Whatever happened: no thread goes on, and no process. What the nodes wrote was for this demo alone."""
+        self._watch.leave.set()
         workers: Sequence[Worker] = (*self._publishers, *self._subscribers)
         for worker in workers:
             worker.leave.set()
         for worker in workers:
             if worker.is_alive():
                 worker.join(timeout=2.0)
+        for node in self._cluster:
+            node.sigkill()
 
     def _watch_until_sent(self, records: int) -> None:
         while sum(publisher.book.sent for publisher in self._publishers) < records:
             self._look()
             time.sleep(TICK_S)
 
+    def _wait_until(self, is_so: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise NotShown(f"{what}, within {PATIENCE_S:g} s")
+            self._look()
+            time.sleep(TICK_S)
+
+    # --- the kill ---
+
     def _kill_and_restart(self) -> None:
-        self._screen.say(f"kill -9 of the node, process {self._node.pid}, in mid-stream", "bold red")
-        self._node.sigkill()
-        time.sleep(DOWN_S)
+        self._wait_until(lambda: self._owner() is not None, f"{ORDERS}/0 has an owner")
+        victim = self._owner()
+        assert victim is not None
+        name = self._screen.names[victim.address]
+        self._say(f"kill -9 of {name}, process {victim.pid}, the owner of {ORDERS}/0, in mid-stream", "bold red")
+        begun, committed = time.monotonic(), self._committed()
+        victim.sigkill()
+        self._wait_until(lambda: self._owner() not in (None, victim), f"another node leads {ORDERS}/0")
+        heir = self._owner()
+        assert heir is not None
+        took_s = time.monotonic() - begun
+        self._say(f"{self._screen.names[heir.address]} owns {ORDERS}/0 now, seen after {took_s:.1f} s")
+        self._wait_until(lambda: time.monotonic() - begun > DOWN_S, "time passes")
+        self._restart(victim, name, committed)
+
+    def _owner(self) -> ProcessNode | None:
+        """The node that leads the partition, if its process is there."""
+        placed = self._watch.partition(ORDERS, 0)
+        if placed is None or not placed.owner:
+            return None
+        running = self._cluster.running()
+        return next((node for node in running if self._watch.node_at(node.address) == placed.owner), None)
+
+    def _committed(self) -> dict[tuple[str, int], int]:
+        state = self._watch.state
+        return {(one.topic, one.partition): one.commit for one in state.partitions if one.topic} if state else {}
+
+    def _restart(self, node: ProcessNode, name: str, committed: dict[tuple[str, int], int]) -> None:
+        node.start()
+        identity = self._watch.node_at(node.address)
+        due = self._committed()
+        missed = sum(due.values()) - sum(committed.values())
+        self._say(f"{name} restarted on the same files, process {node.pid}: it missed about {missed:,} records")
         begun = time.monotonic()
-        self._node.start()
-        took_ms = (time.monotonic() - begun) * 1000
-        self._screen.say(f"node restarted on the same files: process {self._node.pid}, {took_ms:.0f} ms", "bold")
+
+        def caught_up() -> bool:
+            held = self._watch.copies_of(identity)
+            return bool(held) and all(copy.match >= due[placed.topic, placed.partition] for placed, copy in held)
+
+        self._wait_until(caught_up, f"{name} catches up")
+        self._say(f"{name} is back and has caught up, by itself, in {time.monotonic() - begun:.1f} s")
+
+    # --- the count ---
 
     def _watch_until_published(self) -> None:
         while any(publisher.is_alive() for publisher in self._publishers):
             self._look()
             time.sleep(TICK_S)
         self._look()
-        self._screen.say("all publishers have every acknowledgement", "bold")
+        self._say("all publishers have every acknowledgement")
 
     def _collect(self) -> Verdict:
         """Expected first, from acknowledgements alone; then what came is held against it."""
@@ -153,12 +233,49 @@ class Demo:
         for worker in (*self._publishers, *self._subscribers):
             if worker.error is not None:
                 raise worker.error
+        self._tell_logs()
+        self._screen.tell()
+        names = self._screen.names
         counted = [
-            Counted(worker.name, worker.kind, worker.book.topic, "acknowledged", worker.book.acknowledged)
+            Counted(
+                worker.name, worker.kind, names[worker.address], worker.book.topic, "acked", worker.book.acknowledged
+            )
             for worker in self._publishers
         ]
         counted += [
-            Counted(worker.name, worker.kind, worker.book.interest.topic, "received", len(worker.book.names))
+            Counted(
+                worker.name,
+                worker.kind,
+                names[worker.address],
+                worker.book.interest.topic,
+                "received",
+                len(worker.book.names),
+            )
             for worker in self._subscribers
         ]
-        self._screen.progress(counted)
+        self._screen.progress(counted, self._placed(), self._names)
+
+    def _say(self, line: str, style: str = "bold") -> None:
+        """Behind what the nodes have said of it."""
+        self._tell_logs()
+        self._screen.say(line, style)
+
+    def _tell_logs(self) -> None:
+        self._screen.log(line for line in self._logs.new() if line.event in TOLD and line.partition != "_catalogue")
+
+    def _placed(self) -> list[Placed]:
+        state = self._watch.state
+        if state is None:
+            return []
+        names = {node.node: self._screen.names.get(node.address, "?") for node in state.nodes}
+        there = {node.node for node in state.nodes if node.there}
+        rows = []
+        for one in state.partitions:
+            lags = dict.fromkeys(self._names, "-")
+            for copy in one.copies:
+                lag = f"{max(one.end - copy.match, 0):,}" if copy.match >= 0 else "?"
+                lags[names[copy.node]] = lag if copy.node in there else "away"
+            place = f"{one.topic}/{one.partition}"
+            if one.topic:
+                rows.append(Placed(place, names.get(one.owner, "none"), one.epoch, one.commit, tuple(lags.values())))
+        return rows

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from threading import Lock
 from types import TracebackType
 from typing import Self
 
+import msgspec
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,29 +17,51 @@ from rich.table import Table
 from rich.text import Text
 
 import rostra
+from rostra.demo.node_logs import NodeLine
 from rostra.demo.verdict import Verdict
 
 PLAIN_INTERVAL_S = 2.0
+GATHER_S = 0.3
+"""What happens to several clients within this time is told in one line."""
+LEVEL_STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
-class Counted:
+class Counted(msgspec.Struct, frozen=True):
     """One line of the live view."""
 
-    def __init__(self, who: str, kind: str, topic: str, doing: str, count: int) -> None:
-        self.who = who
-        self.kind = kind
-        self.topic = topic
-        self.doing = doing
-        self.count = count
+    who: str
+    kind: str
+    at: str
+    topic: str
+    doing: str
+    count: int
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """One partition in the live view. `lags` are of the nodes in their order; None where there is no copy."""
+
+    partition: str
+    owner: str
+    term: int
+    commit: int
+    lags: tuple[str, ...]
+
+
+def clock() -> str:
+    """As the nodes write it in their logs."""
+    return datetime.now(UTC).strftime("%H:%M:%S.%f")[:12]
 
 
 class Screen:
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._begun = time.monotonic()
         self._lock = Lock()
         self._live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
         self._plain_due = 0.0
+        self._happened: dict[str, dict[str, None]] = {}
+        self._tell_at = 0.0
+        self.names: dict[str, str] = {}
+        """Of the nodes, by address."""
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -50,45 +74,89 @@ class Screen:
         if self._live is not None:
             self._live.stop()
 
-    def say(self, line: str, style: str = "") -> None:
+    def say(self, line: str, style: str = "bold") -> None:
         """From any thread. It stays on the screen above the live view."""
-        stamped = Text(f"{time.monotonic() - self._begun:6.2f} s  {line}", style=style)
+        self._print(Text(f"{clock()}  {line}", style=style))
+
+    def log(self, lines: Iterable[NodeLine]) -> None:
+        for line in lines:
+            self._print(Text(str(line), style=LEVEL_STYLES.get(line.level, "cyan")))
+
+    def _print(self, line: Text) -> None:
         with self._lock:
-            self._console.print(stamped, soft_wrap=True)
+            self._console.print(line, soft_wrap=True)
+
+    # --- what happens to clients ---
 
     def happened(self, who: str, event: rostra.ClientEvent) -> None:
+        """From any thread."""
         match event:
             case rostra.Disconnected():
-                self.say(f"{who}: connection lost ({event.reason})", "yellow")
+                self._gather(f"lost the connection to {self.names.get(event.address, event.address)}", who)
             case rostra.Reconnected():
-                self.say(f"{who}: reconnected by itself after {event.attempts} attempts", "green")
+                self._gather(f"connected to {self.names.get(event.address, event.address)} again", who)
             case rostra.Resubscribed():
-                self.say(f"{who}: goes on at offset {event.offset} of {event.topic}/{event.partition}", "green")
+                where = f"{who} at offset {event.offset:,}"
+                self._gather(f"go on receiving {event.topic}/{event.partition} from its new owner", where)
             case rostra.Resent():
-                self.say(f"{who}: sent {event.records} unacknowledged records again; they are stored once", "green")
+                self._gather(
+                    "sent again what was not acknowledged, to be stored once", f"{who} {event.records} records"
+                )
             case rostra.MayDuplicate():
-                self.say(f"{who}: {event.records} records may be stored twice ({event.reason})", "red")
+                self._gather(f"may have stored records twice ({event.reason})", f"{who} {event.records} records")
             case rostra.Connected():
-                self.say(f"{who}: connected", "dim")
+                pass
 
-    def progress(self, counted: Sequence[Counted]) -> None:
+    def _gather(self, what: str, who: str) -> None:
+        with self._lock:
+            if not self._happened:
+                self._tell_at = time.monotonic() + GATHER_S
+            self._happened.setdefault(what, {})[who] = None
+
+    def tell(self) -> None:
+        """What happened to clients, those together that it happened to at the same time."""
+        with self._lock:
+            if time.monotonic() < self._tell_at:
+                return
+            happened, self._happened = self._happened, {}
+        for what, whom in happened.items():
+            self.say(f"clients: {what}: {', '.join(whom)}", "green" if "again" in what or "go on" in what else "yellow")
+
+    # --- how far it is ---
+
+    def progress(self, counted: Sequence[Counted], placed: Sequence[Placed], nodes: Sequence[str]) -> None:
         if self._live is not None:
-            self._live.update(_table(counted))
+            self._live.update(Group(Text(), _counted_table(counted), Text(), _placed_table(placed, nodes)))
         elif time.monotonic() >= self._plain_due:
             self._plain_due = time.monotonic() + PLAIN_INTERVAL_S
-            self.say(", ".join(f"{line.who} {line.doing} {line.count}" for line in counted))
+            sums: dict[str, int] = {}
+            for line in counted:
+                sums[line.doing] = sums.get(line.doing, 0) + line.count
+            self.say(", ".join(f"{doing} {count:,}" for doing, count in sums.items()), "")
 
     def conclude(self, verdict: Verdict) -> None:
-        self._console.print(Group(verdict_table(verdict), *(Text(line, style="red") for line in verdict.complaints)))
+        complaints = (Text(line, style="red") for line in verdict.complaints)
+        self._console.print(Group(Text(), verdict_table(verdict), *complaints, Text()))
 
 
-def _table(counted: Sequence[Counted]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("who", "client", "topic", ""):
+def _counted_table(counted: Sequence[Counted]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for column in ("who", "client", "first connected to", "topic", ""):
         table.add_column(column)
     table.add_column("records", justify="right")
     for line in counted:
-        table.add_row(line.who, line.kind, line.topic, line.doing, f"{line.count:,}")
+        table.add_row(line.who, line.kind, line.at, line.topic, line.doing, f"{line.count:,}")
+    return table
+
+
+def _placed_table(placed: Sequence[Placed], nodes: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for column in ("partition", "owner"):
+        table.add_column(column)
+    for column in ("term", "commit", *(f"lag of {node}" for node in nodes)):
+        table.add_column(column, justify="right")
+    for line in placed:
+        table.add_row(line.partition, line.owner, str(line.term), f"{line.commit:,}", *line.lags)
     return table
 
 

@@ -20,6 +20,9 @@ from rostra.model.view import View
 Buffer = bytes | bytearray | memoryview
 Acks = Literal["none", "owner", "all"]
 
+CATALOGUE = "_catalogue"
+"""In place of a topic: what the nodes agree on about topics and members."""
+
 COORDINATION = NodeId(0)
 """The peer that is no node: a coordination service. Requests leave by `Send`; answers, watches and its loss arrive as
 `PeerReceived` and `PeerLost`, under the same faults as any other link. No node has this id."""
@@ -396,7 +399,7 @@ class SetTimer(Value, frozen=True):
 
 
 class Note(Value, frozen=True):
-    """A line for the structured log."""
+    """A line for the structured log. The role of this node in `CATALOGUE` is its role in the cluster."""
 
     level: str
     event: str

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from rostra.fabric.api import CATALOGUE
 from rostra.model.ids import text
 
 if TYPE_CHECKING:
     from rostra.runtime.node import Node
 
-CATALOGUE = "_catalogue"
-"""In place of a topic: the group that agrees on topics and members."""
 PLACE = ["topic", "partition"]
 
 

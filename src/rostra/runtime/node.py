@@ -34,6 +34,7 @@ from rostra.broker.disk import Disk
 from rostra.busy import BusyPoll
 from rostra.errors import StorageError
 from rostra.fabric.api import (
+    CATALOGUE,
     Append,
     Drop,
     Meet,
@@ -114,7 +115,7 @@ class Node:
         self._stopped = self._loop.create_future()
         self.busy = BusyPoll(self._loop, self._settings.busy_poll_ms)
         self._storage = Storage(self, self._disk, self._loop)
-        self.log = self.log.bind(node=text(self._card.identity.node))
+        self.log = self.log.bind(node=text(self._card.identity.node), role="starting")
         try:
             await self._start()
         except BaseException:
@@ -303,9 +304,11 @@ class Node:
     def _note(self, effect: Note) -> None:
         """Nodes are named in the log as they are everywhere else that people read."""
         about = {
-            name: text(value) if name in ("node", "peer") and isinstance(value, int) else value
+            name: text(value) if name in ("node", "peer", "leader") and isinstance(value, int) else value
             for name, value in effect.about.items()
         }
+        if about.get("partition") == CATALOGUE and "role" in about:
+            self.log = self.log.bind(role=about["role"])
         getattr(self.log, effect.level)(effect.event, **about)
 
     def _reply(self, effect: Reply) -> None:

@@ -48,6 +48,11 @@ WRONG_USES = [
     (["serve", "--stop-deadline", "never"], "--stop-deadline "),
     (["serve", "--limit", "heartbeat_ms=often"], "--limit heartbeat_ms "),
     (["sim", "--rerun", "some"], "some"),
+    (["demo", "nonsense"], "nonsense"),
+    (["demo", "raft-single", "--kills", "1"], "--kills"),
+    (["demo", "--duration", "long"], "long"),
+    (["cluster", "remove"], "NODE"),
+    (["cluster", "transfer", "orders/0"], "NODE"),
     (["sim", "--rerun", "150%"], "150%"),
 ]
 
@@ -66,9 +71,11 @@ def test_wrong_use_names_the_fault_says_what_to_do_and_exits_with_2(
 
 
 def test_every_promised_command_is_there() -> None:
-    promised = "serve topic pub sub sim bench demo config version"
+    promised = "serve topic cluster pub sub sim bench demo config version"
     assert {f"rostra {name}" for name in promised.split()} <= COMMANDS.keys()
     assert {f"rostra topic {name}" for name in ("create", "delete", "list", "describe")} <= COMMANDS.keys()
+    promised = "status members add remove transfer"
+    assert {f"rostra cluster {name}" for name in promised.split()} <= COMMANDS.keys()
 
 
 @pytest.mark.parametrize("path", COMMANDS)

@@ -185,10 +185,10 @@ class Feed:
             self._hand_over(delivered)
             subscribing.end(PartitionDamaged(subscribing.name, self.partition, following))
             return
+        self._hand_over(delivered)
         self.next = following
         self.commit = message.commit
         self._unread_bytes += end
-        self._hand_over(delivered)
         if dropped_bytes:
             self.taken(dropped_bytes)
 
@@ -268,8 +268,11 @@ class Subscribing:
 
     def positions(self, queued: Iterable[Delivered]) -> dict[int, int]:
         """By partition, the offset before which nothing was handed out, given what still waits to be."""
-        first = {delivered.partition: delivered.first_offset for delivered in reversed(list(queued))}
-        return {index: first.get(index, feed.next or 0) for index, feed in self.feeds.items()}
+        # In this order, the reverse of that of a push: another thread may be receiving one.
+        positions = {index: feed.next or 0 for index, feed in self.feeds.items()}
+        for delivered in reversed(list(queued)):
+            positions[delivered.partition] = delivered.first_offset
+        return positions
 
     def lag(self, positions: dict[int, int]) -> int:
         return sum(max(feed.commit - positions[index], 0) for index, feed in self.feeds.items())

@@ -72,6 +72,7 @@ class Election:
         if group.role is not Role.CANDIDATE:
             group.become(Role.CANDIDATE)
         group.begin_term(group.term + 1, vote=group.me)
+        group.note("info", "asks for votes", {"term": group.term})
         self._votes = {}
         self.wait()
         self._ask(group.term, pre=False, forced=forced)

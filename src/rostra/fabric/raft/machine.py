@@ -10,6 +10,7 @@ import msgspec
 
 from rostra.errors import CorruptLog, PeerViolation
 from rostra.fabric.api import (
+    CATALOGUE,
     Accepted,
     AcksAll,
     Blocked,
@@ -259,7 +260,7 @@ class Raft:
         config = Config(tuple(sorted(member.node for member in self.founders)))
         group = self.make_group(META, META_SEGMENT_BYTES, config if self.founders else None)
         group.keeps_commit = True
-        group.name = "catalogue"
+        group.name = CATALOGUE
         group.voters_max = META_VOTERS_MAX
         self._meta = Metadata(self, group)
         self._knew_commit = group.commit > group.copy.first

@@ -14,7 +14,7 @@ from rostra.fabric.raft.roles import Role
 from rostra.model.batch import CHECKPOINT, Buffer, read_header
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
-from rostra.model.ids import NodeId
+from rostra.model.ids import NodeId, text
 from rostra.model.layout import CONTROL
 from rostra.safeguards import Safeguard
 
@@ -115,11 +115,12 @@ class Membership:
             # Something else will stand there: were the row kept, that would be taken for this entry.
             group.forget_config(row)
             return
-        batch = group_batch(Reconfigured(row.config), group.now.wall_us)
+        config = row.config
+        batch = group_batch(Reconfigured(config), group.now.wall_us)
         group.replication.append(batch)
         group.configs_moved()
         group.wants_beat = True
-        group.note("info", "members changed", {"voters": str(row.config.voters), "learners": str(row.config.learners)})
+        group.note("info", "members changed", {"voters": _named(config.voters), "learners": _named(config.learners)})
 
     def look_after(self, peer: NodeId, progress: Progress) -> None:
         """A learner that has caught up is made a voter."""
@@ -133,6 +134,11 @@ class Membership:
         group = self._group
         progress = group.replication.peers.get(node)
         return progress is not None and progress.match >= max(group.commit, 1) and progress.match == progress.next
+
+
+def _named(nodes: tuple[NodeId, ...]) -> str:
+    """As people read them."""
+    return " ".join(map(text, nodes))
 
 
 def changed(config: Config, change: Change, node: NodeId) -> Config:

@@ -9,6 +9,7 @@ import msgspec
 
 from rostra.errors import RostraError, TopicExists, Unavailable, from_wire
 from rostra.fabric.api import (
+    CATALOGUE,
     Agreed,
     Append,
     Buffer,
@@ -378,4 +379,4 @@ class Metadata:
 
 
 def _no_answer() -> RostraError:
-    return Unavailable("catalogue", 0, "its leader did not answer in time")
+    return Unavailable(CATALOGUE, 0, "its leader did not answer in time")

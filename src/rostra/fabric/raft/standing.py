@@ -14,6 +14,7 @@ import msgspec
 
 from rostra.errors import PartitionDamaged, PeerViolation, RostraError
 from rostra.fabric.api import (
+    CATALOGUE,
     Blocked,
     Buffer,
     Committed,
@@ -34,7 +35,7 @@ from rostra.fabric.raft.membership import NoOp, group_batch
 from rostra.fabric.raft.messages import GroupMessage
 from rostra.fabric.raft.roles import TRANSITIONS, Role
 from rostra.fabric.raft.settings import RaftSettings
-from rostra.model.ids import NodeId, Partition
+from rostra.model.ids import NodeId, Partition, text
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Standing:
         self.random = random
         self.without = without
         self.segment_bytes = segment_bytes
-        self.name = str(found.partition)
+        self.name = text(found.partition.topic)
         self.promotes = True
         """Whether a learner that has caught up is made a voter by itself."""
         self.voters_max = 63
@@ -156,7 +157,8 @@ class Standing:
 
     def become(self, role: Role) -> None:
         assert (self.role, role) in TRANSITIONS, f"{self.role} does not become {role}"
-        self.role = role
+        former, self.role = self.role, role
+        self.note("debug", "role changed", {"former": str(former), "because": TRANSITIONS[former, role]})
 
     def lead(self) -> None:
         self.become(Role.LEADER)
@@ -195,6 +197,7 @@ class Standing:
             self.election.wait()
         if self.leader != peer:
             self.leader = peer
+            self.note("info", "follows", {"leader": peer, "term": self.term})
             self.announce()
 
     def _fit_role(self) -> None:
@@ -342,7 +345,8 @@ class Standing:
                 self._fit_role()
 
     def note(self, level: str, event: str, about: dict[str, int | str]) -> None:
-        self.out.append(Note(level, event, {"partition": self.name, "node": self.me, "role": str(self.role), **about}))
+        place = self.name if self.name == CATALOGUE else f"{self.name}/{self.partition.index}"
+        self.out.append(Note(level, event, {"partition": place, "node": self.me, "role": str(self.role), **about}))
 
 
 def _reconciled(hard: Hard, found: Recovered) -> tuple[Hard, tuple[EpochStart, ...]]:

@@ -1,0 +1,202 @@
+"""Heartbeats and split votes: the Raft machine itself, on virtual time, with chance switched off.
+
+Two members with the same timeout ask for votes at the same moment, and each has voted for itself: nobody wins, again
+and again. As soon as their timeouts differ there is a leader, and its heartbeats keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+from rich.console import Console
+from rich.text import Text
+
+from rostra.demo.play import NotShown
+from rostra.fabric.api import Append, Echo, FabricEffect, Note, Now, Persist, Recovered, Send, Sync
+from rostra.fabric.raft.group import Group
+from rostra.fabric.raft.hard import Config, ConfigAt, Hard
+from rostra.fabric.raft.messages import GroupMessage, VoteReply
+from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.batch import last_offset
+from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
+
+HERE = Partition(TopicId(7), PartitionIndex(0))
+NODES = (NodeId(1), NodeId(2))
+STEP_US = 1_000
+"""What a message and a write to disk take."""
+ROUNDS_MS = 1_600
+ELECTION_MS = 2_000
+CALM_MS = 300
+TERMS_MIN = 3
+BEATS_MIN = 4
+TOLD = ("asks for votes", "leads", "follows")
+
+
+class Same(Random):
+    """Chance switched off: every timeout is the shortest."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
+
+class Other(Same):
+    """Always the longest."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
+class Table:
+    """Virtual time, two members, and a network that delays every message by the same."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = count()
+        self.settings = RaftSettings()
+        self.us = 0
+        self.beats = 0
+        self.shows_beats = False
+        self.members = {node: Member(self, node) for node in NODES}
+
+    @property
+    def now(self) -> Now:
+        return Now(self.us, self.us)
+
+    def later(self, after_us: int, action: Callable[[], None]) -> None:
+        heappush(self._events, (self.us + after_us, next(self._order), action))
+
+    def run(self, ms: int) -> None:
+        until_us = self.us + ms * 1000
+        while self._events and self._events[0][0] <= until_us:
+            self.us, _, action = heappop(self._events)
+            action()
+        self.us = until_us
+
+    def tell(self, node: NodeId | None, role: str, text: str, style: str = "cyan") -> None:
+        who = f"node {node}" if node is not None else ""
+        line = f"{self.us / 1000:9.1f} ms  {who:<6}  {role:<12}  info     {text}" if node else f"{'':9}     {text}"
+        self._console.print(Text(line, style=style), soft_wrap=True)
+
+    def leaders(self) -> list[NodeId]:
+        return [node for node, member in self.members.items() if member.group.role is Role.LEADER]
+
+
+class Member:
+    """One member and its disk, which writes everything in the same time."""
+
+    def __init__(self, table: Table, node: NodeId) -> None:
+        self._table = table
+        self.node = node
+        self._end = 0
+        self._fires_at: int | None = None
+        hard = Hard(configs=(ConfigAt(0, 0, Config(NODES)),))
+        found = Recovered(HERE, 0, 0, ())
+        tokens = count(1)
+        self.group = Group(node, found, hard, settings=table.settings, random=Same(), next_token=lambda: next(tokens))
+        self.group.name = "news"
+
+    def start(self) -> None:
+        self.group.start(self._table.now)
+        self.step()
+        self._beat()
+
+    def step(self) -> None:
+        for effect in self.group.take():
+            self._carry_out(effect)
+        at_us = self.group.deadline_us
+        if at_us is not None and at_us != self._fires_at:
+            self._fires_at = at_us
+            self._table.later(max(at_us - self._table.us, 0), lambda: self._fire(at_us))
+
+    def _fire(self, at_us: int) -> None:
+        if self.group.deadline_us == at_us:
+            self._fires_at = None
+            self.group.fire(self._table.now)
+            self.step()
+
+    def _carry_out(self, effect: FabricEffect) -> None:
+        table = self._table
+        match effect:
+            case Send():
+                self._send(effect)
+            case Persist():
+                table.later(STEP_US, lambda: self._persisted(effect))
+            case Echo():
+                self.group.echo(table.now, effect.number)
+                self.step()
+            case Append():
+                self._end = last_offset(effect.batch) + 1
+            case Sync():
+                end = self._end
+                table.later(STEP_US, lambda: self._synced(end))
+            case Note() if effect.event in TOLD:
+                about = effect.about
+                leader = f", leader node {about['leader']}" if "leader" in about else ""
+                told = f"{effect.event} {about['partition']}, term {about['term']}{leader}"
+                table.tell(self.node, str(about["role"]), told)
+            case _:
+                pass
+
+    def _persisted(self, effect: Persist) -> None:
+        for following in effect.then:
+            self._carry_out(following)
+
+    def _synced(self, end: int) -> None:
+        self.group.synced(self._table.now, 0, end)
+        self.step()
+
+    def _send(self, effect: Send) -> None:
+        peer = self._table.members[effect.peer]
+        message = effect.message
+        payload = b"".join(effect.payload)
+        if isinstance(message, VoteReply) and not message.pre:
+            answer = "votes for" if message.granted else "has voted already, not for"
+            self._table.tell(self.node, str(self.group.role), f"{answer} node {effect.peer}, term {message.asked}")
+        self._table.later(STEP_US, lambda: peer.receive(self.node, message, payload))
+
+    def receive(self, sender: NodeId, message: object, payload: bytes) -> None:
+        assert isinstance(message, GroupMessage)
+        self.group.receive(self._table.now, sender, message, bytearray(payload) if payload else None)
+        self.step()
+
+    def _beat(self) -> None:
+        table = self._table
+        for peer, beat in self.group.beats(table.now):
+            table.beats += 1
+            if table.shows_beats:
+                table.tell(self.node, str(self.group.role), f"heartbeat to node {peer}, term {self.group.term}")
+            reply = table.members[peer].group.heard(table.now, self.node, beat)
+            table.members[peer].step()
+            if reply is not None:
+                self.group.answered(table.now, peer, reply)
+        self.step()
+        table.later(table.settings.heartbeat_us, self._beat)
+
+
+def show_split_vote(console: Console) -> None:
+    table = Table(console)
+    timeout_ms = table.settings.election_timeout_ms_min
+    table.tell(None, "", f"two nodes, both with an election timeout of exactly {timeout_ms} ms", "bold")
+    for member in table.members.values():
+        member.start()
+    table.run(ROUNDS_MS)
+    term = max(member.group.term for member in table.members.values())
+    if table.leaders() or term < TERMS_MIN:
+        raise NotShown(f"equal timeouts give no leader, again and again; term {term}, leaders {table.leaders()}")
+    table.tell(None, "", f"{term} terms, and no leader in any: each vote was split", "bold")
+    table.tell(None, "", "now node 2 waits longer than node 1", "bold")
+    table.members[NODES[1]].group.random = Other()
+    table.run(ELECTION_MS)
+    if len(table.leaders()) != 1:
+        raise NotShown("different timeouts give one leader")
+    leader = table.members[table.leaders()[0]]
+    elected, table.beats, table.shows_beats = leader.group.term, 0, True
+    table.tell(None, "", f"node {leader.node} leads in term {elected}; its heartbeats keep it", "bold")
+    table.run(CALM_MS)
+    if table.beats < BEATS_MIN or leader.group.term != elected or table.leaders() != [leader.node]:
+        raise NotShown("heartbeats keep the leader")

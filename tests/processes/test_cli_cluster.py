@@ -1,0 +1,141 @@
+"""`rostra cluster` against three real nodes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rostra.testing
+from rostra.testing.clusters import Cluster
+from rostra.testing.embedded import EmbeddedNode
+from rostra.testing.process import ProcessNode
+from tests.processes.command_line import CommandLine
+
+NOWHERE = {"ROSTRA_NODE": "127.0.0.1:1", "ROSTRA_CONNECT_TIMEOUT_MS": "200"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster[EmbeddedNode]]:
+    with rostra.testing.cluster(3, directory=tmp_path / "cluster", fsync="never") as started:
+        with started[0].client() as client:
+            client.create_topic("orders/eu", partitions=2)
+            for partition in range(2):
+                client.publish("orders/eu", b"one", partition=partition)
+        yield started
+
+
+@pytest.fixture
+def cli(cluster: Cluster[EmbeddedNode], tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path, cluster[0].address)
+
+
+def test_status_has_a_row_for_every_partition_with_owner_term_commit_and_copies(
+    cli: CommandLine, cluster: Cluster[EmbeddedNode]
+) -> None:
+    members = {row["id"]: row for row in cli.run("cluster", "members").rows}
+    assert {row["address"] for row in members.values()} == {node.address for node in cluster}
+    assert all((row["there"], row["votes"], row["leaving"]) == (True, True, False) for row in members.values())
+    cluster.wait_until(lambda: _lags(cli) == {0}, "every copy to have everything")
+    ran = cli.run("cluster", "status", "orders/eu")
+    assert ran.code == 0
+    assert "3 members: 3 there, 0 away" in ran.err
+    assert [(row["partition"], row["commit"], row["end"], row["quorum"]) for row in ran.rows] == [
+        (0, 2, 2, True),
+        (1, 2, 2, True),
+    ]
+    for row in ran.rows:
+        assert row["owner"] in members
+        assert row["term"] == 1
+        copies = row["copies"]
+        assert isinstance(copies, list)
+        assert {copy["node"] for copy in copies} == members.keys()
+    assert [row["topic"] for row in cli.run("cluster", "status").rows] == ["_catalogue", "orders/eu", "orders/eu"]
+
+
+def _lags(cli: CommandLine) -> set[int | None]:
+    rows = cli.run("cluster", "status").rows
+    return {copy["lag"] for row in rows for copy in row["copies"]}  # type: ignore[attr-defined]
+
+
+@pytest.mark.requirement("RF-11")
+def test_a_member_that_is_away_is_shown_away_and_counts_against_the_quorum(
+    cli: CommandLine, cluster: Cluster[EmbeddedNode]
+) -> None:
+    cluster[2].kill()
+    away = {cluster[2].address}
+    cluster.wait_until(
+        lambda: {row["address"] for row in cli.run("cluster", "members").rows if not row["there"]} == away,
+        "it to be missed",
+    )
+    cluster[1].kill()
+    cluster.wait_until(
+        lambda: {row["quorum"] for row in cli.run("cluster", "status").rows} == {False}, "the quorum to be lost"
+    )
+    table = cli.run("cluster", "status", "-o", "table")
+    assert "1/3 lost" in table.out
+    assert "3 members: 1 there, 2 away" in table.out
+
+
+def test_a_partition_is_transferred_to_the_member_named_by_its_address(
+    cli: CommandLine, cluster: Cluster[EmbeddedNode]
+) -> None:
+    members = {row["address"]: row["id"] for row in cli.run("cluster", "members").rows}
+    for node in cluster:
+        moved = cli.run("cluster", "transfer", "orders/eu/1", node.address)
+        assert moved.code == 0, moved.err
+        assert [(row["topic"], row["partition"], row["owner"]) for row in moved.rows] == [
+            ("orders/eu", 1, members[node.address])
+        ]
+        assert cluster.owner("orders/eu", 1) is node
+    whole = cli.run("cluster", "transfer", "orders/eu", cluster[1].address)
+    assert [row["owner"] for row in whole.rows] == [members[cluster[1].address]] * 2
+
+
+@pytest.mark.requirement("RF-17")
+def test_what_add_prints_adds_a_node_and_remove_waits_until_it_is_gone(
+    cli: CommandLine, cluster: Cluster[EmbeddedNode], tmp_path: Path
+) -> None:
+    (row,) = cli.run("cluster", "add").rows
+    words = shlex.split(str(row["command"]))
+    assert words[:2] == ["rostra", "serve"]
+    joins = tuple(words[at + 1] for at, word in enumerate(words) if word == "--join")
+    assert set(joins) == {node.peer_address for node in cluster}
+    (tmp_path / "fourth").mkdir()
+    fourth = ProcessNode(tmp_path / "fourth", join=joins)
+    try:
+        fourth.start()
+        cluster.await_members(4)
+        found = {row["address"]: str(row["id"]) for row in cli.run("cluster", "members").rows}
+        gone = cli.run("cluster", "remove", found[fourth.address][:12])
+        assert (gone.code, gone.rows[0]["gone"]) == (0, True), gone.err
+        assert "is certain to go" in gone.err
+        left = {row["address"] for row in cli.run("cluster", "members").rows}
+        assert left == {node.address for node in cluster}
+    finally:
+        fourth.sigkill()
+
+
+def test_the_node_that_is_asked_can_be_removed_itself(cli: CommandLine, cluster: Cluster[EmbeddedNode]) -> None:
+    gone = cli.run("cluster", "remove", cluster[0].address)
+    assert (gone.code, gone.rows[0]["gone"]) == (0, True), gone.err
+    others = CommandLine(cli.place, cluster[1].address)
+    assert len(others.run("cluster", "members").rows) == 2
+
+
+@pytest.mark.requirement("CM-11")
+def test_what_is_not_there_is_exit_code_4_and_nobody_there_3(cli: CommandLine) -> None:
+    for arguments in (
+        ["remove", "nobody"],
+        ["transfer", "orders/eu/9", "127.0.0.1:1"],
+        ["transfer", "nothing", "127.0.0.1:1"],
+        ["transfer", "orders/eu/0", "127.0.0.1:1"],
+        ["status", "nothing"],
+    ):
+        ran = cli.run("cluster", *arguments)
+        assert ran.code == 4, (arguments, ran.err)
+        assert "error: " in ran.err
+        assert "hint: " in ran.err
+    assert cli.run("cluster", "status", variables=NOWHERE).code == 3
