@@ -149,6 +149,17 @@ def test_a_node_that_was_away_catches_up_by_itself(three: Cluster[EmbeddedNode])
     assert read(away, "t", len(FEW)) == FEW
 
 
+def test_a_client_that_was_given_only_the_owner_finds_its_successor(three: Cluster[EmbeddedNode]) -> None:
+    with three[0].client() as maker:
+        maker.create_topic("t", replicas=3)
+    owner = three.owner("t")
+    with blocking.connect(owner.address) as client:
+        client.publish("t", b"before")
+        owner.kill()
+        # The owner stays away: only what it said of the others while it lived leads there.
+        assert client.publish("t", b"after").offset > 1
+
+
 @pytest.mark.requirement("RF-34")
 def test_all_nodes_killed_at_once_come_back_with_what_they_acknowledged(three: Cluster[EmbeddedNode]) -> None:
     with three[0].client() as client:

@@ -58,6 +58,7 @@ from rostra.fabric.api import (
     HandedOver,
     HandOver,
     Meet,
+    Neighbours,
     Note,
     Now,
     Open,
@@ -88,7 +89,7 @@ from rostra.fabric.api import (
 )
 from rostra.model.ids import ClusterId, NodeId, Partition, RandomSource
 from rostra.safeguards import ALL_ON, Without
-from rostra.wire.messages import Failed, Goodbye, NodeMessage, Published
+from rostra.wire.messages import NEIGHBOURS_MAX, Failed, Goodbye, NodeMessage, Published
 
 SWEEP = "broker/sweep"
 RETENTION = "broker/retention"
@@ -126,6 +127,8 @@ class Broker:
         self.retention = Retention()
         self.broken: RostraError | None = None
         """Why nothing is acknowledged any more."""
+        self.neighbours: tuple[str, ...] = ()
+        """Where clients find other nodes."""
         self.stopping = False
         self._stopped = False
         self._token = 0
@@ -230,6 +233,8 @@ class Broker:
                     self.placement.topic_opened(effect)
                 case TopicClosed():
                     self.placement.topic_closed(effect)
+                case Neighbours():
+                    self.neighbours = effect.addresses[:NEIGHBOURS_MAX]
                 case PartitionJoined():
                     self.placement.joined(effect)
                 case Confirmed():

@@ -161,7 +161,7 @@ class TopicRequests:
     def _located(self, conn: Conn, request: int, known: KnownTopic) -> None:
         here = self._broker.fabric.guarantees.passes_on
         places = tuple(_place(known.topic, served, here=here) for served in known.partitions)
-        self._broker.reply(conn, Located(request, known.topic, places))
+        self._broker.reply(conn, Located(request, known.topic, places, self._broker.neighbours))
 
     def _describe(self, conn: Conn, message: DescribeTopic) -> None:
         known = self._broker.catalogue.named(message.name)

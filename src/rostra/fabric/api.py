@@ -526,6 +526,15 @@ class PartitionJoined(Value, frozen=True):
     origin: NodeId
 
 
+class Neighbours(Value, frozen=True):
+    """Where clients find the other nodes of the cluster; said whenever that changes.
+
+    Clients are told: one that knows only the node that died could find nobody to ask for its successor.
+    """
+
+    addresses: tuple[str, ...]
+
+
 class HandedOver(Value, frozen=True):
     """The answer to `HandOver`: this node may go."""
 
@@ -571,6 +580,7 @@ FabricEffect = (
     | TopicOpened
     | TopicClosed
     | PartitionJoined
+    | Neighbours
     | HandedOver
     | Ready
     | Persist

@@ -21,6 +21,7 @@ PROTOCOL_MAX = 1
 TEXT_MAX = 1024
 TOPICS_PER_PAGE_MAX = 1000
 PARTITIONS_PER_PAGE_MAX = 1000
+NEIGHBOURS_MAX = 32
 
 Request = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """Chosen by the client, rising per connection; the answer carries it back."""
@@ -238,6 +239,8 @@ class Located(Message, frozen=True, array_like=True):
     request: Request
     topic: Topic
     places: Annotated[tuple[PartitionPlace, ...], Meta(max_length=1024)]
+    neighbours: Annotated[tuple[Text, ...], Meta(max_length=NEIGHBOURS_MAX)] = ()
+    """Where other nodes are: who knows only the one that answers could find nobody after it."""
 
 
 class TopicCreated(Message, frozen=True, array_like=True):

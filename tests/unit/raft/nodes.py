@@ -24,6 +24,7 @@ from rostra.fabric.api import (
     FabricInput,
     HandedOver,
     Meet,
+    Neighbours,
     Note,
     Open,
     Part,
@@ -209,7 +210,7 @@ class Node:
                 self.notes.append(effect.event)
             case Blocked():
                 self.blocked[effect.partition] = effect.error
-            case Covered() | PartitionJoined() | PassedOn() | Arrived():
+            case Covered() | Neighbours() | PartitionJoined() | PassedOn() | Arrived():
                 raise AssertionError(f"this fabric says no such thing: {effect}")
             case _:
                 assert_never(effect)

@@ -27,6 +27,7 @@ from rostra.fabric.api import (
     FabricEffect,
     HandedOver,
     Meet,
+    Neighbours,
     Note,
     Open,
     Part,
@@ -260,6 +261,7 @@ class Member:
                     | HandedOver()
                     | Meet()
                     | Part()
+                    | Neighbours()
                     | PartitionJoined()
                     | PassedOn()
                     | Arrived()

@@ -64,6 +64,8 @@ class Directory:
             assert ask.link is not None
             for place in message.places:
                 self._links.learn(place.address)
+            for address in message.neighbours:
+                self._links.learn(address)
             found(name, now_us, ask.link, message)
 
         build = partial(Locate, name=name, create=create)

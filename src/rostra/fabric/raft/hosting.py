@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.errors import Moved, RostraError, Unavailable, UnknownPartition
-from rostra.fabric.api import Drop, Echo, Elsewhere, FabricEffect, Persist, TopicClosed, TopicOpened
+from rostra.fabric.api import Drop, Echo, Elsewhere, FabricEffect, Neighbours, Persist, TopicClosed, TopicOpened
 from rostra.fabric.raft.catalogue import (
     META,
     Catalogue,
@@ -37,6 +37,8 @@ class Hosting:
         """Where partitions without a copy here were last said to be."""
         self.returned: dict[NodeId, None] = {}
         """Nodes that came back, until they lead again what they should."""
+        self._neighbours: tuple[str, ...] = ()
+        """As the broker was last told."""
         self._spreads_us = 0
         self._retiring: dict[Partition, str] = {}
         """Copies that are given up, until their logs are gone."""
@@ -67,8 +69,16 @@ class Hosting:
                 self.returned[entry.replicas[0]] = None
         if any(isinstance(entry, MemberJoined | MemberLeft) for entry in entries):
             self.reroute()
+        self._tell_neighbours(catalogue)
         effects, raft.out = raft.out, before
         return effects
+
+    def _tell_neighbours(self, catalogue: Catalogue) -> None:
+        others = [member.address for node, member in sorted(catalogue.members.items()) if node != self._raft.node]
+        neighbours = tuple(filter(None, others))
+        if neighbours != self._neighbours:
+            self._neighbours = neighbours
+            self._raft.out.append(Neighbours(neighbours))
 
     def _open_topic(self, token: int | None, made: Made) -> None:
         self.opened[made.spec.topic] = made
