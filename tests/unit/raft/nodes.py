@@ -97,6 +97,7 @@ class Node:
         self.refused: dict[int, RostraError] = {}
         self.links: dict[NodeId, str] = {}
         self.notes: list[str] = []
+        self.neighbours: tuple[str, ...] = ()
         self.ready = self.handed_over = False
 
     def _machine(self) -> Raft:
@@ -210,7 +211,9 @@ class Node:
                 self.notes.append(effect.event)
             case Blocked():
                 self.blocked[effect.partition] = effect.error
-            case Covered() | Neighbours() | PartitionJoined() | PassedOn() | Arrived():
+            case Neighbours():
+                self.neighbours = effect.addresses
+            case Covered() | PartitionJoined() | PassedOn() | Arrived():
                 raise AssertionError(f"this fabric says no such thing: {effect}")
             case _:
                 assert_never(effect)
