@@ -41,7 +41,7 @@ LOOK_EVERY_US = 100 * MS_US
 PROGRESS_ELECTIONS = 10
 """Within so many election timeouts a majority must work again."""
 RECORDS = 900
-RECORDS_AMONG_NODES = 420
+RECORDS_AMONG_NODES = 320
 """Fewer, as each is written and sent several times."""
 
 COUNTED = {
