@@ -266,7 +266,7 @@ class World:
         dead = [node for node in self.members if node not in alive]
         sound = self._sound(alive)
         places = [
-            (name, int(partition.index))
+            (partition, name)
             for partition, (name, configs) in sorted(voters.items())
             if partition != META and all(_has_majority(sound, config) for config in configs)
         ]
