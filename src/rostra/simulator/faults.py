@@ -181,7 +181,7 @@ SHAPES = (Fault.ONE_WAY, Fault.HALVES, Fault.SINGLE, Fault.BRIDGE, Fault.RING)
 
 def _draw_nodes(random: Random) -> dict[str, Any]:
     """What matters only between nodes."""
-    nodes = random.choice((3, 3, 3, 4, 5, 5, 6, 7))
+    nodes = random.choice((3, 3, 3, 3, 3, 4, 4, 5, 5, 6, 7))
     streams = random.random() < 0.5
     return {
         "nodes": nodes,
@@ -198,6 +198,6 @@ def _draw_nodes(random: Random) -> dict[str, Any]:
         "splits": tuple(random.sample(SHAPES, random.randint(1, len(SHAPES)))),
         "blips": random.choice((0.0, 0.2, 0.8)),
         "all_power_every_us": int(random.uniform(6, 20) * SECOND_US) if random.random() < 0.3 else 0,
-        "heartbeat_ms": random.choice((150, 250, 350)),
+        "heartbeat_ms": random.choice((200, 300, 400)),
         "stay_dead": random.random() < 0.5,
     }

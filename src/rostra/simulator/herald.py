@@ -10,6 +10,7 @@ from rostra.client.core.effects import Ack, Result
 from rostra.client.core.options import ProducerSettings
 from rostra.client.core.producing import Producing
 from rostra.errors import RostraError, TopicError, TopicExists
+from rostra.model.ids import Partition
 from rostra.simulator.applications import Application
 from rostra.simulator.clients import Client
 from rostra.simulator.clock import MS_US
@@ -23,7 +24,7 @@ AGAIN_US = 20 * MS_US
 class Herald(Application):
     """One thing after the other; `done` when all of it succeeded."""
 
-    def __init__(self, client: Client, random: Random, places: list[tuple[str, int]], ends_us: int) -> None:
+    def __init__(self, client: Client, random: Random, places: list[tuple[Partition, str]], ends_us: int) -> None:
         super().__init__(client, random, [TOPIC], ends_us)
         self._since_us = client.clock.now_us
         self._left = places
@@ -37,10 +38,14 @@ class Herald(Application):
     def give_up(self) -> None:
         """The time is over."""
         if not self.done:
-            what = f"a record in {self._left[0]}" if self._created else "a change of the catalogue"
+            what = self._record() if self._created else "a change of the catalogue"
             self.history.demands.append(Demand(what, self._since_us, self.ends_us, 0))
 
     _created = False
+
+    def _record(self) -> str:
+        partition, name = self._left[0]
+        return f"a record in {(name, int(partition.index))}"
 
     def _achieved(self, what: str) -> None:
         self.history.demands.append(Demand(what, self._since_us, self.ends_us, self.clock.now_us))
@@ -70,15 +75,20 @@ class Herald(Application):
             self.done = True
 
     def _publish(self) -> None:
-        topic, partition = self._left[0]
-        call = self.client.call(f"herald's producer on {topic}", self._opened)
-        settings = ProducerSettings(acks="all", partition=partition)
-        self._producing = self.client.core.open_producer(self.clock.now_us, call, topic, settings)
+        partition, name = self._left[0]
+        call = self.client.call(f"herald's producer on {name}", self._opened)
+        settings = ProducerSettings(acks="all", partition=int(partition.index))
+        self._producing = self.client.core.open_producer(self.clock.now_us, call, name, settings)
         self.client.act()
 
     def _opened(self, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
             self._refused(result)
+        elif self._producing.topic != self._left[0][0].topic:
+            # Another has its name now, and nobody knows how many copies of that one are there.
+            self.clock.after(0, self._close, self._producing)
+            self._left.pop(0)
+            self._next()
         else:
             self.clock.after(0, self._send, self._producing)
 
@@ -97,7 +107,8 @@ class Herald(Application):
         now_us = self.clock.now_us
         if isinstance(result, Ack):
             self.history.acked[value] = Acked(value, producing.topic, result.partition, result.offset, now_us)
-            self._achieved(f"a record in {self._left.pop(0)}")
+            self._achieved(self._record())
+            self._left.pop(0)
             self.clock.after(0, self._close, producing)
             self._next()
             return

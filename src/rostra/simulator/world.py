@@ -41,7 +41,7 @@ LOOK_EVERY_US = 100 * MS_US
 PROGRESS_ELECTIONS = 10
 """Within so many election timeouts a majority must work again."""
 RECORDS = 900
-RECORDS_AMONG_NODES = 420
+RECORDS_AMONG_NODES = 320
 """Fewer, as each is written and sent several times."""
 
 COUNTED = {
@@ -266,7 +266,7 @@ class World:
         dead = [node for node in self.members if node not in alive]
         sound = self._sound(alive)
         places = [
-            (name, int(partition.index))
+            (partition, name)
             for partition, (name, configs) in sorted(voters.items())
             if partition != META and all(_has_majority(sound, config) for config in configs)
         ]

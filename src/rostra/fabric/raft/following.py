@@ -46,14 +46,14 @@ class Following:
         group = self._group
         copy = group.copy
         if not group.complete and not group.refilling:
-            self._refuse(leader, message, empty=True)
+            self._refuse(leader, message.prev_end, message.prev_term, empty=True)
             return
         prev_end = message.prev_end
         # Below commit every leader's log agrees with ours.
         if prev_end > copy.end or (
             self._match and prev_end > group.commit and copy.term_at(prev_end) != message.prev_term
         ):
-            self._refuse(leader, message, empty=False)
+            self._refuse(leader, message.prev_end, message.prev_term, empty=False)
             return
         batches = list(_arriving(payload, group.partition)) if payload else []
         if self._learns_configuration(leader, message, payload, batches):
@@ -123,14 +123,14 @@ class Following:
         group.note("info", "uncommitted end cut", {"offset": offset})
         group.configs_moved()
 
-    def _refuse(self, leader: NodeId, message: Entries, *, empty: bool) -> None:
+    def _refuse(self, leader: NodeId, prev_end: int, prev_term: int, *, empty: bool) -> None:
         group = self._group
         copy = group.copy
-        hint_end = copy.before(message.prev_end, message.prev_term)
+        hint_end = copy.before(prev_end, prev_term)
         group.send(
             leader,
             EntriesRefused(
-                group.partition, group.term, message.prev_end, hint_end, copy.term_at(hint_end), empty, group.hard.fills
+                group.partition, group.term, prev_end, hint_end, copy.term_at(hint_end), empty, group.hard.fills
             ),
         )
 
@@ -147,8 +147,9 @@ class Following:
         known = min(commit, self.held)
         if known > group.commit:
             group.advance_commit(known)
-        if not group.complete and self.held >= commit and group.copy.term_at(commit) == group.term:
-            # The leader has committed in its own term, so everything ever acknowledged lies below that.
+        if group.refilling and self.held >= commit and group.copy.term_at(commit) == group.term:
+            # The leader has committed in its own term, so everything ever acknowledged lies below that. What an
+            # earlier run had filled in does not count: nobody has read it, and the catalogue would lack it.
             if group.whole_at is None:
                 group.whole_at = self.held
             self.mend()
@@ -179,6 +180,9 @@ class Following:
     def beat(self, leader: NodeId, beat: Beat) -> BeatReply:
         group = self._group
         self.learn_commit(beat.commit)
+        if not group.complete and not group.refilling:
+            # A leader that takes this copy for a full one sends nothing that could be refused.
+            self._refuse(leader, group.copy.end, group.copy.last_term, empty=True)
         quiet = beat.quiet and group.commit == group.copy.end == beat.commit and group.complete
         group.quiet = quiet
         return BeatReply(

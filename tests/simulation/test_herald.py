@@ -1,0 +1,35 @@
+"""What is demanded of a majority, and what is not."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.simulator.clock import SECOND_US, chance
+from rostra.simulator.faults import Swarm
+from rostra.simulator.herald import Herald
+from rostra.simulator.world import World
+
+
+def demanded(topic_of: int | None) -> list[str]:
+    """Of t0, known to the herald by this id or by its own."""
+    world = World(1, swarm=msgspec.structs.replace(Swarm.none(), nodes=3))
+    for node in world.nodes:
+        node.start()
+    world.clock.run_until(6 * SECOND_US)
+    made = next(made for made in world.history.made if made.name == "t0")
+    place = Partition(TopicId(made.topic if topic_of is None else topic_of), PartitionIndex(0))
+    client = world.client("herald", chance(1, "herald"), [node.address for node in world.nodes])
+    herald = Herald(client, chance(1, "herald"), [(place, "t0")], 16 * SECOND_US)
+    herald.begin()
+    world.clock.run_until(16 * SECOND_US)
+    assert herald.done
+    return [demand.what for demand in world.history.demands]
+
+
+def test_a_record_is_demanded_in_a_partition_of_which_most_copies_are_there() -> None:
+    assert demanded(None) == ["a change of the catalogue", "a record in ('t0', 0)"]
+
+
+def test_no_record_is_demanded_in_another_topic_that_took_the_name_of_a_deleted_one() -> None:
+    assert demanded(4711) == ["a change of the catalogue"]
