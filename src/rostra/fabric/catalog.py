@@ -11,7 +11,7 @@ from random import Random
 import msgspec
 
 from rostra.errors import InvalidSetting
-from rostra.fabric.api import Fabric
+from rostra.fabric.api import Fabric, Guarantees
 from rostra.fabric.raft.catalogue import Member
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.messages import PEER_KINDS
@@ -39,6 +39,7 @@ class Seat(msgspec.Struct, frozen=True):
 
 class FabricKind(msgspec.Struct, frozen=True):
     name: str
+    guarantees: Guarantees
     make: Callable[[Seat], Fabric]
     peer_kinds: tuple[type, ...]
     """The closed set of messages between its nodes; a driver makes its codec from it."""
@@ -64,8 +65,8 @@ def _raft_status(fabric: Fabric) -> ClusterStatus | None:
 
 
 FABRICS = {
-    "raft": FabricKind("raft", _raft, tuple(PEER_KINDS.values()), _raft_status),
-    "solo": FabricKind("solo", lambda seat: Solo(seat.without), (), lambda _: None),
+    "raft": FabricKind("raft", Raft.guarantees, _raft, tuple(PEER_KINDS.values()), _raft_status),
+    "solo": FabricKind("solo", Solo.guarantees, lambda seat: Solo(seat.without), (), lambda _: None),
 }
 
 

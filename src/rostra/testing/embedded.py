@@ -17,6 +17,7 @@ from prometheus_client import generate_latest
 
 from rostra import blocking
 from rostra.broker.settings import BrokerSettings
+from rostra.fabric.catalog import DEFAULT
 from rostra.runtime.counters import registry_of
 from rostra.runtime.node import Node
 from rostra.runtime.settings import NodeSettings
@@ -42,7 +43,10 @@ class EmbeddedNode:
         *,
         listen: str = "127.0.0.1:0",
         peer_listen: str = "127.0.0.1:0",
+        advertise: str = "",
+        advertise_peers: str = "",
         join: tuple[str, ...] = (),
+        fabric: str = DEFAULT,
         fsync: Literal["commit", "never"] = "commit",
         metrics: str = "",
         stop_deadline_ms: int = 10_000,
@@ -57,7 +61,10 @@ class EmbeddedNode:
         self.metrics_address = ""
         self._listen = listen
         self._peer_listen = peer_listen
+        self._advertise = advertise
+        self._advertise_peers = advertise_peers
         self.join = join
+        self._fabric = fabric
         self._fsync: Literal["commit", "never"] = fsync
         self._metrics = metrics
         self._stop_deadline_ms = stop_deadline_ms
@@ -110,7 +117,10 @@ class EmbeddedNode:
                 # A restarted node is found where it was.
                 listen=self.address or self._listen,
                 peer_listen=self.peer_address or self._peer_listen,
+                advertise=self._advertise,
+                advertise_peers=self._advertise_peers,
                 join=self.join,
+                fabric=self._fabric,
                 fsync=self._fsync,
                 metrics=self.metrics_address or self._metrics,
                 stop_deadline_ms=self._stop_deadline_ms,

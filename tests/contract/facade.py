@@ -1,0 +1,255 @@
+"""A cluster as a promise sees it, whatever its fabric and whatever drives it.
+
+Promises are plain synchronous code. Time passes inside these calls only: a call returns when it is answered, and
+`run_until` when something has come true; neither sleeps, and both give up at a deadline. A client is *at* a node: it
+knows that node first, and in a split it is on that node's side.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from rostra.client.core.effects import Ack, Result
+from rostra.client.core.options import Start
+from rostra.errors import RostraError
+from rostra.fabric.api import Guarantees
+from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
+from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.simulator.history import Held
+from rostra.simulator.watched import below
+from rostra.wire.messages import Topic, TopicSettings
+from tests.contract.people import Begin, Producer, Station, Subscription
+
+Node = int
+"""Nodes are counted in the order in which they came."""
+
+PATIENCE_S = 30.0
+"""Of whoever waits for something that must come."""
+SHORT_MS = 1_500
+"""Of whoever expects to be refused."""
+LONG_MS = 25_000
+
+
+class NotInTime(AssertionError):
+    """What a promise waited for did not come true."""
+
+
+class Cluster(ABC):
+    """Below the line the two drivers differ; above it they do not."""
+
+    guarantees: Guarantees
+
+    # --- topics --------------------------------------------------------------------------------------
+
+    def create_topic(
+        self, name: str, partitions: int = 1, *, at: Node = 0, retention_bytes: int = 0, segment_bytes: int = 1 << 26
+    ) -> Topic:
+        settings = TopicSettings(partitions, retention_bytes=retention_bytes, segment_bytes=segment_bytes)
+        made = self._ask(at, f"make {name}", lambda core, now, call: core.create_topic(now, call, name, settings))
+        assert isinstance(made, Topic)
+        return made
+
+    def delete_topic(self, name: str, *, at: Node = 0) -> None:
+        self._ask(at, f"delete {name}", lambda core, now, call: core.delete_topic(now, call, name))
+
+    def topics(self, *, at: Node = 0, patience_ms: int = LONG_MS) -> dict[str, TopicId]:
+        listed = self._ask(at, "list", lambda core, now, call: core.list_topics(now, call), patience_ms)
+        assert isinstance(listed, tuple)
+        return {topic.name: TopicId(topic.topic) for topic in listed}
+
+    # --- the cluster ---------------------------------------------------------------------------------
+
+    def state(self, *, at: Node = 0) -> ClusterState:
+        state = self._ask(at, "describe", lambda core, now, call: core.describe_cluster(now, call))
+        assert isinstance(state, ClusterState)
+        return state
+
+    def seen(self, node: Node, *, at: Node) -> NodeState | None:
+        """What one node says of another."""
+        known = self.state(at=at).nodes
+        return next((state for state in known if state.address == self.address(node)), None)
+
+    def placed(self, topic: str, partition: int = 0, *, at: Node = 0) -> PlacedPartition | None:
+        for placed in self.state(at=at).partitions:
+            if (placed.topic, placed.partition) == (topic, partition):
+                return placed
+        return None
+
+    def owner(self, topic: str, partition: int = 0, *, at: Node | None = None) -> Node:
+        """Who orders a partition, once somebody does who is running."""
+        found: list[Node] = []
+
+        def known() -> bool:
+            asked = self.running[0] if at is None else at
+            state = self.state(at=asked)
+            ids = {node.node: node.address for node in state.nodes}
+            owners = {ids.get(placed.owner) for placed in state.partitions if (placed.topic, placed.partition) == place}
+            found[:] = [node for node in self.running if self.address(node) in owners]
+            return len(found) == 1
+
+        place = topic, partition
+        self.run_until(known, f"one owner of {topic}/{partition}")
+        return found[0]
+
+    def others(self, *nodes: Node) -> list[Node]:
+        return [node for node in self.running if node not in nodes]
+
+    def await_members(self, count: int) -> None:
+        """Until every running node sees so many members that are there and vote, and no others."""
+
+        def all_there() -> bool:
+            for node in self.running:
+                nodes = self.state(at=node).nodes
+                if len(nodes) != count or not all(member.there and member.votes for member in nodes):
+                    return False
+            return True
+
+        self.run_until(all_there, f"{count} members there")
+
+    def leave(self, node: Node) -> None:
+        """By an operator's word; returns when the others know, and the node is switched off."""
+        rest = self.others(node)
+        state = self.seen(node, at=rest[0])
+        assert state is not None
+        self._ask(rest[0], "remove", lambda core, now, call: core.remove_member(now, call, state.node))
+        self.run_until(lambda: all(self.seen(node, at=other) is None for other in rest), f"node {node} to be none")
+        self.crash(node)
+
+    # --- records -------------------------------------------------------------------------------------
+
+    def publish(
+        self, topic: str, *values: bytes, at: Node = 0, partition: int | None = None, patience_ms: int = LONG_MS
+    ) -> list[Ack]:
+        """Each record by itself, acknowledged by all that must; raises why one was not."""
+        station = self.station(at, patience_ms)
+        answers: list[list[Result | RostraError]] = [[] for _ in values]
+        for value, answer in zip(values, answers, strict=True):
+            call = station.call(f"publish {value!r}", answer.append)
+            station.core.publish(station.now_us, call, topic, value, partition=partition)
+        station.core.turn_publishers(station.now_us)
+        station.act()
+        self.run_until(lambda: all(answers), f"{len(values)} records to be settled")
+        acks: list[Ack] = []
+        for (result,) in answers:
+            if isinstance(result, RostraError):
+                raise result
+            assert isinstance(result, Ack)
+            acks.append(result)
+        return acks
+
+    def producer(self, topic: str, *, at: Node = 0) -> Producer:
+        """An idempotent one, which goes on by itself whatever happens to nodes."""
+        producer = Producer(self.station(at, LONG_MS), topic)
+        self.run_until(lambda: producer.opened, f"a producer on {topic}")
+        return producer
+
+    def subscribe(self, topic: str, *, at: Node = 0, start: Start = "earliest") -> Subscription:
+        """Returns when it stands; what it gets is in its `got`."""
+        subscription = Subscription(self.station(at, LONG_MS), topic, start)
+        self.run_until(lambda: subscription.stands or subscription.ended is not None, f"a subscription to {topic}")
+        if subscription.ended is not None:
+            raise subscription.ended
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        subscription.leave()
+        self.run_until(lambda: subscription.left, f"the end of a subscription to {subscription.topic}")
+
+    def read(self, topic: str, *, at: Node = 0) -> list[bytes | None]:
+        """All that there is to see now, from log start on, partition by partition."""
+        subscription = self.subscribe(topic, at=at)
+        self.run_until(lambda: subscription.at_end, f"{topic} to be read to its end")
+        got = subscription.got
+        self.unsubscribe(subscription)
+        return [record.value for record in sorted(got, key=lambda record: (record.partition, record.offset))]
+
+    def copies(self, topic: str, partition: int = 0) -> list[list[Held]]:
+        """What the running nodes that hold the partition have of it in their files, below its commit offset."""
+        place = Partition(self.topics(at=self.running[0])[topic], PartitionIndex(partition))
+        placed = self.placed(topic, partition, at=self.running[0])
+        assert placed is not None
+        holders = {copy.node for copy in placed.copies}
+        state = self.state(at=self.running[0])
+        addresses = {node.address for node in state.nodes if node.node in holders}
+        found = [self.log(node, place) for node in self.running if self.address(node) in addresses]
+        return [
+            [held for held in below(batches, placed.commit) if held.base >= placed.first] for batches in found
+        ]
+
+    def await_equal_copies(self, topic: str, partition: int = 0, *, count: int) -> list[Held]:
+        """Until so many copies are the same below commit, and hold all of it; what they hold."""
+        agreed: list[Held] = []
+
+        def equal() -> bool:
+            copies = self.copies(topic, partition)
+            placed = self.placed(topic, partition, at=self.running[0])
+            agreed[:] = copies[0]
+            whole = placed is not None and bool(agreed) and agreed[-1].end == placed.commit
+            return whole and len(copies) == count and all(copy == agreed for copy in copies)
+
+        self.run_until(equal, f"{count} equal copies of {topic}/{partition}")
+        return agreed
+
+    def _ask(self, at: Node, what: str, begin: Begin, patience_ms: int = LONG_MS) -> Result:
+        station = self.station(at, patience_ms)
+        answer: list[Result | RostraError] = []
+        begin(station.core, station.now_us, station.call(what, answer.append))
+        station.act()
+        self.run_until(lambda: bool(answer), f"an answer to {what} at node {at}")
+        if isinstance(answer[0], RostraError):
+            raise answer[0]
+        return answer[0]
+
+    # --- what a driver does --------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def running(self) -> list[Node]:
+        """Those that were neither crashed nor removed; one that is paused counts."""
+
+    @abstractmethod
+    def address(self, node: Node) -> str:
+        """Where clients find it."""
+
+    @abstractmethod
+    def station(self, node: Node, patience_ms: int) -> Station:
+        """A client at this node, which gives up what is not answered or acknowledged in that time."""
+
+    @abstractmethod
+    def run_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+        """Lets time pass until this holds. It may ask questions itself."""
+
+    @abstractmethod
+    def log(self, node: Node, partition: Partition) -> list[Held]:
+        """What a node has in the files of a partition, batch by batch."""
+
+    @abstractmethod
+    def crash(self, *nodes: Node) -> None:
+        """All at once, in the middle of whatever they do."""
+
+    @abstractmethod
+    def cut_power(self) -> None:
+        """Every node crashes at the same moment; where disks are simulated they forget what was not synced."""
+
+    @abstractmethod
+    def restart(self, *nodes: Node) -> None:
+        """With what is on their disks; returns when clients can connect."""
+
+    @abstractmethod
+    def pause(self, node: Node) -> None:
+        """It does nothing at all: others only see its silence."""
+
+    @abstractmethod
+    def resume(self, node: Node) -> None: ...
+
+    @abstractmethod
+    def partition(self, *sides: list[Node]) -> None:
+        """Nothing passes from one side to another, be it from nodes or from clients."""
+
+    @abstractmethod
+    def heal(self) -> None: ...
+
+    @abstractmethod
+    def join(self, through: Node = 0) -> Node:
+        """A new node; returns when it serves clients."""

@@ -1,0 +1,147 @@
+"""Producers and subscribers at a cluster: the client's core, on whichever driver gives them a station."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from rostra.client.core import Core
+from rostra.client.core.effects import Ack, Deliver, Result
+from rostra.client.core.events import ClientEvent, MayDuplicate
+from rostra.client.core.options import ProducerSettings, Start
+from rostra.client.core.producing import Producing
+from rostra.client.core.subscribing import FeedState
+from rostra.errors import RostraError
+
+Outcome = Callable[[Result | RostraError], object]
+Begin = Callable[[Core, int, int], object]
+"""Something to ask of a core, with the time and the number of the call."""
+
+BATCH_BYTES = 2_000
+"""Small, so that a producer has several batches under way."""
+
+
+class Station(Protocol):
+    """A client at one node, without a face: its core, and what carries out the core's effects."""
+
+    core: Core
+    delivered: dict[int, Callable[[Deliver], None]]
+    finished: dict[int, Callable[[RostraError], None]]
+    told: list[Callable[[ClientEvent], None]]
+
+    @property
+    def now_us(self) -> int: ...
+    def call(self, what: str, outcome: Outcome) -> int: ...
+    def act(self) -> None:
+        """Carries out what the core wants after something was asked of it."""
+
+    def later(self, act: Callable[..., None], *about: object) -> None: ...
+
+
+class Got(NamedTuple):
+    partition: int
+    offset: int
+    value: bytes | None
+
+
+class Producer:
+    def __init__(self, station: Station, topic: str) -> None:
+        self.topic = topic
+        self.opened = False
+        self.sent: list[bytes] = []
+        self.acked: dict[bytes, Ack] = {}
+        self.failed: dict[bytes, RostraError] = {}
+        self.warned: list[MayDuplicate] = []
+        """When it had to say that it cannot keep its promise."""
+        self._station = station
+        station.told.append(self._told)
+        settings = ProducerSettings(batch_bytes=BATCH_BYTES)
+        call = station.call(f"producer on {topic}", self._opened)
+        self._producing: Producing = station.core.open_producer(station.now_us, call, topic, settings)
+        station.act()
+
+    def _opened(self, result: Result | RostraError) -> None:
+        if isinstance(result, RostraError):
+            raise result
+        self.opened = True
+
+    def send(self, *values: bytes) -> None:
+        """Gives them away, and does not wait."""
+        station = self._station
+        for value in values:
+            self.sent.append(value)
+            call = station.call(f"send {value!r}", lambda result, value=value: self._settled(value, result))
+            self._producing.add(station.now_us, value, call=call)
+        self._producing.turn(station.now_us)
+        station.act()
+
+    def _settled(self, value: bytes, result: Result | RostraError) -> None:
+        if isinstance(result, Ack):
+            self.acked[value] = result
+        else:
+            assert isinstance(result, RostraError)
+            self.failed[value] = result
+
+    def _told(self, event: ClientEvent) -> None:
+        if isinstance(event, MayDuplicate) and event.topic == self.topic:
+            self.warned.append(event)
+
+    @property
+    def settled(self) -> bool:
+        return len(self.acked) + len(self.failed) == len(self.sent)
+
+
+class Subscription:
+    def __init__(self, station: Station, topic: str, start: Start) -> None:
+        self.topic = topic
+        self.got: list[Got] = []
+        self.stands = False
+        self.left = False
+        self.ended: RostraError | None = None
+        self._station = station
+        call = station.call(f"subscription to {topic}", self._answered)
+        self._subscribing = station.core.subscribe(station.now_us, call, topic, start)
+        station.delivered[self._subscribing.number] = self._delivered
+        station.finished[self._subscribing.number] = self._finished
+        station.act()
+
+    def _answered(self, result: Result | RostraError) -> None:
+        if isinstance(result, RostraError):
+            self.ended = result
+        else:
+            self.stands = True
+
+    def _finished(self, error: RostraError) -> None:
+        self.ended = error
+
+    def _delivered(self, effect: Deliver) -> None:
+        for batch in effect.batches:
+            places = zip(batch.offsets(), batch.values(), strict=True)
+            self.got += [Got(batch.partition, offset, value) for offset, value in places]
+            self._station.later(self._take, batch.partition, batch.bytes)
+
+    def _take(self, partition: int, size: int) -> None:
+        self._station.core.taken(self._subscribing, partition, size)
+        self._station.act()
+
+    def leave(self) -> None:
+        station = self._station
+        call = station.call(f"unsubscribe from {self.topic}", self._gone)
+        station.core.unsubscribe(station.now_us, call, self._subscribing)
+        station.act()
+
+    def _gone(self, result: Result | RostraError) -> None:
+        self.left = True
+
+    @property
+    def values(self) -> list[bytes | None]:
+        """In the order in which they came."""
+        return [record.value for record in self.got]
+
+    @property
+    def at_end(self) -> bool:
+        """Whether it was shown all that the nodes have told it of."""
+        return self.stands and all(
+            feed.state is FeedState.LIVE and (feed.next or 0) >= feed.commit
+            for feed in self._subscribing.feeds.values()
+        )

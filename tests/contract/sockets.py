@@ -1,0 +1,241 @@
+"""The façade over real nodes inside this process, with real sockets, files and time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rostra.broker.settings import BrokerSettings
+from rostra.client.aio_driver import Driver, now_us
+from rostra.client.aio_subscription import Inbox
+from rostra.client.core.delivered import Delivered
+from rostra.client.core.effects import Deliver, Result
+from rostra.client.core.events import ClientEvent
+from rostra.client.core.options import Options
+from rostra.errors import RostraError
+from rostra.fabric.catalog import FabricKind
+from rostra.model.ids import Partition, text
+from rostra.simulator.history import Held
+from rostra.simulator.watched import batches_in
+from rostra.testing.embedded import EmbeddedNode
+from tests.contract.facade import PATIENCE_S, Cluster, Node, NotInTime
+from tests.contract.people import Outcome
+from tests.contract.switchboard import Switchboard
+
+TURN_S = 0.002
+LIMITS = BrokerSettings(heartbeat_ms=400, retention_check_ms=100)
+"""So that clients notice soon when a node has fallen silent."""
+
+
+class Window(Inbox):
+    """Shows what is delivered at once."""
+
+    __slots__ = ("_delivered", "_finished", "_number")
+
+    def __init__(
+        self, number: int, delivered: Callable[[Deliver], None], finished: Callable[[RostraError], None]
+    ) -> None:
+        super().__init__()
+        self._number = number
+        self._delivered = delivered
+        self._finished = finished
+
+    def deliver(self, batches: tuple[Delivered, ...]) -> None:
+        self._delivered(Deliver(self._number, batches))
+
+    def finish(self, error: RostraError) -> None:
+        self._finished(error)
+
+
+class SocketStation:
+    """The driver of the asyncio client, taken without the face that people see."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, options: Options) -> None:
+        self.delivered: dict[int, Callable[[Deliver], None]] = {}
+        self.finished: dict[int, Callable[[RostraError], None]] = {}
+        self.told: list[Callable[[ClientEvent], None]] = []
+        self._loop = loop
+        self._driver = Driver(options, self._hear)
+        self.core = self._driver.core
+        self._answers: set[asyncio.Future[Result]] = set()
+        self._starting = loop.create_task(self._driver.start())
+
+    @property
+    def now_us(self) -> int:
+        return now_us()
+
+    def _hear(self, event: ClientEvent) -> None:
+        for told in self.told:
+            told(event)
+
+    def call(self, what: str, outcome: Outcome) -> int:
+        number, answer = self._driver.new_call()
+        self._answers.add(answer)
+
+        def answered(answer: asyncio.Future[Result]) -> None:
+            self._answers.discard(answer)
+            if answer.cancelled():
+                return
+            error = answer.exception()
+            assert error is None or isinstance(error, RostraError)
+            outcome(answer.result() if error is None else error)
+
+        answer.add_done_callback(answered)
+        return number
+
+    def act(self) -> None:
+        for number in self.delivered.keys() - self._driver.inboxes.keys():
+            window = Window(number, self.delivered.pop(number), self.finished.pop(number))
+            self._driver.inboxes[number] = window
+        self._driver.run()
+
+    def later(self, act: Callable[..., None], *about: object) -> None:
+        self._loop.call_soon(act, *about)
+
+    async def close(self) -> None:
+        await self._driver.close()
+        await asyncio.gather(self._starting, return_exceptions=True)
+
+
+class SocketCluster(Cluster):
+    """Nodes on threads of their own; clients on a loop that turns while somebody waits for something."""
+
+    def __init__(self, kind: FabricKind, count: int, directory: Path) -> None:
+        self.guarantees = kind.guarantees
+        self._kind = kind
+        self._directory = directory
+        self._switchboard = Switchboard()
+        self._loop = asyncio.new_event_loop()
+        self._nodes: list[EmbeddedNode] = []
+        self._addresses: list[str] = []
+        self._peer_addresses: list[str] = []
+        self._stations: dict[tuple[Node, int], SocketStation] = {}
+        try:
+            for number in range(count):
+                self._add(() if number == 0 else (self._peer_addresses[0],))
+            for node in self._nodes:
+                node.await_ready()
+            self.await_members(count)
+        except BaseException:
+            self.close()
+            raise
+
+    def _add(self, join: tuple[str, ...]) -> None:
+        number = len(self._nodes)
+        listen, peer_listen = free_address(), free_address()
+        self._addresses.append(self._switchboard.front(number, listen))
+        self._peer_addresses.append(self._switchboard.front(number, peer_listen))
+        node = EmbeddedNode(
+            self._directory / f"node-{number}",
+            listen=listen,
+            peer_listen=peer_listen,
+            advertise=self._addresses[number],
+            advertise_peers=self._peer_addresses[number],
+            join=join,
+            fabric=self._kind.name,
+            limits=LIMITS,
+            log_level="error",
+        )
+        node.launch()
+        self._nodes.append(node)
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._close_stations())
+        self._switchboard.heal()
+        for node in self._nodes:
+            node.resume()
+        for node in reversed(self._nodes):
+            node.kill()
+        self._switchboard.close()
+        self._loop.close()
+
+    async def _close_stations(self) -> None:
+        for station in self._stations.values():
+            await station.close()
+
+    # --- clients and time ----------------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[Node]:
+        return [number for number, node in enumerate(self._nodes) if node.running]
+
+    def address(self, node: Node) -> str:
+        return self._addresses[node]
+
+    def station(self, node: Node, patience_ms: int) -> SocketStation:
+        found = self._stations.get((node, patience_ms))
+        if found is None:
+            options = Options(
+                (self._addresses[node],),
+                name=f"{patience_ms}@{node}",
+                auto_create=False,
+                connect_timeout_ms=patience_ms,
+                call_timeout_ms=patience_ms,
+                delivery_timeout_ms=patience_ms,
+                backoff_ms_max=200,
+            )
+            found = self._stations[node, patience_ms] = SocketStation(self._loop, options)
+            self._turn()
+        return found
+
+    def _turn(self) -> None:
+        self._loop.run_until_complete(asyncio.sleep(TURN_S))
+
+    def run_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+        deadline = time.monotonic() + patience_s
+        while not true():
+            if time.monotonic() > deadline:
+                raise NotInTime(f"not within {patience_s:g} s: {what}")
+            self._turn()
+
+    def log(self, node: Node, partition: Partition) -> list[Held]:
+        place = self._nodes[node].directory / "topics" / f"{text(partition.topic)}-{partition.index}"
+        found: list[Held] = []
+        for segment in sorted(place.glob("*.log")):
+            found += batches_in(segment.read_bytes(), partition, check=True)
+        return found
+
+    # --- what befalls nodes --------------------------------------------------------------------------
+
+    def crash(self, *nodes: Node) -> None:
+        for node in nodes:
+            self._nodes[node].kill()
+
+    def cut_power(self) -> None:
+        self.crash(*self.running)
+
+    def restart(self, *nodes: Node) -> None:
+        for node in nodes:
+            # A node remembers its cluster: it needs no address to join through.
+            self._nodes[node].join = ()
+            self._nodes[node].launch()
+        for node in nodes:
+            self._nodes[node].await_ready()
+
+    def pause(self, node: Node) -> None:
+        self._nodes[node].pause()
+
+    def resume(self, node: Node) -> None:
+        self._nodes[node].resume()
+
+    def partition(self, *sides: list[Node]) -> None:
+        self._switchboard.split(*sides)
+
+    def heal(self) -> None:
+        self._switchboard.heal()
+
+    def join(self, through: Node = 0) -> Node:
+        self._add((self._peer_addresses[through],))
+        self._nodes[-1].await_ready()
+        return len(self._nodes) - 1
+
+
+def free_address() -> str:
+    """One that is very likely still free when a node binds it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
