@@ -137,7 +137,7 @@ class SocketCluster(Cluster):
             join=join,
             fabric=self._kind.name,
             limits=LIMITS,
-            log_level="error",
+            log_level="critical",
         )
         node.launch()
         self._nodes.append(node)

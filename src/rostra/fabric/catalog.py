@@ -59,6 +59,10 @@ def _raft(seat: Seat) -> Fabric:
     )
 
 
+def _solo(seat: Seat) -> Fabric:
+    return Solo(seat.without, node=seat.node, address=seat.address, peer_address=seat.peer_address)
+
+
 def _raft_status(fabric: Fabric) -> ClusterStatus | None:
     assert isinstance(fabric, Raft)
     return fabric.status() if fabric.takes_part else None
@@ -66,7 +70,7 @@ def _raft_status(fabric: Fabric) -> ClusterStatus | None:
 
 FABRICS = {
     "raft": FabricKind("raft", Raft.guarantees, _raft, tuple(PEER_KINDS.values()), _raft_status),
-    "solo": FabricKind("solo", Solo.guarantees, lambda seat: Solo(seat.without), (), lambda _: None),
+    "solo": FabricKind("solo", Solo.guarantees, _solo, (), lambda _: None),
 }
 
 

@@ -91,6 +91,7 @@ META = Partition(TopicId(0), PartitionIndex(0))
 META_SEGMENT_BYTES = 1 << 26
 EPOCH = "solo/epoch"
 REPLAY_BYTES = 1 << 20
+NOBODY = NodeId(0)
 
 
 class Made(msgspec.Struct, frozen=True, array_like=True, tag="made"):
@@ -124,7 +125,17 @@ class Solo:
 
     guarantees = GUARANTEES
 
-    def __init__(self, without: Without = ALL_ON) -> None:
+    def __init__(
+        self,
+        without: Without = ALL_ON,
+        *,
+        node: NodeId = NOBODY,
+        address: str = "",
+        peer_address: str = "",
+    ) -> None:
+        self._node = node
+        self._address = address
+        self._peer_address = peer_address
         self._sync_first = Safeguard.SYNC_BEFORE_ACK not in without
         self._epoch = 0
         self._held: dict[Partition, Held] = {}
@@ -299,24 +310,26 @@ class Solo:
         return PartitionDamaged(made.spec.name if made else "catalogue", partition.index, offset)
 
     def _status(self) -> ClusterState:
-        """The node that is asked is the only one: its broker knows who it is."""
+        """The node that is asked is the only one."""
+        node = self._node
         partitions = tuple(
             PlacedPartition(
                 made.spec.name,
                 index,
-                NodeId(0),
+                node,
                 self._epoch,
                 held.first,
                 held.end,
                 held.synced,
-                (CopyState(NodeId(0), held.synced, True),),
+                (CopyState(node, held.synced, True),),
             )
             for made in self._topics.values()
             for index in range(made.spec.partitions)
             if (held := self._held.get(Partition(made.spec.topic, PartitionIndex(index)))) is not None
         )
-        nodes = (NodeState(NodeId(0), "", "", True, True, False, len(partitions), len(partitions)),)
-        return ClusterState("solo", nodes, partitions, (NodeId(0),))
+        count = len(partitions)
+        nodes = (NodeState(node, self._address, self._peer_address, True, True, False, count, count),)
+        return ClusterState("solo", nodes, partitions, (node,))
 
     # --- the catalogue ---
 
