@@ -38,6 +38,7 @@ from rostra.errors import PeerViolation, StorageError, SyncFailed
 from rostra.fabric.api import (
     Append,
     Drop,
+    Fabric,
     Meet,
     Note,
     Now,
@@ -135,7 +136,7 @@ class Node:
         self._links: dict[int, Link] = {}
         self._readers: dict[int, FrameReader[ClientMessage]] = {}
         self._timers: dict[str, int] = {}
-        self._wrote = self._flushing = False
+        self._wrote = self._flushing = self._flush_due = False
         self._syncing = False
         self._sync_due = False
         self._met: dict[NodeId, str] = {}
@@ -189,6 +190,14 @@ class Node:
         for found in recovery.notes:
             self.trace.note(self.name, "recovery", found.event.encode(), found)
         self.history.starts_us.append(self.clock.now_us)
+        identity = Identity(ClusterId(1), self.id)
+        self.broker = Broker(identity, self._take_seat(), self.settings, self.random, self.without)
+        self.trace.note(self.name, "start", said=f"incarnation {self.incarnation}, {len(boot.logs)} logs")
+        self._later(self.random.randrange(5 * MS_US), self._feed, boot)
+        return True
+
+    def _take_seat(self) -> Fabric:
+        """Its fabric, with somebody looking over its shoulder."""
         raft = Raft(
             self.id,
             self.address,
@@ -199,12 +208,11 @@ class Node:
             settings=self.raft_settings,
             without=self.without,
         )
-        self.fabric = Watched(raft, self.clock, self.history, logs_of(self.files))
-        identity = Identity(ClusterId(1), self.id)
-        self.broker = Broker(identity, self.fabric, self.settings, self.random, self.without)
-        self.trace.note(self.name, "start", said=f"incarnation {self.incarnation}, {len(boot.logs)} logs")
-        self._later(self.random.randrange(5 * MS_US), self._feed, boot)
-        return True
+        self.fabric = self._watched(raft)
+        return self.fabric
+
+    def _watched(self, fabric: Fabric) -> Watched:
+        return Watched(fabric, self.id, self.clock, self.history, logs_of(self.files))
 
     def die(self, *, power: bool) -> None:
         """All that is in memory is gone; after a power cut also what the disk was not yet made to keep."""
@@ -228,7 +236,7 @@ class Node:
         self._waiting.clear()
         self._readers.clear()
         self._timers.clear()
-        self._wrote = self._flushing = self._syncing = self._sync_due = False
+        self._wrote = self._flushing = self._flush_due = self._syncing = self._sync_due = False
         links, self._links = self._links, {}
         self.network.node_died(list(links.values()), silently=silently)
         self.mesh.lose(self.id, silently=silently)
@@ -254,9 +262,12 @@ class Node:
         if self.up and not self._paused_until_us:
             self._paused_until_us = self.clock.now_us + duration_us
             self.trace.note(self.name, "pause", said=duration_us)
-            self._later(duration_us, self._resume)
+            self._later(duration_us, self.resume, self._paused_until_us)
 
-    def _resume(self) -> None:
+    def resume(self, until_us: int | None = None) -> None:
+        """Now, or when this pause and no other is over."""
+        if not self._paused_until_us or until_us not in (None, self._paused_until_us):
+            return
         self._paused_until_us = 0
         waiting, self._waiting = self._waiting, []
         self.trace.note(self.name, "resume", said=f"{len(waiting)} inputs")
@@ -265,6 +276,8 @@ class Node:
         for given in waiting:
             if self.incarnation == incarnation:
                 self._feed(given)
+        if self._flush_due and self.incarnation == incarnation:
+            self._flush()
 
     def _later(self, delay_us: int, act: Callable[..., None], *about: Any) -> None:
         """Unless the process has ended by then."""
@@ -376,8 +389,8 @@ class Node:
         return took_us
 
     def _flush(self) -> None:
-        if self._paused_until_us:
-            self._later(self._paused_until_us - self.clock.now_us + 1, self._flush)
+        self._flush_due = self._paused_until_us > 0
+        if self._flush_due:
             return
         self._flushing = False
         try:

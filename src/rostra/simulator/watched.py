@@ -16,6 +16,7 @@ from rostra.fabric.api import (
     Append,
     Committed,
     Drop,
+    Fabric,
     FabricEffect,
     FabricInput,
     Now,
@@ -52,18 +53,26 @@ class Shadow:
 
 
 class Watched:
-    def __init__(self, raft: Raft, clock: Clock, history: History, logs: dict[Partition, list[Held]]) -> None:
-        self.raft = raft
-        self.guarantees = raft.guarantees
-        self._node: NodeId = raft.node
+    def __init__(
+        self, fabric: Fabric, node: NodeId, clock: Clock, history: History, logs: dict[Partition, list[Held]]
+    ) -> None:
+        self.guarantees = fabric.guarantees
+        self._fabric = fabric
+        self._node = node
         self._clock = clock
         self._history = history
         self._catalogued = 0
         """How far the catalogue was committed when last looked at."""
         self._shadows = {partition: Shadow(batches) for partition, batches in logs.items()}
+        self._commits: dict[Partition, int] = {}
+
+    @property
+    def raft(self) -> Raft:
+        assert isinstance(self._fabric, Raft)
+        return self._fabric
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
-        effects = self.raft.step(now, given)
+        effects = self._fabric.step(now, given)
         if isinstance(given, WriteFailed):
             self._cut(given.partition, given.offset)
         for effect in effects:
@@ -82,6 +91,7 @@ class Watched:
                     self._trimmed(effect.partition, effect.first)
                 case Open() | Drop():
                     self._shadows.pop(effect.partition, None)
+                    self._commits.pop(effect.partition, None)
                     if effect.partition == META:
                         self._catalogued = 0
                 case Serving():
@@ -89,7 +99,7 @@ class Watched:
                         self._history.led(effect.partition, effect.epoch, self._node)
                 case _:
                     pass
-        catalogue = self.raft.groups.get(META)
+        catalogue = self._fabric.groups.get(META) if isinstance(self._fabric, Raft) else None
         if catalogue is not None and catalogue.commit > self._catalogued:
             self._catalogued = catalogue.commit
             self._committed(META, catalogue.commit)
@@ -104,6 +114,7 @@ class Watched:
     def _committed(self, partition: Partition, offset: int) -> None:
         shadow = self._shadow(partition)
         known = self._history.committed.setdefault(partition, {})
+        self._commits[partition] = offset
         batches = shadow.batches
         at = shadow.judged
         while at < len(batches) and batches[at].end <= offset:
@@ -135,7 +146,8 @@ class Watched:
         shadow.judged = max(shadow.judged - at, 0)
 
     def commits(self) -> dict[Partition, int]:
-        return {partition: group.commit for partition, group in self.raft.groups.items()}
+        """How far each partition is committed, as far as this node has heard."""
+        return dict(self._commits)
 
 
 def logs_of(files: FaultyFiles) -> dict[Partition, list[Held]]:

@@ -1,0 +1,252 @@
+"""The façade over simulated nodes: virtual time, and a network and disks as unkind as the seed has drawn them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from rostra.broker.settings import BrokerSettings
+from rostra.client.core.options import Options
+from rostra.fabric.api import Fabric
+from rostra.fabric.catalog import FabricKind, Seat
+from rostra.model.ids import NodeId, Partition
+from rostra.safeguards import ALL_ON, Without
+from rostra.simulator import node as simulator
+from rostra.simulator.checkers import judge
+from rostra.simulator.clients import Client
+from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
+from rostra.simulator.faults import Fault, Swarm, Tally
+from rostra.simulator.files import FaultyFiles
+from rostra.simulator.history import Held, History
+from rostra.simulator.links import Link, Network
+from rostra.simulator.mesh import Mesh
+from rostra.simulator.node import raft_settings_for
+from rostra.simulator.splits import Split
+from rostra.simulator.trace import Trace
+from rostra.simulator.watched import below, logs_of
+from tests.contract.facade import PATIENCE_S, Cluster, Node, NotInTime
+
+SPARE_NODES = 1
+"""Who may join later."""
+STEP_US = 10 * MS_US
+FOR_EVER_US = 1_000_000 * SECOND_US
+
+
+class SimulatedStation(Client):
+    @property
+    def now_us(self) -> int:
+        return self.clock.now_us
+
+    def later(self, act: Callable[..., None], *about: object) -> None:
+        self.clock.after(0, act, *about)
+
+
+class SimulatedNode(simulator.Node):
+    """Of whatever fabric, as the table of fabrics makes it."""
+
+    kind: FabricKind
+
+    def _take_seat(self) -> Fabric:
+        founds = not self.join
+        seat = Seat(self.id, self.address, self.peer_address, self.random, founds, self.join, self.without)
+        self.fabric = self._watched(self.kind.make(seat))
+        return self.fabric
+
+    def voters(self) -> dict[Partition, tuple[str, tuple[NodeId, ...]]]:
+        """Not every fabric has any, and no promise asks."""
+        return {}
+
+
+class SidedNetwork(Network):
+    """A client is on the side of the node whose number is in its name."""
+
+    def __init__(self, clock: Clock, swarm: Swarm, tally: Tally, random: Random) -> None:
+        super().__init__(clock, swarm, tally, random)
+        self._sides: dict[Node, int] = {}
+        self._held: list[Link] = []
+
+    def split(self, sides: dict[Node, int]) -> None:
+        self._sides = sides
+        for link in list(self.links.values()):
+            if self._crosses(link):
+                # Nobody is told: each side notices the silence.
+                link.cut_off = True
+                link.up.cut_us = link.down.cut_us = self.clock.now_us
+
+    def heal(self) -> None:
+        self._sides = {}
+        held, self._held = self._held, []
+        for link in held:
+            self._knock(link)
+
+    def _crosses(self, link: Link) -> bool:
+        here = int(link.client.name.rpartition("@")[2])
+        assert isinstance(link.node, SimulatedNode)
+        return self._sides.get(here) != self._sides.get(link.node.id - 1)
+
+    def _knock(self, link: Link) -> None:
+        if self._crosses(link):
+            self._held.append(link)
+        else:
+            super()._knock(link)
+
+
+class SimulatedCluster(Cluster):
+    def __init__(self, kind: FabricKind, count: int, seed: int, without: Without = ALL_ON) -> None:
+        self.guarantees = kind.guarantees
+        self._seed = seed
+        self._random = chance(seed, "contract")
+        self._clock = Clock()
+        self._trace = Trace(self._clock)
+        self._tally = Tally()
+        self._history = History(replicated=count > 1)
+        self._swarm = weather(seed)
+        self._network = SidedNetwork(self._clock, self._swarm, self._tally, chance(seed, "network"))
+        self._mesh = Mesh(self._clock, self._trace, self._swarm, self._tally, self._history, chance(seed, "mesh"))
+        self._network.calm = self._mesh.calm = False
+        self._nodes = [self._build(kind, number, without) for number in range(1, count + SPARE_NODES + 1)]
+        self._mesh.add(self._nodes)
+        self._come = count
+        self._stations: dict[tuple[Node, int], SimulatedStation] = {}
+        for number in range(count):
+            self._nodes[number].join = (self._nodes[0].peer_address,) if number else ()
+        self.restart(*range(count))
+        self.await_members(count)
+
+    def _build(self, kind: FabricKind, number: int, without: Without) -> SimulatedNode:
+        node = SimulatedNode(
+            number,
+            self._clock,
+            self._trace,
+            self._swarm,
+            self._tally,
+            self._history,
+            FaultyFiles(chance(self._seed, f"disk {number}")),
+            limits(self._seed),
+            raft_settings_for(self._swarm, self._random),
+            chance(self._seed, f"node {number}"),
+            without,
+        )
+        node.kind = kind
+        node.network, node.mesh = self._network, self._mesh
+        node.calm = False
+        self._network.hosts[node.address] = node
+        return node
+
+    def judge(self) -> list[str]:
+        """What the checkers of the simulator find, beside whatever the promise looked at."""
+        history = self._history
+        for node in self._nodes:
+            if node.fabric is not None:
+                commits = node.fabric.commits()
+                for partition, batches in logs_of(node.files).items():
+                    history.copies[node.id, partition] = below(batches, commits.get(partition, 0))
+        return judge(history)
+
+    # --- clients and time ----------------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[Node]:
+        return [number for number, node in enumerate(self._nodes) if node.up]
+
+    def address(self, node: Node) -> str:
+        return self._nodes[node].address
+
+    def station(self, node: Node, patience_ms: int) -> SimulatedStation:
+        found = self._stations.get((node, patience_ms))
+        if found is None:
+            options = Options(
+                (self.address(node),),
+                auto_create=False,
+                connect_timeout_ms=patience_ms,
+                call_timeout_ms=patience_ms,
+                delivery_timeout_ms=patience_ms,
+                backoff_ms_max=200,
+            )
+            name = f"{patience_ms}@{node}"
+            random = chance(self._seed, f"client {name}")
+            found = SimulatedStation(
+                name, self._clock, self._trace, self._history, self._network, options, random
+            )
+            self._stations[node, patience_ms] = found
+            found.start()
+        return found
+
+    def run_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+        deadline_us = self._clock.now_us + int(patience_s * SECOND_US)
+        while not true():
+            if self._history.escaped:
+                raise AssertionError(self._history.escaped[0])
+            if self._clock.now_us >= deadline_us:
+                story = "\n".join(self._trace.lines())
+                raise NotInTime(f"not within {patience_s:g} virtual seconds of seed {self._seed}: {what}\n{story}")
+            self._clock.run_until(self._clock.now_us + STEP_US)
+
+    def log(self, node: Node, partition: Partition) -> list[Held]:
+        return logs_of(self._nodes[node].files).get(partition, [])
+
+    # --- what befalls nodes --------------------------------------------------------------------------
+
+    def crash(self, *nodes: Node) -> None:
+        """As the seed has it the process alone ends, or the power of its host."""
+        for node in nodes:
+            self._nodes[node].die(power=self._random.random() < 0.5)
+
+    def cut_power(self) -> None:
+        for node in self.running:
+            self._nodes[node].die(power=True)
+
+    def restart(self, *nodes: Node) -> None:
+        for node in nodes:
+            self._nodes[node].host_up = True
+            assert self._nodes[node].start()
+        self.run_until(lambda: all(self._nodes[node].listening for node in nodes), f"nodes {nodes} to listen")
+
+    def pause(self, node: Node) -> None:
+        self._nodes[node].pause(FOR_EVER_US)
+
+    def resume(self, node: Node) -> None:
+        self._nodes[node].resume()
+
+    def partition(self, *sides: list[Node]) -> None:
+        side_of = {node: number for number, side in enumerate(sides) for node in side}
+        ids = {NodeId(node + 1): side for node, side in side_of.items()}
+        ways = frozenset((one, other) for one in ids for other in ids if ids[one] != ids[other])
+        now_us = self._clock.now_us
+        self._mesh.splits.append(Split(Fault.HALVES, ways, now_us, FOR_EVER_US, flaps=False))
+        self._network.split(side_of)
+
+    def heal(self) -> None:
+        self._mesh.splits.clear()
+        self._network.heal()
+
+    def join(self, through: Node = 0) -> Node:
+        node, self._come = self._come, self._come + 1
+        self._nodes[node].join = (self._nodes[through].peer_address,)
+        self.restart(node)
+        return node
+
+
+def weather(seed: int) -> Swarm:
+    """Delays, spikes, slow links and disks, and of messages between nodes loss, doubles and overtaking: as the seed
+    draws them. What befalls nodes is for the promise to say."""
+    drawn = Swarm.draw(chance(seed, "weather"))
+    unhurt = {name: 0 for name in Swarm.__struct_fields__ if name.endswith("_every_us")}
+    return msgspec.structs.replace(drawn, **unhurt, sync_fails=0.0, write_fails=0.0, outage=0.0, syncs=True)
+
+
+def limits(seed: int) -> BrokerSettings:
+    """Pushes and reads so small that a few records need several."""
+    random = chance(seed, "limits")
+    return msgspec.structs.replace(
+        BrokerSettings(),
+        heartbeat_ms=400,
+        retention_check_ms=200,
+        tail_bytes_max=random.choice((1 << 10, 1 << 20)),
+        push_bytes_max=random.choice((1 << 9, 1 << 20)),
+        read_bytes_max=random.choice((1 << 9, 1 << 20)),
+    )
+
+
