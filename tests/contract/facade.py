@@ -18,7 +18,15 @@ from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator.history import Held
 from rostra.simulator.watched import below
-from rostra.wire.messages import Topic, TopicSettings
+from rostra.wire.messages import (
+    Failed,
+    Publish,
+    Published,
+    Subscribe,
+    Subscribed,
+    Topic,
+    TopicSettings,
+)
 from tests.contract.people import Begin, Producer, Station, Subscription
 
 Node = int
@@ -29,6 +37,12 @@ PATIENCE_S = 30.0
 SHORT_MS = 1_500
 """Of whoever expects to be refused."""
 LONG_MS = 25_000
+CONNECT_MS = 2_000
+"""For one attempt to connect: a host that is gone answers nothing."""
+
+
+Answer = Published | Subscribed | Failed
+"""What a node says to a publish or a subscription."""
 
 
 class NotInTime(AssertionError):
@@ -219,6 +233,10 @@ class Cluster(ABC):
     @abstractmethod
     def run_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
         """Lets time pass until this holds. It may ask questions itself."""
+
+    @abstractmethod
+    def ask_node(self, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b"") -> Answer:
+        """This very node's answer to a request, with which no client follows to another."""
 
     @abstractmethod
     def log(self, node: Node, partition: Partition) -> list[Held]:

@@ -15,7 +15,7 @@ from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
 from rostra.simulator import node as simulator
 from rostra.simulator.checkers import judge
-from rostra.simulator.clients import Client
+from rostra.simulator.clients import FRAME_BYTES_MAX, Client
 from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
 from rostra.simulator.faults import Fault, Swarm, Tally
 from rostra.simulator.files import FaultyFiles
@@ -26,7 +26,18 @@ from rostra.simulator.node import raft_settings_for
 from rostra.simulator.splits import Split
 from rostra.simulator.trace import Trace
 from rostra.simulator.watched import below, logs_of
-from tests.contract.facade import PATIENCE_S, Cluster, Node, NotInTime
+from rostra.wire.frames import FROM_NODE, FrameReader, encode
+from rostra.wire.messages import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Failed,
+    Hello,
+    Publish,
+    Published,
+    Subscribe,
+    Subscribed,
+)
+from tests.contract.facade import CONNECT_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime
 
 SPARE_NODES = 1
 """Who may join later."""
@@ -91,6 +102,31 @@ class SidedNetwork(Network):
             self._held.append(link)
         else:
             super()._knock(link)
+
+
+class Asker:
+    """Says hello and one thing more, and keeps the answer."""
+
+    def __init__(self, network: Network, node: Node, address: str, said: bytes) -> None:
+        self.name = f"asker@{node}"
+        self.answer: Answer | None = None
+        self._said = said
+        self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+        network.dial(self, 1, address)
+
+    def opened(self, link: Link) -> None:
+        link.up.send(encode(Hello(0, PROTOCOL_MIN, PROTOCOL_MAX)))
+        link.up.send(self._said)
+
+    def received(self, link: Link, chunk: bytes) -> None:
+        for message, _ in self._reader.feed(chunk):
+            if isinstance(message, Published | Subscribed | Failed):
+                self.answer = message
+
+    def lost(self, link: Link, reason: str) -> None: ...
+    def congested(self, link: Link) -> None: ...
+    def drained(self, link: Link) -> None: ...
+    def watch(self, link: Link) -> None: ...
 
 
 class SimulatedCluster(Cluster):
@@ -160,7 +196,7 @@ class SimulatedCluster(Cluster):
             options = Options(
                 (self.address(node),),
                 auto_create=False,
-                connect_timeout_ms=patience_ms,
+                connect_timeout_ms=CONNECT_MS,
                 call_timeout_ms=patience_ms,
                 delivery_timeout_ms=patience_ms,
                 backoff_ms_max=200,
@@ -183,6 +219,12 @@ class SimulatedCluster(Cluster):
                 story = "\n".join(self._trace.lines())
                 raise NotInTime(f"not within {patience_s:g} virtual seconds of seed {self._seed}: {what}\n{story}")
             self._clock.run_until(self._clock.now_us + STEP_US)
+
+    def ask_node(self, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b"") -> Answer:
+        asker = Asker(self._network, node, self.address(node), encode(message, len(payload)) + payload)
+        self.run_until(lambda: asker.answer is not None, f"node {node} to answer {message}")
+        assert asker.answer is not None
+        return asker.answer
 
     def log(self, node: Node, partition: Partition) -> list[Held]:
         return logs_of(self._nodes[node].files).get(partition, [])

@@ -21,9 +21,11 @@ from rostra.model.ids import Partition, text
 from rostra.simulator.history import Held
 from rostra.simulator.watched import batches_in
 from rostra.testing.embedded import EmbeddedNode
-from tests.contract.facade import PATIENCE_S, Cluster, Node, NotInTime
+from rostra.wire.messages import Failed, Publish, Published, Subscribe, Subscribed
+from tests.contract.facade import CONNECT_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime
 from tests.contract.people import Outcome
 from tests.contract.switchboard import Switchboard
+from tests.fuzz.raw import RawClient
 
 TURN_S = 0.002
 LIMITS = BrokerSettings(heartbeat_ms=400, retention_check_ms=100)
@@ -172,7 +174,7 @@ class SocketCluster(Cluster):
                 (self._addresses[node],),
                 name=f"{patience_ms}@{node}",
                 auto_create=False,
-                connect_timeout_ms=patience_ms,
+                connect_timeout_ms=CONNECT_MS,
                 call_timeout_ms=patience_ms,
                 delivery_timeout_ms=patience_ms,
                 backoff_ms_max=200,
@@ -190,6 +192,14 @@ class SocketCluster(Cluster):
             if time.monotonic() > deadline:
                 raise NotInTime(f"not within {patience_s:g} s: {what}")
             self._turn()
+
+    def ask_node(self, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b"") -> Answer:
+        with RawClient(self._nodes[node].address) as client:
+            client.say(message, payload)
+            while True:
+                answer, _ = client.hear(object)
+                if isinstance(answer, Published | Subscribed | Failed):
+                    return answer
 
     def log(self, node: Node, partition: Partition) -> list[Held]:
         place = self._nodes[node].directory / "topics" / f"{text(partition.topic)}-{partition.index}"

@@ -71,6 +71,13 @@ class Delivers(StrEnum):
     HERE = "the subscriber's own node"
 
 
+class Survives(StrEnum):
+    """Which crashes take nothing that was acknowledged by all, and how it goes on."""
+
+    RESTART = "its own crash, by restarting"
+    MINORITY = "any minority at once; all, by restarting"
+
+
 class Guarantees(Value, frozen=True):
     """One row of the table of promises; the contract suite proves every cell."""
 
@@ -79,7 +86,7 @@ class Guarantees(Value, frozen=True):
     acks_all: AcksAll
     delivers: Delivers
     split: Split
-    crashes_survived: str
+    survives: Survives
     groups_span_nodes: bool
     exactly_once_sink: bool
     passes_on: bool = False

@@ -54,6 +54,7 @@ from rostra.fabric.api import (
     Serving,
     Settled,
     Split,
+    Survives,
     Started,
     Sync,
     Synced,
@@ -101,7 +102,7 @@ class Scripted:
         passes_on: bool = False,
     ) -> None:
         self.guarantees = Guarantees(
-            "scripted", Order.PARTITION, acks_all, delivers, Split.REFUSES, "", False, False, passes_on
+            "scripted", Order.PARTITION, acks_all, delivers, Split.REFUSES, Survives.MINORITY, False, False, passes_on
         )
         self.heard: list[FabricInput] = []
         self.say: list[FabricEffect] = []

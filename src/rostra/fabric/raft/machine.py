@@ -51,6 +51,7 @@ from rostra.fabric.api import (
     SetTimer,
     Settled,
     Split,
+    Survives,
     Started,
     Synced,
     TimerFired,
@@ -82,7 +83,7 @@ GUARANTEES = Guarantees(
     acks_all=AcksAll.MAJORITY,
     delivers=Delivers.REPLICA,
     split=Split.REFUSES,
-    crashes_survived="any minority at once; all, by restarting",
+    survives=Survives.MINORITY,
     groups_span_nodes=True,
     exactly_once_sink=False,
 )

@@ -58,6 +58,7 @@ from rostra.fabric.api import (
     Serving,
     Settled,
     Split,
+    Survives,
     Started,
     Sync,
     Synced,
@@ -81,7 +82,7 @@ GUARANTEES = Guarantees(
     acks_all=AcksAll.OWNER,
     delivers=Delivers.OWNER,
     split=Split.ALONE,
-    crashes_survived="its own, by restarting",
+    survives=Survives.RESTART,
     groups_span_nodes=False,
     exactly_once_sink=False,
 )

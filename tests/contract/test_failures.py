@@ -1,0 +1,269 @@
+"""What is kept when nodes crash, fall silent or lose sight of each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from rostra.errors import RostraError
+from rostra.fabric.api import AcksAll, Split, Survives
+from tests.contract.facade import SHORT_MS, Cluster
+from tests.contract.people import Producer, Subscription
+from tests.contract.promises import promised
+
+FEW = [b"%d" % number for number in range(20)]
+
+
+def assert_exactly_once(cluster: Cluster, producer: Producer, subscription: Subscription) -> None:
+    cluster.run_until(lambda: producer.settled, f"all {len(producer.sent)} records to be settled")
+    assert not producer.failed and not producer.warned
+    cluster.run_until(lambda: len(subscription.got) >= len(producer.sent), "all of them to be delivered")
+    assert subscription.values == producer.sent
+    assert cluster.read(producer.topic, at=cluster.running[0]) == producer.sent
+
+
+# --- crashes ---
+
+
+@promised(survives=Survives.MINORITY)
+@pytest.mark.requirement("RF-6", "RF-32")
+def test_each_record_is_delivered_once_across_the_crash_of_its_owner(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    owner = cluster.owner("t")
+    here, there = cluster.others(owner)
+    producer, subscription = cluster.producer("t", at=here), cluster.subscribe("t", at=there)
+    producer.send(*(b"%d-%d" % (0, at) for at in range(60)))
+    cluster.run_until(lambda: len(producer.acked) > 0, "the first acknowledgement")
+    producer.send(*(b"%d-%d" % (1, at) for at in range(60)))
+    cluster.crash(owner)
+    assert cluster.owner("t") != owner
+    producer.send(*(b"%d-%d" % (2, at) for at in range(60)))
+    assert_exactly_once(cluster, producer, subscription)
+    cluster.restart(owner)
+    cluster.await_equal_copies("t", count=3)
+
+
+@promised(acks_all=AcksAll.MAJORITY)
+@pytest.mark.requirement("RF-32", "RF-35")
+def test_an_acknowledgement_needs_a_majority_however_many_are_unreachable(cluster: Cluster) -> None:
+    topic = cluster.create_topic("t")
+    cluster.publish("t", b"three")
+    owner = cluster.owner("t")
+    one, other = cluster.others(owner)
+    cluster.crash(one)
+    cluster.publish("t", b"two", at=other)
+    cluster.crash(other)
+    with pytest.raises(RostraError):
+        cluster.publish("t", b"one", at=owner, patience_ms=SHORT_MS)
+    cluster.restart(one)
+    (ack,) = cluster.publish("t", b"two again", at=one)
+    assert ack.offset > 0 and topic.name == "t"
+    cluster.restart(other)
+    cluster.await_equal_copies("t", count=3)
+    assert [value for value in cluster.read("t") if value != b"one"] == [b"three", b"two", b"two again"]
+
+
+@promised(acks_all=AcksAll.MAJORITY)
+@pytest.mark.requirement("RF-34", "CM-14")
+def test_what_a_majority_acknowledged_survives_a_power_cut_of_all(cluster: Cluster) -> None:
+    survives_power_cut(cluster)
+
+
+@promised(acks_all=AcksAll.OWNER)
+@pytest.mark.requirement("CM-14")
+def test_what_the_owner_acknowledged_survives_its_power_cut(cluster: Cluster) -> None:
+    survives_power_cut(cluster)
+
+
+def survives_power_cut(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    nodes = cluster.running
+    for turn in range(3):
+        some = FEW[turn * 5 : turn * 5 + 5]
+        cluster.publish("t", *some, at=nodes[turn % len(nodes)])
+        cluster.cut_power()
+        cluster.restart(*nodes)
+        assert cluster.read("t", at=nodes[-1]) == FEW[: turn * 5 + 5]
+
+
+@promised(survives=Survives.RESTART)
+@pytest.mark.requirement("CM-12")
+def test_a_crashed_node_goes_on_where_it_was(cluster: Cluster) -> None:
+    restarts_as_it_was(cluster)
+
+
+@promised(several=True)
+@pytest.mark.requirement("CM-12", "CM-26")
+def test_a_data_directory_restarts_a_member_as_what_it_was(cluster: Cluster) -> None:
+    restarts_as_it_was(cluster)
+
+
+def restarts_as_it_was(cluster: Cluster) -> None:
+    topic = cluster.create_topic("t")
+    cluster.publish("t", *FEW)
+    nodes = cluster.running
+    before = {node.node: node.address for node in cluster.state().nodes}
+    for node in nodes:
+        cluster.crash(node)
+        cluster.restart(node)
+    cluster.await_members(len(nodes))
+    assert {node.node: node.address for node in cluster.state().nodes} == before
+    assert cluster.topics() == {"t": topic.topic}
+    assert cluster.read("t") == FEW
+
+
+# --- silence ---
+
+
+@promised(survives=Survives.MINORITY)
+@pytest.mark.requirement("RF-33")
+def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_doubled(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    owner = cluster.owner("t")
+    here, there = cluster.others(owner)
+    producer, subscription = cluster.producer("t", at=here), cluster.subscribe("t", at=there)
+    producer.send(*(b"%d-%d" % (0, at) for at in range(40)))
+    cluster.run_until(lambda: len(producer.acked) > 0, "the first acknowledgement")
+    producer.send(*(b"%d-%d" % (1, at) for at in range(40)))
+    cluster.pause(owner)
+    cluster.run_until(lambda: (new := cluster.placed("t", at=here)) is not None and new.owner != 0, "an owner")
+    cluster.run_until(lambda: producer.settled, "the others to go on")
+    cluster.resume(owner)
+    producer.send(*(b"%d-%d" % (2, at) for at in range(40)))
+    assert_exactly_once(cluster, producer, subscription)
+    cluster.await_equal_copies("t", count=3)
+
+
+# --- splits ---
+
+
+@promised(split=Split.REFUSES)
+@pytest.mark.requirement("RF-35", "RF-36")
+def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.publish("t", b"before")
+    owner = cluster.owner("t")
+    rest = cluster.others(owner)
+    cluster.partition([owner], rest)
+    with pytest.raises(RostraError):
+        cluster.publish("t", b"minority", at=owner, patience_ms=SHORT_MS)
+    cluster.publish("t", b"majority", at=rest[0])
+    cluster.create_topic("made meanwhile".replace(" ", "-"), at=rest[1])
+    with pytest.raises(RostraError):
+        # The only list this side has is one that is not true any more.
+        cluster.topics(at=owner, patience_ms=SHORT_MS)
+    cluster.heal()
+    cluster.await_members(3)
+    cluster.await_equal_copies("t", count=3)
+    for node in cluster.running:
+        shown = cluster.read("t", at=node)
+        assert [value for value in shown if value != b"minority"] == [b"before", b"majority"]
+        assert sorted(cluster.topics(at=node)) == ["made-meanwhile", "t"]
+
+
+@promised(split=Split.REFUSES)
+@pytest.mark.requirement("RF-6")
+def test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.publish("t", b"before")
+    owner = cluster.owner("t")
+    rest = cluster.others(owner)
+    subscription = cluster.subscribe("t", at=owner)
+    cluster.run_until(lambda: subscription.values == [b"before"], "what is committed")
+    cluster.partition([owner], rest)
+    with pytest.raises(RostraError):
+        cluster.publish("t", b"minority", at=owner, patience_ms=SHORT_MS)
+    assert subscription.values == [b"before"]
+    cluster.publish("t", b"majority", at=rest[0])
+    cluster.heal()
+    cluster.run_until(lambda: b"majority" in subscription.values, "the other side's record")
+    final = cluster.read("t", at=rest[0])
+    cluster.run_until(lambda: len(subscription.got) >= len(final), "everything")
+    assert subscription.values == final
+
+
+@promised(split=Split.REFUSES)
+@pytest.mark.requirement("RF-33", "RF-35")
+def test_each_record_is_delivered_once_across_a_split(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    owner = cluster.owner("t")
+    here, there = cluster.others(owner)
+    producer, subscription = cluster.producer("t", at=here), cluster.subscribe("t", at=there)
+    stranded = cluster.producer("t", at=owner)
+    producer.send(*(b"%d-%d" % (0, at) for at in range(40)))
+    cluster.run_until(lambda: producer.settled, "the first records")
+    producer.send(*(b"%d-%d" % (1, at) for at in range(40)))
+    cluster.partition([owner], [here, there])
+    stranded.send(b"from the other side")
+    producer.send(*(b"%d-%d" % (2, at) for at in range(40)))
+    cluster.run_until(lambda: producer.settled, "the larger side to go on")
+    assert not stranded.acked
+    cluster.heal()
+    cluster.run_until(lambda: stranded.settled, "the other side to be heard")
+    assert not (producer.failed or stranded.failed or producer.warned or stranded.warned)
+    wanted = len(producer.sent) + 1
+    cluster.run_until(lambda: len(subscription.got) >= wanted, "all of them to be delivered")
+    assert [value for value in subscription.values if value not in stranded.sent] == producer.sent
+    assert len(subscription.got) == wanted
+    cluster.await_equal_copies("t", count=3)
+
+
+@promised(several=True)
+@pytest.mark.requirement("RF-11")
+def test_a_node_that_is_away_is_shown_so_to_every_member(cluster: Cluster) -> None:
+    gone = cluster.running[-1]
+    rest = cluster.others(gone)
+
+    def everybody_says(there: bool) -> bool:
+        seen = [cluster.seen(gone, at=node) for node in rest]
+        return all(state is not None and state.there is there for state in seen)
+
+    assert everybody_says(True)
+    cluster.crash(gone)
+    cluster.run_until(lambda: everybody_says(False), "everybody to miss it")
+    cluster.restart(gone)
+    cluster.run_until(lambda: everybody_says(True), "everybody to see it again")
+    cluster.partition([gone], rest)
+    cluster.run_until(lambda: everybody_says(False), "everybody to miss it")
+    cluster.heal()
+    cluster.run_until(lambda: everybody_says(True), "everybody to see it again")
+
+
+# --- coming back ---
+
+
+@promised(several=True)
+@pytest.mark.requirement("RF-30")
+def test_a_node_that_was_away_catches_up_by_itself(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.publish("t", *FEW[:5])
+    away = cluster.others(cluster.owner("t"))[0]
+    cluster.crash(away)
+    rest = cluster.running
+    cluster.publish("t", *FEW[5:], at=rest[0])
+    cluster.create_topic("later", at=rest[1])
+    cluster.restart(away)
+    cluster.await_equal_copies("t", count=3)
+    assert sorted(cluster.topics(at=away)) == ["later", "t"]
+    # Now it is one of those on whom the records rest.
+    cluster.crash(rest[0])
+    assert cluster.read("t", at=away) == FEW
+
+
+@promised(several=True)
+@pytest.mark.requirement("RF-30")
+def test_a_node_that_was_away_longer_than_retention_catches_up_from_log_start(cluster: Cluster) -> None:
+    cluster.create_topic("t", retention_bytes=8_000, segment_bytes=1 << 12)
+    cluster.publish("t", b"first")
+    away = cluster.others(cluster.owner("t"))[0]
+    cluster.await_equal_copies("t", count=3)
+    cluster.crash(away)
+    here = cluster.running[0]
+    producer = cluster.producer("t", at=here)
+    for number in range(12):
+        producer.send(*(b"%d-%d %b" % (number, at, b"x" * 300) for at in range(10)))
+        cluster.run_until(lambda: producer.settled, "the records")
+    cluster.run_until(lambda: (now := cluster.placed("t", at=here)) is not None and now.first > 5, "retention")
+    cluster.restart(away)
+    held = cluster.await_equal_copies("t", count=3)
+    assert held[0].base > 5
+    assert cluster.read("t", at=away)[-1] == producer.sent[-1]

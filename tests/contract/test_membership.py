@@ -1,0 +1,80 @@
+"""Topics and members: what one node is told, all know; and nodes come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from rostra.errors import TopicExists, UnknownTopic
+from rostra.fabric.api import Order
+from tests.contract.facade import Cluster
+from tests.contract.promises import promised
+
+FEW = [b"%d" % number for number in range(20)]
+
+
+@promised()
+@pytest.mark.requirement("RF-5", "RF-36")
+def test_a_topic_made_or_deleted_at_any_node_is_so_at_all_as_soon_as_that_is_acknowledged(cluster: Cluster) -> None:
+    nodes = cluster.running
+    for node in nodes:
+        cluster.create_topic(f"t{node}", at=node)
+        for other in nodes:
+            assert f"t{node}" in cluster.topics(at=other)
+    for node in nodes:
+        with pytest.raises(TopicExists):
+            cluster.create_topic("t0", at=node)
+    for node in reversed(nodes):
+        cluster.delete_topic(f"t{node}", at=nodes[-1 - node])
+        for other in nodes:
+            assert f"t{node}" not in cluster.topics(at=other)
+    with pytest.raises(UnknownTopic):
+        cluster.delete_topic("t0", at=nodes[-1])
+
+
+@promised(several=True, order=Order.PARTITION)
+@pytest.mark.requirement("RF-37")
+def test_partitions_are_spread_over_owners(cluster: Cluster) -> None:
+    nodes = cluster.running
+    cluster.create_topic("t", partitions=len(nodes))
+    for node in nodes:
+        cluster.create_topic(f"t{node}")
+    assert sorted(cluster.owner("t", partition) for partition in range(len(nodes))) == nodes
+    assert len({cluster.owner(f"t{node}") for node in nodes}) > 1
+
+
+@promised(several=True)
+@pytest.mark.requirement("RF-10", "RF-12")
+def test_a_node_that_joins_knows_everything_and_what_is_published_there_reaches_earlier_subscribers(
+    cluster: Cluster,
+) -> None:
+    cluster.create_topic("t")
+    cluster.publish("t", *FEW)
+    nodes = cluster.running
+    subscriptions = [cluster.subscribe("t", at=node, start="latest") for node in nodes]
+    new = cluster.join(through=nodes[-1])
+    assert "t" in cluster.topics(at=new)
+    cluster.publish("t", b"from the new one", at=new)
+    cluster.run_until(lambda: all(seen.got for seen in subscriptions), "all subscribers to get it")
+    assert [seen.values for seen in subscriptions] == [[b"from the new one"]] * len(nodes)
+    assert cluster.read("t", at=new) == [*FEW, b"from the new one"]
+    cluster.await_members(len(nodes) + 1)
+
+
+@promised(several=True)
+@pytest.mark.requirement("RF-10", "RF-33")
+def test_a_member_leaves_when_others_hold_what_it_held(cluster: Cluster) -> None:
+    cluster.create_topic("t", partitions=2)
+    for partition in range(2):
+        cluster.publish("t", *FEW, partition=partition)
+    new = cluster.join()
+    cluster.await_members(4)
+    leaver = cluster.owner("t")
+    cluster.leave(leaver)
+    rest = cluster.running
+    cluster.await_members(3)
+    for partition in range(2):
+        cluster.await_equal_copies("t", partition, count=3)
+    # Of three copies two may go on without the third: the new one counts.
+    cluster.crash(next(node for node in rest if node != new))
+    assert cluster.read("t", at=new) == [*FEW, *FEW]
+    cluster.publish("t", b"after", at=new)

@@ -1,0 +1,123 @@
+"""What becomes of records when nothing goes wrong but the weather."""
+
+from __future__ import annotations
+
+import pytest
+
+from rostra.errors import TopicDeleted
+from rostra.fabric.api import Delivers, Order, Split
+from rostra.model.encode import encode
+from rostra.wire.messages import Failed, Publish, Subscribe, Subscribed
+from tests.contract.facade import Cluster
+from tests.contract.promises import promised
+
+
+@promised(order=Order.PARTITION)
+@pytest.mark.requirement("CM-25")
+def test_everybody_sees_one_order_in_a_partition_which_keeps_that_of_each_producer(cluster: Cluster) -> None:
+    cluster.create_topic("t", partitions=2)
+    nodes = cluster.running
+    subscriptions = [cluster.subscribe("t", at=node) for node in nodes]
+    producers = [cluster.producer("t", at=node) for node in nodes]
+    for burst in range(5):
+        for number, producer in enumerate(producers):
+            producer.send(*(b"%d-%d" % (number, burst * 8 + at) for at in range(8)))
+    everything = {value for producer in producers for value in producer.sent}
+    cluster.run_until(lambda: all(len(seen.got) >= len(everything) for seen in subscriptions), "all records everywhere")
+    orders = [sorted(seen.got, key=lambda got: got.partition) for seen in subscriptions]
+    assert all(order == orders[0] for order in orders)
+    assert {got.value for got in orders[0]} == everything and len(orders[0]) == len(everything)
+    for partition in range(2):
+        offsets = [got.offset for got in orders[0] if got.partition == partition]
+        assert offsets == sorted(set(offsets))
+        for producer in producers:
+            kept = [got.value for got in orders[0] if got.partition == partition and got.value in set(producer.sent)]
+            assert kept == [value for value in producer.sent if value in set(kept)]
+
+
+@promised()
+@pytest.mark.requirement("RF-7", "RF-8")
+def test_a_publish_at_any_node_reaches_all_subscribers_wherever_they_hold_whatever_topics(cluster: Cluster) -> None:
+    for name in ("a", "b", "c"):
+        cluster.create_topic(name)
+    nodes = cluster.running
+    held = {
+        (node, name): cluster.subscribe(name, at=node, start="latest") for node in nodes for name in ("a", "b", "c")
+    }
+    for node in nodes:
+        for name in ("a", "b", "c"):
+            cluster.publish(name, b"%b from %d" % (name.encode(), node), at=node)
+    for (_, name), subscription in held.items():
+        wanted = [b"%b from %d" % (name.encode(), node) for node in nodes]
+        cluster.run_until(lambda: len(subscription.got) >= len(wanted), f"all of {name}")  # noqa: B023
+        assert subscription.values == wanted
+
+
+@promised()
+@pytest.mark.requirement("RF-9", "CM-9")
+def test_after_an_acknowledged_unsubscribe_no_later_publish_is_delivered(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    nodes = cluster.running
+    leaving = [cluster.subscribe("t", at=node) for node in nodes]
+    staying = cluster.subscribe("t", at=nodes[-1])
+    cluster.publish("t", b"before", at=nodes[0])
+    cluster.run_until(lambda: all(seen.got for seen in [*leaving, staying]), "the first record everywhere")
+    for subscription in leaving:
+        cluster.unsubscribe(subscription)
+    for node in nodes:
+        cluster.publish("t", b"after %d" % node, at=node)
+    cluster.run_until(lambda: len(staying.got) == 1 + len(nodes), "the others to get them")
+    assert [subscription.values for subscription in leaving] == [[b"before"]] * len(nodes)
+
+
+@promised()
+@pytest.mark.requirement("CM-26")
+def test_a_deleted_topic_ends_its_subscriptions_and_its_name_is_free_for_another(cluster: Cluster) -> None:
+    first = cluster.create_topic("t")
+    nodes = cluster.running
+    subscriptions = [cluster.subscribe("t", at=node) for node in nodes]
+    cluster.publish("t", b"old", at=nodes[0])
+    cluster.delete_topic("t", at=nodes[-1])
+    cluster.run_until(lambda: all(seen.ended is not None for seen in subscriptions), "the subscriptions to end")
+    assert {type(seen.ended) for seen in subscriptions} == {TopicDeleted}
+    second = cluster.create_topic("t", at=nodes[0])
+    assert second.topic != first.topic
+    cluster.publish("t", b"new", at=nodes[-1])
+    assert cluster.read("t", at=nodes[0]) == [b"new"]
+
+
+@promised(several=True, delivers=Delivers.REPLICA)
+def test_every_copy_serves_subscriptions(cluster: Cluster) -> None:
+    topic = cluster.create_topic("t")
+    for node in cluster.running:
+        answer = cluster.ask_node(node, Subscribe(1, 1, topic.topic, 0, "earliest", 0, 1 << 20))
+        assert isinstance(answer, Subscribed), (node, answer)
+
+
+@promised(delivers=Delivers.OWNER)
+def test_the_owner_serves_subscriptions(cluster: Cluster) -> None:
+    topic = cluster.create_topic("t")
+    owner = cluster.owner("t")
+    answer = cluster.ask_node(owner, Subscribe(1, 1, topic.topic, 0, "earliest", 0, 1 << 20))
+    assert isinstance(answer, Subscribed)
+
+
+@promised(passes_on=False)
+def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -> None:
+    topic = cluster.create_topic("t")
+    owner = cluster.owner("t")
+    batch = encode([b"x"], timestamp_us=1_700_000_000_000_000)
+    for node in cluster.others(owner):
+        answer = cluster.ask_node(node, Publish(1, topic.topic, 0, "all"), batch)
+        assert isinstance(answer, Failed) and answer.code == "Moved"
+        assert answer.carried["address"] == cluster.address(owner)
+    assert not isinstance(cluster.ask_node(owner, Publish(1, topic.topic, 0, "all"), batch), Failed)
+    assert cluster.read("t", at=owner) == [b"x"]
+
+
+@promised(split=Split.ALONE)
+def test_a_node_alone_is_its_whole_cluster(cluster: Cluster) -> None:
+    cluster.create_topic("t", partitions=3)
+    state = cluster.state()
+    assert [(node.address, node.there, node.owns) for node in state.nodes] == [(cluster.address(0), True, 3)]
+    assert {placed.owner for placed in state.partitions} == {state.nodes[0].node}
