@@ -38,6 +38,7 @@ class Switchboard:
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="switchboard", daemon=True)
         self._thread.start()
+        self._servers: list[asyncio.Server] = []
         self._fronts: dict[str, Front] = {}
         self._sides: dict[int, int] = {}
         self._whole = asyncio.Event()
@@ -74,6 +75,7 @@ class Switchboard:
                 writer.transport.abort()
 
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        self._servers.append(server)
         host, port = server.sockets[0].getsockname()
         front.address = f"{host}:{port}"
         self._fronts[front.address] = front
@@ -87,6 +89,8 @@ class Switchboard:
             self._whole.set()
 
     async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
         self._whole.set()
         rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in rest:
