@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from rostra.client.core.effects import Ack, Result
 from rostra.client.core.options import Start
-from rostra.errors import RostraError
+from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import Guarantees
 from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
 from rostra.model.ids import Partition, PartitionIndex, TopicId
@@ -60,12 +60,14 @@ class Cluster(ABC):
         self, name: str, partitions: int = 1, *, at: Node = 0, retention_bytes: int = 0, segment_bytes: int = 1 << 26
     ) -> Topic:
         settings = TopicSettings(partitions, retention_bytes=retention_bytes, segment_bytes=segment_bytes)
-        made = self._ask(at, f"make {name}", lambda core, now, call: core.create_topic(now, call, name, settings))
-        assert isinstance(made, Topic)
-        return made
+        begin: Begin = lambda core, now, call: core.create_topic(now, call, name, settings)  # noqa: E731
+        made = self._insist(at, f"make {name}", begin, TopicExists)
+        assert made is None or isinstance(made, Topic)
+        return made or Topic(self.topics(at=at)[name], name, settings)
 
     def delete_topic(self, name: str, *, at: Node = 0) -> None:
-        self._ask(at, f"delete {name}", lambda core, now, call: core.delete_topic(now, call, name))
+        begin: Begin = lambda core, now, call: core.delete_topic(now, call, name)  # noqa: E731
+        self._insist(at, f"delete {name}", begin, UnknownTopic)
 
     def topics(self, *, at: Node = 0, patience_ms: int = LONG_MS) -> dict[str, TopicId]:
         listed = self._ask(at, "list", lambda core, now, call: core.list_topics(now, call), patience_ms)
@@ -171,9 +173,17 @@ class Cluster(ABC):
         self.run_until(lambda: subscription.left, f"the end of a subscription to {subscription.topic}")
 
     def read(self, topic: str, *, at: Node = 0) -> list[bytes | None]:
-        """All that there is to see now, from log start on, partition by partition."""
+        """All that is committed, from log start on, partition by partition; nobody may publish meanwhile."""
+        ends: dict[int, int] = {}
+
+        def known() -> bool:
+            placed = [one for one in self.state(at=at).partitions if one.topic == topic]
+            ends.update({one.partition: one.end for one in placed})
+            return bool(placed) and all(one.owner and one.commit == one.end for one in placed)
+
+        self.run_until(known, f"every record of {topic} to be committed")
         subscription = self.subscribe(topic, at=at)
-        self.run_until(lambda: subscription.at_end, f"{topic} to be read to its end")
+        self.run_until(lambda: subscription.reached(ends), f"{topic} to be read to its end")
         got = subscription.got
         self.unsubscribe(subscription)
         return [record.value for record in sorted(got, key=lambda record: (record.partition, record.offset))]
@@ -214,6 +224,19 @@ class Cluster(ABC):
         if isinstance(answer[0], RostraError):
             raise answer[0]
         return answer[0]
+
+    def _insist(self, at: Node, what: str, begin: Begin, was_done: type[RostraError]) -> Result:
+        """Asks again when nobody can tell what became of it; None if an earlier asking turns out to have done it."""
+        again = False
+        while True:
+            try:
+                return self._ask(at, what, begin)
+            except Unavailable:
+                again = True
+            except was_done:
+                if not again:
+                    raise
+                return None
 
     # --- what a driver does --------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from rostra.client.core.effects import Ack, Deliver, Result
 from rostra.client.core.events import ClientEvent, MayDuplicate
 from rostra.client.core.options import ProducerSettings, Start
 from rostra.client.core.producing import Producing
-from rostra.client.core.subscribing import FeedState
 from rostra.errors import RostraError
 
 Outcome = Callable[[Result | RostraError], object]
@@ -138,10 +137,7 @@ class Subscription:
         """In the order in which they came."""
         return [record.value for record in self.got]
 
-    @property
-    def at_end(self) -> bool:
-        """Whether it was shown all that the nodes have told it of."""
-        return self.stands and all(
-            feed.state is FeedState.LIVE and (feed.next or 0) >= feed.commit
-            for feed in self._subscribing.feeds.values()
-        )
+    def reached(self, ends: dict[int, int]) -> bool:
+        """Whether it was shown all that lies below these offsets."""
+        feeds = self._subscribing.feeds
+        return all(partition in feeds and (feeds[partition].next or 0) >= end for partition, end in ends.items())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.errors import TopicDeleted
+from rostra.errors import TopicDeleted, Unavailable
 from rostra.fabric.api import Delivers, Order, Split
 from rostra.model.encode import encode
 from rostra.wire.messages import Failed, Publish, Subscribe, Subscribed
-from tests.contract.facade import Cluster
+from tests.contract.facade import Answer, Cluster, Node
 from tests.contract.promises import promised
 
 
@@ -86,11 +86,24 @@ def test_a_deleted_topic_ends_its_subscriptions_and_its_name_is_free_for_another
     assert cluster.read("t", at=nodes[0]) == [b"new"]
 
 
+def settled_answer(cluster: Cluster, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b"") -> Answer:
+    """A node that has only just heard of a topic, and of nobody who owns it, says so and is asked again."""
+    answers: list[Answer] = []
+
+    def settled() -> bool:
+        answer = cluster.ask_node(node, message, payload)
+        answers.append(answer)
+        return not isinstance(answer, Failed) or answer.code != Unavailable.__name__
+
+    cluster.run_until(settled, f"node {node} to know where the topic is")
+    return answers[-1]
+
+
 @promised(several=True, delivers=Delivers.REPLICA)
 def test_every_copy_serves_subscriptions(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     for node in cluster.running:
-        answer = cluster.ask_node(node, Subscribe(1, 1, topic.topic, 0, "earliest", 0, 1 << 20))
+        answer = settled_answer(cluster, node, Subscribe(1, 1, topic.topic, 0, "earliest", 0, 1 << 20))
         assert isinstance(answer, Subscribed), (node, answer)
 
 
@@ -98,7 +111,7 @@ def test_every_copy_serves_subscriptions(cluster: Cluster) -> None:
 def test_the_owner_serves_subscriptions(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     owner = cluster.owner("t")
-    answer = cluster.ask_node(owner, Subscribe(1, 1, topic.topic, 0, "earliest", 0, 1 << 20))
+    answer = settled_answer(cluster, owner, Subscribe(1, 1, topic.topic, 0, "earliest", 0, 1 << 20))
     assert isinstance(answer, Subscribed)
 
 
@@ -108,10 +121,10 @@ def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -
     owner = cluster.owner("t")
     batch = encode([b"x"], timestamp_us=1_700_000_000_000_000)
     for node in cluster.others(owner):
-        answer = cluster.ask_node(node, Publish(1, topic.topic, 0, "all"), batch)
+        answer = settled_answer(cluster, node, Publish(1, topic.topic, 0, "all"), batch)
         assert isinstance(answer, Failed) and answer.code == "Moved"
         assert answer.carried["address"] == cluster.address(owner)
-    assert not isinstance(cluster.ask_node(owner, Publish(1, topic.topic, 0, "all"), batch), Failed)
+    assert not isinstance(settled_answer(cluster, owner, Publish(1, topic.topic, 0, "all"), batch), Failed)
     assert cluster.read("t", at=owner) == [b"x"]
 
 
