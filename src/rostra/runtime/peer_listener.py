@@ -82,7 +82,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             for option, value in KEEPALIVE:
                 accepted.setsockopt(socket.IPPROTO_TCP, option, value)
         listener = self._listener
-        if len(listener.strangers) >= STRANGERS_MAX or len(listener.greeted) >= LINKS_MAX:
+        if self._node.closed or len(listener.strangers) >= STRANGERS_MAX or len(listener.greeted) >= LINKS_MAX:
             self.abort()
             return
         listener.strangers[self] = None

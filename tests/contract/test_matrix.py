@@ -1,0 +1,78 @@
+"""The table of promises: pinned whole, every cell proved by a test, and shown in the manual as it is."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rostra.fabric.api import Guarantees
+from rostra.fabric.catalog import FABRICS
+from tests.contract.promises import promise_of
+from tools import guarantees_docs
+
+HERE = Path(__file__).parent
+
+NOT_OFFERED_YET = {"groups_span_nodes", "exactly_once_sink"}
+"""No client can ask for named subscriptions yet, nor for a sink: nothing can be proved of them."""
+
+
+def contract() -> Iterator[tuple[str, object]]:
+    for path in sorted(HERE.glob("test_*.py")):
+        module = importlib.import_module(f"tests.contract.{path.stem}")
+        yield from ((name, found) for name, found in vars(module).items() if name.startswith("test_"))
+
+
+@pytest.mark.requirement("CM-25")
+def test_the_table_of_promises_is_this() -> None:
+    rows = {kind.name: msgspec.to_builtins(kind.guarantees) for kind in FABRICS.values()}
+    assert rows == {
+        "raft": {
+            "fabric": "raft",
+            "order": "total per partition",
+            "acks_all": "a majority fsynced",
+            "delivers": "the owner or a replica",
+            "split": "the side without a quorum refuses",
+            "survives": "any minority at once; all, by restarting",
+            "groups_span_nodes": True,
+            "exactly_once_sink": False,
+            "passes_on": False,
+        },
+        "solo": {
+            "fabric": "solo",
+            "order": "total per partition",
+            "acks_all": "the owner fsynced",
+            "delivers": "the owner",
+            "split": "there is nobody to split from",
+            "survives": "its own crash, by restarting",
+            "groups_span_nodes": False,
+            "exactly_once_sink": False,
+            "passes_on": False,
+        },
+    }
+
+
+def test_each_cell_of_the_table_is_proved_by_a_test() -> None:
+    proved = {
+        (kind.name, field)
+        for _, test in contract()
+        if (promise := promise_of(test)) is not None
+        for kind in promise.fabrics()
+        for field, _ in promise.cells
+    }
+    fields = set(Guarantees.__struct_fields__) - {"fabric"} - NOT_OFFERED_YET
+    assert {(name, field) for name in FABRICS for field in fields} == proved
+
+
+def test_each_promise_is_made_by_some_fabric() -> None:
+    promises = {name: promise for name, test in contract() if (promise := promise_of(test)) is not None}
+    assert len(promises) > 20
+    assert [name for name, promise in promises.items() if not promise.fabrics()] == []
+
+
+def test_the_manual_shows_the_table_as_it_is() -> None:
+    written = guarantees_docs.PAGE.read_text(encoding="utf-8")
+    assert written == guarantees_docs.page(), "run `python -m tools.guarantees_docs`"
