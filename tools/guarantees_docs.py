@@ -34,9 +34,9 @@ MEANINGS = {
 }
 
 FOOT = """
-Nothing is shown to anybody before it is committed, whatever `acks` says, and a fabric that cannot keep a promise refuses
-with an error that says so. Where a publish is not passed on, the node names the owner and the client goes there by
-itself.
+Nothing is shown to anybody before it is committed, whatever `acks` says, and a fabric that cannot keep a promise
+refuses with an error that says so. Where a publish is not passed on, the node names the owner and the client goes there
+by itself.
 """
 
 

@@ -197,9 +197,7 @@ class Cluster(ABC):
         state = self.state(at=self.running[0])
         addresses = {node.address for node in state.nodes if node.node in holders}
         found = [self.log(node, place) for node in self.running if self.address(node) in addresses]
-        return [
-            [held for held in below(batches, placed.commit) if held.base >= placed.first] for batches in found
-        ]
+        return [[held for held in below(batches, placed.commit) if held.base >= placed.first] for batches in found]
 
     def await_equal_copies(self, topic: str, partition: int = 0, *, count: int) -> list[Held]:
         """Until so many copies are the same below commit, and hold all of it; what they hold."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from rostra.client.core import Core
@@ -12,7 +13,7 @@ from rostra.client.core.options import ProducerSettings, Start
 from rostra.client.core.producing import Producing
 from rostra.errors import RostraError
 
-Outcome = Callable[[Result | RostraError], object]
+Outcome = Callable[[Result | RostraError], None]
 Begin = Callable[[Core, int, int], object]
 """Something to ask of a core, with the time and the number of the call."""
 
@@ -69,7 +70,7 @@ class Producer:
         station = self._station
         for value in values:
             self.sent.append(value)
-            call = station.call(f"send {value!r}", lambda result, value=value: self._settled(value, result))
+            call = station.call(f"send {value!r}", partial(self._settled, value))
             self._producing.add(station.now_us, value, call=call)
         self._producing.turn(station.now_us)
         station.act()

@@ -203,9 +203,7 @@ class SimulatedCluster(Cluster):
             )
             name = f"{patience_ms}@{node}"
             random = chance(self._seed, f"client {name}")
-            found = SimulatedStation(
-                name, self._clock, self._trace, self._history, self._network, options, random
-            )
+            found = SimulatedStation(name, self._clock, self._trace, self._history, self._network, options, random)
             self._stations[node, patience_ms] = found
             found.start()
         return found
@@ -290,5 +288,3 @@ def limits(seed: int) -> BrokerSettings:
         push_bytes_max=random.choice((1 << 9, 1 << 20)),
         read_bytes_max=random.choice((1 << 9, 1 << 20)),
     )
-
-

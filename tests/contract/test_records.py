@@ -86,7 +86,9 @@ def test_a_deleted_topic_ends_its_subscriptions_and_its_name_is_free_for_another
     assert cluster.read("t", at=nodes[0]) == [b"new"]
 
 
-def settled_answer(cluster: Cluster, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b"") -> Answer:
+def settled_answer(
+    cluster: Cluster, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b""
+) -> Answer:
     """A node that has only just heard of a topic, and of nobody who owns it, says so and is asked again."""
     answers: list[Answer] = []
 

@@ -221,8 +221,8 @@ class Store:
         calls: list[Callable[[], None]] = [
             partial(_one_by_one, [file.begin_sync() for file, _ in log.dirty.values()]) for log in logs if log.dirty
         ]
-        directories = dict.fromkeys(path for log in logs for path in log.dirty_directories)
-        calls += [partial(self._files.sync_directory, path) for path in directories]
+        directories = {path: log for log in logs for path in log.dirty_directories}
+        calls += [partial(self._sync_directory, path, log) for path, log in directories.items()]
         finish_journal = self._add_journal(calls)
 
         def finish() -> list[Durable]:
@@ -242,6 +242,14 @@ class Store:
             return [Durable(log.partition, generation, end) for log, generation, end, _, _ in there]
 
         return SyncJob([partial(self._guarded, call) for call in calls], finish)
+
+    def _sync_directory(self, path: str, log: PartitionLog) -> None:
+        try:
+            self._files.sync_directory(path)
+        except FileNotFoundError:
+            # Dropped since the job began: there is nothing left to vouch for.
+            if self._logs.get(log.partition) is log:
+                raise
 
     def begin_mark(self) -> SyncJob:
         """Make the known-synced marks durable that the last sync left behind: for a store that falls idle.

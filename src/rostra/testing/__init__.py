@@ -32,6 +32,7 @@ def node(
     listen: str = "127.0.0.1:0",
     peer_listen: str = "127.0.0.1:0",
     join: tuple[str, ...] = (),
+    fabric: str = "raft",
     fsync: Literal["commit", "never"] = "commit",
     metrics: str = "",
     stop_deadline_ms: int = 10_000,
@@ -51,6 +52,7 @@ def node(
             listen=listen,
             peer_listen=peer_listen,
             join=join,
+            fabric=fabric,
             fsync=fsync,
             metrics=metrics,
             stop_deadline_ms=stop_deadline_ms,
@@ -101,6 +103,7 @@ def cluster(
     nodes: int = 3,
     *,
     directory: str | Path | None = None,
+    fabric: str = "raft",
     fsync: Literal["commit", "never"] = "commit",
     limits: BrokerSettings | None = None,
     log_level: str = "error",
@@ -111,7 +114,7 @@ def cluster(
     from rostra.testing.places import a_directory
 
     def make(place: Path) -> EmbeddedNode:
-        return EmbeddedNode(place, fsync=fsync, limits=limits, log_level=log_level)
+        return EmbeddedNode(place, fabric=fabric, fsync=fsync, limits=limits, log_level=log_level)
 
     with a_directory(directory) as place:
         started = Cluster(place, make)

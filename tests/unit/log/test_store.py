@@ -184,6 +184,17 @@ def test_a_sync_of_a_dropped_partition_vouches_for_nothing(files: Files) -> None
     assert job.finish() == []
 
 
+def test_a_partition_dropped_before_its_sync_has_run_breaks_nothing(files: Files) -> None:
+    store = opened(files)
+    store.open(OTHER, 1 << 20)
+    store.append(PARTITION, chain(3))
+    store.append(OTHER, chain(2))
+    job = store.begin_sync([PARTITION, OTHER])
+    store.drop(PARTITION)
+    job.run()
+    assert job.finish() == [Durable(OTHER, 0, 2)]
+
+
 def test_a_dropped_partition_is_gone_for_good(files: Files) -> None:
     store = opened(files)
     store.append(PARTITION, chain(3))
