@@ -534,10 +534,7 @@ class PartitionJoined(Value, frozen=True):
 
 
 class Neighbours(Value, frozen=True):
-    """Where clients find the other nodes of the cluster; said whenever that changes.
-
-    Clients are told: one that knows only the node that died could find nobody to ask for its successor.
-    """
+    """Where clients find the other nodes, in case this one dies; said whenever that changes."""
 
     addresses: tuple[str, ...]
 
