@@ -147,6 +147,8 @@ class Broker:
                 self.requests.answer(given.conn, given.message, given.payload)
             case Synced():
                 self._synced(given)
+            case PeerReceived() | PeerMet() | PeerLost():
+                self.ask_fabric(given)
             case ReadDone():
                 if not self.delivery.read_done(given.token, given.batches, given.next, out):
                     self.ask_fabric(given)
@@ -172,8 +174,6 @@ class Broker:
                 self._timer(given)
             case Persisted():
                 self.carry_out(given.then)
-            case PeerReceived() | PeerMet() | PeerLost():
-                self.ask_fabric(given)
             case Boot():
                 self.placement.boot(given)
             case Stop():

@@ -53,8 +53,8 @@ class Clock:
             if done is not None and done():
                 return True
             self.now_us, _, act, about = heappop(heap)
-            self.events += 1
-            if self.events > EVENTS_MAX:
+            self.events = events = self.events + 1
+            if events > EVENTS_MAX:
                 raise Restless(f"{EVENTS_MAX} events and no end, at {self.now_us} us: {act} {about}")
             act(*about)
         self.now_us = max(self.now_us, time_us)
