@@ -402,8 +402,10 @@ class Raft:
     def _follow_meta(self) -> None:
         meta = self.meta
         self.out += meta.apply()
-        self.touch(meta.group)
-        self.out += meta.confirmed()
+        if meta.group.out:
+            self.touch(meta.group)
+        if meta.awaits_word:
+            self.out += meta.confirmed()
         if meta.lacks(self.founders):
             self.out += meta.enter(self.founders)
             self.touch(meta.group)

@@ -132,6 +132,8 @@ class Metadata:
 
     def apply(self) -> list[FabricEffect]:
         """Everything committed takes effect; first in the catalogue, then at once in what this node does."""
+        if not self._entries:
+            return []
         if not self.group.complete and not self.group.stranded:
             return []
         applied: list[tuple[Entry, RostraError | None]] = []
@@ -247,6 +249,10 @@ class Metadata:
         now_us = self._raft.now.mono_us
         self._confirming[token] = Confirming(now_us + ASK_AGAIN_US, now_us + GIVE_UP_US)
         self.group.ask_read(self._raft.now, self._raft.since_boot(token))
+
+    @property
+    def awaits_word(self) -> bool:
+        return bool(self._confirming or self.group.reading.told)
 
     def confirmed(self) -> list[FabricEffect]:
         """Those whose question is answered, and the answer applied."""
