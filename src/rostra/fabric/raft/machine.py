@@ -151,6 +151,8 @@ class Raft:
         """Since its start: a node with a full disk serves what it has, although it cannot begin a term."""
         self._stirred = False
         """The catalogue's group did something: perhaps something is committed."""
+        self._term_found = 0
+        """The catalogue's term as this start found it."""
         self._knew_commit = False
         """This start found a catalogue that was committed: it can serve what is in it before a leader is heard."""
         self.out: list[FabricEffect] = []
@@ -265,6 +267,7 @@ class Raft:
         group.voters_max = META_VOTERS_MAX
         self._meta = Metadata(self, group)
         self._knew_commit = group.commit > group.copy.first
+        self._term_found = group.term
         if self._meta.replaying:
             self.out.append(self._meta.replay_from(group.copy.first))
         else:
@@ -418,7 +421,9 @@ class Raft:
         if not self._ready and (known or restarted or group.stranded):
             self._ready = True
             self.out.append(Ready())
-        if self._found and known and self.meta.applied >= group.commit:
+        # A log of a topic that was made after the commit that this start found looks as if it had none. Only a term that
+        # began since then says that nothing committed before is unknown: dropping earlier would lose the only copies.
+        if self._found and known and group.term > self._term_found and self.meta.applied >= group.commit:
             for partition in sorted(self._found):
                 self.out += [Note("warning", "log without topic dropped", {"partition": str(partition)})]
                 self.out.append(Drop(partition))
