@@ -24,7 +24,7 @@ from rostra.testing.embedded import EmbeddedNode
 from rostra.wire.messages import Failed, Publish, Published, Subscribe, Subscribed
 from tests.contract.facade import CONNECT_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime
 from tests.contract.people import Outcome
-from tests.contract.switchboard import Switchboard
+from tests.contract.switchboard import Switchboard, last_turns
 from tests.fuzz.raw import RawClient
 
 TURN_S = 0.002
@@ -145,8 +145,9 @@ class SocketCluster(Cluster):
         self._nodes.append(node)
 
     def close(self) -> None:
-        self._loop.run_until_complete(self._close_stations())
+        # Healed first: a socket with words that nobody takes would not close.
         self._switchboard.heal()
+        self._loop.run_until_complete(self._close_stations())
         for node in self._nodes:
             node.resume()
         for node in reversed(self._nodes):
@@ -157,6 +158,11 @@ class SocketCluster(Cluster):
     async def _close_stations(self) -> None:
         for station in self._stations.values():
             await station.close()
+        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await last_turns()
 
     # --- clients and time ----------------------------------------------------------------------------
 

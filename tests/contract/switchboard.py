@@ -17,6 +17,7 @@ from rostra.wire.peers import PeerHello
 
 PATIENCE_S = 20.0
 CHUNK_BYTES = 1 << 16
+LAST_TURNS = 5
 GREETINGS: Dialect[Hello | PeerHello] = Dialect((Hello, PeerHello))
 
 T = TypeVar("T")
@@ -96,6 +97,7 @@ class Switchboard:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+        await last_turns()
 
     async def _connect(self, front: Front, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -134,6 +136,12 @@ class Switchboard:
         if isinstance(said, PeerHello):
             return self._fronts[said.address].node, head + body
         return int(said.client.rpartition("@")[2]), head + body
+
+
+async def last_turns() -> None:
+    """Sockets close in a turn of the loop after the one that asks for it."""
+    for _ in range(LAST_TURNS):
+        await asyncio.sleep(0)
 
 
 async def _carry(

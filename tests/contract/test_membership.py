@@ -38,7 +38,11 @@ def test_partitions_are_spread_over_owners(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=len(nodes))
     for node in nodes:
         cluster.create_topic(f"t{node}")
-    assert sorted(cluster.owner("t", partition) for partition in range(len(nodes))) == nodes
+
+    def spread() -> bool:
+        return sorted(cluster.owner("t", partition) for partition in range(len(nodes))) == nodes
+
+    cluster.run_until(spread, "each node to own one")
     assert len({cluster.owner(f"t{node}") for node in nodes}) > 1
 
 

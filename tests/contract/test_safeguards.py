@@ -6,36 +6,36 @@ from collections.abc import Callable
 
 import pytest
 
-from rostra.fabric.catalog import DEFAULT, FABRICS
 from rostra.safeguards import Safeguard
 from tests.contract import test_failures as failures
 from tests.contract.conftest import SEEDS
-from tests.contract.facade import Cluster
-from tests.contract.promises import nodes_of
+from tests.contract.facade import Cluster, NotInTime
+from tests.contract.promises import nodes_of, promise_of
 from tests.contract.simulated import SimulatedCluster
 
 
 @pytest.mark.parametrize(
     ("safeguard", "promise"),
     [
-        (
-            Safeguard.COMMIT_VISIBILITY,
-            failures.test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody,
-        ),
-        (Safeguard.PERSIST_BEFORE_REPLY, failures.test_what_a_majority_acknowledged_survives_a_power_cut_of_all),
+        (Safeguard.COMMIT_VISIBILITY, failures.test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody),
+        (Safeguard.COMMIT_VISIBILITY, failures.test_an_acknowledgement_needs_a_majority_however_many_are_unreachable),
+        (Safeguard.COMMIT_VISIBILITY, failures.test_each_record_is_delivered_once_across_a_split),
+        (Safeguard.SYNC_BEFORE_ACK, failures.test_what_the_owner_acknowledged_survives_its_power_cut),
     ],
-    ids=lambda value: value.value if isinstance(value, Safeguard) else "",
 )
 def test_a_safeguard_that_is_off_is_missed(safeguard: Safeguard, promise: Callable[[Cluster], None]) -> None:
-    kind = FABRICS[DEFAULT]
-    kept = []
+    found = promise_of(promise)
+    assert found is not None
+    kind = found.fabrics()[0]
     for seed in SEEDS:
         cluster = SimulatedCluster(kind, nodes_of(kind.guarantees), seed, frozenset({safeguard}))
         try:
             promise(cluster)
+        except NotInTime:
+            # Slowness is no proof: a promise must be seen to be broken.
+            continue
         except (AssertionError, pytest.fail.Exception):
             return
         if cluster.judge():
             return
-        kept.append(seed)
-    pytest.fail(f"without {safeguard} nothing was missed under seeds {kept}")
+    pytest.fail(f"without {safeguard} nothing was missed")
