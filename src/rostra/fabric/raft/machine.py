@@ -421,8 +421,8 @@ class Raft:
         if not self._ready and (known or restarted or group.stranded):
             self._ready = True
             self.out.append(Ready())
-        # A log of a topic that was made after the commit that this start found looks as if it had none. Only a term that
-        # began since then says that nothing committed before is unknown: dropping earlier would lose the only copies.
+        # The log of a topic that was made after the commit that this start found looks as if it had none. Only a term
+        # that began since then says that nothing committed earlier is unknown: else copies that count would be lost.
         if self._found and known and group.term > self._term_found and self.meta.applied >= group.commit:
             for partition in sorted(self._found):
                 self.out += [Note("warning", "log without topic dropped", {"partition": str(partition)})]
