@@ -1,0 +1,18 @@
+"""Nodes for other people's tests are of any fabric."""
+
+from __future__ import annotations
+
+import pytest
+
+import rostra.testing
+from rostra.fabric.catalog import FABRICS
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.requirement("CM-24")
+def test_a_node_of_any_fabric_lives_inside_a_test(fabric: str) -> None:
+    with rostra.testing.node(fabric=fabric) as node, node.client() as client:
+        client.publish("t", b"x")
+        with client.subscribe("t", start="earliest") as records:
+            assert next(records).value == b"x"
+        assert client.describe_cluster().fabric == fabric
