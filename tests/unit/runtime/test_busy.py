@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 import pytest
 
@@ -14,23 +15,41 @@ from rostra.wire.messages import Ping
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    turns = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = 0
+        self.calls_at: dict[int, Callable[[], None]] = {}
 
     def _run_once(self) -> None:
         self.turns += 1
+        if self.turns in self.calls_at:
+            self.calls_at.pop(self.turns)()
         super()._run_once()  # type: ignore[misc]
 
 
-def test_a_stirred_loop_keeps_turning_and_then_sleeps_again() -> None:
+async def turned(loop: CountingLoop, times: int) -> None:
+    """Returns when the loop has turned so often; only a loop that is kept awake does, for nothing here wakes it."""
+    reached = asyncio.Event()
+    loop.calls_at[loop.turns + times] = reached.set
+    await asyncio.wait_for(reached.wait(), 10)
+
+
+def test_a_stirred_loop_keeps_turning() -> None:
     loop = CountingLoop()
-    busy = BusyPoll(loop, 20)
-    busy.stir()
-    loop.run_until_complete(asyncio.sleep(0.1))
-    turned = loop.turns
-    loop.run_until_complete(asyncio.sleep(0.1))
+    BusyPoll(loop, 60_000).stir()
+    loop.run_until_complete(turned(loop, 100))
     loop.close()
-    assert turned > 20
-    assert loop.turns - turned < 10
+
+
+def test_a_stirred_loop_sleeps_again_when_nothing_more_comes() -> None:
+    loop = CountingLoop()
+    BusyPoll(loop, 1).stir()
+    with pytest.raises(TimeoutError):
+        loop.run_until_complete(asyncio.wait_for(turned(loop, 10_000_000), 0.2))
+    before = loop.turns
+    loop.run_until_complete(asyncio.sleep(0.05))
+    loop.close()
+    assert loop.turns - before < 10
 
 
 def test_a_node_that_is_not_told_to_poll_sleeps() -> None:
