@@ -107,3 +107,20 @@ def test_a_catalogue_whose_refilling_was_interrupted_loses_no_topic() -> None:
     node.start()
     cluster.run_until(lambda: node.raft.groups.get(META) is not None and node.raft.groups[META].complete)
     cluster.run_until(lambda: "t" in node.topics)
+
+
+def test_a_start_that_finds_a_commit_older_than_a_topic_keeps_the_topics_log() -> None:
+    cluster = silent()
+    node = next(node for node in cluster.alive if node is not leader_of_the_catalogue(cluster))
+    commit = node.raft.groups[META].commit
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"acknowledged")
+    cluster.run(2_000)
+    for other in cluster.alive:
+        other.crash()
+    # Hard state keeps the commit now and then only, and the others stay away.
+    key = key_of(META)
+    node.hard[key] = pack_hard(msgspec.structs.replace(unpack_hard(node.hard[key]), commit=commit))
+    node.start()
+    cluster.run(5_000)
+    assert b"acknowledged" in node.values(partition)
