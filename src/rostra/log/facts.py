@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import NamedTuple
 
 import msgspec
@@ -66,8 +67,9 @@ class SegmentFacts(msgspec.Struct, frozen=True):
 class LogFacts(msgspec.Struct, frozen=True):
     """One partition as found on disk; all of it below `end` is fsynced.
 
-    `checkpoint` is the record of the last segment's checkpoint batch, `stamps` are of the batches of records behind it.
-    `segment_bytes` is the size of the active segment. A damaged log ends where its damage begins.
+    `checkpoint` is the record of the checkpoint batch at `checkpoint_at`, which begins the last segment; `stamps` are
+    of the batches of records behind it, `controls` those of the broker itself, with their base offsets. `segment_bytes`
+    is the size of the active segment. A damaged log ends where its damage begins.
     """
 
     partition: Partition
@@ -75,10 +77,12 @@ class LogFacts(msgspec.Struct, frozen=True):
     end: int
     epochs: tuple[EpochRow, ...]
     damaged_at: int | None
-    checkpoint: bytes | None
+    checkpoint: builtins.bytes | None
     stamps: tuple[Stamp, ...]
     segment_bytes: int
     bytes: int
+    controls: tuple[tuple[int, builtins.bytes], ...] = ()
+    checkpoint_at: int = 0
 
 
 class RecoveryNote(msgspec.Struct, frozen=True):

@@ -8,14 +8,16 @@ from errno import EDQUOT, ENOSPC
 from operator import attrgetter
 from struct import Struct
 
+import msgspec
 from crc32c import crc32c
 
 from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, StorageError, SyncFailed
-from rostra.log.facts import Chunk, EpochRow, LogSettings, SegmentFacts
+from rostra.log.facts import Chunk, EpochRow, LogFacts, LogSettings, SegmentFacts
 from rostra.log.files import Buffer, File, Files
 from rostra.log.index import NO_TIME_US, Index
+from rostra.log.last_segment import LastSegment
 from rostra.log.open_files import OpenFiles
-from rostra.log.scan import stored_length
+from rostra.log.scan import Damage, scan, stored_length
 from rostra.log.segment import CONTROL, Indexes, Segment
 from rostra.model.batch import HEADER_BYTES, OwnerFlag, last_offset
 from rostra.model.decode import Batch
@@ -90,6 +92,22 @@ class PartitionLog:
 
     def sealed(self) -> tuple[SegmentFacts, ...]:
         return tuple(segment.facts() for segment in self.segments[:-1])
+
+    def facts(self) -> LogFacts:
+        """Of the log as a whole; what its last segment says is `LastSegment`'s to add."""
+        active = self.active
+        return LogFacts(
+            partition=self.partition,
+            first=self.first,
+            end=self.end,
+            epochs=self.epochs(),
+            damaged_at=self.damaged_at,
+            checkpoint=None,
+            stamps=(),
+            segment_bytes=active.bytes,
+            bytes=self.size,
+            checkpoint_at=active.first,
+        )
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -361,6 +379,30 @@ class PartitionLog:
             yield start + at, batch
             base = batch.next_offset
             at += length
+
+    def look_again(self) -> LogFacts:
+        """What a start would find, as far as is written now."""
+        facts = self.facts()
+        path = Segment(self.directory, facts.checkpoint_at, None).path
+        file = self._open_files.get(path)
+        last = LastSegment()
+        end = facts.checkpoint_at
+        settings = self._settings
+        found_all = scan(
+            file,
+            self.partition,
+            facts.checkpoint_at,
+            facts.segment_bytes,
+            settings.recover_chunk_bytes,
+            settings.verifies,
+        )
+        try:
+            for found in found_all:
+                last.note(found)
+                end = found.header.next_offset
+        except Damage as damage:
+            raise CorruptLog(path, damage.position, damage.detail) from None
+        return msgspec.structs.replace(last.add_to(facts, file.read), end=end)
 
     def find_last(self, count: int, end: int) -> int:
         """From which offset on `count` records are left below `end`; those never delivered do not count."""

@@ -1,7 +1,8 @@
 """The store of a node: the logs of its partitions, and its hard state.
 
 Beside `recover` and `close` nothing here waits for a disk, except what is rare: a drop, a truncation, a trim, and the
-journal's renewal sync before they return. Everything but `read`, `find_last` and `find_time` belongs to one thread.
+journal's renewal sync before they return. Everything but `read`, `recall`, `find_last` and `find_time` belongs to one
+thread.
 """
 
 from __future__ import annotations
@@ -167,6 +168,13 @@ class Store:
     def find_time(self, partition: Partition, timestamp_us: int) -> int:
         return self._there(partition).find_time(timestamp_us)
 
+    def recall(self, partition: Partition) -> LogFacts:
+        """What a start would find in it now."""
+        try:
+            return self._there(partition).look_again()
+        except OSError as error:
+            raise storage_error(error) from error
+
     def truncate(self, partition: Partition, offset: int) -> int:
         """Cut the end; returns the new generation. The marks are lowered before the bytes they vouch for can change."""
         log = self._logs[partition]
@@ -209,7 +217,7 @@ class Store:
         return self._logs[partition].active.bytes
 
     def generation(self, partition: Partition) -> int:
-        return self._logs[partition].generation
+        return self._there(partition).generation
 
     # --- stable storage ----------------------------------------------------------------------------
 
