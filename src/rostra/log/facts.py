@@ -18,6 +18,8 @@ class LogSettings(msgspec.Struct, frozen=True):
     files_open_max: int = 512
     journal_bytes: int = 1 << 20
     recover_chunk_bytes: int = 1 << 20
+    compact_keys_bytes_max: int = 64 << 20
+    """What compaction remembers of keys, about; of keys beyond that every record stays."""
     verifies: bool = True
     """False only where a test takes the checksum safeguard away."""
 

@@ -22,7 +22,7 @@ from rostra.log.last_segment import LastSegment
 from rostra.log.open_files import OpenFiles
 from rostra.log.partition import PartitionLog
 from rostra.log.scan import Damage, Found, has_hole, hop, intact_batch_behind, scan
-from rostra.log.segment import SEGMENT_NAME, Indexes, Segment
+from rostra.log.segment import SEGMENT_NAME, UNBORN, Indexes, Segment
 from rostra.model.ids import Partition
 
 
@@ -55,6 +55,7 @@ class Recovering:
 
     def run(self) -> bool:
         """Whether there is a log at all: a directory whose first file never became durable is none."""
+        self._remove_replaced()
         self._remove_trimmed()
         while self._segment_firsts() or self._mark.synced:
             try:
@@ -84,9 +85,17 @@ class Recovering:
 
     # --- looking -----------------------------------------------------------------------------------
 
-    def _segment_firsts(self) -> list[int]:
+    def _found(self) -> dict[int, int]:
+        """First offsets of the segments that are there, rising, each with its latest version."""
         names = self._files.names(self.log.directory)
-        return [int(match[1]) for match in map(SEGMENT_NAME.fullmatch, names) if match is not None]
+        found: dict[int, int] = {}
+        for match in filter(None, map(SEGMENT_NAME.fullmatch, names)):
+            first, version = int(match[1]), int(match[2] or 0)
+            found[first] = max(version, found.get(first, 0))
+        return dict(sorted(found.items()))
+
+    def _segment_firsts(self) -> list[int]:
+        return list(self._found())
 
     def _examine(self) -> None:
         """Fill the log; Damage says where it ends too early, with the good part in place."""
@@ -94,12 +103,13 @@ class Recovering:
         log.segments = ()
         self._unsynced = []
         self._last = LastSegment()
-        firsts = self._segment_firsts()
+        versions = self._found()
+        firsts = list(versions)
         expected = self._mark.first if self._mark.synced else firsts[0]
         for first, following in zip(firsts, [*firsts[1:], None], strict=False):
             if first != expected:
                 raise Damage(log.active.bytes if log.segments else 0, expected, f"the next segment begins at {first}")
-            segment = Segment(log.directory, first, Index(self._settings.index_every_bytes))
+            segment = Segment(log.directory, first, Index(self._settings.index_every_bytes), versions[first])
             log.segments = (*log.segments, segment)
             if following is None:
                 self._examine_last(segment)
@@ -209,7 +219,8 @@ class Recovering:
         )
 
     def _paths_behind(self, segment: Segment) -> list[str]:
-        return [f"{self.log.directory}/{first:020}.log" for first in self._segment_firsts() if first > segment.first]
+        behind = [(first, version) for first, version in self._found().items() if first > segment.first]
+        return [Segment(self.log.directory, first, None, version).path for first, version in behind]
 
     def _report(self, damage: Damage) -> None:
         """Nothing is cut, nothing is appended any more; what lies before the damage stays readable."""
@@ -244,12 +255,21 @@ class Recovering:
 
     # --- mending -----------------------------------------------------------------------------------
 
+    def _remove_replaced(self) -> None:
+        """What a compaction had not finished, or had replaced. A name with a version is given to whole files only."""
+        found = self._found()
+        for name in self._files.names(self.log.directory):
+            match = SEGMENT_NAME.fullmatch(name)
+            if name.endswith(UNBORN):
+                self._files.remove(f"{self.log.directory}/{name}")
+            elif match is not None and int(match[2] or 0) < found[int(match[1])]:
+                self._remove(f"{self.log.directory}/{name}")
+
     def _remove_trimmed(self) -> None:
         """What retention had removed, but a crash brought back."""
-        firsts = self._segment_firsts()
-        for first, following in pairwise(firsts):
+        for (first, version), (following, _) in pairwise(self._found().items()):
             if following <= self._mark.first:
-                self._remove(f"{self.log.directory}/{first:020}.log")
+                self._remove(Segment(self.log.directory, first, None, version).path)
 
     def _settle(self) -> None:
         """Write again what is not known to be durable: after a failed sync the system may hold it for written."""

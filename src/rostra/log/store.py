@@ -19,13 +19,13 @@ from rostra.errors import CorruptLog, DiskFull, StorageError, SyncFailed, Unknow
 from rostra.log.clean import CleanEnd, take_clean, write_clean
 from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, SegmentFacts
 from rostra.log.files import Buffer, Files
-from rostra.log.jobs import PersistJob, SyncJob
+from rostra.log.jobs import CompactJob, PersistJob, SyncJob
 from rostra.log.journal import PATH as JOURNAL_PATH
 from rostra.log.journal import Journal, Mark
 from rostra.log.open_files import OpenFiles
 from rostra.log.partition import PartitionLog, storage_error
 from rostra.log.recovery import Recovering
-from rostra.log.segment import Indexes
+from rostra.log.segment import Indexes, Segment
 from rostra.model.ids import Partition, PartitionIndex, TopicId, text
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
@@ -199,6 +199,39 @@ class Store:
             log.trim(start)
         except OSError as error:
             raise storage_error(error) from error
+
+    def begin_compaction(self, partition: Partition, below: int, tombstones_us: int) -> CompactJob:
+        """Of records with the same key below the offset, keep the latest, as far as they are in sealed segments.
+
+        Of keys whose last record is a tombstone from before `tombstones_us`, keep none.
+        """
+        log = self._there(partition)
+        run = log.compacting(below, tombstones_us)
+        failed: list[Exception] = []
+
+        def trying(step: Callable[[Segment], None], segment: Segment) -> None:
+            if not failed:
+                try:
+                    step(segment)
+                except (OSError, StorageError) as error:
+                    failed.append(error)
+
+        def finish() -> int:
+            self._raise_if_broken()
+            try:
+                stands = not failed and self._logs.get(partition) is log and log.damage is None
+                saved = log.replace(run) if stands else 0
+            except OSError as error:
+                # Which of two files a start would find is not known.
+                raise self._break(error) from error
+            with suppress(OSError):
+                run.abandon()
+            return saved
+
+        calls: list[Callable[[], None]] = [
+            partial(trying, step, segment) for step in (run.learn, run.rewrite) for segment in run.segments
+        ]
+        return CompactJob(calls, finish)
 
     def sealed(self, partition: Partition) -> tuple[SegmentFacts, ...]:
         return self._there(partition).sealed()
