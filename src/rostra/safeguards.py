@@ -40,12 +40,17 @@ class Safeguard(StrEnum):
     """A leader that does not hear a majority steps down, and a node that hears its leader elects no other."""
     LEARNER_NOT_COUNTED = "learner-not-counted"
     """A copy counts in no majority before it has caught up and was made a voter."""
+    CHECKPOINT_BATCH = "checkpoint-batch"
+    """A segment begins with what all before it came to, so that retention takes records and nothing else."""
     ONE_CHANGE_AT_A_TIME = "one-change-at-a-time"
     """Membership changes only when the last change, and an entry of the leader's own term, are committed."""
 
 
 OF_ONE_NODE = (Safeguard.DEDUP, Safeguard.SYNC_BEFORE_ACK, Safeguard.CHECKSUM, Safeguard.SEQUENCE)
 """Those that a node which stands alone cannot be without; the others need peers to show."""
+
+OF_THE_BOOKS = (Safeguard.CHECKPOINT_BATCH,)
+"""Those of what a broker keeps of a partition beside its records, whatever the fabric."""
 
 Without = frozenset[Safeguard]
 ALL_ON: Without = frozenset()

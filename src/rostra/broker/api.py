@@ -55,8 +55,9 @@ class ProducerStamp(Value, frozen=True, array_like=True):
 class RecoveredLog(Value, frozen=True):
     """A partition's log as found on disk, with what the broker needs to rebuild its state.
 
-    `checkpoint` is the record of the last segment's checkpoint batch; `stamps` are of the batches behind it.
-    `segment_bytes` is the size of the active segment; `oldest_us` the first batch's timestamp.
+    `checkpoint` is the record of the last segment's checkpoint batch, which stands at `checkpoint_at`; `stamps` are of
+    the batches behind it, `controls` are those of the broker's own, (base, batch), that change its books.
+    `segment_bytes` is the size of the active segment.
     """
 
     log: Recovered
@@ -64,6 +65,8 @@ class RecoveredLog(Value, frozen=True):
     stamps: tuple[ProducerStamp, ...]
     segment_bytes: int
     bytes: int
+    controls: tuple[tuple[int, Buffer], ...] = ()
+    checkpoint_at: int = 0
 
 
 # --- inputs ----------------------------------------------------------------------------------------
@@ -137,6 +140,14 @@ class SegmentFacts(Value, frozen=True):
     max_us: int
 
 
+class Recalled(Value, frozen=True):
+    """The answer to `Recall`: the log as it was while it had this generation, or why it could not be looked at."""
+
+    partition: Partition
+    generation: int
+    log: RecoveredLog | RostraError
+
+
 class Stop(Value, frozen=True):
     """Finish what is under way, then say `Stopped`."""
 
@@ -156,6 +167,7 @@ BrokerInput = (
     | ReadFailed
     | Located
     | Sealed
+    | Recalled
     | TimerFired
     | PeerReceived
     | PeerMet
@@ -214,6 +226,15 @@ class Survey(Value, frozen=True):
     partition: Partition
 
 
+class Recall(Value, frozen=True):
+    """What does a start find in the partition's log now? Answered by `Recalled`.
+
+    Asked when the log was cut below the checkpoint that the books were restored from: they cannot be undone so far.
+    """
+
+    partition: Partition
+
+
 class Listen(Value, frozen=True):
     """The node serves from now on."""
 
@@ -232,6 +253,7 @@ BrokerEffect = (
     | Read
     | FindLast
     | Survey
+    | Recall
     | Persist
     | Send
     | Meet

@@ -20,6 +20,8 @@ from rostra.broker.api import (
     Located,
     Lose,
     Persisted,
+    Recall,
+    Recalled,
     Receive,
     Reply,
     Sealed,
@@ -29,6 +31,7 @@ from rostra.broker.api import (
 )
 from rostra.broker.catalogue import Catalogue
 from rostra.broker.delivery import CATCH_UP, Delivery
+from rostra.broker.ordering import Ordering
 from rostra.broker.partition import Parked
 from rostra.broker.placement import Placement
 from rostra.broker.requests import PEERS, Requests
@@ -120,6 +123,7 @@ class Broker:
         self.sessions = Sessions()
         self.tails = Tails(settings.tail_bytes_max)
         self.delivery = Delivery(settings)
+        self.ordering = Ordering(self)
         self.requests = Requests(self)
         self.topics = TopicRequests(self)
         self.administration = Administration(self)
@@ -166,6 +170,8 @@ class Broker:
                 self.delivery.located(given.token, given.offset, out)
             case Sealed():
                 self.retention.sealed(self, given)
+            case Recalled():
+                self.placement.recalled(given)
             case WriteFailed():
                 self._write_failed(given)
             case SyncBroke():
@@ -198,7 +204,7 @@ class Broker:
                         served.appended(effect.batch)
                     self.out.append(effect)
                 case Accepted():
-                    self.requests.accepted(effect.token, effect.base, effect.last)
+                    self.ordering.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
                 case Sync() | Read() | Send() | Meet() | Part() | SetTimer() | Note() | Persist():
@@ -214,8 +220,8 @@ class Broker:
                 case Echo():
                     self.ask_fabric(effect)
                 case Truncate():
-                    self._truncated(effect.partition, effect.offset, effect.generation, None)
                     self.out.append(effect)
+                    self._truncated(effect.partition, effect.offset, effect.generation, None)
                 case Trim():
                     served = self.catalogue.served(effect.partition)
                     if served is not None:
@@ -287,7 +293,7 @@ class Broker:
     def _release(self, replies: list[Parked], view: tuple[int, ...] = ()) -> None:
         for parked in replies:
             if self.answered(parked.conn):
-                self.reply(parked.conn, Published(parked.request, parked.base, view))
+                self.reply(parked.conn, parked.message or Published(parked.request, parked.base, view))
 
     def answered(self, conn: Conn) -> bool:
         """One answer fewer to wait for; False if whoever asked has gone meanwhile."""
@@ -315,7 +321,7 @@ class Broker:
 
     def fail(self, parked: list[Parked], error: RostraError) -> None:
         for reply in parked:
-            if self.answered(reply.conn):
+            if self.answered(reply.conn) and (reply.request or reply.message is None):
                 self.refuse(reply.conn, reply.request, error)
 
     def _truncated(self, partition: Partition, offset: int, generation: int, error: RostraError | None) -> None:
@@ -323,6 +329,8 @@ class Broker:
         if served is not None:
             cut = served.truncated(offset, generation)
             self.fail(cut, error or Unavailable(served.topic, partition.index, "another owner's records replaced it"))
+            if served.unsure is not None:
+                self.out.append(Recall(partition))
 
     def _write_failed(self, given: WriteFailed) -> None:
         # Whether others may have what this disk refused, only the fabric knows: then it turns the askers away first,

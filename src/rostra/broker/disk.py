@@ -1,7 +1,7 @@
 """Carrying out a broker's disk effects on its log: the one piece of driver that both drivers share.
 
 Writes gather until `flush`, so that all batches of one turn go out in one write per partition. What may take long
-(`Read`, `FindLast`, `Survey`, syncs, hard state) comes back as a job that the driver runs where it likes.
+(`Read`, `FindLast`, `Survey`, `Recall`, syncs, hard state) comes back as a job that the driver runs where it likes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from rostra.broker.api import (
     Located,
     Persisted,
     ProducerStamp,
+    Recall,
+    Recalled,
     RecoveredLog,
     Sealed,
     SegmentFacts,
@@ -43,7 +45,7 @@ from rostra.log.facts import LogFacts, Recovery
 from rostra.log.store import Store
 from rostra.model.ids import Partition
 
-LookUp = Read | FindLast | Survey
+LookUp = Read | FindLast | Survey | Recall
 Change = Open | Drop | Append | Truncate | Trim | Sync
 
 
@@ -220,10 +222,20 @@ class Disk:
                     sealed = self.store.sealed(effect.partition)
                     facts = (SegmentFacts(one.first, one.next, one.bytes, one.max_us) for one in sealed)
                     return Sealed(effect.partition, tuple(facts))
+                case Recall():
+                    return self._recall(effect.partition)
                 case _:
                     assert_never(effect)
         except RostraError as error:
             return self._no_answer(effect, error)
+
+    def _recall(self, partition: Partition) -> Recalled:
+        # The generation first: what is cut during the look makes this an answer about another one.
+        generation = self.store.generation(partition)
+        try:
+            return Recalled(partition, generation, _recovered(self.store.recall(partition)))
+        except RostraError as error:
+            return Recalled(partition, generation, error)
 
     def _no_answer(self, effect: LookUp, error: RostraError) -> BrokerInput:
         match effect:
@@ -231,6 +243,8 @@ class Disk:
                 return ReadFailed(effect.token, effect.partition, error)
             case Survey():
                 return Sealed(effect.partition, ())
+            case Recall():
+                return Recalled(effect.partition, 0, error)
             case _:
                 assert_never(effect)
 
@@ -243,4 +257,6 @@ def _recovered(facts: LogFacts) -> RecoveredLog:
         tuple(ProducerStamp(s.base, s.last, s.producer, s.epoch, s.sequence, s.count) for s in facts.stamps),
         facts.segment_bytes,
         facts.bytes,
+        facts.controls,
+        facts.checkpoint_at,
     )

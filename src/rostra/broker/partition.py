@@ -7,23 +7,26 @@ from collections import deque
 import msgspec
 
 from rostra.broker.api import Conn, RecoveredLog
+from rostra.broker.books import EMPTY, Books
 from rostra.broker.control import read_checkpoint
-from rostra.broker.producers import ProducerTable
 from rostra.broker.tail import Tail, Tails
-from rostra.errors import RostraError
-from rostra.model.batch import CHECKPOINT, PLACED
+from rostra.errors import RostraError, Unavailable
+from rostra.model.batch import CHECKPOINT, HEADER_BYTES, LEDGER, PLACED, Buffer, base_offset
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition
-from rostra.wire.messages import Topic
+from rostra.wire.messages import NodeMessage, Topic
+
+OF_THE_BROKER = CHECKPOINT | LEDGER
 
 
 class Parked(msgspec.Struct, frozen=True, gc=False):
-    """A reply that waits until the records up to `last` are safe."""
+    """A reply that waits until the records up to `last` are safe: `Published`, unless it is another `message`."""
 
     last: int
     conn: Conn
     request: int
     base: int
+    message: NodeMessage | None = None
 
 
 class Reader:
@@ -50,7 +53,7 @@ class Reader:
 class ServedPartition:
     """State that follows the log: `appended` and `truncated` mirror every change of it."""
 
-    def __init__(self, partition: Partition, topic: Topic, producers: ProducerTable, tails: Tails) -> None:
+    def __init__(self, partition: Partition, topic: Topic, books: Books, tails: Tails) -> None:
         self.partition = partition
         self.topic = topic.name
         self.segment_bytes_max = topic.settings.segment_bytes
@@ -74,7 +77,14 @@ class ServedPartition:
         self.blocked: RostraError | None = None
         self.commit_is_old = False
         """Since the start nobody has said how much of the log is committed: more is than is known here."""
-        self.producers = producers
+        self.books = books
+        self.producers = books.producers
+        self.unsure: RostraError | None = None
+        """Why nothing is ordered here, while the log is looked at again."""
+        self._since: list[Buffer] | None = None
+        """What was appended meanwhile, as far as the books follow it."""
+        self._restored_at = 0
+        """The books were restored from a checkpoint here: below this they cannot be undone."""
         self.tail = Tail()
         self._tails = tails
         self.waiting_commit: deque[Parked] = deque()
@@ -94,11 +104,33 @@ class ServedPartition:
         self.end = self.synced = found.log.end
         self.bytes, self.segment_bytes = found.bytes, found.segment_bytes
         self.epochs = [(row.epoch, row.offset) for row in found.log.epochs]
-        if found.checkpoint is not None:
-            self.producers.restore(read_checkpoint(found.checkpoint).producers)
+        self._rebuild(found)
+
+    def _rebuild(self, found: RecoveredLog) -> None:
+        self._restored_at = found.checkpoint_at
+        self.books.restore(read_checkpoint(found.checkpoint) if found.checkpoint is not None else EMPTY)
         for stamp in found.stamps:
             if stamp.producer:
                 self.producers.apply(stamp.base, stamp.last, stamp.producer, stamp.epoch, stamp.sequence, stamp.count)
+        for base, batch in found.controls:
+            self.books.apply(base, batch)
+
+    def recalled(self, found: RecoveredLog) -> None:
+        """The log was looked at again; what was appended behind that is known here."""
+        self._rebuild(found)
+        since, self._since = self._since or [], None
+        for batch in since:
+            base, _, delta, owner_flags, producer, epoch, sequence = PLACED.unpack_from(batch, 8)
+            if base < found.log.end:
+                continue
+            if producer:
+                self.producers.apply(base, base + delta, producer, epoch, sequence, delta + 1)
+            if owner_flags & LEDGER:
+                self.books.apply(base, batch)
+        self.books.commit(self.commit)
+        if self.blocked is self.unsure:
+            self.blocked = None
+        self.unsure = None
 
     def emptied(self, first: int) -> None:
         """The log is empty and begins at `first`."""
@@ -107,22 +139,20 @@ class ServedPartition:
         self.bytes = self.segment_bytes = self.generation = 0
         self.epochs = []
         self._sizes.clear()
-        self.producers.restore([])
+        self.books.restore(EMPTY)
+        self._restored_at = first
+        self.unsure = self._since = None
         self._tails.truncate(self.tail, 0)
         self.tail.next = first
 
     def appended(self, batch: bytearray) -> None:
-        base, owner_epoch, delta, owner_flags, producer, epoch, sequence, count = PLACED.unpack_from(batch, 8)
+        base, owner_epoch, delta, owner_flags, producer, epoch, sequence = PLACED.unpack_from(batch, 8)
         last = base + delta
         size = len(batch)
         self._sizes.append((base, self.bytes, self.segment_bytes))
-        # A checkpoint does not count: one larger than a segment would otherwise begin a segment with every batch.
-        if owner_flags & CHECKPOINT:
-            self.segment_bytes = 0
-            if base == self.first:
-                self._begin_with(batch)
-        else:
-            self.segment_bytes += size
+        self.segment_bytes += size
+        if owner_flags & OF_THE_BROKER:
+            self._enter(base, owner_flags, batch)
         self.bytes += size
         self.uncounted_bytes += size
         self.end = last + 1
@@ -130,14 +160,26 @@ class ServedPartition:
             self.epochs.append((owner_epoch, base))
         if producer:
             # Control batches have no producer; neither has a client that asks for no protection from repeats.
-            self.producers.apply(base, last, producer, epoch, sequence, count)
+            self.producers.apply(base, last, producer, epoch, sequence, delta + 1)
+        if self._since is not None:
+            self._since.append(batch if owner_flags & LEDGER else batch[:HEADER_BYTES])
         self._tails.add(self.tail, base, last, batch)
+
+    def _enter(self, base: int, owner_flags: int, batch: bytearray) -> None:
+        """A batch of the broker's own."""
+        if owner_flags & LEDGER:
+            self.books.apply(base, batch)
+            return
+        # A checkpoint does not count: one larger than a segment would otherwise begin a segment with every batch.
+        self.segment_bytes = 0
+        if base == self.first:
+            self._begin_with(batch)
 
     def _begin_with(self, checkpoint: bytearray) -> None:
         """A copy that is filled from another's log start: what was before it is known from its first batch alone."""
         (value,) = Batch(checkpoint).values()
         found = read_checkpoint(value or b"")
-        self.producers.restore(found.producers)
+        self.books.restore(found)
         self.epochs = [row for row in found.epochs if row[1] < self.first][-1:]
 
     def truncated(self, offset: int, generation: int) -> list[Parked]:
@@ -149,7 +191,10 @@ class ServedPartition:
             _, self.bytes, self.segment_bytes = self._sizes.pop()
         while self.epochs and self.epochs[-1][1] >= offset:
             self.epochs.pop()
-        self.producers.truncate(offset)
+        if offset < self._restored_at or self._since is not None:
+            self._lose_track(offset)
+        else:
+            self.books.truncate(offset)
         self._tails.truncate(self.tail, offset)
         cut: list[Parked] = []
         for waiting in self._waiting():
@@ -159,13 +204,21 @@ class ServedPartition:
             waiting.extend(kept)
         return cut
 
+    def _lose_track(self, offset: int) -> None:
+        """The books came from a checkpoint that is cut: what they said before is in the log, which must be read."""
+        self._since = [batch for batch in self._since or () if base_offset(batch) < offset]
+        if self.unsure is None:
+            self.unsure = Unavailable(self.topic, self.partition.index, "its log was cut and is read again")
+        if self.blocked is None:
+            self.blocked = self.unsure
+
     def committed(self, offset: int) -> list[Parked]:
         """Records below `offset` are safe; returns the replies that waited for that."""
         self.commit = offset
         self.commit_is_old = False
         while self._sizes and self._sizes[0][0] < offset:
             self._sizes.popleft()
-        self.producers.commit(offset)
+        self.books.commit(offset)
         self.tail.forget_answers()
         return _released(self.waiting_commit, offset)
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from rostra.broker.api import Boot, RecoveredLog
+from rostra.broker.api import Boot, Recalled, RecoveredLog
+from rostra.broker.books import Books
 from rostra.broker.catalogue import KnownTopic
-from rostra.broker.control import read_checkpoint
+from rostra.broker.control import read_epochs
 from rostra.broker.partition import ServedPartition
 from rostra.broker.producers import ProducerTable
-from rostra.errors import Moved, RostraError, TopicDeleted, Unavailable
+from rostra.errors import CorruptLog, Moved, RostraError, TopicDeleted, Unavailable
 from rostra.fabric.api import (
     Blocked,
     Delivers,
@@ -21,6 +22,7 @@ from rostra.fabric.api import (
     Note,
     Open,
     PartitionJoined,
+    ReadFailed,
     Serving,
     Started,
     TopicClosed,
@@ -101,7 +103,7 @@ class Placement:
     def _served(self, partition: Partition, topic: Topic) -> ServedPartition:
         broker = self._broker
         table = ProducerTable(broker.settings.producers_per_partition_max, broker.without)
-        return ServedPartition(partition, topic, table, broker.tails)
+        return ServedPartition(partition, topic, Books(table, broker.without), broker.tails)
 
     # --- partitions ---
 
@@ -128,10 +130,24 @@ class Placement:
         served.first, served.end, served.commit = effect.first, effect.end, effect.commit
         served.synced = min(served.synced, effect.end)
         served.tail.next = effect.end
-        served.producers.commit(effect.commit)
-        served.blocked = None
+        served.books.commit(effect.commit)
+        served.blocked = served.unsure
         if not effect.owner:
             self._turn_away(served)
+
+    def recalled(self, given: Recalled) -> None:
+        """A log was looked at again. If it was cut once more meanwhile, or filled anew, this says nothing of it."""
+        served = self._broker.catalogue.served(given.partition)
+        if served is None or served.unsure is None or given.generation != served.generation:
+            return
+        if not isinstance(given.log, RostraError):
+            served.recalled(given.log)
+            return
+        note = Note("error", "log not read again", {"partition": str(given.partition), "error": str(given.log)})
+        self._broker.out.append(note)
+        if isinstance(given.log, CorruptLog):
+            # The fabric knows whether others have it whole. Anything else is tried again with the next survey.
+            self._broker.ask_fabric(ReadFailed(0, given.partition, given.log))
 
     def elsewhere(self, effect: Elsewhere) -> None:
         served = self._broker.catalogue.served(effect.partition)
@@ -186,7 +202,7 @@ def _with_earlier_epoch(recovered: RecoveredLog) -> RecoveredLog:
     log = recovered.log
     if recovered.checkpoint is None:
         return recovered
-    rows = read_checkpoint(recovered.checkpoint).epochs
+    rows = read_epochs(recovered.checkpoint)
     earlier = [EpochStart(epoch, offset) for epoch, offset in rows if offset < log.first]
     if not earlier:
         return recovered

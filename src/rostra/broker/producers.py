@@ -103,20 +103,6 @@ class ProducerTable:
                 self._entries[producer] = before
                 if forgotten:
                     self._entries.move_to_end(producer, last=False)
-        self._shorten(offset)
-
-    def _shorten(self, offset: int) -> None:
-        """What came from a checkpoint cannot be undone step by step, and that checkpoint may have been cut too."""
-        for producer, entry in list(self._entries.items()):
-            if not entry.latest or entry.latest[-1][2] < offset:
-                continue
-            kept = tuple(batch for batch in entry.latest if batch[2] < offset)
-            cut = entry.latest[len(kept)]
-            if kept or cut[0] == 0:
-                self._entries[producer] = Entry(entry.epoch, cut[0], kept)
-            else:
-                # How many batches before these were cut is not known: better unknown than called stored.
-                del self._entries[producer]
 
     def snapshot(self) -> list[tuple[int, Entry]]:
         """For a checkpoint. The more producers, the fewer batches of each: it must fit into one frame.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from rostra.broker.api import Conn, Greeted
-from rostra.broker.control import checkpoint_batch
 from rostra.broker.partition import Parked, ServedPartition
 from rostra.broker.producers import Verdict
 from rostra.broker.sessions import Session
@@ -22,8 +21,7 @@ from rostra.errors import (
     Unavailable,
     UnknownTopic,
 )
-from rostra.fabric.api import AcksAll, Arrived, Note, PassOn, Propose
-from rostra.model.batch import CHECKPOINT
+from rostra.fabric.api import AcksAll, Arrived, Note, PassOn
 from rostra.model.check import BatchLimits, check_produced
 from rostra.safeguards import Safeguard
 from rostra.wire.features import in_common
@@ -84,8 +82,6 @@ class Requests:
             timestamp_ahead_us_max=settings.timestamp_ahead_max_ms * 1000,
         )
         self._passing: dict[int, Passing] = {}
-        self._proposed = 0
-        self._place: tuple[int, int] | RostraError | None = None
 
     def waiting(self) -> bool:
         return bool(self._passing)
@@ -211,8 +207,8 @@ class Requests:
                 self._park(conn, session, served, message, verdict[1], verdict[2])
                 return
         if served.segment_bytes >= served.segment_bytes_max:
-            self._roll(served)
-        placed = self._propose(served, payload, 0)
+            broker.ordering.roll(served)
+        placed = broker.ordering.propose(served, payload, 0)
         if isinstance(placed, RostraError):
             self._fail(conn, message.request, placed)
         else:
@@ -233,35 +229,14 @@ class Requests:
             return NodeStopping()
         return served.blocked or LimitExceeded("requests_per_connection_max", self._waiting_max)
 
-    def _roll(self, served: ServedPartition) -> None:
-        """The segment is full: begin a new one. If that is refused, so is the batch behind it."""
-        checkpoint = checkpoint_batch(served.producers.snapshot(), served.epochs, self._broker.now.wall_us)
-        self._propose(served, checkpoint, CHECKPOINT)
-
-    def _propose(self, served: ServedPartition, batch: bytearray, flags: int) -> tuple[int, int] | RostraError:
-        """Gives the batch its offsets."""
-        broker = self._broker
-        self._place = None
-        self._proposed = broker.next_token()
-        broker.carry_out(broker.fabric.step(broker.now, Propose(self._proposed, served.partition, batch, flags)))
-        placed: tuple[int, int] | RostraError | None = self._place
-        assert placed is not None, "a fabric answers a proposal in the same step"
-        return placed
-
-    def accepted(self, token: int, base: int, last: int) -> None:
-        assert token == self._proposed
-        self._place = (base, last)
-
     def refused(self, token: int, error: RostraError) -> None:
         passing = self._passing.pop(token, None)
         if passing is not None:
             if self._broker.answered(passing.conn):
                 self._fail(passing.conn, passing.request, error)
             return
-        if token != self._proposed:
+        if not self._broker.ordering.refused(token, error):
             assert self._broker.broken is not None, "whoever asked was told when the disk broke"
-            return
-        self._place = error
 
     # --- publishes that travel between nodes ---
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rostra.broker.api import Sealed, Survey
+from rostra.broker.api import Recall, Sealed, Survey
 from rostra.fabric.api import ProposeStart
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ class Retention:
     def survey(self, broker: Broker) -> None:
         """Ask the log about the segments of every partition that has a bound."""
         for served in broker.catalogue.partitions():
+            if served.unsure is not None:
+                broker.out.append(Recall(served.partition))
             known = broker.catalogue.named(served.topic)
             if known is None or not served.owner:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +18,8 @@ class LogSettings(msgspec.Struct, frozen=True):
     files_open_max: int = 512
     journal_bytes: int = 1 << 20
     recover_chunk_bytes: int = 1 << 20
+    compact_keys_bytes_max: int = 64 << 20
+    """What compaction remembers of keys, about; of keys beyond that every record stays."""
     verifies: bool = True
     """False only where a test takes the checksum safeguard away."""
 
@@ -66,8 +69,9 @@ class SegmentFacts(msgspec.Struct, frozen=True):
 class LogFacts(msgspec.Struct, frozen=True):
     """One partition as found on disk; all of it below `end` is fsynced.
 
-    `checkpoint` is the record of the last segment's checkpoint batch, `stamps` are of the batches of records behind it.
-    `segment_bytes` is the size of the active segment. A damaged log ends where its damage begins.
+    `checkpoint` is the record of the checkpoint batch at `checkpoint_at`, which begins the last segment; `stamps` are
+    of the batches of records behind it, `controls` those of the broker itself, with their base offsets. `segment_bytes`
+    is the size of the active segment. A damaged log ends where its damage begins.
     """
 
     partition: Partition
@@ -75,10 +79,12 @@ class LogFacts(msgspec.Struct, frozen=True):
     end: int
     epochs: tuple[EpochRow, ...]
     damaged_at: int | None
-    checkpoint: bytes | None
+    checkpoint: builtins.bytes | None
     stamps: tuple[Stamp, ...]
     segment_bytes: int
     bytes: int
+    controls: tuple[tuple[int, builtins.bytes], ...] = ()
+    checkpoint_at: int = 0
 
 
 class RecoveryNote(msgspec.Struct, frozen=True):

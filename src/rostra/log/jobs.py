@@ -28,6 +28,26 @@ class SyncJob:
         return self._finish()
 
 
+class CompactJob:
+    """One run of compaction: `calls` one after the other, anywhere; then `finish`, whose answer is how many bytes went.
+
+    A call that the disk refuses leaves the log as it was, and `finish` gives nothing.
+    """
+
+    __slots__ = ("_finish", "calls")
+
+    def __init__(self, calls: list[Callable[[], None]], finish: Callable[[], int]) -> None:
+        self.calls = calls
+        self._finish = finish
+
+    def run(self) -> None:
+        for call in self.calls:
+            call()
+
+    def finish(self) -> int:
+        return self._finish()
+
+
 class PersistJob:
     """Like `SyncJob`, for one write of hard state."""
 

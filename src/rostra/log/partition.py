@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from errno import EDQUOT, ENOSPC
 from operator import attrgetter
 from struct import Struct
+from typing import TypeVar
 
+import msgspec
 from crc32c import crc32c
 
 from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, StorageError, SyncFailed
-from rostra.log.facts import Chunk, EpochRow, LogSettings, SegmentFacts
+from rostra.log.compaction import Compacting
+from rostra.log.facts import Chunk, EpochRow, LogFacts, LogSettings, SegmentFacts
 from rostra.log.files import Buffer, File, Files
 from rostra.log.index import NO_TIME_US, Index
+from rostra.log.last_segment import LastSegment
 from rostra.log.open_files import OpenFiles
-from rostra.log.scan import stored_length
+from rostra.log.scan import Damage, scan, stored_length
 from rostra.log.segment import CONTROL, Indexes, Segment
 from rostra.model.batch import HEADER_BYTES, OwnerFlag, last_offset
 from rostra.model.decode import Batch
@@ -26,6 +30,7 @@ SUPPRESSED = int(OwnerFlag.SUPPRESSED)
 _PLACED = Struct("<4xIQQIH30xH10xq")
 """length, base offset, owner epoch, last offset delta, owner flags, flags, maximum timestamp."""
 _first = attrgetter("first")
+T = TypeVar("T")
 
 
 def directory_of(partition: Partition) -> str:
@@ -67,6 +72,8 @@ class PartitionLog:
         """Files not yet synced, oldest first, each with the number of the last write to it."""
         self.dirty_directories: list[str] = []
         self.writes = 0
+        self._replacements = 0
+        """Rises when segments were compacted, before their old files go."""
 
     @property
     def first(self) -> int:
@@ -90,6 +97,22 @@ class PartitionLog:
 
     def sealed(self) -> tuple[SegmentFacts, ...]:
         return tuple(segment.facts() for segment in self.segments[:-1])
+
+    def facts(self) -> LogFacts:
+        """Of the log as a whole; what its last segment says is `LastSegment`'s to add."""
+        active = self.active
+        return LogFacts(
+            partition=self.partition,
+            first=self.first,
+            end=self.end,
+            epochs=self.epochs(),
+            damaged_at=self.damaged_at,
+            checkpoint=None,
+            stamps=(),
+            segment_bytes=active.bytes,
+            bytes=self.size,
+            checkpoint_at=active.first,
+        )
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -251,7 +274,7 @@ class PartitionLog:
 
     def _reopened(self, segment: Segment, offset: int) -> Segment:
         """The segment as it is when cut to the offset, active again."""
-        cut = Segment(self.directory, segment.first, Index(self._settings.index_every_bytes))
+        cut = Segment(self.directory, segment.first, Index(self._settings.index_every_bytes), segment.version)
         if offset == segment.first:
             return cut
         index = segment.index or self._indexes.rebuild(segment, self.partition)
@@ -281,9 +304,51 @@ class PartitionLog:
                 if self._files.exists(path):
                     self._files.remove(path)
 
+    def compacting(self, below: int, tombstones_us: int) -> Compacting:
+        """A run over what is sealed, on stable storage, and wholly below the offset."""
+        below = min(below, self.synced)
+        segments = tuple(segment for segment in self.segments[:-1] if segment.next <= below)
+        return Compacting(self._files, self._open_files, self._settings, self.partition, segments, tombstones_us)
+
+    def replace(self, run: Compacting) -> int:
+        """Takes the new files for the old ones, as far as these are still there; returns by how much it shrank.
+
+        The new names are durable before the old ones go, so that a start finds one of the two, or both: then it keeps
+        the later.
+        """
+        there = [(old, fresh) for old, fresh in run.rewritten if old in self.segments[:-1]]
+        for _, fresh in there:
+            self._files.rename(fresh.unborn_path, fresh.path)
+            self._indexes.seal(fresh, self.partition)
+        if there:
+            self._files.sync_directory(self.directory)
+        replaced = {old.first: fresh for old, fresh in there}
+        self.segments = tuple(replaced.get(segment.first, segment) for segment in self.segments)
+        self._replacements += 1
+        for old, _ in there:
+            self._indexes.forget(old)
+            for path in (old.path, old.index_path):
+                self._open_files.forget(path)
+                if self._files.exists(path):
+                    self._files.remove(path)
+        return sum(old.bytes - fresh.bytes for old, fresh in there)
+
     # --- reading -----------------------------------------------------------------------------------
 
     def read(self, offset: int, end: int, bytes_max: int) -> Chunk:
+        return self._steadily(lambda: self._read(offset, end, bytes_max))
+
+    def _steadily(self, look: Callable[[], T]) -> T:
+        """What is found, looking again if the files were replaced by compacted ones meanwhile."""
+        while True:
+            replacements = self._replacements
+            try:
+                return look()
+            except OffsetTrimmed:
+                if self._replacements == replacements:
+                    raise
+
+    def _read(self, offset: int, end: int, bytes_max: int) -> Chunk:
         at_end = self.end
         segments = self.segments
         if offset < segments[0].first:
@@ -304,7 +369,7 @@ class PartitionLog:
 
     def _read_segment(self, segment: Segment, offset: int, end: int, bytes_max: int) -> Chunk:
         segment_bytes = segment.bytes
-        base, start, stop = self._indexes.get(segment, self.partition).span(offset, end, bytes_max, segment_bytes)
+        base, start, stop = self._index_of(segment).span(offset, end, bytes_max, segment_bytes)
         buffer = self._read_file(segment, start, stop - start)
         at, begin, size = 0, -1, len(buffer)
         while at < size:
@@ -350,6 +415,12 @@ class PartitionLog:
             raise CorruptLog(segment.path, position + len(buffer), "the file ends too early")
         return buffer
 
+    def _index_of(self, segment: Segment) -> Index:
+        try:
+            return self._indexes.get(segment, self.partition)
+        except FileNotFoundError:
+            raise OffsetTrimmed(segment.first, self.first) from None
+
     def _stride(self, segment: Segment, index: Index, entry: int) -> Iterator[tuple[int, Batch]]:
         """The batches from one index entry to the next, checked."""
         start, base = index.positions[entry], index.offsets[entry]
@@ -362,8 +433,35 @@ class PartitionLog:
             base = batch.next_offset
             at += length
 
+    def look_again(self) -> LogFacts:
+        """What a start would find, as far as is written now."""
+        path = self.active.path
+        facts = self.facts()
+        file = self._open_files.get(path)
+        last = LastSegment()
+        end = facts.checkpoint_at
+        settings = self._settings
+        found_all = scan(
+            file,
+            self.partition,
+            facts.checkpoint_at,
+            facts.segment_bytes,
+            settings.recover_chunk_bytes,
+            settings.verifies,
+        )
+        try:
+            for found in found_all:
+                last.note(found)
+                end = found.header.next_offset
+        except Damage as damage:
+            raise CorruptLog(path, damage.position, damage.detail) from None
+        return msgspec.structs.replace(last.add_to(facts, file.read), end=end)
+
     def find_last(self, count: int, end: int) -> int:
         """From which offset on `count` records are left below `end`; those never delivered do not count."""
+        return self._steadily(lambda: self._find_last(count, end))
+
+    def _find_last(self, count: int, end: int) -> int:
         at_end = min(end, self.end)
         if count <= 0:
             return at_end
@@ -371,7 +469,7 @@ class PartitionLog:
         for segment in reversed(segments):
             if segment.first >= at_end or not segment.bytes:
                 continue
-            index = self._indexes.get(segment, self.partition)
+            index = self._index_of(segment)
             for entry in range(index.stride_of(at_end - 1), -1, -1):
                 for _, batch in reversed(list(self._stride(segment, index, entry))):
                     header = batch.header
@@ -384,15 +482,19 @@ class PartitionLog:
 
     def find_time(self, timestamp_us: int) -> int:
         """The first record at or after the timestamp; the end if there is none."""
+        return self._steadily(lambda: self._find_time(timestamp_us))
+
+    def _find_time(self, timestamp_us: int) -> int:
         at_end = self.end
         for segment in self.segments:
             if segment.max_us < timestamp_us or not segment.bytes:
                 continue
-            index = self._indexes.get(segment, self.partition)
+            index = self._index_of(segment)
             for entry in range(index.stride_of_time(timestamp_us), len(index)):
                 for _, batch in self._stride(segment, index, entry):
                     if batch.header.max_timestamp_us < timestamp_us or batch.header.flags & CONTROL:
                         continue
-                    stamps = zip(batch.offsets(), batch.timestamps(), strict=True)
-                    return next(offset for offset, stamp_us in stamps if stamp_us >= timestamp_us)
+                    for offset, stamp_us in zip(batch.offsets(), batch.timestamps(), strict=True):
+                        if stamp_us >= timestamp_us:
+                            return offset
         return at_end

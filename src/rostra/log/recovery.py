@@ -14,16 +14,15 @@ from crc32c import crc32c
 
 from rostra.errors import CorruptLog
 from rostra.log.clean import CleanEnd
-from rostra.log.facts import LogFacts, LogSettings, RecoveryNote, Stamp
-from rostra.log.files import File, Files
+from rostra.log.facts import LogFacts, LogSettings, RecoveryNote
+from rostra.log.files import Files
 from rostra.log.index import Index
 from rostra.log.journal import Mark
+from rostra.log.last_segment import LastSegment
 from rostra.log.open_files import OpenFiles
-from rostra.log.partition import CHECKPOINT, PartitionLog
-from rostra.log.scan import Damage, Found, has_hole, hop, intact_batch_behind, is_intact, scan
-from rostra.log.segment import CONTROL, SEGMENT_NAME, Indexes, Segment
-from rostra.model.batch import Header
-from rostra.model.decode import Batch
+from rostra.log.partition import PartitionLog
+from rostra.log.scan import Damage, Found, has_hole, hop, intact_batch_behind, scan
+from rostra.log.segment import SEGMENT_NAME, UNBORN, Indexes, Segment
 from rostra.model.ids import Partition
 
 
@@ -49,14 +48,14 @@ class Recovering:
         self._mark = mark or Mark(0, 0, 0)
         self._clean = clean
         self._unsynced: list[tuple[Segment, int]] = []
-        self._checkpoint_bytes = 0
-        self._stamps: list[Stamp] = []
+        self._last = LastSegment()
         self.notes: list[RecoveryNote] = []
 
     # --- the whole ---------------------------------------------------------------------------------
 
     def run(self) -> bool:
         """Whether there is a log at all: a directory whose first file never became durable is none."""
+        self._remove_replaced()
         self._remove_trimmed()
         while self._segment_firsts() or self._mark.synced:
             try:
@@ -81,43 +80,36 @@ class Recovering:
         return Mark(self.log.first, self.log.end, self.log.end)
 
     def facts(self) -> LogFacts:
-        log = self.log
-        return LogFacts(
-            partition=log.partition,
-            first=log.first,
-            end=log.end,
-            epochs=log.epochs(),
-            damaged_at=log.damaged_at,
-            checkpoint=self._checkpoint(),
-            stamps=tuple(self._stamps),
-            segment_bytes=log.active.bytes,
-            bytes=log.size,
-        )
-
-    def _checkpoint(self) -> bytes | None:
-        if not self._checkpoint_bytes:
-            return None
-        return Batch(self._open_files.get(self.log.active.path).read(0, self._checkpoint_bytes)).values()[0]
+        path = self.log.active.path
+        return self._last.add_to(self.log.facts(), lambda at, count: self._open_files.get(path).read(at, count))
 
     # --- looking -----------------------------------------------------------------------------------
 
-    def _segment_firsts(self) -> list[int]:
+    def _found(self) -> dict[int, int]:
+        """First offsets of the segments that are there, rising, each with its latest version."""
         names = self._files.names(self.log.directory)
-        return [int(match[1]) for match in map(SEGMENT_NAME.fullmatch, names) if match is not None]
+        found: dict[int, int] = {}
+        for match in filter(None, map(SEGMENT_NAME.fullmatch, names)):
+            first, version = int(match[1]), int(match[2] or 0)
+            found[first] = max(version, found.get(first, 0))
+        return dict(sorted(found.items()))
+
+    def _segment_firsts(self) -> list[int]:
+        return list(self._found())
 
     def _examine(self) -> None:
         """Fill the log; Damage says where it ends too early, with the good part in place."""
         log = self.log
         log.segments = ()
         self._unsynced = []
-        self._checkpoint_bytes = 0
-        self._stamps = []
-        firsts = self._segment_firsts()
+        self._last = LastSegment()
+        versions = self._found()
+        firsts = list(versions)
         expected = self._mark.first if self._mark.synced else firsts[0]
         for first, following in zip(firsts, [*firsts[1:], None], strict=False):
             if first != expected:
                 raise Damage(log.active.bytes if log.segments else 0, expected, f"the next segment begins at {first}")
-            segment = Segment(log.directory, first, Index(self._settings.index_every_bytes))
+            segment = Segment(log.directory, first, Index(self._settings.index_every_bytes), versions[first])
             log.segments = (*log.segments, segment)
             if following is None:
                 self._examine_last(segment)
@@ -170,16 +162,8 @@ class Recovering:
                 raise _NotAsClosed
             return
         for found in self._scan(segment):
-            self._note_last(found)
+            self._last.note(found)
         segment.headers_crc = None
-
-    def _note_last(self, found: Found) -> None:
-        """Of the last segment, the broker needs the checkpoint and who wrote what behind it."""
-        header = found.header
-        if not header.flags & CONTROL:
-            self._stamps.append(_stamp(header))
-        elif not found.position and header.owner_flags & CHECKPOINT:
-            self._checkpoint_bytes = header.length
 
     def _is_as_closed(self, segment: Segment, clean: CleanEnd) -> bool:
         """Whether the last segment is, header for header, the one that was closed; bodies are checked when read."""
@@ -190,17 +174,12 @@ class Recovering:
         try:
             for found, raw in hop(file, self._partition, segment.first, clean.bytes):
                 crc = crc32c(raw, crc)
-                self._note_last(found)
+                self._last.note(found)
                 segment.note(found.position, found.header)
         except Damage:
             return False
         segment.headers_crc = crc
-        return crc == clean.headers_crc and segment.next == clean.end and self._checkpoint_is_intact(file)
-
-    def _checkpoint_is_intact(self, file: File) -> bool:
-        """The one body that a start relies on."""
-        size = self._checkpoint_bytes
-        return not size or is_intact(file.read(0, size), self._partition)
+        return crc == clean.headers_crc and segment.next == clean.end and self._last.is_intact(file, self._partition)
 
     def _scan(self, segment: Segment) -> Iterator[Found]:
         """Every intact batch; where the part begins that is not known to be synced is taken down."""
@@ -240,7 +219,8 @@ class Recovering:
         )
 
     def _paths_behind(self, segment: Segment) -> list[str]:
-        return [f"{self.log.directory}/{first:020}.log" for first in self._segment_firsts() if first > segment.first]
+        behind = [(first, version) for first, version in self._found().items() if first > segment.first]
+        return [Segment(self.log.directory, first, None, version).path for first, version in behind]
 
     def _report(self, damage: Damage) -> None:
         """Nothing is cut, nothing is appended any more; what lies before the damage stays readable."""
@@ -275,12 +255,21 @@ class Recovering:
 
     # --- mending -----------------------------------------------------------------------------------
 
+    def _remove_replaced(self) -> None:
+        """What a compaction had not finished, or had replaced. A name with a version is given to whole files only."""
+        found = self._found()
+        for name in self._files.names(self.log.directory):
+            match = SEGMENT_NAME.fullmatch(name)
+            if name.endswith(UNBORN):
+                self._files.remove(f"{self.log.directory}/{name}")
+            elif match is not None and int(match[2] or 0) < found[int(match[1])]:
+                self._remove(f"{self.log.directory}/{name}")
+
     def _remove_trimmed(self) -> None:
         """What retention had removed, but a crash brought back."""
-        firsts = self._segment_firsts()
-        for first, following in pairwise(firsts):
+        for (first, version), (following, _) in pairwise(self._found().items()):
             if following <= self._mark.first:
-                self._remove(f"{self.log.directory}/{first:020}.log")
+                self._remove(Segment(self.log.directory, first, None, version).path)
 
     def _settle(self) -> None:
         """Write again what is not known to be durable: after a failed sync the system may hold it for written."""
@@ -310,14 +299,3 @@ class Recovering:
 
 class _NotAsClosed(Exception):
     """The clean-stop mark does not fit what is there."""
-
-
-def _stamp(header: Header) -> Stamp:
-    return Stamp(
-        header.base_offset,
-        header.next_offset - 1,
-        header.producer,
-        header.producer_epoch,
-        header.sequence,
-        header.count,
-    )

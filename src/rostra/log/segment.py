@@ -14,26 +14,43 @@ from rostra.log.scan import Damage, scan
 from rostra.model.batch import Flag, Header
 from rostra.model.ids import Partition
 
-SEGMENT_NAME = re.compile(r"(\d{20})\.log")
+SEGMENT_NAME = re.compile(r"(\d{20})(?:\.([1-9]\d*))?\.log")
+UNBORN = ".compact"
 CONTROL = int(Flag.CONTROL)
 
 
 class Segment:
-    """`next` and `bytes` say how far it reaches. The active one has its index here, a sealed one in `Indexes`."""
+    """`next` and `bytes` say how far it reaches. The active one has its index here, a sealed one in `Indexes`.
 
-    __slots__ = ("bytes", "epochs", "first", "headers_crc", "index", "index_path", "max_us", "next", "path")
+    `version` counts how often it was compacted. It is part of the names, so that a name stands for the same bytes as
+    long as anybody may read them.
+    """
 
-    def __init__(self, directory: str, first: int, index: Index | None) -> None:
+    __slots__ = ("bytes", "epochs", "first", "headers_crc", "index", "index_path", "max_us", "next", "path", "version")
+
+    def __init__(self, directory: str, first: int, index: Index | None, version: int = 0) -> None:
         self.first = first
+        self.version = version
         self.next = first
         self.bytes = 0
         self.max_us = NO_TIME_US
-        self.path = f"{directory}/{first:020}.log"
-        self.index_path = f"{directory}/{first:020}.index"
+        stem = f"{directory}/{first:020}" + (f".{version}" if version else "")
+        self.path = f"{stem}.log"
+        self.index_path = f"{stem}.index"
         self.index = index
         self.epochs: list[EpochRow] = []
         self.headers_crc: int | None = 0
         """Of all headers in it, while it is active; unknown after a cut."""
+
+    @staticmethod
+    def successor(segment: Segment, index: Index | None) -> Segment:
+        """The same segment, compacted once more."""
+        return Segment(segment.path.rpartition("/")[0], segment.first, index, segment.version + 1)
+
+    @property
+    def unborn_path(self) -> str:
+        """Where it is written until it is whole."""
+        return self.path.removesuffix(".log") + UNBORN
 
     def note(self, position: int, header: Header) -> None:
         """A batch was found behind the others."""

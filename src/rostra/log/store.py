@@ -1,7 +1,8 @@
 """The store of a node: the logs of its partitions, and its hard state.
 
 Beside `recover` and `close` nothing here waits for a disk, except what is rare: a drop, a truncation, a trim, and the
-journal's renewal sync before they return. Everything but `read`, `find_last` and `find_time` belongs to one thread.
+journal's renewal sync before they return. Everything but `read`, `recall`, `find_last` and `find_time` belongs to one
+thread.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from rostra.errors import CorruptLog, DiskFull, StorageError, SyncFailed, Unknow
 from rostra.log.clean import CleanEnd, take_clean, write_clean
 from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, SegmentFacts
 from rostra.log.files import Buffer, Files
-from rostra.log.jobs import PersistJob, SyncJob
+from rostra.log.jobs import CompactJob, PersistJob, SyncJob
 from rostra.log.journal import PATH as JOURNAL_PATH
 from rostra.log.journal import Journal, Mark
 from rostra.log.open_files import OpenFiles
 from rostra.log.partition import PartitionLog, storage_error
 from rostra.log.recovery import Recovering
-from rostra.log.segment import Indexes
+from rostra.log.segment import Indexes, Segment
 from rostra.model.ids import Partition, PartitionIndex, TopicId, text
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
@@ -167,6 +168,13 @@ class Store:
     def find_time(self, partition: Partition, timestamp_us: int) -> int:
         return self._there(partition).find_time(timestamp_us)
 
+    def recall(self, partition: Partition) -> LogFacts:
+        """What a start would find in it now."""
+        try:
+            return self._there(partition).look_again()
+        except OSError as error:
+            raise storage_error(error) from error
+
     def truncate(self, partition: Partition, offset: int) -> int:
         """Cut the end; returns the new generation. The marks are lowered before the bytes they vouch for can change."""
         log = self._logs[partition]
@@ -192,6 +200,39 @@ class Store:
         except OSError as error:
             raise storage_error(error) from error
 
+    def begin_compaction(self, partition: Partition, below: int, tombstones_us: int) -> CompactJob:
+        """Of records with the same key below the offset, keep the latest, as far as they are in sealed segments.
+
+        Of keys whose last record is a tombstone from before `tombstones_us`, keep none.
+        """
+        log = self._there(partition)
+        run = log.compacting(below, tombstones_us)
+        failed: list[Exception] = []
+
+        def trying(step: Callable[[Segment], None], segment: Segment) -> None:
+            if not failed:
+                try:
+                    step(segment)
+                except (OSError, StorageError) as error:
+                    failed.append(error)
+
+        def finish() -> int:
+            self._raise_if_broken()
+            try:
+                stands = not failed and self._logs.get(partition) is log and log.damage is None
+                saved = log.replace(run) if stands else 0
+            except OSError as error:
+                # Which of two files a start would find is not known.
+                raise self._break(error) from error
+            with suppress(OSError):
+                run.abandon()
+            return saved
+
+        calls: list[Callable[[], None]] = [
+            partial(trying, step, segment) for step in (run.learn, run.rewrite) for segment in run.segments
+        ]
+        return CompactJob(calls, finish)
+
     def sealed(self, partition: Partition) -> tuple[SegmentFacts, ...]:
         return self._there(partition).sealed()
 
@@ -209,7 +250,7 @@ class Store:
         return self._logs[partition].active.bytes
 
     def generation(self, partition: Partition) -> int:
-        return self._logs[partition].generation
+        return self._there(partition).generation
 
     # --- stable storage ----------------------------------------------------------------------------
 

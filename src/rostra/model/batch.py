@@ -43,10 +43,12 @@ class Flag(IntFlag):
 class OwnerFlag(IntFlag):
     SUPPRESSED = 1
     CHECKPOINT = 2
+    LEDGER = 4
 
 
 CHECKPOINT = int(OwnerFlag.CHECKPOINT)
-"""As a plain number: on the hot path the operators of an enumeration cost more than all else."""
+LEDGER = int(OwnerFlag.LEDGER)
+"""As plain numbers: on the hot path the operators of an enumeration cost more than all else."""
 
 
 class Codec(IntEnum):
@@ -106,8 +108,9 @@ assert HEADER.size == HEADER_BYTES
 _UINT32 = Struct("<I")
 _UINT64 = Struct("<Q")
 _EXTENT = Struct("<Q8xI")
-PLACED = Struct("<QQIH10xQIII")
-"""From byte 8 on: base offset, owner epoch, last offset delta, owner flags, then the producer's stamp."""
+PLACED = Struct("<QQIH10xQII")
+"""From byte 8 on: base offset, owner epoch, last offset delta, owner flags, then the producer's stamp. How many records
+the producer had sent is in the delta: compaction may have left fewer."""
 _PRODUCER = Struct("<QIII")
 _OWNER = Struct("<QQIHH")
 _PLACE = Struct("<QI")

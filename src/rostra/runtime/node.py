@@ -24,6 +24,7 @@ from rostra.broker.api import (
     Greeted,
     Listen,
     PushTo,
+    Recall,
     Reply,
     Stop,
     Stopped,
@@ -273,7 +274,7 @@ class Node:
                 self._disk.change(effect)
             case Sync() | Open() | Drop() | Truncate() | Trim():
                 self._disk.change(effect)
-            case Read() | FindLast() | Survey():
+            case Read() | FindLast() | Survey() | Recall():
                 self.counters.reads += 1
                 self._storage.look_up(effect)
             case Send():

@@ -24,6 +24,7 @@ from rostra.broker.api import (
     Listen,
     Lose,
     PushTo,
+    Recall,
     Receive,
     Reply,
     Stop,
@@ -32,7 +33,7 @@ from rostra.broker.api import (
     SyncBroke,
 )
 from rostra.broker.broker import SWEEP, Broker, Identity
-from rostra.broker.disk import Disk, Job
+from rostra.broker.disk import Disk, Job, LookUp
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import PeerViolation, StorageError, SyncFailed
 from rostra.fabric.api import (
@@ -334,7 +335,7 @@ class Node:
             case Append() | Sync() | Open() | Drop() | Truncate() | Trim():
                 self._wrote = True
                 self._disk.change(effect)
-            case Read() | FindLast() | Survey():
+            case Read() | FindLast() | Survey() | Recall():
                 self._later(self._disk_us(), self._look_up, effect)
             case Note():
                 self.trace.note(self.name, effect.level, effect.event.encode(), effect)
@@ -449,7 +450,7 @@ class Node:
         if syncs:
             self._flush()
 
-    def _look_up(self, effect: Read | FindLast | Survey) -> None:
+    def _look_up(self, effect: LookUp) -> None:
         try:
             given = self._disk.look_up(effect)
         except Exception:

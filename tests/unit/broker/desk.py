@@ -25,6 +25,8 @@ from rostra.broker.api import (
     Lose,
     Persisted,
     PushTo,
+    Recall,
+    Recalled,
     Receive,
     Reply,
     Sealed,
@@ -154,7 +156,7 @@ class Desk:
                 self.logs[effect.partition].cut(effect.offset)
             case Trim():
                 self.logs[effect.partition].trim(effect.first)
-            case Sync() | Read() | FindLast() | Survey() | Persist() | AskDrain():
+            case Sync() | Read() | FindLast() | Survey() | Recall() | Persist() | AskDrain():
                 self.pending.append(effect)
             case SetTimer():
                 if effect.at_us is not None:
@@ -214,6 +216,9 @@ class Desk:
                 return [Located(effect.token, self.logs[effect.partition].find_last(effect.count, effect.end))]
             case AskDrain(conn):
                 return [Drain(conn)]
+            case Recall(partition):
+                log = self.logs[partition]
+                return [Recalled(partition, log.generation, recovered(partition, log))]
             case Survey(partition):
                 return [Sealed(partition, tuple(facts(self.logs[partition])))]
             case _:

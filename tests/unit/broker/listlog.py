@@ -82,7 +82,7 @@ def recovered(partition: Partition, log: ListLog) -> RecoveredLog:
         if not epochs or epochs[-1].epoch != owner_epoch(batch):
             epochs.append(EpochStart(owner_epoch(batch), base_offset(batch)))
     last = log.segments()[-1] if log.batches else []
-    checkpoint = None
+    checkpoint, checkpoint_at = None, base_offset(last[0]) if last else log.first
     if last and read_header(last[0]).owner_flags & OwnerFlag.CHECKPOINT:
         (checkpoint,) = next(iter(iterate(bytes(last[0])))).values()
         last = last[1:]
@@ -93,4 +93,6 @@ def recovered(partition: Partition, log: ListLog) -> RecoveredLog:
         tuple(stamp for stamp in stamps if stamp.producer),
         sum(map(len, last)),
         sum(map(len, log.batches)),
+        tuple((base_offset(batch), batch) for batch in last if read_header(batch).owner_flags & OwnerFlag.LEDGER),
+        checkpoint_at,
     )

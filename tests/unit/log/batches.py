@@ -26,6 +26,7 @@ def batch(
     epoch: int = 1,
     checkpoint: bool = False,
     control: bool = False,
+    ledger: bool = False,
     value: bytes = b"value",
     times_us: list[int] | None = None,
     partition: Partition = PARTITION,
@@ -37,14 +38,14 @@ def batch(
         producer=77,
         producer_epoch=2,
         sequence=base,
-        control=control or checkpoint,
+        control=control or checkpoint or ledger,
     )
     stamp(
         made,
         partition=partition,
         base_offset=base,
         owner_epoch=epoch,
-        owner_flags=int(OwnerFlag.CHECKPOINT) if checkpoint else 0,
+        owner_flags=int(OwnerFlag.CHECKPOINT) * checkpoint | int(OwnerFlag.LEDGER) * ledger,
     )
     return made
 

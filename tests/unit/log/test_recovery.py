@@ -265,6 +265,42 @@ def test_a_start_finds_checkpoint_stamps_and_epochs(files: Files, clean: bool) -
     assert facts.segment_bytes == store.segment_bytes(PARTITION) < facts.bytes
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_finds_the_brokers_own_entries_behind_the_checkpoint(files: Files, clean: bool) -> None:
+    store = opened(files)
+    kept = [batch(3, ledger=True), batch(6, 2, ledger=True)]
+    store.append(PARTITION, [batch(0, ledger=True), *chain(1, 0, base=1), kept[0], *chain(2, base=4), kept[1]])
+    sync(store)
+    before = store.recall(PARTITION)
+    store.close(clean=clean)
+    store = Store(files, SMALL)
+    (facts,) = store.recover().logs
+    assert facts.controls == tuple((base, bytes(one)) for base, one in zip((3, 6), kept, strict=True))
+    assert (facts.checkpoint, facts.checkpoint_at) == (b"value-2", 2)
+    assert before == facts == store.recall(PARTITION)
+
+
+def test_an_entry_of_the_broker_that_is_damaged_is_found_after_a_clean_stop(files: Files) -> None:
+    store = opened(files)
+    store.append(PARTITION, [*chain(1, 0), batch(2, ledger=True), *chain(1, base=3)])
+    store.close(clean=True)
+    file = files.open(f"{DIRECTORY}/{1:020}.log")
+    at = file.read(0, file.size()).index(b"value-2")
+    file.write_at(at, b"VALUE")
+    (facts,) = Store(files, SMALL).recover().logs
+    assert facts.damaged_at == 2
+
+
+def test_a_log_that_was_cut_below_its_checkpoint_says_what_is_left(files: Files) -> None:
+    store = opened(files)
+    store.append(PARTITION, [*chain(0, 2), batch(3, ledger=True), *chain(1, 0, 1, base=4)])
+    store.truncate(PARTITION, 4)
+    facts = store.recall(PARTITION)
+    assert (facts.checkpoint, facts.checkpoint_at, facts.end) == (b"value-0", 0, 4)
+    assert [stamp.base for stamp in facts.stamps] == [1]
+    assert [base for base, _ in facts.controls] == [3]
+
+
 def test_a_clean_stop_counts_once(files: Files) -> None:
     store = opened(files)
     store.append(PARTITION, chain(3))

@@ -1,0 +1,82 @@
+"""What a partition's log says beside its records, as of the log's end: the same at every copy, owner or not.
+
+A book is made of a `Ledger` or more. To add one: a file with its entries and the book (`apply`, `entries`, `commit`,
+`truncate`, `restore`), its entries in `Booked` (`broker/control.py`), and here a line in `__init__` and a case in
+`_enter`. Retention takes nothing from it, because the checkpoint carries the entries that make it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, assert_never
+
+from rostra.broker.compaction import CompactBelow, Compaction
+from rostra.broker.control import Booked, Checkpoint, decode_entries, encode_entries, read_control
+from rostra.broker.ledger import Ledger
+from rostra.broker.producers import ProducerTable
+from rostra.model.batch import Buffer
+from rostra.safeguards import ALL_ON, Safeguard, Without
+
+EMPTY = Checkpoint([])
+
+
+class Books:
+    def __init__(self, producers: ProducerTable, without: Without = ALL_ON) -> None:
+        self.producers = producers
+        self.compaction = Compaction()
+        self._kept: tuple[Ledger[Any, Any], ...] = (self.compaction,)
+        """All but the producers': those that change by entries."""
+        self._newest = -1
+        """Where the last entries stand, while they may be cut."""
+        self._carries = Safeguard.CHECKPOINT_BATCH not in without
+
+    def apply(self, base: int, batch: Buffer) -> None:
+        """The log has this control batch now, at its end."""
+        self._newest = base
+        for entry in read_control(batch):
+            self._enter(base, entry)
+
+    def _enter(self, base: int, entry: Booked) -> None:
+        match entry:
+            case CompactBelow():
+                self.compaction.apply(base, entry)
+            case _:
+                assert_never(entry)
+
+    def commit(self, offset: int) -> None:
+        """Below this offset nothing is undone any more."""
+        self.producers.commit(offset)
+        if self._newest >= 0:
+            for book in self._kept:
+                book.commit(offset)
+            if self._newest < offset:
+                self._newest = -1
+
+    def truncate(self, offset: int) -> None:
+        """The log was cut to end at `offset`."""
+        self.producers.truncate(offset)
+        if self._newest >= offset:
+            for book in self._kept:
+                book.truncate(offset)
+
+    # --- as a whole ---
+
+    def checkpoint(self, epochs: list[tuple[int, int]]) -> Checkpoint:
+        if not self._carries:
+            return Checkpoint([], epochs)
+        return Checkpoint(self.producers.snapshot(), epochs, encode_entries(self._entries()))
+
+    def _entries(self) -> Iterable[Booked]:
+        """Entered into empty books, these make them what they are."""
+        return self.compaction.entries()
+
+    def restore(self, found: Checkpoint) -> None:
+        """As of the checkpoint; nothing of it can be undone."""
+        self.producers.restore(found.producers)
+        for book in self._kept:
+            book.restore([])
+        for entry in decode_entries(found.entries):
+            self._enter(-1, entry)
+        for book in self._kept:
+            book.commit(0)
+        self._newest = -1
