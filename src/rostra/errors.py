@@ -2,8 +2,8 @@
 
 RostraError
 ├── UsageError              the caller asked for something that cannot be
-│   ├── InvalidTopicName    ├── InvalidSetting     ├── RecordTooLarge
-│   └── CodecUnavailable    └── ClientClosed
+│   ├── InvalidTopicName    ├── InvalidPattern     ├── InvalidSetting
+│   ├── RecordTooLarge      ├── CodecUnavailable   └── ClientClosed
 ├── TopicError
 │   ├── UnknownTopic        ├── TopicExists        ├── TopicRecreated
 │   └── TopicDeleted
@@ -86,6 +86,14 @@ class InvalidTopicName(UsageError):
     reason: str
     fact = "{name!r} is not a topic name: {reason}"
     remedy = "use 1-249 of the letters a-z A-Z, digits, '.', '_', '-', with '/' between levels"
+
+
+@dataclass(eq=False)
+class InvalidPattern(UsageError):
+    pattern: str
+    reason: str
+    fact = "{pattern!r} is not a pattern of topic names: {reason}"
+    remedy = "write a topic name in which '+' stands for one whole level, and '#' at the end for all further ones"
 
 
 @dataclass(eq=False)
