@@ -156,4 +156,4 @@ def test_a_name_costs_nothing_for_patterns_that_have_nothing_to_do_with_it() -> 
     trie.add(Pattern.parse("sensors/+/temp"), -1)
     Counted.looked_at = 0
     assert trie.match("sensors/x/temp") == [-1]
-    assert Counted.looked_at <= len("sensors/+/temp".split("/"))
+    assert Counted.looked_at <= 3
