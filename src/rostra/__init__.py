@@ -24,8 +24,10 @@ if TYPE_CHECKING:
         Reconnected,
         Resent,
         Resubscribed,
+        TopicAppeared,
+        TopicGone,
     )
-    from rostra.client.core.options import Last, Offset
+    from rostra.client.core.options import Last, Offset, Time
     from rostra.errors import RostraError
     from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
     from rostra.model.decode import Record
@@ -56,8 +58,11 @@ __all__ = [
     "Resubscribed",
     "RostraError",
     "Subscription",
+    "Time",
     "Topic",
+    "TopicAppeared",
     "TopicDescription",
+    "TopicGone",
     "TopicSettings",
     "blocking",
     "connect",
@@ -86,8 +91,11 @@ _HOMES = {
     "Resubscribed": "rostra.client.core.events",
     "RostraError": "rostra.errors",
     "Subscription": "rostra.client.aio_subscription",
+    "Time": "rostra.client.core.options",
     "Topic": "rostra.wire.messages",
+    "TopicAppeared": "rostra.client.core.events",
     "TopicDescription": "rostra.client.core.effects",
+    "TopicGone": "rostra.client.core.events",
     "TopicSettings": "rostra.wire.messages",
     "connect": "rostra.client.aio",
     "blocking": "rostra.blocking",

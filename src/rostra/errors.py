@@ -23,7 +23,8 @@ RostraError
 ├── LinkError               between a client and a node, or two nodes
 │   ├── Unreachable         ├── LinkLost           ├── TimedOut
 │   ├── IncompatibleVersion ├── NotSupported       ├── NodeStopping
-│   ├── OtherCluster        ├── OtherFabric        └── OtherNode
+│   ├── WatchEnded          ├── OtherCluster       ├── OtherFabric
+│   └── OtherNode
 ├── PeerViolation           the other side broke the protocol: its connection is closed
 └── RemoteError             a newer node reported an error this version does not know
 """
@@ -429,6 +430,13 @@ class NotSupported(LinkError):
 class NodeStopping(LinkError):
     fact = "the node is stopping"
     remedy = "the client goes to another node or waits for this one"
+
+
+@dataclass(eq=False)
+class WatchEnded(LinkError):
+    reason: str
+    fact = "the node no longer tells which topics come and go ({reason})"
+    remedy = "the client asks again by itself, another node if it can"
 
 
 @dataclass(eq=False)

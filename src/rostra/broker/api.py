@@ -118,7 +118,7 @@ class SyncBroke(Value, frozen=True):
 
 
 class Located(Value, frozen=True):
-    """The answer to `FindLast`: the offset from which `count` records are left."""
+    """The answer to `FindLast` and `FindTime`: the offset at which what was sought begins."""
 
     token: int
     offset: int
@@ -220,6 +220,15 @@ class FindLast(Value, frozen=True):
     end: int
 
 
+class FindTime(Value, frozen=True):
+    """Which is the first record below `end` that is not earlier? Answered by `Located`: with `end` if there is none."""
+
+    token: int
+    partition: Partition
+    timestamp_us: int
+    end: int
+
+
 class Survey(Value, frozen=True):
     """Which closed segments are there? Answered by `Sealed`."""
 
@@ -252,6 +261,7 @@ BrokerEffect = (
     | Sync
     | Read
     | FindLast
+    | FindTime
     | Survey
     | Recall
     | Persist

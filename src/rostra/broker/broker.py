@@ -40,6 +40,7 @@ from rostra.broker.sessions import Session, Sessions
 from rostra.broker.settings import BrokerSettings
 from rostra.broker.tail import Tails
 from rostra.broker.topics import TopicRequests
+from rostra.broker.watching import Watching
 from rostra.errors import CorruptLog, LimitExceeded, RostraError, Unavailable
 from rostra.fabric.api import (
     Accepted,
@@ -126,6 +127,7 @@ class Broker:
         self.ordering = Ordering(self)
         self.requests = Requests(self)
         self.topics = TopicRequests(self)
+        self.watching = Watching(self)
         self.administration = Administration(self)
         self.placement = Placement(self)
         self.retention = Retention()
@@ -162,6 +164,7 @@ class Broker:
                 self.delivery.congest(given.conn)
             case Drain():
                 self.delivery.drain(given.conn, out)
+                self.watching.drained(given.conn)
             case Accept():
                 self._accept(given)
             case Lose():
@@ -244,7 +247,8 @@ class Broker:
                 case PartitionJoined():
                     self.placement.joined(effect)
                 case Confirmed():
-                    self.topics.confirmed(effect.token)
+                    if not self.watching.confirmed(effect.token):
+                        self.topics.confirmed(effect.token)
                 case Agreed():
                     self.administration.agreed(effect.token)
                 case Described():
@@ -264,8 +268,10 @@ class Broker:
 
     def _refused(self, effect: Refused) -> None:
         token, error = effect.token, effect.error
-        if not self.topics.refused(token, error) and not self.administration.refused(token, error):
-            self.requests.refused(token, error)
+        for part in (self.topics, self.administration, self.watching):
+            if part.refused(token, error):
+                return
+        self.requests.refused(token, error)
 
     def _synced(self, given: Synced) -> None:
         if self.broken is not None:
@@ -373,6 +379,7 @@ class Broker:
 
     def forget(self, conn: Conn) -> None:
         self.delivery.lose(conn)
+        self.watching.lose(conn)
         self.sessions.close(conn)
 
     def hang_up(self, conn: Conn, reason: str, violation: str = "") -> None:
@@ -391,6 +398,7 @@ class Broker:
             silent = self.sessions.silent_since(self.now.mono_us - 3 * self.settings.heartbeat_ms * 1000)
             for conn in silent:
                 self.hang_up(conn, "silent for three heartbeats")
+            self.watching.doubt()
             self.out.append(SetTimer(SWEEP, self.now.mono_us + self.settings.heartbeat_ms * 1000))
         elif given.timer == CATCH_UP:
             self.delivery.resume(self.out)

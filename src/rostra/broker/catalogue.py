@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from heapq import merge
 from typing import NamedTuple
 
 from rostra.broker.api import Conn
 from rostra.broker.partition import ServedPartition
 from rostra.errors import RostraError, TopicDeleted, TopicRecreated, UnknownPartition, UnknownTopic
 from rostra.model.ids import Partition, PartitionIndex, TopicId, text
+from rostra.model.patterns import Pattern, PatternTrie
 from rostra.wire.messages import Topic
 
 DROPPED_REMEMBERED = 10_000
 """Topics whose deletion is remembered, to tell a client why its topic id no longer works."""
+
+LOOKED_AT_MAX = 10_000
+"""Names that are held against patterns at a time: others wait meanwhile."""
 
 
 class Asked(NamedTuple):
@@ -96,6 +102,38 @@ class Catalogue:
         start = bisect_right(self._names, after)
         names = self._names[start : start + limit]
         return tuple(self._by_name[name].topic for name in names), start + limit < len(self._names)
+
+    def matching(self, patterns: Sequence[Pattern], after: str, limit: int) -> tuple[tuple[Topic, ...], str]:
+        """Topics by name behind `after` that match a pattern, at most `limit`, and behind which name there may be more.
+
+        Where every pattern begins with fixed levels, only names that begin so are looked at.
+        """
+        trie: PatternTrie[None] = PatternTrie()
+        for pattern in patterns:
+            trie.add(pattern, None)
+        found: list[Topic] = []
+        looked_at, last = 0, ""
+        for name in merge(*(self._candidates(pattern, after) for pattern in patterns)):
+            if name == last:
+                continue
+            if len(found) == limit or looked_at == LOOKED_AT_MAX:
+                return tuple(found), last
+            looked_at, last = looked_at + 1, name
+            if trie.match(name):
+                found.append(self._by_name[name].topic)
+        return tuple(found), ""
+
+    def _candidates(self, pattern: Pattern, after: str) -> Iterator[str]:
+        """Names in order behind `after`, all that match among them."""
+        names, fixed = self._names, pattern.fixed
+        if fixed > after and fixed in self._by_name:
+            yield fixed
+        if pattern.is_wild:
+            beginning = f"{fixed}/" if fixed else ""
+            at = max(bisect_left(names, beginning), bisect_right(names, after))
+            while at < len(names) and names[at].startswith(beginning):
+                yield names[at]
+                at += 1
 
     def partitions(self) -> list[ServedPartition]:
         return [served for name in self._names for served in self._by_name[name].partitions]

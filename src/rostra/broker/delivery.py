@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rostra.broker.api import AskDrain, BrokerEffect, Conn, FindLast, PushTo, Reply
+from rostra.broker.api import AskDrain, BrokerEffect, Conn, FindLast, FindTime, PushTo, Reply
 from rostra.broker.catchup import CatchUp
 from rostra.broker.partition import Reader, ServedPartition
 from rostra.broker.settings import BrokerSettings
@@ -64,6 +64,10 @@ class Delivery:
                 token = self._ask(reader)
                 out.append(FindLast(token, served.partition, count, served.commit))
                 return None
+            case "time":
+                self._register(reader)
+                out.append(FindTime(self._ask(reader), served.partition, asked.value, served.commit))
+                return None
         self._register(reader)
         self._begin(reader, out)
         return None
@@ -124,6 +128,9 @@ class Delivery:
             # A subscription that was just ended by the node may still be granted credit: that is no fault.
             reader.credit = min(reader.credit + credit, self._settings.credit_bytes_max)
             self.feed(reader, out)
+
+    def is_congested(self, conn: Conn) -> bool:
+        return conn in self._congested
 
     def congest(self, conn: Conn) -> None:
         self._congested.add(conn)

@@ -1,7 +1,7 @@
 """Carrying out a broker's disk effects on its log: the one piece of driver that both drivers share.
 
 Writes gather until `flush`, so that all batches of one turn go out in one write per partition. What may take long
-(`Read`, `FindLast`, `Survey`, `Recall`, syncs, hard state) comes back as a job that the driver runs where it likes.
+(`Read`, `FindLast`, `FindTime`, `Survey`, `Recall`, syncs, hard state) comes back as a job that the driver runs where it likes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from rostra.broker.api import (
     Boot,
     BrokerInput,
     FindLast,
+    FindTime,
     Located,
     Persisted,
     ProducerStamp,
@@ -45,7 +46,7 @@ from rostra.log.facts import LogFacts, Recovery
 from rostra.log.store import Store
 from rostra.model.ids import Partition
 
-LookUp = Read | FindLast | Survey | Recall
+LookUp = Read | FindLast | FindTime | Survey | Recall
 Change = Open | Drop | Append | Truncate | Trim | Sync
 
 
@@ -218,6 +219,9 @@ class Disk:
                 case FindLast():
                     found = self.store.find_last(effect.partition, effect.count, effect.end)
                     return Located(effect.token, found)
+                case FindTime():
+                    found = self.store.find_time(effect.partition, effect.timestamp_us, effect.end)
+                    return Located(effect.token, found)
                 case Survey():
                     sealed = self.store.sealed(effect.partition)
                     facts = (SegmentFacts(one.first, one.next, one.bytes, one.max_us) for one in sealed)
@@ -239,7 +243,7 @@ class Disk:
 
     def _no_answer(self, effect: LookUp, error: RostraError) -> BrokerInput:
         match effect:
-            case Read() | FindLast():
+            case Read() | FindLast() | FindTime():
                 return ReadFailed(effect.token, effect.partition, error)
             case Survey():
                 return Sealed(effect.partition, ())

@@ -70,6 +70,7 @@ class Placement:
         for index in range(spec.partitions):
             known.partitions.append(self._served(Partition(spec.topic, PartitionIndex(index)), known.topic))
         self._broker.catalogue.add(known)
+        self._broker.watching.appeared(known.topic)
         if effect.token is not None:
             until_us = self._broker.now.mono_us + OWNER_PATIENCE_MS * 1000
             self.opened_now.append(Opened(effect.token, known, until_us))
@@ -93,6 +94,7 @@ class Placement:
             for served in known.partitions:
                 broker.fail(served.close(), error)
                 self._end_readers(served, error)
+            broker.watching.gone(known.topic)
         broker.topics.closed(effect.token, effect.topic)
 
     def joined(self, effect: PartitionJoined) -> None:

@@ -50,6 +50,8 @@ from rostra.wire.messages import (
     TransferPartition,
     Unsubscribe,
     Unsubscribed,
+    Unwatch,
+    Watch,
     Welcome,
 )
 
@@ -119,6 +121,10 @@ class Requests:
                 self._broker.topics.delete(conn, session, message)
             case DescribeCluster() | RemoveMember() | TransferPartition():
                 self._broker.administration.answer(conn, session, message)
+            case Watch():
+                self._broker.watching.watch(conn, session, message)
+            case Unwatch():
+                self._broker.watching.unwatch(conn, message)
             case Goodbye():
                 self._broker.hang_up(conn, message.reason)
             case _:

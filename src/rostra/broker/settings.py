@@ -22,6 +22,8 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     """One more connection is told LimitExceeded and closed."""
     subscriptions_per_connection_max: int = 1024
     """One more is refused with LimitExceeded; a subscription to a topic counts once per partition."""
+    watches_per_connection_max: int = 256
+    """One more watch for topics that match patterns is refused with LimitExceeded."""
     requests_per_connection_max: int = 4096
     """Publishes waiting for their acknowledgement, and topics for their making; one more is refused."""
     topics_max: int = 100_000

@@ -38,13 +38,14 @@ from rostra.wire.messages import (
     TopicDropped,
     TopicPage,
     TopicSettings,
+    Watch,
 )
 
 if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
 LookUp = Locate | DescribeTopic | ListTopics
-Doubtful = LookUp | CreateTopic | DeleteTopic | Publish | Subscribe
+Doubtful = LookUp | CreateTopic | DeleteTopic | Publish | Subscribe | Watch
 """What is answered only when the fabric has confirmed that what this node knows of topics is still so."""
 
 
@@ -65,6 +66,8 @@ class TopicRequests:
         """True if the token was one of a request about topics."""
         if token in self._confirming:
             conn, message = self._confirming.pop(token)
+            if isinstance(message, Watch):
+                self._broker.watching.forget(conn, message.watch)
             self._fail_all([Asked(conn, message.request, lookup=True)], error)
         elif token in self._made:
             self._fail_all(self._making.pop(self._made.pop(token)), error)
@@ -98,16 +101,16 @@ class TopicRequests:
             # Only a hint: whoever serves the partition has the last word.
             self._located(conn, message.request, known)
         else:
-            self._confirm(conn, session, message, name)
+            self.confirm(conn, session, message, name)
 
     def unheard_of(self, conn: Conn, session: Session, message: Publish | Subscribe) -> None:
         """The topic's id means nothing here: perhaps others know it, and this node will in a moment."""
         if self._broker.stopping:
             self._broker.refuse(conn, message.request, NodeStopping())
         else:
-            self._confirm(conn, session, message, "")
+            self.confirm(conn, session, message, "")
 
-    def _confirm(self, conn: Conn, session: Session, message: Doubtful, name: str) -> None:
+    def confirm(self, conn: Conn, session: Session, message: Doubtful, name: str) -> None:
         broker = self._broker
         error = broker.too_many(session)
         if error is not None:
@@ -137,6 +140,8 @@ class TopicRequests:
                 self._delete(conn, session, message)
             case Publish() | Subscribe():
                 self._heard_of(conn, message)
+            case Watch():
+                self._broker.watching.begin(conn, message)
             case _:
                 assert_never(message)
 
@@ -187,7 +192,7 @@ class TopicRequests:
     def create(self, conn: Conn, session: Session, message: CreateTopic) -> None:
         if self._broker.catalogue.named(message.name) is not None:
             # It may have been deleted elsewhere.
-            self._confirm(conn, session, message, message.name)
+            self.confirm(conn, session, message, message.name)
         else:
             self._create(conn, session, message)
 
@@ -249,7 +254,7 @@ class TopicRequests:
     def delete(self, conn: Conn, session: Session, message: DeleteTopic) -> None:
         if self._broker.catalogue.named(message.name) is None:
             # It may have been created elsewhere.
-            self._confirm(conn, session, message, message.name)
+            self.confirm(conn, session, message, message.name)
         else:
             self._delete(conn, session, message)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 _BYTES = {
     "": 1,
@@ -34,6 +35,16 @@ def parse_duration_ms(written: str) -> int:
     if written.strip().isdecimal():
         return int(written)
     return _parse(written, _MILLISECONDS, "a length of time such as 500ms, 30s, 12h or 7d")
+
+
+def parse_moment_us(written: str, now_us: int) -> int:
+    """A point in time in microseconds since 1970: as ISO 8601, or so long ago, as in -10m."""
+    if written.startswith("-"):
+        return now_us - 1000 * _parse(written[1:], _MILLISECONDS, "a length of time such as -10m or -2h")
+    try:
+        return round(datetime.fromisoformat(written).timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{written!r} is not a time such as 2026-11-16T10:00:00Z or -10m") from None
 
 
 def show_bytes(count: int) -> str:

@@ -1,18 +1,21 @@
-"""`rostra sub`: the records of a topic, as they come."""
+"""`rostra sub`: the records of topics, as they come."""
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
+from rostra.cli.completion import complete_topic
 from rostra.cli.exits import ExitCode
-from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, TopicArgument, begin
+from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, begin
 from rostra.cli.output import Cell, bytes_cell, note
-from rostra.cli.quantities import parse_duration_ms
+from rostra.cli.quantities import parse_duration_ms, parse_moment_us
 from rostra.model.ids import check_topic_name
+from rostra.model.patterns import Pattern, is_wild
 
 if TYPE_CHECKING:
     from rostra.client.core.options import Start
@@ -22,15 +25,23 @@ EXAMPLES = """
 rostra sub greetings
 rostra sub orders --from earliest --count 10
 rostra sub orders --from last:5 --timeout 2s -o json
+rostra sub orders --from 2026-11-16T10:00:00Z
+rostra sub 'sensors/+/temp' alarms --from -10m
+rostra sub '#' --from earliest
 rostra sub lines --from earliest --raw > lines.txt"""
 
 
 def subscribe(
     context: typer.Context,
-    topic: TopicArgument,
+    topics: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC...", help="Names, or patterns as sensors/+/temp or a/#.", autocompletion=complete_topic
+        ),
+    ],
     start: Annotated[
         str,
-        typer.Option("--from", "-f", metavar="earliest|latest|OFFSET|last:N", help="Where to begin."),
+        typer.Option("--from", "-f", metavar="earliest|latest|OFFSET|last:N|TIME|-AGO", help="Where to begin."),
     ] = "latest",
     count: Annotated[
         int | None, typer.Option("--count", "-c", metavar="N", min=1, help="End after this many records.")
@@ -47,24 +58,33 @@ def subscribe(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Subscribe to a topic and show its records as they come.
+    """Subscribe to topics and show their records as they come.
+
+    In a pattern, + stands for one level and # at the end for all further ones; topics that are made later and match are
+    picked up from their first record on. --from takes a time, as 2026-11-16T10:00:00Z, or how long ago, as -10m: it
+    begins with the first record that is not earlier.
 
     On a terminal each record is a line with its time, place, key and value; on a pipe, or with -o json, it is a JSON
     object; bytes that are not UTF-8 stand there as value_base64 or key_base64. It ends with Ctrl-C, after --count
     records, or when none came for --timeout. If the node goes away, the command reconnects and goes on without a gap.
     """
-    check_topic_name(topic)
-    begin_at = parse_start(start)
+    for topic in topics:
+        if is_wild(topic):
+            Pattern.parse(topic)
+        else:
+            check_topic_name(topic)
+    begin_at = parse_start(start, time.time_ns() // 1000)
     patience_s = _patience_s(timeout)
     invocation = begin(context, node=node, output=output, config=config)
     encode = _raw if raw else _json if invocation.output.is_json else _line
     shown = 0
     with (
         invocation.connect() as client,
-        client.subscribe(topic, start=begin_at, partition=partition) as subscription,
+        client.subscribe(*topics, start=begin_at, partition=partition) as subscription,
     ):
         if not invocation.output.is_json and start == "latest":
-            note(f"waiting for new records of {topic}; Ctrl-C ends, `--from earliest` shows those that are there")
+            what = ", ".join(topics)
+            note(f"waiting for new records of {what}; Ctrl-C ends, `--from earliest` shows those that are there")
         for batch in subscription.batches(patience_s):
             records = batch.records()[: None if count is None else count - shown]
             invocation.output.write(b"".join(map(encode, records)))
@@ -76,8 +96,8 @@ def subscribe(
         raise typer.Exit(ExitCode.FAILURE)
 
 
-def parse_start(written: str) -> Start:
-    from rostra.client.core.options import Last, Offset
+def parse_start(written: str, now_us: int) -> Start:
+    from rostra.client.core.options import Last, Offset, Time
 
     kind, colon, number = written.partition(":")
     if written in ("earliest", "latest"):
@@ -86,7 +106,11 @@ def parse_start(written: str) -> Start:
         return Offset(int(written))
     if kind == "last" and colon and number.isdecimal():
         return Last(int(number))
-    raise typer.BadParameter(f"{written!r} is none of earliest, latest, an offset, last:N", param_hint="'--from'")
+    try:
+        return Time(parse_moment_us(written, now_us))
+    except ValueError:
+        wrong = f"{written!r} is none of earliest, latest, an offset, last:N, a time as 2026-11-16T10:00:00Z, -10m"
+        raise typer.BadParameter(wrong, param_hint="'--from'") from None
 
 
 def _patience_s(timeout: str | None) -> float | None:

@@ -196,18 +196,23 @@ class Client:
     def subscribe(
         self,
         topic: str,
-        *,
+        *further: str,
         start: Start = "latest",
         partition: int | None = None,
         credit_bytes: int = CREDIT_BYTES,
     ) -> Subscription:
         """Records as they are stored, from `start` on; of all partitions unless one is named.
 
+        Several topics can be named, and patterns, in which `+` stands for one level and `#` for the rest. Each topic is
+        delivered once, whatever matches it. One that is made later is picked up with its first record; one that is
+        deleted is left, which a `TopicGone` event says. Only a subscription to one named topic ends with its deletion.
+
         >>> async with client.subscribe("orders", start=rostra.Last(10)) as records:  # doctest: +SKIP
         ...     async for record in records:
         ...         print(record.value)
+        >>> async with client.subscribe("orders", "sensors/+/temp") as records: ...  # doctest: +SKIP
         """
-        return Subscription(self._driver, topic, start, partition, credit_bytes)
+        return Subscription(self._driver, (topic, *further), start, partition, credit_bytes)
 
     # --- events --------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from rostra.client.core.delivered import Delivered
 from rostra.client.core.options import Start
-from rostra.client.core.subscribing import Subscribing
+from rostra.client.core.subscriptions import AnySubscription, of_one
 from rostra.errors import ClientClosed, RostraError
 from rostra.model.decode import Record
 
@@ -44,19 +44,22 @@ class Inbox:
 
 
 class Subscription:
-    """Records of a topic in order within each partition. Made by `Client.subscribe`.
+    """Records of one or several topics, in order within each partition. Made by `Client.subscribe`.
 
     Iterate over it for records, over `batches()` for speed. It goes on by itself after a lost connection, where it
     stopped; it ends with an error when it cannot.
     """
 
-    def __init__(self, driver: Driver, topic: str, start: Start, partition: int | None, credit_bytes: int) -> None:
+    def __init__(
+        self, driver: Driver, names: tuple[str, ...], start: Start, partition: int | None, credit_bytes: int
+    ) -> None:
         self._driver = driver
-        self.topic = topic
+        self.names = names
+        """What was subscribed to: topics, and patterns of topics."""
         self._start = start
         self._partition = partition
         self._credit_bytes = credit_bytes
-        self._state: Subscribing | None = None
+        self._state: AnySubscription | None = None
         self._inbox = Inbox()
         self._over = False
         self._records: AsyncIterator[Record] | None = None
@@ -71,7 +74,9 @@ class Subscription:
         if self._state is None:
             driver = self._driver
             call, answer = driver.new_call()
-            state = driver.core.subscribe(_now_us(), call, self.topic, self._start, self._partition, self._credit_bytes)
+            state = driver.core.subscribe_to(
+                _now_us(), call, self.names, self._start, self._partition, self._credit_bytes
+            )
             driver.inboxes[state.number] = self._inbox
             self._state = state
             try:
@@ -161,7 +166,7 @@ class Subscription:
     def _take(self) -> Delivered:
         delivered = self._inbox.ready.popleft()
         assert self._state is not None
-        self._driver.core.taken(self._state, delivered.partition, delivered.bytes)
+        self._driver.core.taken(self._state, delivered.partition, delivered.bytes, delivered.topic_id)
         if not self._driver.core.idle:
             self._driver.run()
         return delivered
@@ -169,26 +174,34 @@ class Subscription:
     # --- where it stands -----------------------------------------------------------------------------
 
     @property
-    def positions(self) -> dict[int, int]:
-        """By partition, the offset before which everything was handed out; what is no record needs no handing out."""
+    def topics(self) -> dict[str, dict[int, int]]:
+        """The topics it has now, and of each, by partition, the offset before which everything was handed out."""
         if self._state is None:
             return {}
-        positions = self._state.positions(self._inbox.ready)
+        topics = self._state.by_topic(self._inbox.ready)
         within = self._within
-        if within is not None and self._reached < within.next_offset:
-            positions[within.partition] = self._reached
-        return positions
+        if within is not None and self._reached < within.next_offset and within.topic in topics:
+            topics[within.topic][within.partition] = self._reached
+        return topics
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """By partition, the offset before which everything was handed out; what is no record needs no handing out.
+
+        It is of one topic. With several, look at `topics`.
+        """
+        return of_one(self.topics)
 
     @property
     def next_offset(self) -> int:
-        """The offset before which everything was handed out; of the only partition, or the first."""
+        """The offset before which everything was handed out; of the only partition, or the first, of one topic."""
         positions = self.positions
         return positions[min(positions)] if positions else 0
 
     @property
     def lag(self) -> int:
         """How many offsets lie between what was handed out and the end, as last heard."""
-        return 0 if self._state is None else self._state.lag(self.positions)
+        return 0 if self._state is None else self._state.lag(self.topics)
 
 
 def _now_us() -> int:

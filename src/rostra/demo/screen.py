@@ -104,7 +104,7 @@ class Screen:
                 )
             case rostra.MayDuplicate():
                 self._gather(f"may have stored records twice ({event.reason})", f"{who} {event.records} records")
-            case rostra.Connected():
+            case rostra.Connected() | rostra.TopicAppeared() | rostra.TopicGone():
                 pass
 
     def _gather(self, what: str, who: str) -> None:

@@ -480,19 +480,26 @@ class PartitionLog:
                     count -= header.count
         return segments[0].first
 
-    def find_time(self, timestamp_us: int) -> int:
-        """The first record at or after the timestamp; the end if there is none."""
-        return self._steadily(lambda: self._find_time(timestamp_us))
+    def find_time(self, timestamp_us: int, end: int) -> int:
+        """The first record below `end` at or after the timestamp; the end if there is none."""
+        return self._steadily(lambda: self._find_time(timestamp_us, end))
 
-    def _find_time(self, timestamp_us: int) -> int:
-        at_end = self.end
+    def _find_time(self, timestamp_us: int, end: int) -> int:
+        at_end = min(end, self.end)
         for segment in self.segments:
             if segment.max_us < timestamp_us or not segment.bytes:
                 continue
+            if segment.first >= at_end:
+                break
             index = self._index_of(segment)
             for entry in range(index.stride_of_time(timestamp_us), len(index)):
                 for _, batch in self._stride(segment, index, entry):
-                    if batch.header.max_timestamp_us < timestamp_us or batch.header.flags & CONTROL:
+                    header = batch.header
+                    if header.next_offset > at_end:
+                        return at_end
+                    if header.flags & CONTROL or header.owner_flags & SUPPRESSED:
+                        continue
+                    if header.max_timestamp_us < timestamp_us:
                         continue
                     for offset, stamp_us in zip(batch.offsets(), batch.timestamps(), strict=True):
                         if stamp_us >= timestamp_us:

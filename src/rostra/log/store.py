@@ -165,8 +165,8 @@ class Store:
     def find_last(self, partition: Partition, count: int, end: int) -> int:
         return self._there(partition).find_last(count, end)
 
-    def find_time(self, partition: Partition, timestamp_us: int) -> int:
-        return self._there(partition).find_time(timestamp_us)
+    def find_time(self, partition: Partition, timestamp_us: int, end: int) -> int:
+        return self._there(partition).find_time(timestamp_us, end)
 
     def recall(self, partition: Partition) -> LogFacts:
         """What a start would find in it now."""

@@ -21,6 +21,7 @@ from rostra.broker.api import (
     Conn,
     Drain,
     FindLast,
+    FindTime,
     Greeted,
     Listen,
     PushTo,
@@ -274,7 +275,7 @@ class Node:
                 self._disk.change(effect)
             case Sync() | Open() | Drop() | Truncate() | Trim():
                 self._disk.change(effect)
-            case Read() | FindLast() | Survey() | Recall():
+            case Read() | FindLast() | FindTime() | Survey() | Recall():
                 self.counters.reads += 1
                 self._storage.look_up(effect)
             case Send():

@@ -20,6 +20,7 @@ from rostra.broker.api import (
     Congest,
     Drain,
     FindLast,
+    FindTime,
     Greeted,
     Listen,
     Lose,
@@ -335,7 +336,7 @@ class Node:
             case Append() | Sync() | Open() | Drop() | Truncate() | Trim():
                 self._wrote = True
                 self._disk.change(effect)
-            case Read() | FindLast() | Survey() | Recall():
+            case Read() | FindLast() | FindTime() | Survey() | Recall():
                 self._later(self._disk_us(), self._look_up, effect)
             case Note():
                 self.trace.note(self.name, effect.level, effect.event.encode(), effect)

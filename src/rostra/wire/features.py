@@ -9,7 +9,13 @@ from __future__ import annotations
 ADMINISTRATION = "administration"
 """Describing the cluster, removing members, transferring partitions."""
 
-FEATURES: tuple[str, ...] = (ADMINISTRATION,)
+PATTERNS = "patterns"
+"""Watching for topics that match patterns."""
+
+START_AT_A_TIME = "start at a time"
+"""Subscribing from the first record on that is not earlier than a given time."""
+
+FEATURES: tuple[str, ...] = (ADMINISTRATION, PATTERNS, START_AT_A_TIME)
 
 
 def in_common(offered: tuple[str, ...], known: tuple[str, ...] = FEATURES) -> tuple[str, ...]:

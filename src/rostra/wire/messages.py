@@ -22,6 +22,7 @@ TEXT_MAX = 1024
 TOPICS_PER_PAGE_MAX = 1000
 PARTITIONS_PER_PAGE_MAX = 1000
 NEIGHBOURS_MAX = 32
+PATTERNS_PER_WATCH_MAX = 1024
 
 Request = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """Chosen by the client, rising per connection; the answer carries it back."""
@@ -33,7 +34,7 @@ Texts = Annotated[tuple[Text, ...], Meta(max_length=64)]
 Carried = Annotated[dict[Text, int | Text], Meta(max_length=32)]
 """The facts of an error by name."""
 Acks = Literal["none", "owner", "all"]
-StartAt = Literal["earliest", "latest", "offset", "last"]
+StartAt = Literal["earliest", "latest", "offset", "last", "time"]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -152,7 +153,11 @@ class Publish(Message, frozen=True, array_like=True):
 
 
 class Subscribe(Message, frozen=True, array_like=True):
-    """`subscription` is chosen by the client, unique on its connection; `value` is the offset or the N of `last`."""
+    """`subscription` is chosen by the client, unique on its connection.
+
+    `value` is the offset, the N of `last`, or the microseconds since 1970 of `time`, from which on the first record is
+    sought that is not earlier.
+    """
 
     kind: ClassVar[int] = 9
     request: Request
@@ -216,6 +221,27 @@ class TransferPartition(Message, frozen=True, array_like=True):
     name: Text
     partition: Index
     node: Id
+
+
+class Watch(Message, frozen=True, array_like=True):
+    """Which topics are there that match any of the patterns, and from now on: which come and go?
+
+    `watch` is chosen by the client, unique on its connection. The answer may say that there are more: the same message
+    again, `after` what it says, gets the next page. What comes and goes is told from the first answer on.
+    """
+
+    kind: ClassVar[int] = 29
+    request: Request
+    watch: Index
+    patterns: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=PATTERNS_PER_WATCH_MAX)]
+    after: Text = ""
+    limit: Annotated[int, Meta(ge=1, le=TOPICS_PER_PAGE_MAX)] = TOPICS_PER_PAGE_MAX
+
+
+class Unwatch(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 30
+    request: Request
+    watch: Index
 
 
 # --- from nodes ----------------------------------------------------------------------------------
@@ -309,7 +335,7 @@ class Unsubscribed(Message, frozen=True, array_like=True):
 
 
 class Ended(Message, frozen=True, array_like=True):
-    """The node ends a subscription, with the reason as an error."""
+    """The node ends a subscription, or a watch of that number, with the reason as an error."""
 
     kind: ClassVar[int] = 42
     subscription: Index
@@ -342,6 +368,32 @@ class Agreed(Message, frozen=True, array_like=True):
     request: Request
 
 
+class Watched(Message, frozen=True, array_like=True):
+    """Topics that match, by name; `after` says from where on there may be more, nothing that these were all."""
+
+    kind: ClassVar[int] = 53
+    request: Request
+    watch: Index
+    topics: Annotated[tuple[Topic, ...], Meta(max_length=TOPICS_PER_PAGE_MAX)]
+    after: Text = ""
+
+
+class TopicsAppeared(Message, frozen=True, array_like=True):
+    """Topics that match were made."""
+
+    kind: ClassVar[int] = 54
+    watch: Index
+    topics: Annotated[tuple[Topic, ...], Meta(max_length=TOPICS_PER_PAGE_MAX)]
+
+
+class TopicsGone(Message, frozen=True, array_like=True):
+    """Topics that matched were deleted."""
+
+    kind: ClassVar[int] = 55
+    watch: Index
+    topics: Annotated[tuple[Id, ...], Meta(max_length=TOPICS_PER_PAGE_MAX)]
+
+
 ClientMessage = (
     Hello
     | Ping
@@ -358,6 +410,8 @@ ClientMessage = (
     | DescribeCluster
     | RemoveMember
     | TransferPartition
+    | Watch
+    | Unwatch
     | Goodbye
 )
 NodeMessage = (
@@ -377,5 +431,8 @@ NodeMessage = (
     | Failed
     | ClusterDescribed
     | Agreed
+    | Watched
+    | TopicsAppeared
+    | TopicsGone
     | Goodbye
 )

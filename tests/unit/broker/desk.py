@@ -19,6 +19,7 @@ from rostra.broker.api import (
     CloseConn,
     Drain,
     FindLast,
+    FindTime,
     Greeted,
     Listen,
     Located,
@@ -156,7 +157,7 @@ class Desk:
                 self.logs[effect.partition].cut(effect.offset)
             case Trim():
                 self.logs[effect.partition].trim(effect.first)
-            case Sync() | Read() | FindLast() | Survey() | Recall() | Persist() | AskDrain():
+            case Sync() | Read() | FindLast() | FindTime() | Survey() | Recall() | Persist() | AskDrain():
                 self.pending.append(effect)
             case SetTimer():
                 if effect.at_us is not None:
@@ -214,6 +215,9 @@ class Desk:
                 return [ReadDone(effect.token, effect.partition, batches, following)]
             case FindLast():
                 return [Located(effect.token, self.logs[effect.partition].find_last(effect.count, effect.end))]
+            case FindTime():
+                found = self.logs[effect.partition].find_time(effect.timestamp_us, effect.end)
+                return [Located(effect.token, found)]
             case AskDrain(conn):
                 return [Drain(conn)]
             case Recall(partition):

@@ -9,7 +9,7 @@ from rostra.broker.api import ProducerStamp, RecoveredLog, SegmentFacts
 from rostra.errors import OffsetTrimmed
 from rostra.fabric.api import EpochStart, Recovered
 from rostra.model.batch import OwnerFlag, base_offset, last_offset, owner_epoch, producer_stamp, read_header
-from rostra.model.decode import iterate
+from rostra.model.decode import Batch, iterate
 from rostra.model.ids import Partition
 
 
@@ -67,6 +67,15 @@ class ListLog:
                 return header.next_offset - count
             count -= header.count
         return self.first if count else end
+
+    def find_time(self, timestamp_us: int, end: int) -> int:
+        """The first record below `end` that is not earlier, or `end`."""
+        for batch in self.batches:
+            if last_offset(batch) < end and not read_header(batch).is_control:
+                for offset, stamp_us in zip(Batch(batch).offsets(), Batch(batch).timestamps(), strict=True):
+                    if stamp_us >= timestamp_us:
+                        return offset
+        return end
 
 
 def facts(log: ListLog) -> Iterable[SegmentFacts]:

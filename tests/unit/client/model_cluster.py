@@ -21,6 +21,7 @@ from rostra.wire.messages import (
     Subscribed,
     Topic,
     TopicSettings,
+    Watch,
 )
 from tests.unit.client.model_node import Log, ModelNode, Reply
 
@@ -61,7 +62,7 @@ class Member(ModelNode):
         """Whether it cannot tell what the cluster has agreed on."""
 
     def _answer(self, conn: int, message: ClientMessage, payload: bytearray | None) -> list[NodeMessage]:
-        if self.cut_off and isinstance(message, CreateTopic | DeleteTopic | DescribeTopic | ListTopics):
+        if self.cut_off and isinstance(message, CreateTopic | DeleteTopic | DescribeTopic | ListTopics | Watch):
             raise Unavailable("catalogue", 0, "its leader did not answer in time")
         return super()._answer(conn, message, payload)
 

@@ -13,11 +13,13 @@ from rostra.errors import (
     UnknownMember,
     UnknownProducer,
     UnknownTopic,
+    WatchEnded,
 )
 from rostra.model.batch import producer_stamp, stamp
 from rostra.model.cluster import ClusterState, NodeState
 from rostra.model.decode import Batch
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
+from rostra.model.patterns import Pattern
 from rostra.wire.messages import (
     Agreed,
     ClientMessage,
@@ -50,10 +52,15 @@ from rostra.wire.messages import (
     TopicDescribed,
     TopicDropped,
     TopicPage,
+    TopicsAppeared,
     TopicSettings,
+    TopicsGone,
     TransferPartition,
     Unsubscribe,
     Unsubscribed,
+    Unwatch,
+    Watch,
+    Watched,
     Welcome,
 )
 
@@ -81,6 +88,13 @@ class Log:
             self.end, _, _ = self.batches.pop()
             self.producers = self._before.pop()
 
+    def find_time(self, timestamp_us: int) -> int:
+        """Of the first batch below commit with a record that is not earlier: a client sees the rest to itself."""
+        for first, following, batch in self.batches:
+            if following <= self.commit and max(Batch(batch).timestamps()) >= timestamp_us:
+                return first
+        return self.commit
+
     def values(self) -> list[bytes | None]:
         return [value for _, _, batch in self.batches for value in Batch(batch).values()]
 
@@ -92,6 +106,27 @@ class Feed:
         self.credit = credit
 
 
+class Watcher:
+    """`told` are the ids of which the client was told last that they are there."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self.patterns = [Pattern.parse(pattern) for pattern in patterns]
+        self.told: dict[int, None] = {}
+
+    def matching(self, topics: dict[str, Topic]) -> list[Topic]:
+        return [topics[name] for name in sorted(topics) if any(pattern.matches(name) for pattern in self.patterns)]
+
+    def changes(self, number: int, topics: dict[str, Topic]) -> list[NodeMessage]:
+        there = {topic.topic: topic for topic in self.matching(topics)}
+        said: list[NodeMessage] = []
+        gone = tuple(topic for topic in self.told if topic not in there)
+        if gone:
+            said.append(TopicsGone(number, gone))
+        said += [TopicsAppeared(number, (topic,)) for known, topic in there.items() if known not in self.told]
+        self.told = dict.fromkeys(there)
+        return said
+
+
 class ModelNode:
     """Answers of one node to any number of connections; `refuse` makes it answer publishes with an error."""
 
@@ -100,8 +135,10 @@ class ModelNode:
         self.topics: dict[str, Topic] = {}
         self.logs: dict[tuple[int, int], Log] = {}
         self.feeds: dict[int, dict[int, Feed]] = {}
+        self.watchers: dict[int, dict[int, Watcher]] = {}
         self.last_topic = 0
         self.refuse: RostraError | None = None
+        self.refuse_watch: RostraError | None = None
         self.heartbeat_ms = 1000
         self.batch_bytes_max = 1 << 20
         self.page = 1000
@@ -114,6 +151,7 @@ class ModelNode:
 
     def lost(self, conn: int) -> None:
         self.feeds.pop(conn, None)
+        self.watchers.pop(conn, None)
 
     def received(self, conn: int, message: ClientMessage, payload: bytearray | None) -> list[Reply]:
         """The answers on the same connection; pushes to others are asked for with `pushes`."""
@@ -177,8 +215,26 @@ class ModelNode:
             case TransferPartition():
                 self._topic(message.name)
                 return [Agreed(message.request)]
+            case Watch():
+                return [self._watch(conn, message)]
+            case Unwatch():
+                self.watchers.get(conn, {}).pop(message.watch, None)
+                return [Agreed(message.request)]
             case Goodbye() | Pong():
                 return []
+
+    def _watch(self, conn: int, message: Watch) -> Watched:
+        if self.refuse_watch is not None:
+            raise self.refuse_watch
+        watchers = self.watchers.setdefault(conn, {})
+        if not message.after:
+            watchers[message.watch] = Watcher(message.patterns)
+            watchers[message.watch].changes(message.watch, self.topics)
+        elif message.watch not in watchers:
+            raise WatchEnded("there is no such watch")
+        there = [topic for topic in watchers[message.watch].matching(self.topics) if topic.name > message.after]
+        after = there[self.page - 1].name if len(there) > self.page else ""
+        return Watched(message.request, message.watch, tuple(there[: self.page]), after)
 
     def place(self, topic: Topic, partition: int) -> PartitionPlace:
         return PartitionPlace(partition, "", 1)
@@ -238,7 +294,7 @@ class ModelNode:
         log = self.logs[message.topic, message.partition]
         commit = log.commit
         starts = {"earliest": 0, "latest": commit, "offset": message.value, "last": max(commit - message.value, 0)}
-        following = starts[message.start]
+        following = log.find_time(message.value) if message.start == "time" else starts[message.start]
         if following > log.end:
             raise OffsetOutOfRange(name, message.partition, following, 0, log.end)
         self.feeds.setdefault(conn, {})[message.subscription] = Feed(log, following, message.credit)
@@ -247,6 +303,8 @@ class ModelNode:
     def pushes(self, conn: int) -> list[Reply]:
         """What is due to the subscriptions of a connection, as far as credit goes."""
         due: list[Reply] = []
+        for number, watcher in self.watchers.get(conn, {}).items():
+            due += [(said, None) for said in watcher.changes(number, self.topics)]
         for number, feed in self.feeds.get(conn, {}).items():
             for _, following, batch in feed.log.batches:
                 if feed.following < following <= feed.log.commit and feed.credit > 0:

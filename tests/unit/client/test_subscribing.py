@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rostra.client.core.events import Disconnected, Resubscribed
-from rostra.client.core.options import Last, Offset, Options, ProducerSettings, Start
+from rostra.client.core.options import Last, Offset, Options, ProducerSettings, Start, Time
 from rostra.client.core.subscribing import GRANT_BYTES_MAX, Subscribing
 from rostra.errors import (
     ClientClosed,
     InvalidSetting,
     InvalidTopicName,
+    NotSupported,
     OffsetOutOfRange,
     PartitionDamaged,
     TopicDeleted,
@@ -21,6 +22,7 @@ from rostra.errors import (
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.wire.features import FEATURES
 from rostra.wire.messages import Credit, Ended, Failed, Push, Subscribe, Subscribed, TopicSettings, Unsubscribe
 from tests.unit.client.play import Play
 
@@ -392,6 +394,71 @@ def test_what_cannot_be_subscribed_to_is_refused_at_once() -> None:
         Offset(-1)
     with pytest.raises(InvalidSetting):
         Last(-1)
+    with pytest.raises(InvalidSetting):
+        Time(-1)
+
+
+def stored_at(play: Play, *stamps_us: int) -> None:
+    """One batch of records with these timestamps, numbered on."""
+    producing = play.core.open_producer(play.now_us, play.call(), "t", ProducerSettings(partition=0))
+    play.run()
+    play.settle()
+    first = play.node.log("t").end
+    for place, stamp_us in enumerate(stamps_us):
+        producing.add(play.now_us, b"%04d" % (first + place), timestamp_us=stamp_us)
+    producing.close(play.now_us)
+    play.run()
+    play.settle()
+    play.core.close_producer(producing)
+
+
+@pytest.mark.requirement("CM-6")
+@pytest.mark.parametrize(
+    ("start_us", "expected"),
+    [
+        (0, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        (11, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (15, [2, 3, 4, 5, 6, 7, 8]),
+        (16, [4, 5, 6, 7, 8]),
+        (21, [7, 8]),
+        (31, []),
+    ],
+)
+def test_from_a_time_on_means_from_the_first_record_that_is_not_earlier(start_us: int, expected: list[int]) -> None:
+    play = connected()
+    play.lose()
+    play.node.features = FEATURES
+    play.come_back()
+    stored_at(play, 10, 12, 15)
+    stored_at(play, 11, 20, 14)
+    state = subscribe(play, Time(start_us))
+    play.settle()
+    stored_at(play, 9, 30, 10)
+    assert numbers(play.values(state.number)) == expected
+
+
+def test_a_subscription_from_a_time_on_goes_on_looking_after_a_lost_connection() -> None:
+    play = connected()
+    play.lose()
+    play.node.features = FEATURES
+    play.come_back()
+    state = subscribe(play, Time(100))
+    play.settle()
+    stored_at(play, 50, 60)
+    play.lose()
+    play.come_back()
+    stored_at(play, 70, 100, 80)
+    assert numbers(play.values(state.number)) == [3, 4]
+
+
+def test_a_node_too_old_to_start_at_a_time_is_not_asked_to() -> None:
+    play = connected()
+    call = play.call()
+    play.core.subscribe(play.now_us, call, "t", Time(5))
+    play.run()
+    play.settle()
+    assert isinstance(play.errors[call], NotSupported)
+    assert not any(isinstance(message, Subscribe) for message in play.written)
 
 
 def test_position_and_lag_follow_what_was_handed_out() -> None:
@@ -402,4 +469,4 @@ def test_position_and_lag_follow_what_was_handed_out() -> None:
     assert len(queued) == 1
     assert state.positions(queued) == {0: 0}
     assert state.positions([]) == {0: 3}
-    assert state.lag({0: 3}) == 6
+    assert state.lag({"t": {0: 3}}) == 6

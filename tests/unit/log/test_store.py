@@ -246,7 +246,10 @@ def test_from_a_time_on_is_the_first_record_at_or_after_it(files: Files) -> None
             flat.append(-1)
     for wanted in range(70):
         first = next((offset for offset, time_us in enumerate(flat) if time_us >= wanted), base)
-        assert store.find_time(PARTITION, wanted) == first
+        assert store.find_time(PARTITION, wanted, base) == first
+        # What lies behind the end asked for may still be cut: it is not looked at.
+        for end in (0, 3, 5, 6, 7, 10, 11):
+            assert store.find_time(PARTITION, wanted, end) == min(first, end)
 
 
 @pytest.mark.requirement("CM-15")

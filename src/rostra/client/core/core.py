@@ -15,18 +15,21 @@ from rostra.client.core.backoff import Backoff
 from rostra.client.core.directory import Directory
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, LinkNumber, Tell
 from rostra.client.core.events import Connected, Disconnected, Reconnected
+from rostra.client.core.gathering import Gathering
 from rostra.client.core.lane import Outgoing
 from rostra.client.core.link import Link, State
 from rostra.client.core.links import ADDRESSES_MAX, Links
+from rostra.client.core.lookout import Lookout, Lookouts
 from rostra.client.core.options import Options, ProducerSettings, Start
 from rostra.client.core.producers import Producers
 from rostra.client.core.producing import Producing
 from rostra.client.core.subscribing import Feed, Leaving, Subscribing
-from rostra.client.core.subscriptions import Subscriptions
+from rostra.client.core.subscriptions import AnySubscription, Subscriptions
 from rostra.client.core.topics import Topics
 from rostra.errors import (
     ClientClosed,
     IncompatibleVersion,
+    InvalidSetting,
     PeerViolation,
     RostraError,
     TopicError,
@@ -34,6 +37,7 @@ from rostra.errors import (
     from_wire,
 )
 from rostra.model.encode import Headers
+from rostra.model.patterns import is_wild
 from rostra.wire.frames import Violation
 from rostra.wire.messages import (
     Agreed,
@@ -52,8 +56,11 @@ from rostra.wire.messages import (
     TopicDescribed,
     TopicDropped,
     TopicPage,
+    TopicsAppeared,
     TopicSettings,
+    TopicsGone,
     Unsubscribed,
+    Watched,
     Welcome,
 )
 
@@ -75,7 +82,8 @@ class Core:
         self._producers.set_wall_offset(wall_offset_us)
         self._topics = Topics(self._asks, self._out, timeout_us)
         self._administration = Administration(self._asks, self._out, timeout_us)
-        self._subscriptions = Subscriptions(self._directory, timeout_us, self._out)
+        self._lookouts = Lookouts(self.links, backoff)
+        self._subscriptions = Subscriptions(self._directory, self._lookouts, timeout_us, self._out)
         self._starting: CallNumber = 0
         self._start_due_us = 0
         self._met: dict[str, None] = {}
@@ -143,6 +151,7 @@ class Core:
             self._out.append(Done(self._starting, None))
             self._starting = 0
         self._asks.link_up(now_us)
+        self._lookouts.link_up(now_us)
         self._directory.link_up(now_us, link)
 
     def _disconnected(self, now_us: int, link: Link, reason: str, *, hang_up: bool) -> None:
@@ -152,6 +161,7 @@ class Core:
         self.links.broken(now_us, link, reason, hang_up=hang_up)
         self._directory.link_gone(now_us, link)
         self._asks.link_gone(now_us, link)
+        self._lookouts.link_gone(now_us, link)
         for waiter in leaving:
             # A subscription does not outlive its connection.
             self._subscriptions.left(waiter)
@@ -215,6 +225,9 @@ class Core:
                 | Ended()
                 | ClusterDescribed()
                 | Agreed()
+                | Watched()
+                | TopicsAppeared()
+                | TopicsGone()
             ):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} before Welcome")
             case _:
@@ -243,7 +256,16 @@ class Core:
                 if isinstance(waiter, Leaving):
                     self._subscriptions.left(waiter)
             case Ended():
-                self._subscriptions.ended(now_us, link, message)
+                if not self._lookouts.ended(now_us, link, message):
+                    self._subscriptions.ended(now_us, link, message)
+            case TopicsAppeared():
+                self._lookouts.appeared(now_us, link, message)
+            case TopicsGone():
+                self._lookouts.gone(now_us, link, message)
+            case Watched():
+                waiter = link.awaiting.pop(message.request, None)
+                if isinstance(waiter, Lookout):
+                    self._lookouts.watched(now_us, waiter, message)
             case (
                 Located()
                 | TopicCreated()
@@ -256,6 +278,8 @@ class Core:
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Ask):
                     self._asks.answered(now_us, waiter, message)
+                elif isinstance(waiter, Leaving):
+                    self._subscriptions.left(waiter)
             case Goodbye():
                 self._disconnected(now_us, link, message.reason, hang_up=True)
             case Welcome():
@@ -283,6 +307,8 @@ class Core:
                 self._asks.refused(now_us, waiter, error)
             case Leaving():
                 self._subscriptions.left(waiter)
+            case Lookout():
+                self._lookouts.refused(now_us, waiter, error)
             case None:
                 for request, lane, epoch in link.unanswered:
                     if request == message.request:
@@ -391,13 +417,41 @@ class Core:
         self._check_open()
         return self._subscriptions.open(now_us, call, name, start, partition, credit_bytes)
 
-    def unsubscribe(self, now_us: int, call: CallNumber, subscribing: Subscribing) -> None:
+    def subscribe_to_several(
+        self,
+        now_us: int,
+        call: CallNumber,
+        names: tuple[str, ...],
+        start: Start = "latest",
+        credit_bytes: int = CREDIT_BYTES,
+    ) -> Gathering:
+        """Names and patterns. Done when every partition of every topic there is has told where delivery begins."""
+        self._check_open()
+        return self._subscriptions.open_several(now_us, call, names, start, credit_bytes)
+
+    def subscribe_to(
+        self,
+        now_us: int,
+        call: CallNumber,
+        names: tuple[str, ...],
+        start: Start,
+        partition: int | None,
+        credit_bytes: int,
+    ) -> AnySubscription:
+        """One topic by its name, or several, or patterns."""
+        if len(names) == 1 and not is_wild(names[0]):
+            return self.subscribe(now_us, call, names[0], start, partition, credit_bytes)
+        if partition is not None:
+            raise InvalidSetting("partition", "one partition can be chosen of one topic only")
+        return self.subscribe_to_several(now_us, call, names, start, credit_bytes)
+
+    def unsubscribe(self, now_us: int, call: CallNumber, subscribing: AnySubscription) -> None:
         """Done when no node will deliver anything more."""
         self._subscriptions.close(call, subscribing)
 
-    def taken(self, subscribing: Subscribing, partition: int, size: int) -> None:
+    def taken(self, subscribing: AnySubscription, partition: int, size: int, topic: int = 0) -> None:
         """The application took a batch of so many bytes: there is room for others."""
-        subscribing.taken(partition, size)
+        subscribing.taken(partition, size, topic)
 
     # --- time ----------------------------------------------------------------------------------------
 
@@ -408,6 +462,7 @@ class Core:
             self._asks.deadline_us(),
             self._directory.deadline_us(),
             self._producers.deadline_us(),
+            self._lookouts.deadline_us(),
             self._subscriptions.deadline_us(),
             self._start_due_us if self._starting else None,
         ]
@@ -423,6 +478,7 @@ class Core:
         self._asks.tick(now_us, self.options.call_timeout_ms)
         self._directory.tick(now_us)
         self._producers.tick(now_us)
+        self._lookouts.tick(now_us)
         self._subscriptions.tick(now_us)
 
     def _give_up_start(self, now_us: int, error: RostraError) -> None:

@@ -19,11 +19,13 @@ class Delivered:
     ...     total += sum(map(len, batch.values()))
     """
 
-    __slots__ = ("_batch", "_skipped", "bytes", "next_offset", "partition", "topic")
+    __slots__ = ("_batch", "_skipped", "bytes", "next_offset", "partition", "topic", "topic_id")
 
-    def __init__(self, topic: str, partition: int, batch: Batch, first: int) -> None:
+    def __init__(self, topic: str, partition: int, batch: Batch, first: int, topic_id: int = 0) -> None:
         header = batch.header
         self.topic = topic
+        self.topic_id = topic_id
+        """A topic that was deleted and made again has the same name, and another id."""
         self.partition = partition
         self.next_offset: int = header.base_offset + header.last_offset_delta + 1
         """The offset behind the last record."""

@@ -48,6 +48,11 @@ class Directory:
         if len(waiting) == 1:
             self._locate(now_us, name, self._found, self._failed, create=self._create, turn=0)
 
+    def enlist(self, topic: Topic) -> list[Place]:
+        """The places of a topic that a node told of. Those that nobody used so far are lost: `tick` asks for them."""
+        link = self._links.any() or self._links.latest
+        return [self._place(topic, partition, link) for partition in range(topic.settings.partitions)]
+
     def _locate(
         self,
         now_us: int,

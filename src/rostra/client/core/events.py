@@ -60,4 +60,18 @@ class MayDuplicate(Event, frozen=True):
     reason: str
 
 
-ClientEvent = Connected | Disconnected | Reconnected | Resubscribed | Resent | MayDuplicate
+class TopicAppeared(Event, frozen=True):
+    """A topic was made that a subscription to several topics covers: its records are delivered from the first on."""
+
+    topic: str
+    topic_id: int
+
+
+class TopicGone(Event, frozen=True):
+    """A topic of a subscription to several topics was deleted; the subscription goes on without it."""
+
+    topic: str
+    topic_id: int
+
+
+ClientEvent = Connected | Disconnected | Reconnected | Resubscribed | Resent | MayDuplicate | TopicAppeared | TopicGone

@@ -15,10 +15,11 @@ from rostra.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, ClientMessage, Hell
 if TYPE_CHECKING:
     from rostra.client.core.asks import Ask
     from rostra.client.core.lane import Lane, Outgoing
+    from rostra.client.core.lookout import Lookout
     from rostra.client.core.place import Place
     from rostra.client.core.subscribing import Feed, Leaving
 
-    Waiter: TypeAlias = Ask | Outgoing | Feed | Leaving
+    Waiter: TypeAlias = Ask | Outgoing | Feed | Leaving | Lookout
 
 SILENT_HEARTBEATS_MAX = 3
 BATCH_BYTES_MAX = 1 << 20
@@ -55,6 +56,8 @@ class Link:
         """The latest batches sent with acks `none`, with their producer epoch: only a refusal is ever heard of them."""
         self.places: dict[Place, None] = {}
         """The partitions that are reached through it, in the order they came."""
+        self.lookouts: dict[Lookout, None] = {}
+        """The watches that its node keeps."""
         self.unused_since_us: int | None = None
         self._request = 0
         self.due_us = due_us
@@ -64,7 +67,7 @@ class Link:
 
     @property
     def unused(self) -> bool:
-        return not self.places and not self.awaiting
+        return not self.places and not self.awaiting and not self.lookouts
 
     # --- coming and going ----------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, Self
+
 import msgspec
 
 from rostra.errors import InvalidSetting
@@ -92,7 +94,32 @@ class Last(msgspec.Struct, frozen=True):
             raise InvalidSetting("start", f"the last {self.count} records do not exist")
 
 
-Start = str | Offset | Last
+class Moment(Protocol):
+    """What `datetime.datetime` offers."""
+
+    def timestamp(self) -> float: ...
+
+
+class Time(msgspec.Struct, frozen=True):
+    """Start at the first record whose timestamp is not earlier than these microseconds since 1970, UTC.
+
+    >>> client.subscribe("orders", start=rostra.Time(1_763_287_200_000_000))  # doctest: +SKIP
+    >>> client.subscribe("orders", start=rostra.Time.of(datetime.now() - timedelta(minutes=10)))  # doctest: +SKIP
+    """
+
+    timestamp_us: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.timestamp_us < 1 << 63:
+            raise InvalidSetting("start", f"{self.timestamp_us} are no microseconds since 1970")
+
+    @classmethod
+    def of(cls, moment: Moment) -> Self:
+        """Of a `datetime`; without a time zone it is local time."""
+        return cls(round(moment.timestamp() * 1_000_000))
+
+
+Start = str | Offset | Last | Time
 
 
 def start_on_the_wire(start: Start) -> tuple[StartAt, int]:
@@ -101,12 +128,14 @@ def start_on_the_wire(start: Start) -> tuple[StartAt, int]:
             return "offset", offset
         case Last(count):
             return "last", count
+        case Time(timestamp_us):
+            return "time", timestamp_us
         case "earliest":
             return "earliest", 0
         case "latest":
             return "latest", 0
         case _:
-            raise InvalidSetting("start", f"{start!r} is none of 'earliest', 'latest', Offset(n), Last(n)")
+            raise InvalidSetting("start", f"{start!r} is none of 'earliest', 'latest', Offset(n), Last(n), Time(us)")
 
 
 def codec_named(codec: str | None) -> Codec:

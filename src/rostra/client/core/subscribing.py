@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from enum import Enum, auto
 from functools import partial
+from typing import Protocol
 
 from rostra.client.core.delivered import Delivered
 from rostra.client.core.effects import (
@@ -23,6 +24,7 @@ from rostra.client.core.link import Link
 from rostra.client.core.place import Place
 from rostra.errors import (
     BatchRejected,
+    NotSupported,
     OffsetOutOfRange,
     PartitionDamaged,
     PeerViolation,
@@ -31,9 +33,10 @@ from rostra.errors import (
     UnknownPartition,
 )
 from rostra.model.batch import placement_seed
-from rostra.model.decode import stored_batch
+from rostra.model.decode import Batch, stored_batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.model.layout import CONTROL
+from rostra.wire.features import START_AT_A_TIME
 from rostra.wire.frames import Violation
 from rostra.wire.messages import Credit, Push, StartAt, Subscribe, Subscribed, Unsubscribe
 
@@ -71,7 +74,10 @@ class Feed:
         self._identity = Partition(TopicId(subscribing.topic), PartitionIndex(place.partition))
         self._seed = placement_seed(subscribing.topic, place.partition)
         self.state = FeedState.WAITING
+        start, value = subscribing.start
         self.next: int | None = None
+        self._not_before_us: int | None = value if start == "time" else None
+        """Until the first record that is not earlier has come."""
         self.commit = 0
         self._request = 0
         self._unread_bytes = 0
@@ -89,6 +95,9 @@ class Feed:
         start, value = subscribing.start
         if self.next is not None:
             start, value = "offset", self.next
+        elif start == "time" and START_AT_A_TIME not in self.link.features:
+            subscribing.end(NotSupported(START_AT_A_TIME))
+            return
         credit = max(subscribing.credit_bytes - self._unread_bytes, 0)
         self._owed_bytes = 0
         self.state = FeedState.ASKED
@@ -175,10 +184,12 @@ class Feed:
                     # Control batches are pushed too, so nothing explains a gap.
                     gap = f"a push to {self._identity} goes on at {header.base_offset}, expected {following}"
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
-                if behind <= following or header.flags & CONTROL or header.owner_flags:
+                first = following if self._not_before_us is None else self._first_in_time(batch, following)
+                if behind <= first or header.flags & CONTROL or header.owner_flags:
                     dropped_bytes += length
                 else:
-                    delivered.append(Delivered(subscribing.name, self.partition, batch, following))
+                    self._not_before_us = None
+                    delivered.append(Delivered(subscribing.name, self.partition, batch, first, subscribing.topic))
                 if behind > following:
                     following = behind
         except BatchRejected:
@@ -191,6 +202,14 @@ class Feed:
         self._unread_bytes += end
         if dropped_bytes:
             self.taken(dropped_bytes)
+
+    def _first_in_time(self, batch: Batch, following: int) -> int:
+        """The node begins where no record before is late enough; those behind it may be earlier still."""
+        assert self._not_before_us is not None
+        for offset, stamp_us in zip(batch.offsets(), batch.timestamps(), strict=True):
+            if offset >= following and stamp_us >= self._not_before_us:
+                return offset
+        return batch.next_offset
 
     def _hand_over(self, delivered: list[Delivered]) -> None:
         subscribing = self.subscribing
@@ -208,8 +227,15 @@ class Feed:
             self._owed_bytes = 0
 
 
+class Host(Protocol):
+    """A subscription to several topics, as each of them sees it."""
+
+    def stands(self) -> None: ...
+    def left_by(self, subscribing: Subscribing, error: RostraError) -> None: ...
+
+
 class Subscribing:
-    """The subscription of an application, over one partition or all."""
+    """The subscription of an application to one topic, over one partition or all; or its part in one to several."""
 
     def __init__(
         self,
@@ -220,9 +246,11 @@ class Subscribing:
         credit_bytes: int,
         call: CallNumber,
         out: list[ClientEffect],
+        host: Host | None = None,
     ) -> None:
         self.number = number
         self.name = name
+        self.host = host
         self.topic = 0
         self.start = start
         self.partition = partition
@@ -237,7 +265,10 @@ class Subscribing:
         """Where a driver that waits for this subscription alone wants its batches, instead of being told to `Deliver`.
         """
 
-    def located(self, now_us: int, topic: int, places: list[Place], first_number: int) -> None:
+    def located(
+        self, now_us: int, topic: int, places: list[Place], first_number: int, reached: dict[int, int] | None = None
+    ) -> None:
+        """`reached`: where its partitions were left, if it is not its first time."""
         self.topic = topic
         if self.partition is not None and self.partition >= len(places):
             self.end(UnknownPartition(self.name, self.partition))
@@ -246,22 +277,35 @@ class Subscribing:
         feeds = [Feed(self, first_number + at, place) for at, place in enumerate(chosen)]
         self.feeds = {feed.partition: feed for feed in feeds}
         for feed in feeds:
+            feed.next = (reached or {}).get(feed.partition)
             feed.place.join(feed)
             if not feed.place.lost:
                 feed.flow(now_us)
+                if self.ended:
+                    return
 
     def stands(self) -> None:
         """Called whenever a feed became live: the last one answers the caller."""
-        if self.call and all(feed.state is FeedState.LIVE for feed in self.feeds.values()):
+        if self.host is not None:
+            self.host.stands()
+        elif self.call and self.is_live:
             self.out.append(Done(self.call, None))
             self.call = 0
 
+    @property
+    def is_live(self) -> bool:
+        return all(feed.state is FeedState.LIVE for feed in self.feeds.values())
+
     def overdue(self, waited_ms: int) -> None:
         """Whoever waits for it to stand has waited long enough."""
-        heard = [feed.place.error for feed in self.feeds.values() if feed.place.error is not None]
-        self.end(heard[0] if heard else TimedOut(f"subscribe {self.name}", waited_ms))
+        self.end(self.heard_against or TimedOut(f"subscribe {self.name}", waited_ms))
 
-    def taken(self, partition: int, size: int) -> None:
+    @property
+    def heard_against(self) -> RostraError | None:
+        """The first reason that was heard why it does not stand."""
+        return next((feed.place.error for feed in self.feeds.values() if feed.place.error is not None), None)
+
+    def taken(self, partition: int, size: int, topic: int = 0) -> None:
         feed = self.feeds.get(partition)
         if feed is not None:
             feed.taken(size)
@@ -274,30 +318,40 @@ class Subscribing:
             positions[delivered.partition] = delivered.first_offset
         return positions
 
-    def lag(self, positions: dict[int, int]) -> int:
-        return sum(max(feed.commit - positions[index], 0) for index, feed in self.feeds.items())
+    def by_topic(self, queued: Iterable[Delivered]) -> dict[str, dict[int, int]]:
+        return {self.name: self.positions(queued)}
+
+    def lag(self, by_topic: dict[str, dict[int, int]]) -> int:
+        positions = by_topic.get(self.name, {})
+        return sum(max(feed.commit - positions.get(index, feed.commit), 0) for index, feed in self.feeds.items())
 
     def leave(self, call: CallNumber) -> None:
         """Unsubscribe: nothing is delivered any more, and the call is done when the nodes know."""
         leaving = Leaving(call, 0)
         leaving.open = sum(feed.leave(leaving) for feed in self.feeds.values())
-        self._close()
+        self.close()
         if not leaving.open:
             self.out.append(Done(call, None))
 
     def end(self, error: RostraError) -> None:
         if self.ended:
             return
-        for feed in self.feeds.values():
-            feed.leave(Leaving(0, 1))
-        self._close()
-        if self.call:
+        self.withdraw()
+        if self.host is not None:
+            self.host.left_by(self, error)
+        elif self.call:
             self.out.append(Fail(self.call, error))
             self.call = 0
         else:
             self.out.append(Finish(self.number, error))
 
-    def _close(self) -> None:
+    def withdraw(self) -> None:
+        """Nothing is wanted any more, and nobody waits for the nodes to know."""
+        for feed in self.feeds.values():
+            feed.leave(Leaving(0, 1))
+        self.close()
+
+    def close(self) -> None:
         self.ended = True
         for feed in self.feeds.values():
             feed.state = FeedState.ENDED

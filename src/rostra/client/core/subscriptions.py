@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from rostra.client.core.directory import Directory
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, SubscriptionNumber
+from rostra.client.core.gathering import Gathering
 from rostra.client.core.link import Link
-from rostra.client.core.options import Start, start_on_the_wire
+from rostra.client.core.lookout import Lookout, Lookouts
+from rostra.client.core.options import Offset, Start, start_on_the_wire
 from rostra.client.core.place import Place
 from rostra.client.core.subscribing import Feed, FeedState, Leaving, Subscribing
 from rostra.errors import InvalidSetting, RostraError, from_wire
 from rostra.model.ids import check_topic_name
-from rostra.wire.messages import Ended, Push, Subscribed, Topic
+from rostra.model.patterns import Pattern
+from rostra.wire.messages import PATTERNS_PER_WATCH_MAX, Ended, Push, Subscribed, Topic, Unwatch
+
+AnySubscription = Subscribing | Gathering
 
 
 class Subscriptions:
-    def __init__(self, directory: Directory, timeout_us: int, out: list[ClientEffect]) -> None:
+    def __init__(self, directory: Directory, lookouts: Lookouts, timeout_us: int, out: list[ClientEffect]) -> None:
         self._directory = directory
+        self._lookouts = lookouts
         self._timeout_us = timeout_us
         self._out = out
-        self._all: dict[SubscriptionNumber, Subscribing] = {}
+        self._all: dict[SubscriptionNumber, AnySubscription] = {}
         self._feeds: dict[int, Feed] = {}
         self._last = 0
-        self._awaited: dict[Subscribing, int] = {}
+        self._awaited: dict[AnySubscription, int] = {}
         """Those that do not stand yet, and until when their callers wait; they share one timeout, so in that order."""
 
     # --- coming and going ----------------------------------------------------------------------------
@@ -30,20 +36,15 @@ class Subscriptions:
         self, now_us: int, call: CallNumber, name: str, start: Start, partition: int | None, credit_bytes: int
     ) -> Subscribing:
         check_topic_name(name)
-        if credit_bytes < 1:
-            raise InvalidSetting("credit_bytes", "it must be above zero")
+        _check_credit(credit_bytes)
         self._last += 1
         wired = start_on_the_wire(start)
         subscribing = Subscribing(self._last, name, wired, partition, credit_bytes, call, self._out)
-        self._all[subscribing.number] = subscribing
-        self._awaited[subscribing] = now_us + self._timeout_us
+        self._add(now_us, subscribing)
 
         def found(now_us: int, topic: Topic, places: list[Place]) -> None:
-            if subscribing.ended:
-                return
-            first, self._last = self._last + 1, self._last + len(places)
-            subscribing.located(now_us, topic.topic, places, first)
-            self._feeds.update((feed.number, feed) for feed in subscribing.feeds.values())
+            if not subscribing.ended:
+                self._locate(now_us, subscribing, topic, places, {})
 
         def failed(now_us: int, error: RostraError) -> None:
             subscribing.end(error)
@@ -51,18 +52,83 @@ class Subscriptions:
         self._directory.find(now_us, name, found, failed)
         return subscribing
 
-    def close(self, call: CallNumber, subscribing: Subscribing) -> None:
+    def open_several(
+        self, now_us: int, call: CallNumber, names: tuple[str, ...], start: Start, credit_bytes: int
+    ) -> Gathering:
+        """First the topics that are named, which may have to be made; then the watch, which sees them too."""
+        patterns = tuple(dict.fromkeys(Pattern.parse(name) for name in names))
+        if not 0 < len(patterns) <= PATTERNS_PER_WATCH_MAX:
+            raise InvalidSetting("topics", f"{len(patterns)} names and patterns; 1 to {PATTERNS_PER_WATCH_MAX} can be")
+        if isinstance(start, Offset):
+            raise InvalidSetting("start", "an offset is a place in one topic; subscribe to each by its name")
+        _check_credit(credit_bytes)
+        self._last += 1
+        spelled = tuple(map(str, patterns))
+        gathering = Gathering(self._last, spelled, start_on_the_wire(start), credit_bytes, call, self._out, self)
+        self._add(now_us, gathering)
+        unfound = {str(pattern): None for pattern in patterns if not pattern.is_wild}
+
+        def watch(now_us: int) -> None:
+            if not unfound and not gathering.ended:
+                gathering.lookout = self._lookouts.open(now_us, gathering.number, spelled, gathering)
+
+        def found(now_us: int, topic: Topic, places: list[Place]) -> None:
+            gathering.found(now_us, topic, places)
+            unfound.pop(topic.name, None)
+            watch(now_us)
+
+        def failed(now_us: int, error: RostraError) -> None:
+            gathering.end(error)
+
+        for name in list(unfound):
+            self._directory.find(now_us, name, found, failed)
+        watch(now_us)
+        return gathering
+
+    def _add(self, now_us: int, subscription: AnySubscription) -> None:
+        self._all[subscription.number] = subscription
+        self._awaited[subscription] = now_us + self._timeout_us
+
+    def _locate(
+        self, now_us: int, subscribing: Subscribing, topic: Topic, places: list[Place], reached: dict[int, int]
+    ) -> None:
+        first, self._last = self._last + 1, self._last + len(places)
+        subscribing.located(now_us, topic.topic, places, first, reached)
+        if not subscribing.ended:
+            self._feeds.update((feed.number, feed) for feed in subscribing.feeds.values())
+
+    def open_part(
+        self, now_us: int, part: Subscribing, topic: Topic, places: list[Place] | None, reached: dict[int, int]
+    ) -> None:
+        self._locate(now_us, part, topic, self._directory.enlist(topic) if places is None else places, reached)
+
+    def find_parts(self, now_us: int) -> None:
+        self._directory.tick(now_us)
+
+    def forget_part(self, part: Subscribing) -> None:
+        for feed in part.feeds.values():
+            self._feeds.pop(feed.number, None)
+
+    def unwatch(self, lookout: Lookout, leaving: Leaving) -> bool:
+        """Whether a node had to be told."""
+        link = self._lookouts.close(lookout)
+        if link is None:
+            return False
+        link.ask(leaving, lambda request: Unwatch(request, lookout.number))
+        return True
+
+    def close(self, call: CallNumber, subscribing: AnySubscription) -> None:
         self._forget(subscribing)
         if subscribing.ended:
             self._out.append(Done(call, None))
         else:
             subscribing.leave(call)
 
-    def _forget(self, subscribing: Subscribing) -> None:
-        self._all.pop(subscribing.number, None)
-        self._awaited.pop(subscribing, None)
-        for feed in subscribing.feeds.values():
-            self._feeds.pop(feed.number, None)
+    def _forget(self, subscription: AnySubscription) -> None:
+        self._all.pop(subscription.number, None)
+        self._awaited.pop(subscription, None)
+        for part in subscription.parts.values() if isinstance(subscription, Gathering) else (subscription,):
+            self.forget_part(part)
 
     def left(self, leaving: Leaving) -> None:
         """One of the nodes knows that nothing more is wanted, or is gone."""
@@ -89,8 +155,10 @@ class Subscriptions:
         if feed.state is FeedState.ASKED:
             feed.subscribed(message)
             feed.subscribing.stands()
-            if not feed.subscribing.call:
-                self._awaited.pop(feed.subscribing, None)
+            host = feed.subscribing.host
+            whole = host if isinstance(host, Gathering) else feed.subscribing
+            if not whole.call:
+                self._awaited.pop(whole, None)
 
     def ended(self, now_us: int, link: Link, message: Ended) -> None:
         feed = self._feeds.get(message.subscription)
@@ -101,7 +169,11 @@ class Subscriptions:
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        return next(iter(self._awaited.values())) if self._awaited else None
+        due = [next(iter(self._awaited.values()))] if self._awaited else []
+        for gathering in self._all.values():
+            if isinstance(gathering, Gathering) and (doubt_us := gathering.deadline_us()) is not None:
+                due.append(doubt_us)
+        return min(due, default=None)
 
     def tick(self, now_us: int) -> None:
         for subscribing, due_us in list(self._awaited.items()):
@@ -109,6 +181,20 @@ class Subscriptions:
                 del self._awaited[subscribing]
             elif due_us <= now_us:
                 subscribing.overdue(self._timeout_us // 1000)
-        for subscribing in list(self._all.values()):
-            if subscribing.ended:
-                self._forget(subscribing)
+        for subscription in list(self._all.values()):
+            if subscription.ended:
+                self._forget(subscription)
+            elif isinstance(subscription, Gathering):
+                subscription.tick(now_us)
+
+
+def of_one(topics: dict[str, dict[int, int]]) -> dict[int, int]:
+    """The positions of the one topic that there is."""
+    if len(topics) > 1:
+        raise InvalidSetting("positions", "there are several topics; `topics` has the positions of each")
+    return next(iter(topics.values()), {})
+
+
+def _check_credit(credit_bytes: int) -> None:
+    if credit_bytes < 1:
+        raise InvalidSetting("credit_bytes", "it must be above zero")
