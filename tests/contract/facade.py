@@ -141,14 +141,20 @@ class Cluster(ABC):
     # --- records -------------------------------------------------------------------------------------
 
     def publish(
-        self, topic: str, *values: bytes, at: Node = 0, partition: int | None = None, patience_ms: int = LONG_MS
+        self,
+        topic: str,
+        *values: bytes,
+        at: Node = 0,
+        partition: int | None = None,
+        patience_ms: int = LONG_MS,
+        timestamp_us: int | None = None,
     ) -> list[Ack]:
         """Each record by itself, acknowledged by all that must; raises why one was not."""
         station = self.station(at, patience_ms)
         answers: list[list[Result | RostraError]] = [[] for _ in values]
         for value, answer in zip(values, answers, strict=True):
             call = station.call(f"publish {value!r}", answer.append)
-            station.core.publish(station.now_us, call, topic, value, partition=partition)
+            station.core.publish(station.now_us, call, topic, value, partition=partition, timestamp_us=timestamp_us)
         station.core.turn_publishers(station.now_us)
         station.act()
         self.run_until(lambda: all(answers), f"{len(values)} records to be settled")
@@ -166,10 +172,11 @@ class Cluster(ABC):
         self.run_until(lambda: producer.opened, f"a producer on {topic}")
         return producer
 
-    def subscribe(self, topic: str, *, at: Node = 0, start: Start = "earliest") -> Subscription:
+    def subscribe(self, *topics: str, at: Node = 0, start: Start = "earliest") -> Subscription:
         """Returns when it stands; what it gets is in its `got`."""
-        subscription = Subscription(self.station(at, LONG_MS), topic, start)
-        self.run_until(lambda: subscription.stands or subscription.ended is not None, f"a subscription to {topic}")
+        subscription = Subscription(self.station(at, LONG_MS), topics, start)
+        what = f"a subscription to {subscription.topic}"
+        self.run_until(lambda: subscription.stands or subscription.ended is not None, what)
         if subscription.ended is not None:
             raise subscription.ended
         return subscription

@@ -7,10 +7,12 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from rostra.client.core import Core
+from rostra.client.core.core import CREDIT_BYTES
 from rostra.client.core.effects import Ack, Deliver, Result
-from rostra.client.core.events import ClientEvent, MayDuplicate
+from rostra.client.core.events import ClientEvent, MayDuplicate, TopicAppeared, TopicGone
 from rostra.client.core.options import ProducerSettings, Start
 from rostra.client.core.producing import Producing
+from rostra.client.core.subscribing import Subscribing
 from rostra.errors import RostraError
 
 Outcome = Callable[[Result | RostraError], None]
@@ -42,6 +44,7 @@ class Got(NamedTuple):
     partition: int
     offset: int
     value: bytes | None
+    topic: str
 
 
 class Producer:
@@ -92,15 +95,17 @@ class Producer:
 
 
 class Subscription:
-    def __init__(self, station: Station, topic: str, start: Start) -> None:
-        self.topic = topic
+    def __init__(self, station: Station, topics: tuple[str, ...], start: Start) -> None:
+        self.topic = ", ".join(topics)
         self.got: list[Got] = []
         self.stands = False
         self.left = False
         self.ended: RostraError | None = None
         self._station = station
-        call = station.call(f"subscription to {topic}", self._answered)
-        self._subscribing = station.core.subscribe(station.now_us, call, topic, start)
+        self.told: list[TopicAppeared | TopicGone] = []
+        station.told.append(self._told)
+        call = station.call(f"subscription to {self.topic}", self._answered)
+        self._subscribing = station.core.subscribe_to(station.now_us, call, topics, start, None, CREDIT_BYTES)
         station.delivered[self._subscribing.number] = self._delivered
         station.finished[self._subscribing.number] = self._finished
         station.act()
@@ -111,17 +116,21 @@ class Subscription:
         else:
             self.stands = True
 
+    def _told(self, event: ClientEvent) -> None:
+        if isinstance(event, TopicAppeared | TopicGone):
+            self.told.append(event)
+
     def _finished(self, error: RostraError) -> None:
         self.ended = error
 
     def _delivered(self, effect: Deliver) -> None:
         for batch in effect.batches:
             places = zip(batch.offsets(), batch.values(), strict=True)
-            self.got += [Got(batch.partition, offset, value) for offset, value in places]
-            self._station.later(self._take, batch.partition, batch.bytes)
+            self.got += [Got(batch.partition, offset, value, batch.topic) for offset, value in places]
+            self._station.later(self._take, batch.partition, batch.bytes, batch.topic_id)
 
-    def _take(self, partition: int, size: int) -> None:
-        self._station.core.taken(self._subscribing, partition, size)
+    def _take(self, partition: int, size: int, topic: int) -> None:
+        self._station.core.taken(self._subscribing, partition, size, topic)
         self._station.act()
 
     def leave(self) -> None:
@@ -139,6 +148,7 @@ class Subscription:
         return [record.value for record in self.got]
 
     def reached(self, ends: dict[int, int]) -> bool:
-        """Whether it was shown all that lies below these offsets."""
+        """Whether it was shown all of its one topic that lies below these offsets."""
+        assert isinstance(self._subscribing, Subscribing)
         feeds = self._subscribing.feeds
         return all(partition in feeds and (feeds[partition].next or 0) >= end for partition, end in ends.items())

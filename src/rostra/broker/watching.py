@@ -92,7 +92,8 @@ class Watching:
 
     def _page(self, message: Watch, watcher: Watcher) -> None:
         topics, after = self._broker.catalogue.matching(watcher.patterns, message.after, message.limit)
-        self._broker.reply(watcher.conn, Watched(message.request, watcher.number, topics, after))
+        answer = Watched(message.request, watcher.number, topics, after, self._broker.neighbours)
+        self._broker.reply(watcher.conn, answer)
 
     def unwatch(self, conn: Conn, message: Unwatch) -> None:
         self.forget(conn, message.watch)

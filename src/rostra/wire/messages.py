@@ -376,6 +376,8 @@ class Watched(Message, frozen=True, array_like=True):
     watch: Index
     topics: Annotated[tuple[Topic, ...], Meta(max_length=TOPICS_PER_PAGE_MAX)]
     after: Text = ""
+    neighbours: Annotated[tuple[Text, ...], Meta(max_length=NEIGHBOURS_MAX)] = ()
+    """Where other nodes are, which could keep the watch when this one is gone."""
 
 
 class TopicsAppeared(Message, frozen=True, array_like=True):

@@ -8,6 +8,7 @@ from rostra.broker import catalogue
 from rostra.broker.api import Congest, Drain
 from rostra.broker.broker import SWEEP
 from rostra.broker.settings import BrokerSettings
+from rostra.broker.watching import Watcher
 from rostra.errors import InvalidPattern, LimitExceeded, Unavailable, WatchEnded
 from rostra.fabric.api import (
     Confirm,
@@ -228,9 +229,14 @@ def test_a_new_topic_costs_the_same_however_many_watch_for_others(monkeypatch: p
     desk = watching()
     for number in range(200):
         watch(desk, f"elsewhere/{number}/#", f"e{number}/+", number=number)
-    matched: list[str] = []
-    of_trie = PatternTrie.match
-    monkeypatch.setattr(PatternTrie, "match", lambda self, name: matched.append(name) or of_trie(self, name))
+    walks: list[str] = []
+    match = PatternTrie.match
+
+    def counted(trie: PatternTrie[Watcher], name: str) -> list[Watcher]:
+        walks.append(name)
+        return match(trie, name)
+
+    monkeypatch.setattr(PatternTrie, "match", counted)
     desk.make_topic(1, "here")
-    assert matched == ["here"], "one walk through one trie"
+    assert walks == ["here"], "one walk through one trie"
     assert desk.heard(2, TopicsAppeared) == []

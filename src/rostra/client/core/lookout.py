@@ -120,6 +120,8 @@ class Lookouts:
         link = lookout.link
         if lookout.state is not LookoutState.ASKED or link is None:
             return
+        for address in message.neighbours:
+            self._links.learn(address)
         self._note(now_us, lookout, message.topics)
         if lookout.link is not link:
             return
