@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from rostra.client.core.effects import Ack, Result
+from rostra.client.core.effects import Ack, Result, TopicDescription
 from rostra.client.core.options import Start
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import Guarantees
@@ -79,6 +79,11 @@ class Cluster(ABC):
         listed = self._ask(at, "list", lambda core, now, call: core.list_topics(now, call), patience_ms)
         assert isinstance(listed, tuple)
         return {topic.name: TopicId(topic.topic) for topic in listed}
+
+    def describe(self, topic: str, *, at: Node = 0) -> TopicDescription:
+        described = self._ask(at, "describe", lambda core, now, call: core.describe_topic(now, call, topic))
+        assert isinstance(described, TopicDescription)
+        return described
 
     # --- the cluster ---------------------------------------------------------------------------------
 

@@ -252,7 +252,8 @@ class Broker:
                 case Agreed():
                     self.administration.agreed(effect.token)
                 case Described():
-                    self.administration.described(effect.token, effect.state)
+                    if not self.topics.described(effect.token, effect.state):
+                        self.administration.described(effect.token, effect.state)
                 case PassedOn():
                     self.requests.passed_on(effect.token, effect.base)
                 case Arrived():

@@ -19,7 +19,8 @@ from rostra.errors import (
     Unavailable,
     UnknownTopic,
 )
-from rostra.fabric.api import Confirm, ProposeDrop, ProposeTopic, TopicSpec
+from rostra.fabric.api import Confirm, Describe, ProposeDrop, ProposeTopic, TopicSpec
+from rostra.model.cluster import ClusterState, PlacedPartition
 from rostra.model.ids import TopicId, check_topic_name, is_internal, random_id
 from rostra.wire.messages import (
     CreateTopic,
@@ -58,9 +59,10 @@ class TopicRequests:
         self._making: dict[str, list[Asked]] = {}
         self._made: dict[int, str] = {}
         self._dropping: dict[int, Asked] = {}
+        self._describing: dict[int, tuple[Conn, DescribeTopic]] = {}
 
     def waiting(self) -> bool:
-        return bool(self._confirming or self._making or self._dropping)
+        return bool(self._confirming or self._making or self._dropping or self._describing)
 
     def refused(self, token: int, error: RostraError) -> bool:
         """True if the token was one of a request about topics."""
@@ -73,6 +75,9 @@ class TopicRequests:
             self._fail_all(self._making.pop(self._made.pop(token)), error)
         elif token in self._dropping:
             self._fail_all([self._dropping.pop(token)], error)
+        elif token in self._describing:
+            conn, asked = self._describing.pop(token)
+            self._fail_all([Asked(conn, asked.request, lookup=True)], error)
         else:
             return False
         return True
@@ -130,7 +135,7 @@ class TopicRequests:
             case Locate():
                 self._locate(conn, session, message)
             case DescribeTopic():
-                self._describe(conn, message)
+                self._describe(conn, session, message)
             case ListTopics():
                 topics, more = self._broker.catalogue.page(message.after, message.limit)
                 self._broker.reply(conn, TopicPage(message.request, topics, more))
@@ -168,23 +173,40 @@ class TopicRequests:
         places = tuple(_place(known.topic, served, here=here) for served in known.partitions)
         self._broker.reply(conn, Located(request, known.topic, places, self._broker.neighbours))
 
-    def _describe(self, conn: Conn, message: DescribeTopic) -> None:
+    def _describe(self, conn: Conn, session: Session, message: DescribeTopic) -> None:
+        """Of partitions that other nodes own, these are asked."""
+        broker = self._broker
+        known = broker.catalogue.named(message.name)
+        if known is None:
+            broker.refuse(conn, message.request, UnknownTopic(message.name))
+        elif all(served.owner for served in known.partitions):
+            self._tell_states(conn, message, known, {})
+        else:
+            session.waiting += 1
+            token = broker.next_token()
+            self._describing[token] = conn, message
+            broker.ask_fabric(Describe(token))
+
+    def described(self, token: int, state: ClusterState) -> bool:
+        """True if the token was that of a question about a topic."""
+        asked = self._describing.pop(token, None)
+        if asked is None:
+            return False
+        conn, message = asked
         known = self._broker.catalogue.named(message.name)
+        if not self._broker.answered(conn):
+            return True
         if known is None:
             self._broker.refuse(conn, message.request, UnknownTopic(message.name))
-            return
-        states = tuple(
-            PartitionState(
-                served.partition.index,
-                served.first,
-                served.commit,
-                served.end,
-                served.bytes,
-                served.epoch,
-                "damaged" if served.blocked is not None else "serving",
-            )
-            for served in known.partitions
-        )
+        else:
+            told = {one.partition: one for one in state.partitions if one.topic == message.name}
+            self._tell_states(conn, message, known, told)
+        return True
+
+    def _tell_states(
+        self, conn: Conn, message: DescribeTopic, known: KnownTopic, told: dict[int, PlacedPartition]
+    ) -> None:
+        states = tuple(_state(served, told.get(served.partition.index)) for served in known.partitions)
         self._broker.reply(conn, TopicDescribed(message.request, known.topic, states))
 
     # --- making and deleting ---
@@ -277,6 +299,16 @@ class TopicRequests:
         asked = self._dropping.pop(token, None) if token is not None else None
         if asked is not None and self._broker.answered(asked.conn):
             self._broker.reply(asked.conn, TopicDropped(asked.request, topic))
+
+
+def _state(served: ServedPartition, told: PlacedPartition | None) -> PartitionState:
+    """`told` is what the best informed say of it; its bytes are known only where there is a copy."""
+    index = served.partition.index
+    state = "damaged" if served.blocked is not None else "serving"
+    if served.owner or told is None:
+        return PartitionState(index, served.first, served.commit, served.end, served.bytes, served.epoch, state)
+    state = state if told.owner else "without owner"
+    return PartitionState(index, told.first, told.commit, told.end, served.bytes, told.epoch, state)
 
 
 def _place(topic: Topic, served: ServedPartition, *, here: bool) -> PartitionPlace:

@@ -32,6 +32,8 @@ from rostra.fabric.api import (
     Confirmed,
     Covered,
     Delivers,
+    Describe,
+    Described,
     Elsewhere,
     EpochStart,
     FabricEffect,
@@ -65,6 +67,7 @@ from rostra.fabric.api import (
     Truncate,
 )
 from rostra.model.batch import last_offset, stamp
+from rostra.model.cluster import ClusterState, PlacedPartition
 from rostra.model.encode import encode
 from rostra.model.ids import Epoch, NodeId, TopicId
 from rostra.model.view import View
@@ -77,6 +80,7 @@ from rostra.wire.messages import (
     ListTopics,
     Locate,
     Located,
+    PartitionState,
     Published,
     Subscribed,
     TopicDescribed,
@@ -441,6 +445,23 @@ def test_topics_are_described_and_listed_only_when_the_fabric_has_confirmed_them
     assert len(desk.heard(1, TopicPage)) == 1
     tell(desk, TopicClosed(None, TopicId(TOPIC)), Confirmed(describing.token))
     assert isinstance(desk.error(1), UnknownTopic)
+
+
+def test_a_topic_whose_partitions_others_own_is_described_as_these_tell() -> None:
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    tell(desk, Elsewhere(HERE, 7, "other:1"))
+    for request, owner, state in ((1, 2, "serving"), (2, 0, "without owner")):
+        desk.say(1, DescribeTopic(request, "t"))
+        tell(desk, Confirmed(fabric.last(Confirm).token))
+        placed = (PlacedPartition("t", 0, NodeId(owner), 7, 3, 30, 20, ()),)
+        tell(desk, Described(fabric.last(Describe).token, ClusterState("scripted", (), placed)))
+        (described,) = desk.heard(1, TopicDescribed)
+        assert described.partitions == (PartitionState(0, 3, 20, 30, 0, 7, state),)
+    desk.say(1, DescribeTopic(3, "t"))
+    tell(desk, Confirmed(fabric.last(Confirm).token))
+    tell(desk, Refused(fabric.last(Describe).token, Unavailable("t", 0, "nobody answers")))
+    assert isinstance(desk.error(1), Unavailable)
 
 
 def test_an_unknown_topic_is_looked_for_before_it_is_called_unknown() -> None:

@@ -1,0 +1,63 @@
+"""Topics as every node tells of them, and the offsets of their records."""
+
+from __future__ import annotations
+
+import pytest
+
+from rostra.errors import TopicExists, UnknownTopic
+from tests.contract.facade import Cluster
+from tests.contract.promises import promised
+
+
+@promised()
+@pytest.mark.requirement("CM-3", "CM-25")
+def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> None:
+    nodes = cluster.running
+    made = cluster.create_topic("orders/eu", 2, at=nodes[-1], retention_bytes=1 << 30, segment_bytes=1 << 20)
+    for partition, count in enumerate((3, 5)):
+        cluster.publish("orders/eu", *(b"%d" % number for number in range(count)), partition=partition)
+    for node in nodes:
+        with pytest.raises(TopicExists):
+            cluster.create_topic("orders/eu", at=node)
+        assert cluster.topics(at=node) == {"orders/eu": made.topic}
+        described = cluster.describe("orders/eu", at=node)
+        assert (described.topic, described.name, described.settings) == (made.topic, made.name, made.settings)
+        assert [state.state for state in described.partitions] == ["serving", "serving"]
+        counts = [state.commit - state.first for state in described.partitions]
+        assert counts[0] >= 3 and counts[1] >= 5, node
+    cluster.delete_topic("orders/eu", at=nodes[0])
+    for node in nodes:
+        with pytest.raises(UnknownTopic):
+            cluster.describe("orders/eu", at=node)
+        with pytest.raises(UnknownTopic):
+            cluster.delete_topic("orders/eu", at=node)
+        assert cluster.topics(at=node) == {}
+
+
+@promised(several=True)
+@pytest.mark.requirement("CM-3")
+def test_a_node_without_a_copy_describes_a_topic_as_its_owner_does(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    (ack,) = cluster.publish("t", b"one")
+    new = cluster.join()
+    cluster.await_members(4)
+    for node in cluster.running:
+        (state,) = cluster.describe("t", at=node).partitions
+        assert state.commit > ack.offset, node
+    assert new in cluster.running
+
+
+@promised()
+@pytest.mark.requirement("CM-1")
+def test_offsets_rise_and_one_that_a_reader_does_not_see_was_given_to_no_record(cluster: Cluster) -> None:
+    """Segments so small that entries of the log itself stand between the records."""
+    cluster.create_topic("t", 2, segment_bytes=1 << 12)
+    acks = [cluster.publish("t", b"%d" % number * 700, partition=number % 2)[0] for number in range(24)]
+    subscription = cluster.subscribe("t", at=cluster.running[-1])
+    cluster.run_until(lambda: len(subscription.got) == 24, "all records")
+    for partition in range(2):
+        offsets = [got.offset for got in subscription.got if got.partition == partition]
+        assert offsets == sorted(set(offsets))
+        assert offsets == [ack.offset for ack in acks if ack.partition == partition]
+        (state,) = [one for one in cluster.describe("t").partitions if one.partition == partition]
+        assert state.commit - state.first > len(offsets), "the log's own entries take offsets too"

@@ -1,0 +1,97 @@
+"""Every client, subscribed to several topics at once, to patterns, and from a time on, against a real node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import rostra
+import rostra.testing
+from rostra.errors import InvalidPattern, InvalidSetting
+from rostra.testing.embedded import EmbeddedNode
+from tests.processes.faces import FACES, connected
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[EmbeddedNode]:
+    with rostra.testing.node(fsync="never") as started:
+        yield started
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def place(face: str) -> str:
+    """A level under which no other test has topics."""
+    return f"{face}-{time.monotonic_ns()}"
+
+
+def take(subscription: Any, count: int) -> list[tuple[str, bytes | None]]:
+    return [(record.topic, record.value) for record in (next(subscription) for _ in range(count))]
+
+
+@pytest.mark.requirement("CM-6", "CM-22")
+def test_names_and_patterns_are_one_subscription_that_new_topics_join(
+    node: EmbeddedNode, face: str, place: str
+) -> None:
+    events: list[rostra.ClientEvent] = []
+    with connected(face, node.address, on_event=events.append) as client:
+        client.publish(f"{place}/a/temp", b"1")
+        client.publish(f"{place}/a/hum", b"not it")
+        names = (f"{place}/+/temp", f"{place}/named")
+        with client.subscribe(*names, start="earliest") as subscription:
+            assert subscription.names == names
+            assert take(subscription, 1) == [(f"{place}/a/temp", b"1")]
+            client.publish(f"{place}/b/temp", b"2")
+            assert take(subscription, 1) == [(f"{place}/b/temp", b"2")]
+            client.publish(f"{place}/named", b"3")
+            assert take(subscription, 1) == [(f"{place}/named", b"3")]
+            assert {topic: set(positions) for topic, positions in subscription.topics.items()} == {
+                f"{place}/a/temp": {0},
+                f"{place}/b/temp": {0},
+                f"{place}/named": {0},
+            }
+            assert subscription.lag == 0
+            with pytest.raises(InvalidSetting, match="several"):
+                _ = subscription.positions
+            client.delete_topic(f"{place}/b/temp")
+            client.publish(f"{place}/a/temp", b"4")
+            assert take(subscription, 1) == [(f"{place}/a/temp", b"4")]
+            assert f"{place}/b/temp" not in subscription.topics
+    told = [event for event in events if isinstance(event, rostra.TopicAppeared | rostra.TopicGone)]
+    assert [(type(event), event.topic) for event in told] == [
+        (rostra.TopicAppeared, f"{place}/b/temp"),
+        (rostra.TopicGone, f"{place}/b/temp"),
+    ]
+
+
+@pytest.mark.requirement("CM-6", "CM-22")
+def test_a_subscription_begins_with_the_first_record_that_is_not_earlier(
+    node: EmbeddedNode, face: str, place: str
+) -> None:
+    base = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    base_us = round(base.timestamp() * 1_000_000)
+    with connected(face, node.address) as client:
+        for at in (10, 30, 20, 40):
+            client.publish(place, b"%d" % at, timestamp=base_us + at)
+        with client.subscribe(place, start=rostra.Time(base_us + 11)) as subscription:
+            assert [value for _, value in take(subscription, 3)] == [b"30", b"20", b"40"]
+        with client.subscribe(place, start=rostra.Time.of(base)) as subscription:
+            assert take(subscription, 1) == [(place, b"10")]
+        with client.subscribe(f"{place}/#", start=rostra.Time(base_us + 31)) as subscription:
+            assert take(subscription, 1) == [(place, b"40")]
+
+
+def test_what_is_no_pattern_is_refused_when_the_subscription_opens(node: EmbeddedNode, face: str) -> None:
+    with connected(face, node.address) as client:
+        with pytest.raises(InvalidPattern):
+            client.subscribe("a/b+/c").open()
+        with pytest.raises(InvalidSetting):
+            client.subscribe("a/#", partition=0).open()
