@@ -139,6 +139,7 @@ def _any_of(corpus: Corpus, found: inspect.Type) -> Any:
             raise NotImplementedError(f"no way to draw a {found}")
 
 
+PATTERNS = ("#", "+", "a/#", "+/b", "t", "a//", "b#", "_groups/#", "x" * 300)
 _TOPIC = (1, "t", (1, 1, 0, 0, 1 << 20))
 
 _FROM_CLIENT: dict[type[m.Message], Make] = {
@@ -156,12 +157,14 @@ _FROM_CLIENT: dict[type[m.Message], Make] = {
         c.small(),
         c.topic(),
         0,
-        c.rng.choice(("earliest", "latest", "offset", "last")),
+        c.rng.choice(("earliest", "latest", "offset", "last", "time")),
         c.small(),
         c.rng.choice((0, 100, 100_000)),
     ),
     m.Credit: lambda c: (c.small(), c.number()),
     m.Unsubscribe: lambda c: (c.number(), c.small()),
+    m.Watch: lambda c: (c.number(), c.small(), c.rng.sample(PATTERNS, 2), c.rng.choice(("", "", c.name()))),
+    m.Unwatch: lambda c: (c.number(), c.small()),
     m.Goodbye: lambda c: ("bye",),
 }
 
@@ -180,5 +183,8 @@ _FROM_NODE: dict[type[m.Message], Make] = {
     m.Unsubscribed: lambda c: (c.number(), c.small()),
     m.Ended: lambda c: (c.small(), "TopicDeleted", {"topic": "t"}),
     m.Failed: lambda c: (c.number(), "UnknownProducer", {"producer": c.small()}),
+    m.Watched: lambda c: (c.number(), c.small(), (_TOPIC,) * 2, ""),
+    m.TopicsAppeared: lambda c: (c.small(), (_TOPIC,)),
+    m.TopicsGone: lambda c: (c.small(), (1, 2)),
     m.Goodbye: lambda c: ("bye",),
 }

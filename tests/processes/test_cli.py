@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import rostra.testing
@@ -33,6 +34,7 @@ def cli(node: ProcessNode, tmp_path: Path) -> CommandLine:
 # --- publishing and subscribing ---
 
 
+@pytest.mark.requirement("CM-23")
 def test_what_is_published_in_one_command_is_read_in_another(cli: CommandLine) -> None:
     published = cli.run("pub", "greetings", "hello", "world", "--key", "k", "--header", "from=test")
     assert (published.code, published.err) == (0, "")
@@ -73,12 +75,47 @@ def test_a_subscription_begins_where_it_is_told_and_ends_when_nothing_comes(cli:
     assert "2 of 3 records came" in too_few.err
 
 
+@pytest.mark.requirement("CM-6", "CM-23")
+def test_several_topics_and_patterns_are_read_together_and_new_ones_join(cli: CommandLine) -> None:
+    cli.run("pub", "house/a/temp", "1")
+    cli.run("pub", "house/a/hum", "not it")
+    with cli.start("sub", "house/+/temp", "house/alarm", "--from", "earliest", "--count", "3") as running:
+        assert running.stdout is not None
+        first = msgspec.json.decode(running.stdout.readline())
+        cli.run("pub", "house/b/temp", "2")
+        cli.run("pub", "house/alarm", "3")
+        rest = [msgspec.json.decode(line) for line in running.stdout.read().splitlines()]
+        assert running.wait(timeout=20) == 0
+    got = {(row["topic"], row["value"]) for row in (first, *rest)}
+    assert got == {("house/a/temp", "1"), ("house/b/temp", "2"), ("house/alarm", "3")}
+    wrong = cli.run("sub", "house/#/temp")
+    assert wrong.code == 2
+    assert "'house/#/temp' is not a pattern of topic names" in wrong.err
+
+
+@pytest.mark.requirement("CM-6")
+def test_a_subscription_begins_at_a_time_or_so_long_ago(cli: CommandLine, node: ProcessNode) -> None:
+    noon_us = 1_714_564_800_000_000
+    with node.client() as client:
+        for minute in (0, 10, 5, 20):
+            client.publish("timed", b"%d" % minute, timestamp=noon_us + minute * 60_000_000)
+        client.publish("timed", b"now")
+    since = cli.run("sub", "timed", "--from", "2024-05-01T12:06:00Z", "--count", "4")
+    assert [row["value"] for row in since.rows] == ["10", "5", "20", "now"], since.err
+    zoned = cli.run("sub", "timed", "--from", "2024-05-01T14:11:00+02:00", "--count", "2")
+    assert [row["value"] for row in zoned.rows] == ["20", "now"], zoned.err
+    recent = cli.run("sub", "timed", "--from", "-10m", "--timeout", "300ms")
+    assert [row["value"] for row in recent.rows] == ["now"], recent.err
+
+
+@pytest.mark.requirement("CM-3", "CM-23")
 def test_topics_are_created_listed_described_and_deleted(cli: CommandLine) -> None:
     made = cli.run(
         "topic", "create", "orders/eu", "--partitions", "3", "--retention", "7d", "--retention-bytes", "1GiB"
     )
     assert made.code == 0
     assert made.rows[0]["retention_ms"] == 7 * 86_400_000
+    assert (made.rows[0]["retention_bytes"], made.rows[0]["partitions"]) == (1 << 30, 3)
     assert "orders/eu" in [row["name"] for row in cli.run("topic", "list").rows]
     described = cli.run("topic", "describe", "orders/eu", "-o", "json").rows[0]
     partitions = described["partitions"]
@@ -100,6 +137,7 @@ def test_an_unreachable_node_is_exit_code_3_with_the_remedy(cli: CommandLine) ->
         assert "hint: start one with `rostra serve`, or give the right address with --node" in ran.err
 
 
+@pytest.mark.requirement("CM-3")
 def test_an_unknown_topic_is_exit_code_4_unless_that_is_fine(cli: CommandLine) -> None:
     for command in ("describe", "delete"):
         ran = cli.run("topic", command, "nobody/made/this")
@@ -109,6 +147,7 @@ def test_an_unknown_topic_is_exit_code_4_unless_that_is_fine(cli: CommandLine) -
     assert cli.run("topic", "delete", "nobody/made/this", "--if-exists").code == 0
 
 
+@pytest.mark.requirement("CM-3")
 def test_a_topic_that_exists_is_exit_code_5_unless_that_is_fine(cli: CommandLine) -> None:
     assert cli.run("topic", "create", "twice").code == 0
     again = cli.run("topic", "create", "twice")
@@ -238,6 +277,7 @@ def test_ctrl_c_stops_a_node_gracefully(tmp_path: Path) -> None:
 # --- on a terminal ---
 
 
+@pytest.mark.requirement("CM-23", "CM-17")
 def test_on_a_terminal_people_see_tables_and_lines(cli: CommandLine) -> None:
     cli.run("topic", "create", "seen", "--partitions", "2")
     cli.run("pub", "seen", "hello", "--key", "k", "--partition", "1")
@@ -268,6 +308,7 @@ def _on_a_terminal(cli: CommandLine, *arguments: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.requirement("CM-23")
 def test_the_shell_completes_commands_and_the_names_of_topics(cli: CommandLine) -> None:
     cli.run("topic", "create", "invoices")
     complete = {**cli.variables, "_ROSTRA_COMPLETE": "complete_bash", "COMP_CWORD": "2"}

@@ -32,6 +32,7 @@ def cli(cluster: Cluster[EmbeddedNode], tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path, cluster[0].address)
 
 
+@pytest.mark.requirement("CM-17")
 def test_status_has_a_row_for_every_partition_with_owner_term_commit_and_copies(
     cli: CommandLine, cluster: Cluster[EmbeddedNode]
 ) -> None:

@@ -90,7 +90,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 # --- publishing and subscribing --------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-22")
+@pytest.mark.requirement("CM-22", "CM-1")
 def test_a_record_comes_out_as_it_went_in(node: EmbeddedNode, face: str, topic: str) -> None:
     with connected(face, node.address) as client:
         ack = client.publish(
@@ -190,7 +190,7 @@ def test_keys_choose_partitions_and_a_subscription_may_take_one(node: EmbeddedNo
 # --- topics and errors -----------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-11")
+@pytest.mark.requirement("CM-11", "CM-3")
 def test_topics_are_made_shown_and_removed_with_clear_errors(node: EmbeddedNode, face: str, topic: str) -> None:
     with connected(face, node.address) as client:
         made = client.create_topic(topic, partitions=2, retention_ms=1000)

@@ -501,7 +501,17 @@ class PartitionLog:
                         continue
                     if header.max_timestamp_us < timestamp_us:
                         continue
-                    for offset, stamp_us in zip(batch.offsets(), batch.timestamps(), strict=True):
-                        if stamp_us >= timestamp_us:
-                            return offset
+                    found = _first_at(batch, timestamp_us)
+                    if found is not None:
+                        return found
         return at_end
+
+
+def _first_at(batch: Batch, timestamp_us: int) -> int | None:
+    """None where compaction took it. Nodes store compressed bodies unopened: what is in one may be anything, and is its
+    reader's business."""
+    try:
+        stamps = zip(batch.offsets(), batch.timestamps(), strict=True)
+        return next((offset for offset, stamp_us in stamps if stamp_us >= timestamp_us), None)
+    except BatchRejected:
+        return batch.base_offset

@@ -233,7 +233,7 @@ class Watch(Message, frozen=True, array_like=True):
     kind: ClassVar[int] = 29
     request: Request
     watch: Index
-    patterns: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=PATTERNS_PER_WATCH_MAX)]
+    patterns: Annotated[tuple[Text, ...], Meta(max_length=PATTERNS_PER_WATCH_MAX)]
     after: Text = ""
     limit: Annotated[int, Meta(ge=1, le=TOPICS_PER_PAGE_MAX)] = TOPICS_PER_PAGE_MAX
 

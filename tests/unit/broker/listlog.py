@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from rostra.broker.api import ProducerStamp, RecoveredLog, SegmentFacts
-from rostra.errors import OffsetTrimmed
+from rostra.errors import BatchRejected, OffsetTrimmed
 from rostra.fabric.api import EpochStart, Recovered
 from rostra.model.batch import OwnerFlag, base_offset, last_offset, owner_epoch, producer_stamp, read_header
 from rostra.model.decode import Batch, iterate
@@ -71,10 +71,13 @@ class ListLog:
     def find_time(self, timestamp_us: int, end: int) -> int:
         """The first record below `end` that is not earlier, or `end`."""
         for batch in self.batches:
-            if last_offset(batch) < end and not read_header(batch).is_control:
-                for offset, stamp_us in zip(Batch(batch).offsets(), Batch(batch).timestamps(), strict=True):
-                    if stamp_us >= timestamp_us:
-                        return offset
+            header = read_header(batch)
+            if last_offset(batch) < end and not header.is_control and header.max_timestamp_us >= timestamp_us:
+                try:
+                    stamps = zip(Batch(batch).offsets(), Batch(batch).timestamps(), strict=True)
+                    return next(offset for offset, stamp_us in stamps if stamp_us >= timestamp_us)
+                except (BatchRejected, StopIteration):
+                    return header.base_offset
         return end
 
 

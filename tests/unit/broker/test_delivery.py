@@ -27,7 +27,7 @@ from rostra.wire.messages import (
     Unsubscribe,
     Unsubscribed,
 )
-from tests.unit.broker.desk import Desk, part
+from tests.unit.broker.desk import WALL_US, Desk, part
 
 SMALL = BrokerSettings(tail_bytes_max=1000, push_bytes_max=300, read_bytes_max=300)
 
@@ -68,6 +68,29 @@ def test_the_start_of_a_subscription_is_where_it_was_asked_for() -> None:
         desk.settle()
         assert desk.heard(2, Subscribed) == [Subscribed(request, number, first, 10)]
         assert desk.pushed(2, number) == numbers(first, 10)
+
+
+@pytest.mark.requirement("CM-6")
+def test_from_a_time_on_begins_with_the_first_committed_record_that_is_not_earlier() -> None:
+    desk, topic = filled(0)
+    for number in range(5):
+        desk.after_ms(1000)
+        desk.publish(1, topic, b"%d" % number)
+        desk.settle()
+    desk.after_ms(1000)
+    desk.publish(1, topic, b"not committed yet")
+    first_us = WALL_US + 1_000_000
+    asked = [(0, 0), (first_us, 0), (first_us + 1, 1), (first_us + 3_000_000, 3), (first_us + 4_000_001, 5)]
+    held, desk.pending = desk.pending, []
+    for number, (value, first) in enumerate(asked):
+        desk.subscribe(2, topic, number, start="time", value=value)
+        desk.settle()
+        (answer,) = desk.heard(2, Subscribed)
+        assert (answer.next, answer.commit) == (first, 5)
+        assert desk.pushed(2, number) == numbers(first, 5)
+    desk.pending = held
+    desk.settle()
+    assert desk.pushed(2, len(asked) - 1) == [b"not committed yet"]
 
 
 @pytest.mark.parametrize("offset", [11, 2**62])

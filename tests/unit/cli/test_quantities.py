@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rostra.cli.quantities import parse_bytes, parse_duration_ms, show_bytes, show_duration
+from rostra.cli.quantities import parse_bytes, parse_duration_ms, parse_moment_us, show_bytes, show_duration
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,25 @@ def test_anything_else_is_refused(written: str) -> None:
         parse_bytes(written)
     with pytest.raises(ValueError, match="is not a"):
         parse_duration_ms(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "moment_us"),
+    [
+        ("2024-05-01T12:00:00Z", 1_714_564_800_000_000),
+        ("2024-05-01T14:00:00.000250+02:00", 1_714_564_800_000_250),
+        ("-10m", 1_714_564_200_000_000),
+        ("-1.5s", 1_714_564_798_500_000),
+    ],
+)
+def test_points_in_time_are_read_as_they_are_or_as_so_long_ago(written: str, moment_us: int) -> None:
+    assert parse_moment_us(written, now_us=1_714_564_800_000_000) == moment_us
+
+
+@pytest.mark.parametrize("written", ["", "noon", "-", "-5", "-soon", "10m", "2024-13-01", "12:00"])
+def test_what_is_no_point_in_time_is_refused(written: str) -> None:
+    with pytest.raises(ValueError, match="is not a"):
+        parse_moment_us(written, now_us=0)
 
 
 @given(st.integers(0, 10**14))

@@ -33,6 +33,11 @@ WRONG_USES = [
     (["pub", "a b", "x"], "'a b' is not a topic name"),
     (["topic", "create", "../../escape"], "not a topic name"),
     (["sub", "t", "--from", "yesterday"], "yesterday"),
+    (["sub", "t", "--from", "-soon"], "-soon"),
+    (["sub", "t", "--from", "2026-13-01"], "2026-13-01"),
+    (["sub"], "TOPIC..."),
+    (["sub", "a/#/b"], "not a pattern"),
+    (["sub", "fine", "a b"], "'a b' is not a topic name"),
     (["sub", "t", "--timeout", "soon"], "soon"),
     (["pub", "t", "x", "--acks", "maybe"], "maybe"),
     (["pub", "t", "x", "--header", "novalue"], "novalue"),
@@ -70,6 +75,7 @@ def test_wrong_use_names_the_fault_says_what_to_do_and_exits_with_2(
     assert shown.out == ""
 
 
+@pytest.mark.requirement("CM-23")
 def test_every_promised_command_is_there() -> None:
     promised = "serve topic cluster pub sub sim bench demo config version"
     assert {f"rostra {name}" for name in promised.split()} <= COMMANDS.keys()
@@ -95,6 +101,7 @@ def _uses(line: list[str], words: list[str]) -> bool:
     return all(word in rest for word in words)
 
 
+@pytest.mark.requirement("CM-23")
 def test_the_help_lists_every_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
     run(["--help"])
     shown = " ".join(capfd.readouterr().out.split())
