@@ -1,8 +1,8 @@
 """Carrying out a broker's disk effects on its log: the one piece of driver that both drivers share.
 
 Writes gather until `flush`, so that all batches of one turn go out in one write per partition. What may take long
-(`Read`, `FindLast`, `FindTime`, `Survey`, `Recall`, syncs, hard state) comes back as a job that the driver runs where it
-likes.
+(`Read`, `FindLast`, `FindTime`, `Survey`, `Recall`, syncs, hard state) comes back as a job that the driver runs where
+it likes.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def test_records_that_a_later_one_replaces_are_gone(files: Files) -> None:
     ], "the active segment does not count yet"
     assert store.read(PARTITION, 0, 6, 1).next == 2, "a reader is led over the gap"
     assert store.find_last(PARTITION, 2, 6) == 3
-    assert store.find_time(PARTITION, 0) == 1
+    assert store.find_time(PARTITION, 0, 6) == 1
 
 
 def test_a_batch_may_lose_all_its_records_and_keeps_its_place(files: Files) -> None:
@@ -130,7 +130,7 @@ def test_a_batch_may_lose_all_its_records_and_keeps_its_place(files: Files) -> N
     first, second, _ = map(Batch, read_all(store))
     assert (first.count, first.base_offset, first.next_offset) == (0, 0, 1)
     assert second.values() == [b"y"]
-    assert store.find_time(PARTITION, 0) == 1
+    assert store.find_time(PARTITION, 0, 3) == 1
     assert store.find_last(PARTITION, 5, 3) == 0
 
 
