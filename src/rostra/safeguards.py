@@ -44,6 +44,8 @@ class Safeguard(StrEnum):
     """A segment begins with what all before it came to, so that retention takes records and nothing else."""
     ONE_CHANGE_AT_A_TIME = "one-change-at-a-time"
     """Membership changes only when the last change, and an entry of the leader's own term, are committed."""
+    CONFIRMED_WATCH = "confirmed-watch"
+    """Who asks which topics there are is told when the others have confirmed that none is missing."""
 
 
 OF_ONE_NODE = (Safeguard.DEDUP, Safeguard.SYNC_BEFORE_ACK, Safeguard.CHECKSUM, Safeguard.SEQUENCE)
@@ -51,6 +53,9 @@ OF_ONE_NODE = (Safeguard.DEDUP, Safeguard.SYNC_BEFORE_ACK, Safeguard.CHECKSUM, S
 
 OF_THE_BOOKS = (Safeguard.CHECKPOINT_BATCH,)
 """Those of what a broker keeps of a partition beside its records, whatever the fabric."""
+
+OF_THE_CATALOGUE = (Safeguard.CONFIRMED_WATCH,)
+"""Those of what a broker tells of topics, whatever the fabric; they need peers to show."""
 
 Without = frozenset[Safeguard]
 ALL_ON: Without = frozenset()

@@ -9,6 +9,7 @@ from rostra.broker.sessions import Session
 from rostra.errors import InvalidPattern, LimitExceeded, NodeStopping, RostraError, WatchEnded
 from rostra.fabric.api import Confirm
 from rostra.model.patterns import Pattern, PatternTrie
+from rostra.safeguards import Safeguard
 from rostra.wire.messages import Agreed, Ended, NodeMessage, Topic, TopicsAppeared, TopicsGone, Unwatch, Watch, Watched
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Watching:
             error = self._broker.too_many(session) or self._open(conn, message, watcher)
         if error is not None:
             self._broker.refuse(conn, message.request, error)
+        elif Safeguard.CONFIRMED_WATCH in self._broker.without and not message.after:
+            self.begin(conn, message)
         elif not message.after:
             self._broker.topics.confirm(conn, session, message, "")
 

@@ -84,6 +84,23 @@ class Subscription:
         return self.feeds[place]
 
 
+class Gathered:
+    """One subscription to patterns. `topics` are those it had at the end, if it lasted so long."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.feeds: dict[tuple[int, int], Feed] = {}
+        self.stands = False
+        self.leaving = False
+        self.left_us: int | None = None
+        """When unsubscribing was acknowledged."""
+        self.ended: RostraError | None = None
+        self.topics: list[int] | None = None
+
+    def feed(self, topic: int, partition: int) -> Feed:
+        return self.feeds.setdefault((topic, partition), Feed(topic, partition))
+
+
 class Stored(NamedTuple):
     """A record or a control record as a fresh reader got it at the end."""
 
@@ -167,6 +184,7 @@ class History:
         self.acked: dict[bytes, Acked] = {}
         self.failed: dict[bytes, Failed] = {}
         self.subscriptions: list[Subscription] = []
+        self.gathered: list[Gathered] = []
         self.made: list[Made] = []
         """Topics whose creation was acknowledged."""
         self.delete_asked: set[str] = set()

@@ -16,6 +16,7 @@ from rostra.simulator.clients import Client
 from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
 from rostra.simulator.faults import Fault, Swarm, Tally
 from rostra.simulator.files import FaultyFiles, Outage
+from rostra.simulator.gatherers import Gatherer
 from rostra.simulator.herald import Herald
 from rostra.simulator.history import History
 from rostra.simulator.links import Network
@@ -97,6 +98,7 @@ class World:
         self.clients: list[Client] = []
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
+        self.gatherers: list[Gatherer] = []
         self._people(random)
 
     def _build(self, random: Random, without: Without) -> list[Node]:
@@ -180,6 +182,11 @@ class World:
             subscriber = Subscriber(client, chance(self.seed, client.name), names, HEAL_US)
             self.subscribers.append(subscriber)
             self._begin_at(300 * MS_US + number, subscriber)
+        gathering = chance(self.seed, "gathering")
+        if gathering.random() < 0.5:
+            gatherer = Gatherer(self.client("g", gathering), gathering, HEAL_US)
+            self.gatherers.append(gatherer)
+            self._begin_at(310 * MS_US, gatherer)
         for number in range(random.randint(1, 2) if many else 0):
             client = self.client(f"r{number}", random)
             registrar = Registrar(client, chance(self.seed, client.name), ["m0", "m1"], HEAL_US)
@@ -272,6 +279,9 @@ class World:
         ]
         self.mischief.heal(dead)
         limit_us = self.clock.now_us + self._elections_us()
+        for publisher in self.publishers:
+            # Healing may take longer than the time they were given, and whoever went home makes up for nothing.
+            publisher.ends_us = max(publisher.ends_us, limit_us + MAKE_UP_US)
         client = self.client("herald", random, [node.address for node in alive])
         herald = Herald(client, random, places, limit_us)
         herald.begin()
@@ -319,7 +329,10 @@ class World:
 
     def _settled(self) -> bool:
         """Nobody waits for an answer, and nobody lags."""
-        return not self._waiting() and self._works() and all(subscriber.at_end() for subscriber in self.subscribers)
+        if self._waiting() or not self._works() or not all(subscriber.at_end() for subscriber in self.subscribers):
+            return False
+        # Where the only copy is damaged, whoever wants all of it gets to no end.
+        return bool(self.history.flipped) or all(gatherer.at_end() for gatherer in self.gatherers)
 
     def _works(self) -> bool:
         """Every node serves, and knows of everything it has a part in who leads it."""
@@ -332,6 +345,8 @@ class World:
         self.history.unsettled += self._waiting()
         for subscriber in self.subscribers:
             subscriber.positions()
+        for gatherer in self.gatherers:
+            gatherer.retire()
         for link in self.network.links.values():
             link.client.watch(link)
 

@@ -77,6 +77,8 @@ class Gathering:
         self._reported = False
         self._opener = opener
         self._known: dict[int, Topic] = {}
+        self._awaited: list[Subscribing] = []
+        """Those that have not told where they begin, as far as somebody waits for that."""
         self._doubted: dict[int, Doubted] = {}
         self._inbox: deque[Delivered] | None = None
 
@@ -124,6 +126,8 @@ class Gathering:
         part.inbox = self._inbox
         self._known[topic.topic] = topic
         self.parts[topic.topic] = part
+        if self.call:
+            self._awaited.append(part)
         self._opener.open_part(now_us, part, topic, places, reached)
 
     def gone(self, now_us: int, topics: Iterable[int]) -> None:
@@ -145,8 +149,8 @@ class Gathering:
 
     def left_by(self, subscribing: Subscribing, error: RostraError) -> None:
         """The part has ended by itself."""
-        number = next((topic for topic, part in self.parts.items() if part is subscribing), None)
-        if number is None or self.ended:
+        number = subscribing.topic
+        if self.ended or self.parts.get(number) is not subscribing:
             return
         del self.parts[number]
         self._opener.forget_part(subscribing)
@@ -160,7 +164,12 @@ class Gathering:
 
     def stands(self) -> None:
         """Called whenever something came about that the caller may have waited for."""
-        if self.call and self._reported and not self._doubted and all(part.is_live for part in self.parts.values()):
+        if not self.call:
+            return
+        awaited = self._awaited
+        while awaited and (awaited[-1].ended or awaited[-1].is_live):
+            awaited.pop()
+        if self._reported and not awaited and not self._doubted:
             self.out.append(Done(self.call, None))
             self.call = 0
 

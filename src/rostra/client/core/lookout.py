@@ -168,7 +168,7 @@ class Lookouts:
         if error.retryable or (lookout.ever_live and isinstance(error, NotSupported)):
             self._try_another(now_us, lookout)
         else:
-            self._let_go(lookout)
+            self.close(lookout)
             lookout.audience.end(error)
 
     def _kept_by(self, link: Link, number: int) -> Lookout | None:

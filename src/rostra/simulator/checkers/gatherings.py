@@ -1,0 +1,48 @@
+"""Whoever subscribed to patterns has every topic that matches, each record of it once, from the first on."""
+
+from __future__ import annotations
+
+from rostra.simulator.history import Feed, FinalPartition, Gathered, History
+
+
+def check(history: History) -> list[str]:
+    found: list[str] = []
+    for gathered in history.gathered:
+        for (topic, partition), feed in gathered.feeds.items():
+            where = f"{gathered.name} on {history.listed.get(topic, 'a topic that is gone')}/{partition}"
+            offsets = [got.offset for got in feed.got]
+            if offsets != sorted(set(offsets)):
+                found.append(f"{where} got offsets twice or out of order")
+            if gathered.left_us is not None and feed.got and feed.got[-1].at_us > gathered.left_us:
+                found.append(f"{where} got {offsets[-1]} after its unsubscribe was acknowledged")
+        if gathered.topics is not None and gathered.stands and not gathered.leaving:
+            found += _at_the_end(history, gathered, gathered.topics)
+    return found
+
+
+def _at_the_end(history: History, gathered: Gathered, known: list[int]) -> list[str]:
+    """Of a gathering that lasted to the end: all topics, and no others."""
+    found: list[str] = []
+    there = [topic for topic, name in history.listed.items() if not name.startswith("_")]
+    missed = sorted(history.listed[topic] for topic in there if topic not in known)
+    if missed:
+        found.append(f"{gathered.name} never got {missed}")
+    surplus = [topic for topic in known if topic not in history.listed]
+    if surplus:
+        found.append(f"{gathered.name} holds on to {len(surplus)} topics that are gone")
+    for place, final in history.final.items():
+        if place[0] in known and not _expires(final) and history.damage_of(final) is None and final.complete:
+            found += _all_of(gathered, gathered.feeds.get(place), final)
+    return found
+
+
+def _all_of(gathered: Gathered, feed: Feed | None, final: FinalPartition) -> list[str]:
+    got = {one.offset for one in feed.got} if feed is not None else set()
+    skipped = [stored.offset for stored in final.stored if not stored.control and stored.offset not in got]
+    if not skipped:
+        return []
+    return [f"{gathered.name} never got {skipped[:5]} of {final.name}/{final.partition}, {len(skipped)} in all"]
+
+
+def _expires(final: FinalPartition) -> bool:
+    return final.settings.retention_ms > 0 or final.settings.retention_bytes > 0
