@@ -6,8 +6,9 @@ import pytest
 
 from rostra.client.core.events import TopicGone
 from rostra.client.core.options import Time
+from rostra.errors import RostraError
 from rostra.fabric.api import Split, Survives
-from tests.contract.facade import Cluster
+from tests.contract.facade import SHORT_MS, Cluster
 from tests.contract.people import Subscription
 from tests.contract.promises import promised
 
@@ -143,6 +144,25 @@ def test_no_topic_is_missed_by_who_was_cut_off_when_it_was_made(cluster: Cluster
     cluster.publish("a/one", b"1", at=other)
     cluster.heal()
     await_all(cluster, subscription, {b"1"}, "the topic that was made behind its back")
+
+
+@promised(split=Split.REFUSES)
+@pytest.mark.requirement("CM-6")
+def test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone(cluster: Cluster) -> None:
+    behind, one, other = cluster.running
+    subscription = cluster.subscribe("a/#", at=one)
+    cluster.partition([behind], [one, other])
+    cluster.create_topic("a/one", at=one)
+    cluster.publish("a/one", b"1", at=other)
+    await_all(cluster, subscription, {b"1"}, "the topic that one of them has not heard of")
+    cluster.crash(one, other)
+    cluster.heal()
+    with pytest.raises(RostraError):
+        cluster.topics(at=behind, patience_ms=SHORT_MS)
+    cluster.restart(one, other)
+    cluster.publish("a/one", b"2", at=other)
+    await_all(cluster, subscription, {b"1", b"2"}, "both records, each once")
+    assert not [event for event in subscription.told if isinstance(event, TopicGone)]
 
 
 @promised()

@@ -19,6 +19,7 @@ from rostra.simulator.history import (
     Demand,
     Failed,
     FinalPartition,
+    Gathered,
     Got,
     Held,
     History,
@@ -47,10 +48,14 @@ def good() -> History:
     history.subscriptions.append(seen)
     feed = seen.feed(TOPIC, 0)
     feed.reached = 4
+    gathered = Gathered("g")
+    gathered.stands, gathered.topics = True, [TOPIC]
+    history.gathered.append(gathered)
     for order, (offset, value) in enumerate(((0, A), (1, B), (3, C))):
         history.sent[value] = Sent(value, "p", order, "t", "all")
         history.acked[value] = Acked(value, TOPIC, 0, offset)
         feed.got.append(Got(offset, offset, value))
+        gathered.feed(TOPIC, 0).got.append(Got(offset, offset, value))
         final.stored.append(Stored(offset, value, False))
     final.stored.insert(2, Stored(2, b"checkpoint", True))
     batches = [Held(0, 2, 11), Held(2, 3, 12), Held(3, 4, 13)]
@@ -141,6 +146,26 @@ def begin_too_late_for_the_last(history: History) -> None:
 def begin_before_the_latest(history: History) -> None:
     history.subscriptions[0].start = "latest"
     history.subscriptions[0].feed(TOPIC, 0).began = (0, 4)
+
+
+def miss_a_topic(history: History) -> None:
+    history.listed[TOPIC + 1] = "unseen"
+
+
+def hold_on_to_a_topic(history: History) -> None:
+    history.gathered[0].topics = [TOPIC, TOPIC + 1]
+
+
+def gather_twice(history: History) -> None:
+    history.gathered[0].feed(TOPIC, 0).got.append(Got(9, 3, C))
+
+
+def gather_less_than_all(history: History) -> None:
+    del history.gathered[0].feed(TOPIC, 0).got[1]
+
+
+def gather_after_leaving(history: History) -> None:
+    history.gathered[0].leaving, history.gathered[0].left_us = True, 1
 
 
 def deliver_before_the_beginning(history: History) -> None:
@@ -299,6 +324,7 @@ PROGRESS = "a majority is enough"
 LOSS = "nothing acknowledged is lost"
 PHANTOM = "nothing is delivered that was not sent"
 OFFSETS = "offsets rise without unexplained gaps"
+PATTERNS = "patterns get every topic once"
 STARTS = "subscriptions begin where asked"
 COMMIT = "what was shown stays"
 DAMAGE = "damage is reported, not served"
@@ -325,6 +351,11 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (begin_too_late_for_the_last, STARTS),
     (begin_before_the_latest, STARTS),
     (deliver_before_the_beginning, STARTS),
+    (miss_a_topic, PATTERNS),
+    (hold_on_to_a_topic, PATTERNS),
+    (gather_twice, PATTERNS),
+    (gather_less_than_all, PATTERNS),
+    (gather_after_leaving, PATTERNS),
     (show_another_value, COMMIT),
     (show_what_did_not_stay, COMMIT),
     (serve_damage, DAMAGE),
@@ -393,6 +424,7 @@ def test_what_a_client_announced_may_be_stored_twice() -> None:
     history.maybe_twice.add(A)
     store_twice(history)
     history.subscriptions[0].feed(TOPIC, 0).reached = 5
+    history.gathered[0].feed(TOPIC, 0).got.append(Got(9, 4, A))
     assert judge(history) == []
 
 

@@ -33,10 +33,10 @@ from rostra.wire.messages import Acks, TopicSettings
 CALM_US = SECOND_US
 """Nothing goes wrong before: topics are made, clients connect. Several nodes elect a leader first."""
 HEAL_US = 25 * SECOND_US
-CONVERGE_US = 40 * SECOND_US
+CONVERGE_US = 50 * SECOND_US
 END_US = 30 * SECOND_US
 QUIET_US = 29 * SECOND_US
-MAKE_UP_US = 15 * SECOND_US
+MAKE_UP_US = 25 * SECOND_US
 OPERATIONS_WANTED = 320
 LOOK_EVERY_US = 100 * MS_US
 PROGRESS_ELECTIONS = 10
