@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from rostra.errors import (
     OffsetOutOfRange,
     ProducerFenced,
@@ -63,6 +65,8 @@ from rostra.wire.messages import (
     Watched,
     Welcome,
 )
+
+REPLICAS = 3
 
 Reply = tuple[NodeMessage, bytes | None]
 
@@ -176,7 +180,10 @@ class ModelNode:
             case CreateTopic():
                 if message.name in self.topics:
                     raise TopicExists(message.name)
-                return [TopicCreated(message.request, self._create(message.name, message.settings))]
+                # What is left to the node it decides, and tells.
+                replicas = message.settings.replicas or REPLICAS
+                settings = msgspec.structs.replace(message.settings, replicas=replicas)
+                return [TopicCreated(message.request, self._create(message.name, settings))]
             case DeleteTopic():
                 topic = self._topic(message.name)
                 del self.topics[message.name]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import assert_never
 
+import msgspec
+
 from rostra.client.core.asks import Answer, Ask, Asks
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, Result, TopicDescription
 from rostra.client.core.options import check_topic_settings
@@ -51,8 +53,7 @@ class Topics:
                 self._out.append(Fail(call, error))
 
         def compare(now_us: int, message: Answer) -> None:
-            ours = isinstance(message, TopicDescribed) and message.topic.settings == settings
-            if isinstance(message, TopicDescribed) and ours:
+            if isinstance(message, TopicDescribed) and _is_as_asked(message.topic.settings, settings):
                 self._out.append(Done(call, message.topic))
             else:
                 self._out.append(Fail(call, TopicExists(name)))
@@ -107,6 +108,11 @@ class Topics:
             self._out.append(Fail(call, error))
 
         return failed
+
+
+def _is_as_asked(found: TopicSettings, asked: TopicSettings) -> bool:
+    """What was left to the node, it has decided."""
+    return found == msgspec.structs.replace(asked, replicas=asked.replicas or found.replicas)
 
 
 def _result_of(message: Answer) -> Result:
