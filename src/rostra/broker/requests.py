@@ -30,6 +30,7 @@ from rostra.wire.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     Acks,
+    AlterTopic,
     ClientMessage,
     CreateTopic,
     Credit,
@@ -117,6 +118,8 @@ class Requests:
                 self._broker.topics.create(conn, session, message)
             case DeleteTopic():
                 self._broker.topics.delete(conn, session, message)
+            case AlterTopic():
+                self._broker.topics.alter(conn, session, message)
             case DescribeCluster() | RemoveMember() | TransferPartition():
                 self._broker.administration.answer(conn, session, message)
             case Goodbye():

@@ -17,6 +17,7 @@ from rostra.broker.api import (
     BrokerEffect,
     BrokerInput,
     CloseConn,
+    Compact,
     Congest,
     Drain,
     FindLast,
@@ -349,6 +350,8 @@ class Node:
                 link = self._links.get(effect.conn)
                 if link is not None:
                     link.node_closes()
+            case Compact():
+                self._run(self._disk.begin_compaction(effect), 0, syncs=False)
             case Persist():
                 self._run(self._disk.begin_persist(effect), 0, syncs=False)
             case Listen():

@@ -9,7 +9,10 @@ from __future__ import annotations
 ADMINISTRATION = "administration"
 """Describing the cluster, removing members, transferring partitions."""
 
-FEATURES: tuple[str, ...] = (ADMINISTRATION,)
+ALTERATION = "alteration"
+"""Changing the settings of a topic."""
+
+FEATURES: tuple[str, ...] = (ADMINISTRATION, ALTERATION)
 
 
 def in_common(offered: tuple[str, ...], known: tuple[str, ...] = FEATURES) -> tuple[str, ...]:

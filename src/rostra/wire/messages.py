@@ -22,6 +22,7 @@ TEXT_MAX = 1024
 TOPICS_PER_PAGE_MAX = 1000
 PARTITIONS_PER_PAGE_MAX = 1000
 NEIGHBOURS_MAX = 32
+TOMBSTONE_MS = 86_400_000
 
 Request = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """Chosen by the client, rising per connection; the answer carries it back."""
@@ -54,6 +55,10 @@ class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
     retention_ms: Count = 0
     retention_bytes: Count = 0
     segment_bytes: Annotated[int, Meta(ge=1 << 12, le=1 << 31)] = 1 << 26
+    compaction: bool = False
+    """Of the records of a key, only the latest is kept for good."""
+    tombstone_ms: Count = TOMBSTONE_MS
+    """How long a compacted topic remembers that a key was deleted: who reads it must come by so often."""
 
 
 class PartitionPlace(msgspec.Struct, frozen=True, array_like=True):
@@ -119,6 +124,15 @@ class CreateTopic(Message, frozen=True, array_like=True):
     request: Request
     name: Text
     settings: TopicSettings
+
+
+class AlterTopic(Message, frozen=True, array_like=True):
+    """Gives some of the topic's settings other values; partitions and replicas stay as they are."""
+
+    kind: ClassVar[int] = 31
+    request: Request
+    name: Text
+    changes: Annotated[dict[Text, int | Text], Meta(max_length=32)]
 
 
 class DeleteTopic(Message, frozen=True, array_like=True):
@@ -255,6 +269,12 @@ class TopicDropped(Message, frozen=True, array_like=True):
     topic: Id
 
 
+class TopicAltered(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 56
+    request: Request
+    topic: Topic
+
+
 class TopicPage(Message, frozen=True, array_like=True):
     """Topics by name; `more` says that asking with `after` = the last name gives further ones."""
 
@@ -348,6 +368,7 @@ ClientMessage = (
     | Pong
     | Locate
     | CreateTopic
+    | AlterTopic
     | DeleteTopic
     | ListTopics
     | DescribeTopic
@@ -366,6 +387,7 @@ NodeMessage = (
     | Pong
     | Located
     | TopicCreated
+    | TopicAltered
     | TopicDropped
     | TopicPage
     | TopicDescribed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from rostra.errors import (
     OffsetOutOfRange,
     ProducerFenced,
@@ -20,6 +22,7 @@ from rostra.model.decode import Batch
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.wire.messages import (
     Agreed,
+    AlterTopic,
     ClientMessage,
     ClusterDescribed,
     CreateTopic,
@@ -46,6 +49,7 @@ from rostra.wire.messages import (
     Subscribe,
     Subscribed,
     Topic,
+    TopicAltered,
     TopicCreated,
     TopicDescribed,
     TopicDropped,
@@ -139,6 +143,11 @@ class ModelNode:
                 if message.name in self.topics:
                     raise TopicExists(message.name)
                 return [TopicCreated(message.request, self._create(message.name, message.settings))]
+            case AlterTopic():
+                topic = self._topic(message.name)
+                changed = msgspec.structs.replace(topic.settings, **message.changes)
+                self.topics[message.name] = msgspec.structs.replace(topic, settings=changed)
+                return [TopicAltered(message.request, self.topics[message.name])]
             case DeleteTopic():
                 topic = self._topic(message.name)
                 del self.topics[message.name]
