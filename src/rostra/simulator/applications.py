@@ -128,6 +128,7 @@ class Publisher(Application):
     def _send(self, producing: Producing) -> None:
         value = self._next_value(producing)
         key = b"k%d" % self.random.randrange(5) if self._keyed else None
+        self.history.sent[value] = self.history.sent[value]._replace(key=key)
         call = self.client.call(f"publish of {value[:20]!r}", partial(self._settled, value, producing))
         producing.add(self.clock.now_us, value, key=key, call=call)
 

@@ -21,6 +21,7 @@ class Sent(NamedTuple):
     topic: str
     acks: Acks
     at_us: int = 0
+    key: bytes | None = None
 
 
 class Acked(NamedTuple):
@@ -209,6 +210,14 @@ class History:
         """(topic, partition) of all that is listed at the end."""
         self.lists: dict[int, dict[int, str]] = {}
         """Topics by id at the end, as each node lists them."""
+
+    def is_outdated(self, final: FinalPartition, value: bytes | None, offset: int) -> bool:
+        """Whether compaction may have removed the record: a later one of the same key is there."""
+        sent = self.sent.get(value) if value is not None else None
+        if not final.settings.compaction or sent is None or sent.key is None:
+            return False
+        later = (self.sent.get(stored.value or b"") for stored in final.stored if stored.offset > offset)
+        return any(other is not None and other.key == sent.key for other in later)
 
     def led(self, partition: Partition, term: int, node: int) -> None:
         self.leaders.setdefault((partition, term), {})[node] = None

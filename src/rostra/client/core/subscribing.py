@@ -175,7 +175,7 @@ class Feed:
                     # Control batches are pushed too, so nothing explains a gap.
                     gap = f"a push to {self._identity} goes on at {header.base_offset}, expected {following}"
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
-                if behind <= following or header.flags & CONTROL or header.owner_flags:
+                if behind <= following or header.flags & CONTROL or header.owner_flags or not header.count:
                     dropped_bytes += length
                 else:
                     delivered.append(Delivered(subscribing.name, self.partition, batch, following))
