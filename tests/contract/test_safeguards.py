@@ -8,6 +8,7 @@ import pytest
 
 from rostra.safeguards import Safeguard
 from tests.contract import test_failures as failures
+from tests.contract import test_keeping as keeping
 from tests.contract.conftest import SEEDS
 from tests.contract.facade import Cluster, NotInTime
 from tests.contract.promises import nodes_of, promise_of
@@ -20,6 +21,7 @@ from tests.contract.simulated import SimulatedCluster
         (Safeguard.COMMIT_VISIBILITY, failures.test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody),
         (Safeguard.COMMIT_VISIBILITY, failures.test_an_acknowledgement_needs_a_majority_however_many_are_unreachable),
         (Safeguard.COMMIT_VISIBILITY, failures.test_each_record_is_delivered_once_across_a_split),
+        (Safeguard.CHECKPOINT_BATCH, keeping.test_retention_of_all_but_the_last_segment_loses_no_producer_sequence),
         (Safeguard.SYNC_BEFORE_ACK, failures.test_what_the_owner_acknowledged_survives_its_power_cut),
     ],
 )

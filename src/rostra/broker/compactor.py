@@ -82,6 +82,8 @@ class Compactor:
         served = self._broker.catalogue.served(given.partition)
         if served is not None and given.bytes:
             served.bytes -= given.bytes
+            if served.compacted is not None:
+                self._broker.tails.forget_below(served.tail, served.compacted.offset)
             about: dict[str, int | str] = {"partition": str(given.partition), "bytes": given.bytes}
             self._broker.out.append(Note("info", "log compacted", about))
         self.look()
