@@ -199,7 +199,7 @@ class Requests:
             self._fail(conn, message.request, rejected)
             return
         if producer:
-            verdict = served.producers.judge(producer, epoch, sequence, count)
+            verdict = served.producers.judge(producer, epoch, sequence, count, message.again)
             if isinstance(verdict, RostraError):
                 self._fail(conn, message.request, verdict)
                 return

@@ -155,7 +155,10 @@ class DescribeTopic(Message, frozen=True, array_like=True):
 
 
 class Publish(Message, frozen=True, array_like=True):
-    """One batch for one partition. With acks `none` there is no answer unless it is refused."""
+    """One batch for one partition. With acks `none` there is no answer unless it is refused.
+
+    `again`: it was sent before, under the same producer, epoch and sequence, and may have been stored.
+    """
 
     kind: ClassVar[int] = 8
     payload: ClassVar[bool] = True
@@ -163,6 +166,7 @@ class Publish(Message, frozen=True, array_like=True):
     topic: Id
     partition: Index
     acks: Acks
+    again: bool = False
 
 
 class Subscribe(Message, frozen=True, array_like=True):

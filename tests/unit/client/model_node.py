@@ -106,6 +106,8 @@ class ModelNode:
         self.feeds: dict[int, dict[int, Feed]] = {}
         self.last_topic = 0
         self.refuse: RostraError | None = None
+        self.forgot = False
+        """Whether producers were forgotten: then a first batch that comes again may be stored."""
         self.heartbeat_ms = 1000
         self.batch_bytes_max = 1 << 20
         self.page = 1000
@@ -225,7 +227,7 @@ class ModelNode:
         producer, epoch, sequence, count = producer_stamp(batch)
         known = log.producers.get(producer)
         if known is None or epoch > known[0]:
-            if sequence:
+            if sequence or (message.again and self.forgot and known is None):
                 raise UnknownProducer(producer)
         else:
             known_epoch, following, last, offset = known
