@@ -560,7 +560,7 @@ def settings_for(random: Random) -> BrokerSettings:
         push_bytes_max=random.choice((1 << 9, 4 << 10)),
         catch_up_bytes_per_s=1 << 18,
         read_bytes_max=random.choice((1 << 9, 4 << 10)),
-        producers_per_partition_max=random.choice((6, 100)),
+        producers_per_partition_max=random.choice((2, 100)),
         connections_max=random.choice((24, 100)),
         timestamp_ahead_max_ms=random.choice((5_000, 3_600_000)),
         requests_per_connection_max=random.choice((3, 4096, 4096)),
