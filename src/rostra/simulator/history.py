@@ -11,6 +11,9 @@ from rostra.errors import RostraError
 from rostra.model.ids import Partition
 from rostra.wire.messages import Acks, TopicSettings
 
+OPERATIONS_MIN = 300
+"""Of a seed: with fewer it has shown little."""
+
 
 class Sent(NamedTuple):
     """An application gave this record to its producer; `order` counts the producer's records."""
