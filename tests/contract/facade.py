@@ -27,7 +27,7 @@ from rostra.wire.messages import (
     Topic,
     TopicSettings,
 )
-from tests.contract.people import Begin, Producer, Station, Subscription
+from tests.contract.people import Begin, Got, Producer, Station, Subscription
 
 Node = int
 """Nodes are counted in the order in which they came."""
@@ -63,13 +63,33 @@ class Cluster(ABC):
     # --- topics --------------------------------------------------------------------------------------
 
     def create_topic(
-        self, name: str, partitions: int = 1, *, at: Node = 0, retention_bytes: int = 0, segment_bytes: int = 1 << 26
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        at: Node = 0,
+        retention_bytes: int = 0,
+        segment_bytes: int = 1 << 26,
+        compaction: bool = False,
     ) -> Topic:
-        settings = TopicSettings(partitions, retention_bytes=retention_bytes, segment_bytes=segment_bytes)
+        settings = TopicSettings(
+            partitions, retention_bytes=retention_bytes, segment_bytes=segment_bytes, compaction=compaction
+        )
         begin: Begin = lambda core, now, call: core.create_topic(now, call, name, settings)  # noqa: E731
         made = self._insist(at, f"make {name}", begin, TopicExists)
         assert made is None or isinstance(made, Topic)
         return made or Topic(self.topics(at=at)[name], name, settings)
+
+    def alter_topic(self, name: str, *, at: Node = 0, **changes: int) -> Topic:
+        begin: Begin = lambda core, now, call: core.alter_topic(now, call, name, dict(changes))  # noqa: E731
+        altered = self._insist(at, f"alter {name}", begin, UnknownTopic)
+        assert isinstance(altered, Topic)
+        return altered
+
+    def settings(self, name: str, *, at: Node = 0) -> TopicSettings:
+        described = self._ask(at, "describe", lambda core, now, call: core.describe_topic(now, call, name))
+        assert isinstance(described, TopicDescription)
+        return described.settings
 
     def delete_topic(self, name: str, *, at: Node = 0) -> None:
         begin: Begin = lambda core, now, call: core.delete_topic(now, call, name)  # noqa: E731
@@ -148,9 +168,10 @@ class Cluster(ABC):
     def publish(
         self,
         topic: str,
-        *values: bytes,
+        *values: bytes | None,
         at: Node = 0,
         partition: int | None = None,
+        key: bytes | None = None,
         patience_ms: int = LONG_MS,
         timestamp_us: int | None = None,
     ) -> list[Ack]:
@@ -159,7 +180,9 @@ class Cluster(ABC):
         answers: list[list[Result | RostraError]] = [[] for _ in values]
         for value, answer in zip(values, answers, strict=True):
             call = station.call(f"publish {value!r}", answer.append)
-            station.core.publish(station.now_us, call, topic, value, partition=partition, timestamp_us=timestamp_us)
+            station.core.publish(
+                station.now_us, call, topic, value, partition=partition, key=key, timestamp_us=timestamp_us
+            )
         station.core.turn_publishers(station.now_us)
         station.act()
         self.run_until(lambda: all(answers), f"{len(values)} records to be settled")
@@ -192,6 +215,9 @@ class Cluster(ABC):
 
     def read(self, topic: str, *, at: Node = 0) -> list[bytes | None]:
         """All that is committed, from log start on, partition by partition; nobody may publish meanwhile."""
+        return [record.value for record in self.read_from(topic, at=at)]
+
+    def read_from(self, topic: str, *, at: Node = 0) -> list[Got]:
         ends: dict[int, int] = {}
 
         def known() -> bool:
@@ -204,7 +230,7 @@ class Cluster(ABC):
         self.run_until(lambda: subscription.reached(ends), f"{topic} to be read to its end")
         got = subscription.got
         self.unsubscribe(subscription)
-        return [record.value for record in sorted(got, key=lambda record: (record.partition, record.offset))]
+        return sorted(got, key=lambda record: (record.partition, record.offset))
 
     def copies(self, topic: str, partition: int = 0) -> list[list[Held]]:
         """What the running nodes that hold the partition have of it in their files, below its commit offset."""
@@ -255,6 +281,11 @@ class Cluster(ABC):
                 return None
 
     # --- what a driver does --------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many have come so far."""
 
     @property
     @abstractmethod

@@ -185,6 +185,10 @@ class SimulatedCluster(Cluster):
     # --- clients and time ----------------------------------------------------------------------------
 
     @property
+    def count(self) -> int:
+        return self._come
+
+    @property
     def running(self) -> list[Node]:
         return [number for number, node in enumerate(self._nodes) if node.up]
 

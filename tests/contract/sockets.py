@@ -167,6 +167,10 @@ class SocketCluster(Cluster):
     # --- clients and time ----------------------------------------------------------------------------
 
     @property
+    def count(self) -> int:
+        return len(self._nodes)
+
+    @property
     def running(self) -> list[Node]:
         return [number for number, node in enumerate(self._nodes) if node.running]
 

@@ -8,6 +8,7 @@ import pytest
 
 from rostra.safeguards import Safeguard
 from tests.contract import test_failures as failures
+from tests.contract import test_keeping as keeping
 from tests.contract import test_patterns as patterns
 from tests.contract.conftest import SEEDS
 from tests.contract.facade import Cluster, NotInTime
@@ -25,6 +26,7 @@ from tests.contract.simulated import SimulatedCluster
             Safeguard.CONFIRMED_WATCH,
             patterns.test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone,
         ),
+        (Safeguard.CHECKPOINT_BATCH, keeping.test_retention_of_all_but_the_last_segment_loses_no_producer_sequence),
         (Safeguard.SYNC_BEFORE_ACK, failures.test_what_the_owner_acknowledged_survives_its_power_cut),
     ],
 )

@@ -148,6 +148,13 @@ class Recalled(Value, frozen=True):
     log: RecoveredLog | RostraError
 
 
+class Compacted(Value, frozen=True):
+    """The answer to `Compact`: it is done, as far as the disk let it, and took so many bytes from the log."""
+
+    partition: Partition
+    bytes: int
+
+
 class Stop(Value, frozen=True):
     """Finish what is under way, then say `Stopped`."""
 
@@ -168,6 +175,7 @@ BrokerInput = (
     | Located
     | Sealed
     | Recalled
+    | Compacted
     | TimerFired
     | PeerReceived
     | PeerMet
@@ -244,6 +252,17 @@ class Recall(Value, frozen=True):
     partition: Partition
 
 
+class Compact(Value, frozen=True):
+    """Keep only the latest record of each key, in sealed segments below the offset; answered by `Compacted`.
+
+    It takes its time, and the log goes on meanwhile.
+    """
+
+    partition: Partition
+    below: int
+    tombstones_us: int
+
+
 class Listen(Value, frozen=True):
     """The node serves from now on."""
 
@@ -264,6 +283,7 @@ BrokerEffect = (
     | FindTime
     | Survey
     | Recall
+    | Compact
     | Persist
     | Send
     | Meet

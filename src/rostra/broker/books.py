@@ -64,7 +64,8 @@ class Books:
     def checkpoint(self, epochs: list[tuple[int, int]]) -> Checkpoint:
         if not self._carries:
             return Checkpoint([], epochs)
-        return Checkpoint(self.producers.snapshot(), epochs, encode_entries(self._entries()))
+        producers = self.producers
+        return Checkpoint(producers.snapshot(), epochs, encode_entries(self._entries()), producers.forgot)
 
     def _entries(self) -> Iterable[Booked]:
         """Entered into empty books, these make them what they are."""
@@ -72,7 +73,7 @@ class Books:
 
     def restore(self, found: Checkpoint) -> None:
         """As of the checkpoint; nothing of it can be undone."""
-        self.producers.restore(found.producers)
+        self.producers.restore(found.producers, found.forgot)
         for book in self._kept:
             book.restore([])
         for entry in decode_entries(found.entries):

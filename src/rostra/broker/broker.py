@@ -13,6 +13,7 @@ from rostra.broker.api import (
     BrokerEffect,
     BrokerInput,
     CloseConn,
+    Compacted,
     Congest,
     Conn,
     Drain,
@@ -30,6 +31,7 @@ from rostra.broker.api import (
     SyncBroke,
 )
 from rostra.broker.catalogue import Catalogue
+from rostra.broker.compactor import Compactor
 from rostra.broker.delivery import CATCH_UP, Delivery
 from rostra.broker.ordering import Ordering
 from rostra.broker.partition import Parked
@@ -61,6 +63,7 @@ from rostra.fabric.api import (
     FabricInput,
     HandedOver,
     HandOver,
+    HeldByAll,
     Meet,
     Neighbours,
     Note,
@@ -85,6 +88,7 @@ from rostra.fabric.api import (
     Sync,
     Synced,
     TimerFired,
+    TopicChanged,
     TopicClosed,
     TopicOpened,
     Trim,
@@ -131,6 +135,7 @@ class Broker:
         self.administration = Administration(self)
         self.placement = Placement(self)
         self.retention = Retention()
+        self.compactor = Compactor(self)
         self.broken: RostraError | None = None
         """Why nothing is acknowledged any more."""
         self.neighbours: tuple[str, ...] = ()
@@ -173,6 +178,8 @@ class Broker:
                 self.delivery.located(given.token, given.offset, out)
             case Sealed():
                 self.retention.sealed(self, given)
+            case Compacted():
+                self.compactor.done(given)
             case Recalled():
                 self.placement.recalled(given)
             case WriteFailed():
@@ -240,6 +247,10 @@ class Broker:
                     self.placement.blocked(effect)
                 case TopicOpened():
                     self.placement.topic_opened(effect)
+                case TopicChanged():
+                    self.placement.topic_changed(effect)
+                case HeldByAll():
+                    self.compactor.held(effect)
                 case TopicClosed():
                     self.placement.topic_closed(effect)
                 case Neighbours():
@@ -405,6 +416,7 @@ class Broker:
             self.delivery.resume(self.out)
         elif given.timer == RETENTION:
             self.retention.survey(self)
+            self.compactor.look()
             self.out.append(SetTimer(RETENTION, self.now.mono_us + self.settings.retention_check_ms * 1000))
         else:
             self.ask_fabric(given)

@@ -30,6 +30,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint")
     producers: list[tuple[int, Entry]]
     epochs: list[tuple[int, int]] = []
     entries: list[bytes] = []
+    forgot: bool = False
+    """Whether there were more producers than were remembered."""
 
 
 class _Epochs(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint"):

@@ -13,6 +13,8 @@ from typing import assert_never
 from rostra.broker.api import (
     Boot,
     BrokerInput,
+    Compact,
+    Compacted,
     FindLast,
     FindTime,
     Located,
@@ -193,6 +195,14 @@ class Disk:
         # What has gathered since the last flush is not in the files yet: it needs a sync of its own.
         self._dirty = {partition: None for partition in dirty if partition in self._queued}
         return Job(job.calls, lambda: [Synced(*durable) for durable in job.finish()])
+
+    def begin_compaction(self, effect: Compact) -> Job:
+        """Its calls run one after the other. What the disk refuses leaves the log as it was."""
+        try:
+            job = self.store.begin_compaction(effect.partition, effect.below, effect.tombstones_us)
+        except RostraError:
+            return Job([], lambda: [Compacted(effect.partition, 0)])
+        return Job(job.calls, lambda: [Compacted(effect.partition, job.finish())])
 
     def begin_persist(self, effect: Persist) -> Job:
         """Hard state that cannot be written is as grave as a failed sync."""

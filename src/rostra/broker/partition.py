@@ -8,6 +8,7 @@ import msgspec
 
 from rostra.broker.api import Conn, RecoveredLog
 from rostra.broker.books import EMPTY, Books
+from rostra.broker.compaction import CompactBelow
 from rostra.broker.control import read_checkpoint
 from rostra.broker.tail import Tail, Tails
 from rostra.errors import RostraError, Unavailable
@@ -97,6 +98,8 @@ class ServedPartition:
         """(owner epoch, its first offset) for every epoch in the log, and the one before its start."""
         self._sizes: deque[tuple[int, int, int]] = deque()
         """(base, bytes, bytes of the segment) before each batch that may still be cut."""
+        self.compacted: CompactBelow | None = None
+        """The word of an owner that was last carried out here."""
         self.readers: dict[tuple[Conn, int], Reader] = {}
 
     def recovered(self, found: RecoveredLog) -> None:
@@ -141,6 +144,7 @@ class ServedPartition:
         self._sizes.clear()
         self.books.restore(EMPTY)
         self._restored_at = first
+        self.compacted = None
         self.unsure = self._since = None
         self._tails.truncate(self.tail, 0)
         self.tail.next = first

@@ -25,6 +25,7 @@ from rostra.fabric.api import (
     ReadFailed,
     Serving,
     Started,
+    TopicChanged,
     TopicClosed,
     TopicOpened,
 )
@@ -74,6 +75,16 @@ class Placement:
         if effect.token is not None:
             until_us = self._broker.now.mono_us + OWNER_PATIENCE_MS * 1000
             self.opened_now.append(Opened(effect.token, known, until_us))
+
+    def topic_changed(self, effect: TopicChanged) -> None:
+        spec = effect.spec
+        topic = Topic(spec.topic, spec.name, msgspec.msgpack.decode(spec.settings, type=TopicSettings))
+        known = self._broker.catalogue.known(spec.topic)
+        if known is not None:
+            known.topic = topic
+            for served in known.partitions:
+                served.segment_bytes_max = topic.settings.segment_bytes
+        self._broker.topics.altered(effect.token, topic)
 
     def answer_openers(self) -> None:
         """Only when every partition has its owner, who is elected first: the answer says where the topic is served."""

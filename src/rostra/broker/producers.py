@@ -41,16 +41,24 @@ class ProducerTable:
         self._dedup = Safeguard.DEDUP not in without
         self._check_sequence = Safeguard.SEQUENCE not in without
         self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self.forgot = False
+        """Whether there was ever one too many."""
         self._undo: deque[tuple[int, int, Entry | None]] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def judge(self, producer: int, epoch: int, sequence: int, count: int) -> tuple[Verdict, int, int] | RostraError:
-        """(NEW, 0, 0); (STORED, base, last) for a repeated batch, base -1 if its offset is forgotten; or an error."""
+    def judge(
+        self, producer: int, epoch: int, sequence: int, count: int, again: bool = False
+    ) -> tuple[Verdict, int, int] | RostraError:
+        """(NEW, 0, 0); (STORED, base, last) for a repeated batch, base -1 if its offset is forgotten; or an error.
+
+        The first batch of a producer that nobody knows is new, unless it comes `again` where producers were forgotten:
+        it may be one of theirs.
+        """
         entry = self._entries.get(producer)
         if entry is None or epoch > entry.epoch:
-            if sequence and self._check_sequence:
+            if (sequence or (again and self.forgot and entry is None)) and self._check_sequence:
                 return UnknownProducer(producer) if entry is None else SequenceGap(producer, 0, sequence)
             return Verdict.NEW, 0, 0
         if epoch < entry.epoch:
@@ -83,6 +91,7 @@ class ProducerTable:
         entries[producer] = Entry(epoch, (sequence + count) % SEQUENCES, latest)
         entries.move_to_end(producer)
         if len(entries) > self._max:
+            self.forgot = True
             forgotten, entry = entries.popitem(last=False)
             self._undo.append((base, forgotten, entry))
 
@@ -115,6 +124,7 @@ class ProducerTable:
             for producer, entry in self._entries.items()
         ]
 
-    def restore(self, entries: list[tuple[int, Entry]]) -> None:
+    def restore(self, entries: list[tuple[int, Entry]], forgot: bool = False) -> None:
         self._entries = OrderedDict(entries)
+        self.forgot = forgot
         self._undo.clear()

@@ -30,6 +30,7 @@ from rostra.wire.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     Acks,
+    AlterTopic,
     ClientMessage,
     CreateTopic,
     Credit,
@@ -119,6 +120,8 @@ class Requests:
                 self._broker.topics.create(conn, session, message)
             case DeleteTopic():
                 self._broker.topics.delete(conn, session, message)
+            case AlterTopic():
+                self._broker.topics.alter(conn, session, message)
             case DescribeCluster() | RemoveMember() | TransferPartition():
                 self._broker.administration.answer(conn, session, message)
             case Watch():
@@ -202,7 +205,7 @@ class Requests:
             self._fail(conn, message.request, rejected)
             return
         if producer:
-            verdict = served.producers.judge(producer, epoch, sequence, count)
+            verdict = served.producers.judge(producer, epoch, sequence, count, message.again)
             if isinstance(verdict, RostraError):
                 self._fail(conn, message.request, verdict)
                 return

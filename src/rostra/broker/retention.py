@@ -21,7 +21,7 @@ class Retention:
             if known is None or not served.owner:
                 continue
             settings = known.topic.settings
-            if settings.retention_ms or settings.retention_bytes:
+            if settings.retention_ms or settings.retention_bytes or settings.compaction:
                 broker.out.append(Survey(served.partition))
 
     def sealed(self, broker: Broker, given: Sealed) -> None:
@@ -48,3 +48,5 @@ class Retention:
             broker.ask_fabric(ProposeStart(served.partition, first))
             if served.first >= first:
                 served.bytes -= dropped
+        if settings.compaction:
+            broker.compactor.sealed(served, tuple(segment for segment in given.segments if segment.next > first))

@@ -19,6 +19,11 @@ class Tail:
         self._memo_key: tuple[int, int, int] | None = None
         self._memo: tuple[tuple[bytearray, ...], int, int] = ((), 0, 0)
 
+    @property
+    def first(self) -> int:
+        """The oldest offset that is kept; the next if none is."""
+        return self._bases[self._head] if self._head < len(self._bases) else self.next
+
     def add(self, base: int, last: int, batch: bytearray) -> None:
         self._bases.append(base)
         self._batches.append(batch)
@@ -104,6 +109,11 @@ class Tails:
     def _forget(self) -> None:
         while self._bytes > self._max and self._order:
             self._bytes -= self._order.popleft().drop_oldest()
+
+    def forget_below(self, tail: Tail, offset: int) -> None:
+        """What lies below was compacted: from now on it is read as the log has it."""
+        while tail.first < offset and (size := tail.drop_oldest()):
+            self._bytes -= size
 
     def truncate(self, tail: Tail, offset: int) -> None:
         # Its entries in the order stay behind: popping one of them later forgets a batch early, never one too few.

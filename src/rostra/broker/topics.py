@@ -11,6 +11,7 @@ from rostra.broker.catalogue import Asked, KnownTopic
 from rostra.broker.partition import ServedPartition
 from rostra.broker.sessions import Session
 from rostra.errors import (
+    InvalidSetting,
     InvalidTopicName,
     LimitExceeded,
     NodeStopping,
@@ -19,10 +20,11 @@ from rostra.errors import (
     Unavailable,
     UnknownTopic,
 )
-from rostra.fabric.api import Confirm, Describe, ProposeDrop, ProposeTopic, TopicSpec
+from rostra.fabric.api import Confirm, Describe, ProposeDrop, ProposeSettings, ProposeTopic, TopicSpec
 from rostra.model.cluster import ClusterState, PlacedPartition
 from rostra.model.ids import TopicId, check_topic_name, is_internal, random_id
 from rostra.wire.messages import (
+    AlterTopic,
     CreateTopic,
     DeleteTopic,
     DescribeTopic,
@@ -34,6 +36,7 @@ from rostra.wire.messages import (
     Publish,
     Subscribe,
     Topic,
+    TopicAltered,
     TopicCreated,
     TopicDescribed,
     TopicDropped,
@@ -46,8 +49,11 @@ if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
 LookUp = Locate | DescribeTopic | ListTopics
-Doubtful = LookUp | CreateTopic | DeleteTopic | Publish | Subscribe | Watch
+Doubtful = LookUp | CreateTopic | AlterTopic | DeleteTopic | Publish | Subscribe | Watch
 """What is answered only when the fabric has confirmed that what this node knows of topics is still so."""
+
+FIXED = ("partitions", "replicas")
+"""Settings that a topic keeps for as long as it lives."""
 
 
 class TopicRequests:
@@ -59,10 +65,11 @@ class TopicRequests:
         self._making: dict[str, list[Asked]] = {}
         self._made: dict[int, str] = {}
         self._dropping: dict[int, Asked] = {}
+        self._altering: dict[int, Asked] = {}
         self._describing: dict[int, tuple[Conn, DescribeTopic]] = {}
 
     def waiting(self) -> bool:
-        return bool(self._confirming or self._making or self._dropping or self._describing)
+        return bool(self._confirming or self._making or self._dropping or self._altering or self._describing)
 
     def refused(self, token: int, error: RostraError) -> bool:
         """True if the token was one of a request about topics."""
@@ -78,6 +85,8 @@ class TopicRequests:
         elif token in self._describing:
             conn, asked = self._describing.pop(token)
             self._fail_all([Asked(conn, asked.request, lookup=True)], error)
+        elif token in self._altering:
+            self._fail_all([self._altering.pop(token)], error)
         else:
             return False
         return True
@@ -85,9 +94,10 @@ class TopicRequests:
     def broke(self, error: RostraError) -> None:
         """What would change the catalogue is refused; looking things up goes on."""
         waiting = [asked for making in self._making.values() for asked in making]
-        self._fail_all([*waiting, *self._dropping.values()], error)
+        self._fail_all([*waiting, *self._dropping.values(), *self._altering.values()], error)
         self._making.clear()
         self._dropping.clear()
+        self._altering.clear()
         self._made.clear()
 
     def _fail_all(self, waiting: list[Asked], error: RostraError) -> None:
@@ -143,6 +153,8 @@ class TopicRequests:
                 self._create(conn, session, message)
             case DeleteTopic():
                 self._delete(conn, session, message)
+            case AlterTopic():
+                self._alter(conn, session, message)
             case Publish() | Subscribe():
                 self._heard_of(conn, message)
             case Watch():
@@ -295,6 +307,34 @@ class TopicRequests:
         self._dropping[token] = Asked(conn, message.request, lookup=False)
         broker.ask_fabric(ProposeDrop(token, TopicId(known.topic.topic)))
 
+    # --- changing settings ---
+
+    def alter(self, conn: Conn, session: Session, message: AlterTopic) -> None:
+        """What is changed is what all know of the topic, so that is confirmed first."""
+        if self._broker.stopping:
+            self._broker.refuse(conn, message.request, NodeStopping())
+        else:
+            self.confirm(conn, session, message, message.name)
+
+    def _alter(self, conn: Conn, session: Session, message: AlterTopic) -> None:
+        broker = self._broker
+        known = broker.catalogue.named(message.name)
+        altered = UnknownTopic(message.name) if known is None else _altered(known.topic.settings, message.changes)
+        error = altered if isinstance(altered, RostraError) else broker.broken or broker.too_many(session)
+        if error is not None or known is None or isinstance(altered, RostraError):
+            broker.refuse(conn, message.request, error or UnknownTopic(message.name))
+            return
+        session.waiting += 1
+        token = broker.next_token()
+        self._altering[token] = Asked(conn, message.request, lookup=False)
+        topic, encoded = TopicId(known.topic.topic), msgspec.msgpack.encode(altered)
+        broker.ask_fabric(ProposeSettings(token, topic, encoded, altered.segment_bytes))
+
+    def altered(self, token: int | None, topic: Topic) -> None:
+        asked = self._altering.pop(token, None) if token is not None else None
+        if asked is not None and self._broker.answered(asked.conn):
+            self._broker.reply(asked.conn, TopicAltered(asked.request, topic))
+
     def closed(self, token: int | None, topic: int) -> None:
         asked = self._dropping.pop(token, None) if token is not None else None
         if asked is not None and self._broker.answered(asked.conn):
@@ -309,6 +349,20 @@ def _state(served: ServedPartition, told: PlacedPartition | None) -> PartitionSt
         return PartitionState(index, served.first, served.commit, served.end, served.bytes, served.epoch, state)
     state = state if told.owner else "without owner"
     return PartitionState(index, told.first, told.commit, told.end, served.bytes, told.epoch, state)
+
+
+def _altered(settings: TopicSettings, changes: dict[str, int | str]) -> TopicSettings | RostraError:
+    fields = msgspec.structs.asdict(settings)
+    for name, value in changes.items():
+        if name not in fields:
+            return InvalidSetting(name, "this node knows no such setting of a topic")
+        if name in FIXED and value != fields[name]:
+            return InvalidSetting(name, "a topic keeps it for as long as it lives; make another one")
+        fields[name] = bool(value) if isinstance(fields[name], bool) else value
+    try:
+        return msgspec.convert(list(fields.values()), TopicSettings)
+    except msgspec.ValidationError as error:
+        return InvalidSetting(", ".join(changes), str(error))
 
 
 def _place(topic: Topic, served: ServedPartition, *, here: bool) -> PartitionPlace:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from rostra.cli import cluster, config, measure, publish, serve, show, simulate, subscribe, topic
+from rostra.cli import alter, cluster, config, measure, publish, serve, show, simulate, subscribe, topic
 from rostra.cli.exits import MEANINGS, ExitCode, exit_code_of
 from rostra.cli.flags import Command, Group
 from rostra.cli.invocation import Common, ConfigOption, NodeOption, OutputOption
@@ -58,6 +58,7 @@ def add(group: typer.Typer, name: str, command: Callable[..., None], lines: str)
 
 topics = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(topic.EXAMPLES))
 add(topics, "create", topic.create, topic.CREATE_EXAMPLES)
+add(topics, "alter", alter.alter, alter.EXAMPLES)
 add(topics, "delete", topic.delete, topic.DELETE_EXAMPLES)
 add(topics, "list", topic.list_topics, topic.LIST_EXAMPLES)
 add(topics, "describe", topic.describe, topic.DESCRIBE_EXAMPLES)
@@ -70,7 +71,7 @@ add(clusters, "remove", cluster.remove, cluster.REMOVE_EXAMPLES)
 add(clusters, "transfer", cluster.transfer, cluster.TRANSFER_EXAMPLES)
 
 add(app, "serve", serve.serve, serve.EXAMPLES)
-app.add_typer(topics, name="topic", help="Create, delete, list and describe topics.")
+app.add_typer(topics, name="topic", help="Create, alter, delete, list and describe topics.")
 app.add_typer(clusters, name="cluster", help="Show the members and partitions of a cluster, and change them.")
 add(app, "pub", publish.publish, publish.EXAMPLES)
 add(app, "sub", subscribe.subscribe, subscribe.EXAMPLES)

@@ -13,7 +13,7 @@ from rostra.errors import UnknownTopic
 from rostra.model.ids import check_topic_name, text
 
 if TYPE_CHECKING:
-    from rostra.wire.messages import PartitionState, TopicSettings
+    from rostra.wire.messages import PartitionState, Topic, TopicSettings
 
 EXAMPLES = """
 rostra topic create orders --partitions 4 --retention 7d
@@ -41,14 +41,14 @@ LIST_COLUMNS = ("name", "partitions", "retention", "kept_at_most", "id")
 DESCRIBE_COLUMNS = ("partition", "state", "first", "commit", "end", "offsets", "bytes", "epoch")
 
 
-def _bytes(written: str | None, default: int) -> int:
+def bytes_of(written: str | None, default: int) -> int:
     try:
         return default if written is None else parse_bytes(written)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def _duration_ms(written: str | None) -> int:
+def duration_ms_of(written: str | None) -> int:
     try:
         return parse_duration_ms(written) if written else 0
     except ValueError as error:
@@ -84,6 +84,11 @@ def create(
     segment_bytes: Annotated[
         str | None, typer.Option(metavar="BYTES", help="Size of a log file.", show_default="64MiB")
     ] = None,
+    compaction: Annotated[bool, typer.Option("--compaction", help="Keep only the latest record of each key.")] = False,
+    tombstones: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="How long a compacted topic remembers deleted keys.", show_default="1d"),
+    ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if it exists.")] = False,
     node: NodeOption = None,
     output: OutputOption = None,
@@ -93,12 +98,15 @@ def create(
     check_topic_name(name)
     if retention is not None and retention_ms is not None:
         raise typer.BadParameter("give --retention or --retention-ms, not both", param_hint="'--retention'")
-    age_ms = _duration_ms(retention) if retention_ms is None else retention_ms
-    size, segment = _bytes(retention_bytes, 0), _bytes(segment_bytes, SEGMENT_BYTES)
+    age_ms = duration_ms_of(retention) if retention_ms is None else retention_ms
+    size, segment = bytes_of(retention_bytes, 0), bytes_of(segment_bytes, SEGMENT_BYTES)
     from rostra.client.core.options import check_topic_settings
-    from rostra.wire.messages import TopicSettings
+    from rostra.wire.messages import TOMBSTONE_MS, TopicSettings
 
-    check_topic_settings(TopicSettings(partitions, replicas, age_ms, size, segment))
+    tombstone_ms = TOMBSTONE_MS if tombstones is None else duration_ms_of(tombstones)
+    check_topic_settings(
+        TopicSettings(partitions, replicas, age_ms, size, segment, compaction=compaction, tombstone_ms=tombstone_ms)
+    )
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         made = client.create_topic(
@@ -108,9 +116,11 @@ def create(
             retention_ms=age_ms,
             retention_bytes=size,
             segment_bytes=segment,
+            compaction=compaction,
+            tombstone_ms=tombstone_ms,
             if_not_exists=if_not_exists,
         )
-    _show_topics(invocation, [_row(made.topic, made.name, made.settings)])
+    show_topic(invocation, made)
 
 
 def delete(
@@ -175,6 +185,10 @@ def describe(
     invocation.output.rows(shown, columns=DESCRIBE_COLUMNS)
 
 
+def show_topic(invocation: Invocation, topic: Topic) -> None:
+    _show_topics(invocation, [_row(topic.topic, topic.name, topic.settings)])
+
+
 def _show_topics(invocation: Invocation, rows: list[dict[str, Cell]]) -> None:
     if not invocation.output.is_json:
         for row in rows:
@@ -192,6 +206,8 @@ def _row(topic: int, name: str, settings: TopicSettings) -> dict[str, Cell]:
         "retention_ms": settings.retention_ms,
         "retention_bytes": settings.retention_bytes,
         "segment_bytes": settings.segment_bytes,
+        "compaction": settings.compaction,
+        "tombstone_ms": settings.tombstone_ms,
     }
 
 

@@ -21,11 +21,11 @@ from rostra.client.blocking_subscription import Subscription
 from rostra.client.core.core import CREDIT_BYTES
 from rostra.client.core.effects import Ack, Acknowledged, TopicDescription
 from rostra.client.core.events import ClientEvent
-from rostra.client.core.options import DEFAULT_ADDRESS, Options, ProducerSettings, Start, codec_named
+from rostra.client.core.options import DEFAULT_ADDRESS, Options, ProducerSettings, Start, changed_settings, codec_named
 from rostra.errors import TopicExists, UnknownTopic
 from rostra.model.cluster import ClusterState
 from rostra.model.encode import Headers
-from rostra.wire.messages import Acks, Topic, TopicSettings
+from rostra.wire.messages import TOMBSTONE_MS, Acks, Topic, TopicSettings
 
 
 class Client:
@@ -68,13 +68,23 @@ class Client:
         retention_bytes: int = 0,
         replicas: int = 0,
         segment_bytes: int = 1 << 26,
+        compaction: bool = False,
+        tombstone_ms: int = TOMBSTONE_MS,
         if_not_exists: bool = False,
     ) -> Topic:
         """Zero for a retention means that nothing is ever removed on its account, for `replicas` the fabric's default.
 
         >>> client.create_topic("orders", partitions=4, retention_ms=86_400_000)  # doctest: +SKIP
         """
-        settings = TopicSettings(partitions, replicas, retention_ms, retention_bytes, segment_bytes)
+        settings = TopicSettings(
+            partitions,
+            replicas,
+            retention_ms,
+            retention_bytes,
+            segment_bytes,
+            compaction=compaction,
+            tombstone_ms=tombstone_ms,
+        )
         try:
             topic = self._driver.call(lambda call: self._driver.core.create_topic(now_us(), call, name, settings))
         except TopicExists:
@@ -82,6 +92,32 @@ class Client:
                 raise
             described = self.describe_topic(name)
             return Topic(described.topic, described.name, described.settings)
+        assert isinstance(topic, Topic)
+        return topic
+
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+        segment_bytes: int | None = None,
+        compaction: bool | None = None,
+        tombstone_ms: int | None = None,
+    ) -> Topic:
+        """Gives the settings that are named another value; the others stay.
+
+        >>> client.alter_topic("orders", retention_ms=86_400_000)  # doctest: +SKIP
+        """
+        changes = changed_settings(
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+            segment_bytes=segment_bytes,
+            compaction=compaction,
+            tombstone_ms=tombstone_ms,
+        )
+        core = self._driver.core
+        topic = self._driver.call(lambda call: core.alter_topic(now_us(), call, name, changes))
         assert isinstance(topic, Topic)
         return topic
 

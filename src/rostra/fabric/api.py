@@ -7,15 +7,17 @@ of its own: it sees a batch when it is proposed or received, hands it on in an `
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Literal, Protocol
 
 import msgspec
 
 from rostra.errors import RostraError
+from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, Split, Survives
 from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
 from rostra.model.view import View
+
+__all__ = ["AcksAll", "Delivers", "Guarantees", "Order", "Split", "Survives"]
 
 Buffer = bytes | bytearray | memoryview
 Acks = Literal["none", "owner", "all"]
@@ -37,60 +39,6 @@ class Now(msgspec.Struct, frozen=True, gc=False):
 
 class Value(msgspec.Struct, frozen=True):
     """Base of all inputs and effects."""
-
-
-# --- guarantees as data ----------------------------------------------------------------------------
-
-
-class Order(StrEnum):
-    PARTITION = "total per partition"
-    TOPIC = "total per topic"
-    ORIGIN = "per origin broker"
-
-
-class AcksAll(StrEnum):
-    OWNER = "the owner fsynced"
-    MAJORITY = "a majority fsynced"
-    COMPLETE = "every complete copy fsynced, at least min_copies"
-    VIEW = "every broker of the view named in the reply fsynced"
-
-
-class Split(StrEnum):
-    """What a side of a network split does that cannot know it is the rightful one."""
-
-    ALONE = "there is nobody to split from"
-    REFUSES = "the side without a quorum refuses"
-    MERGES = "each side goes on and they merge"
-
-
-class Delivers(StrEnum):
-    """At which nodes a subscription is served; anywhere else the client is told where."""
-
-    OWNER = "the owner"
-    REPLICA = "the owner or a replica"
-    HERE = "the subscriber's own node"
-
-
-class Survives(StrEnum):
-    """Which crashes take nothing that was acknowledged by all, and how it goes on."""
-
-    RESTART = "its own crash, by restarting"
-    MINORITY = "any minority at once; all, by restarting"
-
-
-class Guarantees(Value, frozen=True):
-    """One row of the table of promises; the contract suite proves every cell."""
-
-    fabric: str
-    order: Order
-    acks_all: AcksAll
-    delivers: Delivers
-    split: Split
-    survives: Survives
-    groups_span_nodes: bool
-    exactly_once_sink: bool
-    passes_on: bool = False
-    """Whether a publish may be sent to any node, which takes it to the owner; else the client is told where to go."""
 
 
 # --- topics ----------------------------------------------------------------------------------------
@@ -160,6 +108,21 @@ class ProposeTopic(Value, frozen=True):
 class ProposeDrop(Value, frozen=True):
     token: int
     topic: TopicId
+
+
+class ProposeSettings(Value, frozen=True):
+    """The topic's settings are these from now on; how many partitions and copies it has stays."""
+
+    token: int
+    topic: TopicId
+    settings: bytes
+    segment_bytes: int
+
+
+class AskHeld(Value, frozen=True):
+    """How much of a partition that this node owns does every copy have? Answered in the same step by `HeldByAll`."""
+
+    partition: Partition
 
 
 class ProposeStart(Value, frozen=True):
@@ -298,7 +261,9 @@ FabricInput = (
     | Propose
     | ProposeTopic
     | ProposeDrop
+    | ProposeSettings
     | ProposeStart
+    | AskHeld
     | PeerReceived
     | PeerMet
     | PeerLost
@@ -466,6 +431,13 @@ class Committed(Value, frozen=True):
     offset: int
 
 
+class HeldByAll(Value, frozen=True):
+    """Every copy has the records below `offset` on stable storage: none will be sent them again."""
+
+    partition: Partition
+    offset: int
+
+
 class Covered(Value, frozen=True):
     """Every node of `view` has the records below `offset` on stable storage.
 
@@ -511,6 +483,13 @@ class Blocked(Value, frozen=True):
 
 class TopicOpened(Value, frozen=True):
     """In the catalogue from now on; `token` answers the proposal, None when it came from elsewhere or from disk."""
+
+    token: int | None
+    spec: TopicSpec
+
+
+class TopicChanged(Value, frozen=True):
+    """Its settings are others from now on; `token` as in `TopicOpened`."""
 
     token: int | None
     spec: TopicSpec
@@ -578,10 +557,12 @@ FabricEffect = (
     | Described
     | Committed
     | Covered
+    | HeldByAll
     | Serving
     | Elsewhere
     | Blocked
     | TopicOpened
+    | TopicChanged
     | TopicClosed
     | PartitionJoined
     | Neighbours

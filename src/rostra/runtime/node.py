@@ -18,6 +18,7 @@ from rostra.broker.api import (
     BrokerEffect,
     BrokerInput,
     CloseConn,
+    Compact,
     Conn,
     Drain,
     FindLast,
@@ -282,6 +283,8 @@ class Node:
                 self.links.send(effect)
             case Persist():
                 self._storage.persist(effect)
+            case Compact():
+                self._storage.compact(effect)
             case SetTimer():
                 self._set_timer(effect)
             case Note():

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rostra.broker.api import BrokerInput, SyncBroke
+from rostra.broker.api import BrokerInput, Compact, SyncBroke
 from rostra.broker.disk import Disk, Job, LookUp
 from rostra.errors import StorageError
 from rostra.fabric.api import Persist
@@ -30,6 +30,7 @@ class Storage:
         self._loop = loop
         self._syncers = Workers(loop, "sync", SYNCERS)
         self._readers = Workers(loop, "read", READERS)
+        self._compactor = Workers(loop, "compact", 1)
         self._syncing = False
         self._persists: list[Job] = []
         self._persisting = False
@@ -38,6 +39,7 @@ class Storage:
         """Waits until what was asked for is done."""
         self._syncers.stop()
         self._readers.stop()
+        self._compactor.stop()
 
     def persist(self, effect: Persist) -> None:
         self._persists.append(self._disk.begin_persist(effect))
@@ -63,7 +65,11 @@ class Storage:
             self._syncing = False
             self._node.counters.synced((time.perf_counter() - started) * 1000)
 
-        self._run(job, done)
+        self._run(job, done, self._syncers)
+
+    def compact(self, effect: Compact) -> None:
+        """On one thread of its own: its steps follow each other, and nobody waits for them."""
+        self._run(self._disk.begin_compaction(effect), lambda: None, self._compactor)
 
     def _start_persisting(self) -> None:
         """One sync of the journal for all hard state written since the last began: groups elect together."""
@@ -74,9 +80,9 @@ class Storage:
         def done() -> None:
             self._persisting = False
 
-        self._run(Job(calls, lambda: [given for job in jobs for given in job.finish()]), done)
+        self._run(Job(calls, lambda: [given for job in jobs for given in job.finish()]), done, self._syncers)
 
-    def _run(self, job: Job, done: Callable[[], None]) -> None:
+    def _run(self, job: Job, done: Callable[[], None], workers: Workers) -> None:
         """Files sync in parallel: one after the other would add up. Then its inputs, or the failure, are stepped."""
 
         def over(error: BaseException | None) -> None:
@@ -94,7 +100,7 @@ class Storage:
                 node.step(given)
             node.settle()
 
-        self._syncers.run(job.calls, over)
+        workers.run(job.calls, over)
 
     def look_up(self, effect: LookUp) -> None:
         """On a thread, so that a cold disk delays nobody but the subscriber that fell behind."""

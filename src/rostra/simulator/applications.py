@@ -18,10 +18,11 @@ from rostra.client.core.subscribing import FeedState, Subscribing
 from rostra.errors import RostraError, TopicExists
 from rostra.simulator.clients import Client
 from rostra.simulator.clock import MS_US, SECOND_US
-from rostra.simulator.history import Acked, Failed, Got, History, Made, Sent, Subscription
+from rostra.simulator.history import OPERATIONS_MIN, Acked, Failed, Got, History, Made, Sent, Subscription
 from rostra.wire.messages import Acks, Subscribed, Topic, TopicSettings
 
 REOPEN_US = 700 * MS_US
+LAST_LOOKS_US = 4 * SECOND_US
 
 
 class Application:
@@ -128,6 +129,7 @@ class Publisher(Application):
     def _send(self, producing: Producing) -> None:
         value = self._next_value(producing)
         key = b"k%d" % self.random.randrange(5) if self._keyed else None
+        self.history.sent[value] = self.history.sent[value]._replace(key=key)
         call = self.client.call(f"publish of {value[:20]!r}", partial(self._settled, value, producing))
         producing.add(self.clock.now_us, value, key=key, call=call)
 
@@ -395,7 +397,9 @@ class Keeper(Application):
         self.later(5 * SECOND_US, 9 * SECOND_US, self._delete, topic)
 
     def _look(self) -> None:
-        if self.over:
+        """Now and then; where the weather kept others from much, often as soon as it is over."""
+        enough = self.history.operations >= OPERATIONS_MIN
+        if self.over and (enough or self.clock.now_us >= self.ends_us + LAST_LOOKS_US):
             return
         self.history.operations += 1
         if self.random.random() < 0.5:
@@ -405,4 +409,5 @@ class Keeper(Application):
         else:
             self.client.core.list_topics(self.clock.now_us, self.client.call("list", lambda _: None))
         self.client.act()
-        self.later(SECOND_US, 3 * SECOND_US, self._look)
+        pace_us = SECOND_US // 20 if self.over else SECOND_US
+        self.later(pace_us, 3 * pace_us, self._look)

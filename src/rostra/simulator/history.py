@@ -11,6 +11,9 @@ from rostra.errors import RostraError
 from rostra.model.ids import Partition
 from rostra.wire.messages import Acks, TopicSettings
 
+OPERATIONS_MIN = 300
+"""Of a seed: with fewer it has shown little."""
+
 
 class Sent(NamedTuple):
     """An application gave this record to its producer; `order` counts the producer's records."""
@@ -21,6 +24,7 @@ class Sent(NamedTuple):
     topic: str
     acks: Acks
     at_us: int = 0
+    key: bytes | None = None
 
 
 class Acked(NamedTuple):
@@ -227,6 +231,14 @@ class History:
         """(topic, partition) of all that is listed at the end."""
         self.lists: dict[int, dict[int, str]] = {}
         """Topics by id at the end, as each node lists them."""
+
+    def is_outdated(self, final: FinalPartition, value: bytes | None, offset: int) -> bool:
+        """Whether compaction may have removed the record: a later one of the same key is there."""
+        sent = self.sent.get(value) if value is not None else None
+        if not final.settings.compaction or sent is None or sent.key is None:
+            return False
+        later = (self.sent.get(stored.value or b"") for stored in final.stored if stored.offset > offset)
+        return any(other is not None and other.key == sent.key for other in later)
 
     def led(self, partition: Partition, term: int, node: int) -> None:
         self.leaders.setdefault((partition, term), {})[node] = None

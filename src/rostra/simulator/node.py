@@ -17,6 +17,7 @@ from rostra.broker.api import (
     BrokerEffect,
     BrokerInput,
     CloseConn,
+    Compact,
     Congest,
     Drain,
     FindLast,
@@ -350,6 +351,8 @@ class Node:
                 link = self._links.get(effect.conn)
                 if link is not None:
                     link.node_closes()
+            case Compact():
+                self._run(self._disk.begin_compaction(effect), 0, syncs=False)
             case Persist():
                 self._run(self._disk.begin_persist(effect), 0, syncs=False)
             case Listen():
@@ -558,7 +561,7 @@ def settings_for(random: Random) -> BrokerSettings:
         push_bytes_max=random.choice((1 << 9, 4 << 10)),
         catch_up_bytes_per_s=1 << 18,
         read_bytes_max=random.choice((1 << 9, 4 << 10)),
-        producers_per_partition_max=random.choice((6, 100)),
+        producers_per_partition_max=random.choice((2, 100)),
         connections_max=random.choice((24, 100)),
         timestamp_ahead_max_ms=random.choice((5_000, 3_600_000)),
         requests_per_connection_max=random.choice((3, 4096, 4096)),

@@ -181,10 +181,12 @@ class Probe:
                 final.served_damage = f"{rejected.reason} at offset {self._next[number]}"
                 final.complete = True
                 return
+            if batch.base_offset != self._next[number]:
+                final.served_damage = f"offset {batch.base_offset} where {self._next[number]} belongs"
+            self._next[number] = batch.next_offset
+            if not final.settings.compaction and len(values) != batch.next_offset - batch.base_offset:
+                final.served_damage = f"{len(values)} records up to {batch.next_offset}: a gap that nothing explains"
             for offset, value in zip(batch.offsets(), values, strict=True):
-                if offset != self._next[number]:
-                    final.served_damage = f"offset {offset} where {self._next[number]} belongs"
-                self._next[number] = offset + 1
                 final.stored.append(Stored(offset, value, batch.is_control))
             final.bytes += length
             at += length

@@ -11,9 +11,8 @@ import msgspec
 from rostra.safeguards import ALL_ON, Without
 from rostra.simulator.checkers import judge
 from rostra.simulator.faults import Fault
+from rostra.simulator.history import OPERATIONS_MIN
 from rostra.simulator.world import END_US, World
-
-OPERATIONS_MIN = 300
 
 
 class SeedResult(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ from rostra.fabric.api import (
 )
 from rostra.fabric.raft.catalogue import META
 from rostra.fabric.raft.machine import Raft
-from rostra.model.batch import HEADER_BYTES, base_offset, batch_length, last_offset
+from rostra.model.batch import HEADER_BYTES, Buffer, Flag, base_offset, batch_length, last_offset
 from rostra.model.check import check_stored
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId, parse_id
 from rostra.simulator.clock import Clock
@@ -38,6 +38,8 @@ from rostra.simulator.files import FaultyFiles
 from rostra.simulator.history import Cut, Held, History
 
 MAGIC = b"RST1"
+FLAGS_AT = 60
+COMPACTABLE = int(Flag.KEYS | Flag.OFFSET_DELTAS)
 DAMAGED = 0
 
 
@@ -81,7 +83,7 @@ class Watched:
                     pass
                 case Append():
                     batch = effect.batch
-                    held = Held(base_offset(batch, 0), last_offset(batch, 0) + 1, xxh3_64_intdigest(batch))
+                    held = Held(base_offset(batch, 0), last_offset(batch, 0) + 1, digest_of(batch))
                     self._shadow(effect.partition).batches.append(held)
                 case Committed():
                     self._committed(effect.partition, effect.offset)
@@ -169,7 +171,7 @@ def batches_in(content: bytes, partition: Partition, *, check: bool) -> Iterable
         length = batch_length(content, at)
         if length < HEADER_BYTES or at + length > len(content):
             return
-        digest = xxh3_64_intdigest(content[at : at + length])
+        digest = digest_of(content[at : at + length])
         if check:
             try:
                 check_stored(content, at, partition)
@@ -177,6 +179,13 @@ def batches_in(content: bytes, partition: Partition, *, check: bool) -> Iterable
                 digest = DAMAGED
         yield Held(base_offset(content, at), last_offset(content, at) + 1, digest)
         at += length
+
+
+def digest_of(batch: Buffer) -> int:
+    """Of what all copies have in common: with keys, one may be compacted already where another is not."""
+    if batch[FLAGS_AT] & COMPACTABLE:
+        return xxh3_64_intdigest(bytes(batch[8:30]) + bytes(batch[40:56]))
+    return xxh3_64_intdigest(batch)
 
 
 def below(batches: list[Held], commit: int) -> list[Held]:

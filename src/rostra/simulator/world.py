@@ -154,12 +154,15 @@ class World:
         """Who is in this world and what they are up to."""
         many = len(self.nodes) > 1
         names = [f"t{number}" for number in range(random.randint(2, 3 if many else 4))]
+        compacts = chance(self.seed, "compaction")
         settings = {
             name: TopicSettings(
                 partitions=random.randint(1, 2 if many else 3),
                 segment_bytes=4096,
                 retention_bytes=random.choice((0, 0, 0, 6_000)),
                 retention_ms=random.choice((0, 0, 0, 0, 8_000)),
+                compaction=compacts.random() < 0.4,
+                tombstone_ms=compacts.choice((0, 3_000)),
             )
             for name in names
         }

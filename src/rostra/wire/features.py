@@ -15,7 +15,10 @@ PATTERNS = "patterns"
 START_AT_A_TIME = "start at a time"
 """Subscribing from the first record on that is not earlier than a given time."""
 
-FEATURES: tuple[str, ...] = (ADMINISTRATION, PATTERNS, START_AT_A_TIME)
+ALTERATION = "alteration"
+"""Changing the settings of a topic."""
+
+FEATURES: tuple[str, ...] = (ADMINISTRATION, PATTERNS, START_AT_A_TIME, ALTERATION)
 
 
 def in_common(offered: tuple[str, ...], known: tuple[str, ...] = FEATURES) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ TOPICS_PER_PAGE_MAX = 1000
 PARTITIONS_PER_PAGE_MAX = 1000
 NEIGHBOURS_MAX = 32
 PATTERNS_PER_WATCH_MAX = 1024
+TOMBSTONE_MS = 86_400_000
 
 Request = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """Chosen by the client, rising per connection; the answer carries it back."""
@@ -55,6 +56,10 @@ class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
     retention_ms: Count = 0
     retention_bytes: Count = 0
     segment_bytes: Annotated[int, Meta(ge=1 << 12, le=1 << 31)] = 1 << 26
+    compaction: bool = False
+    """Of the records of a key, only the latest is kept for good."""
+    tombstone_ms: Count = TOMBSTONE_MS
+    """How long a compacted topic remembers that a key was deleted: who reads it must come by so often."""
 
 
 class PartitionPlace(msgspec.Struct, frozen=True, array_like=True):
@@ -122,6 +127,15 @@ class CreateTopic(Message, frozen=True, array_like=True):
     settings: TopicSettings
 
 
+class AlterTopic(Message, frozen=True, array_like=True):
+    """Gives some of the topic's settings other values; partitions and replicas stay as they are."""
+
+    kind: ClassVar[int] = 31
+    request: Request
+    name: Text
+    changes: Annotated[dict[Text, int | Text], Meta(max_length=32)]
+
+
 class DeleteTopic(Message, frozen=True, array_like=True):
     kind: ClassVar[int] = 5
     request: Request
@@ -142,7 +156,10 @@ class DescribeTopic(Message, frozen=True, array_like=True):
 
 
 class Publish(Message, frozen=True, array_like=True):
-    """One batch for one partition. With acks `none` there is no answer unless it is refused."""
+    """One batch for one partition. With acks `none` there is no answer unless it is refused.
+
+    `again`: it was sent before, under the same producer, epoch and sequence, and may have been stored.
+    """
 
     kind: ClassVar[int] = 8
     payload: ClassVar[bool] = True
@@ -150,6 +167,7 @@ class Publish(Message, frozen=True, array_like=True):
     topic: Id
     partition: Index
     acks: Acks
+    again: bool = False
 
 
 class Subscribe(Message, frozen=True, array_like=True):
@@ -281,6 +299,12 @@ class TopicDropped(Message, frozen=True, array_like=True):
     topic: Id
 
 
+class TopicAltered(Message, frozen=True, array_like=True):
+    kind: ClassVar[int] = 56
+    request: Request
+    topic: Topic
+
+
 class TopicPage(Message, frozen=True, array_like=True):
     """Topics by name; `more` says that asking with `after` = the last name gives further ones."""
 
@@ -402,6 +426,7 @@ ClientMessage = (
     | Pong
     | Locate
     | CreateTopic
+    | AlterTopic
     | DeleteTopic
     | ListTopics
     | DescribeTopic
@@ -422,6 +447,7 @@ NodeMessage = (
     | Pong
     | Located
     | TopicCreated
+    | TopicAltered
     | TopicDropped
     | TopicPage
     | TopicDescribed

@@ -17,6 +17,8 @@ from rostra.broker.api import (
     BrokerEffect,
     BrokerInput,
     CloseConn,
+    Compact,
+    Compacted,
     Drain,
     FindLast,
     FindTime,
@@ -157,7 +159,7 @@ class Desk:
                 self.logs[effect.partition].cut(effect.offset)
             case Trim():
                 self.logs[effect.partition].trim(effect.first)
-            case Sync() | Read() | FindLast() | FindTime() | Survey() | Recall() | Persist() | AskDrain():
+            case Sync() | Read() | FindLast() | FindTime() | Survey() | Recall() | Compact() | Persist() | AskDrain():
                 self.pending.append(effect)
             case SetTimer():
                 if effect.at_us is not None:
@@ -220,6 +222,8 @@ class Desk:
                 return [Located(effect.token, found)]
             case AskDrain(conn):
                 return [Drain(conn)]
+            case Compact(partition):
+                return [Compacted(partition, 0)]
             case Recall(partition):
                 log = self.logs[partition]
                 return [Recalled(partition, log.generation, recovered(partition, log))]
@@ -251,7 +255,7 @@ class Desk:
         self._requests += 1
         return self._requests
 
-    def make_topic(self, conn: int, name: str = "t", **settings: int) -> TopicId:
+    def make_topic(self, conn: int, name: str = "t", **settings: Any) -> TopicId:
         self.say(conn, CreateTopic(self.request(), name, TopicSettings(**settings)))
         self.settle()
         (made,) = self.heard(conn, TopicCreated)

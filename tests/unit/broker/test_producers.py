@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rostra.broker.producers import ProducerTable, Verdict
+from rostra.errors import UnknownProducer
 
 
 def test_what_is_cut_is_taken_as_new_and_what_is_kept_is_known() -> None:
@@ -28,3 +29,16 @@ def test_a_producer_forgotten_for_one_that_is_cut_is_known_again() -> None:
     table.apply(1, 1, 8, 1, 0, 1)
     table.truncate(1)
     assert table.judge(9, 1, 0, 1) == (Verdict.STORED, 0, 0)
+
+
+def test_a_first_batch_that_comes_again_is_not_taken_for_new_where_its_producer_may_have_been_forgotten() -> None:
+    table = ProducerTable(1)
+    assert table.judge(9, 1, 0, 1, again=True) == (Verdict.NEW, 0, 0), "nobody was ever forgotten here"
+    table.apply(0, 0, 9, 1, 0, 1)
+    table.apply(1, 1, 8, 1, 0, 1)
+    assert isinstance(table.judge(9, 1, 0, 1, again=True), UnknownProducer)
+    assert table.judge(7, 1, 0, 1) == (Verdict.NEW, 0, 0), "what was never sent before is new"
+    assert table.judge(8, 2, 0, 1, again=True) == (Verdict.NEW, 0, 0), "another epoch of one that is known is new"
+    again = ProducerTable(1)
+    again.restore(table.snapshot(), table.forgot)
+    assert isinstance(again.judge(9, 1, 0, 1, again=True), UnknownProducer)

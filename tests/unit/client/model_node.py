@@ -24,6 +24,7 @@ from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.model.patterns import Pattern
 from rostra.wire.messages import (
     Agreed,
+    AlterTopic,
     ClientMessage,
     ClusterDescribed,
     CreateTopic,
@@ -50,6 +51,7 @@ from rostra.wire.messages import (
     Subscribe,
     Subscribed,
     Topic,
+    TopicAltered,
     TopicCreated,
     TopicDescribed,
     TopicDropped,
@@ -143,6 +145,8 @@ class ModelNode:
         self.last_topic = 0
         self.refuse: RostraError | None = None
         self.refuse_watch: RostraError | None = None
+        self.forgot = False
+        """Whether producers were forgotten: then a first batch that comes again may be stored."""
         self.heartbeat_ms = 1000
         self.batch_bytes_max = 1 << 20
         self.page = 1000
@@ -184,6 +188,11 @@ class ModelNode:
                 replicas = message.settings.replicas or REPLICAS
                 settings = msgspec.structs.replace(message.settings, replicas=replicas)
                 return [TopicCreated(message.request, self._create(message.name, settings))]
+            case AlterTopic():
+                topic = self._topic(message.name)
+                changed = msgspec.structs.replace(topic.settings, **message.changes)
+                self.topics[message.name] = msgspec.structs.replace(topic, settings=changed)
+                return [TopicAltered(message.request, self.topics[message.name])]
             case DeleteTopic():
                 topic = self._topic(message.name)
                 del self.topics[message.name]
@@ -279,7 +288,7 @@ class ModelNode:
         producer, epoch, sequence, count = producer_stamp(batch)
         known = log.producers.get(producer)
         if known is None or epoch > known[0]:
-            if sequence:
+            if sequence or (message.again and self.forgot and known is None):
                 raise UnknownProducer(producer)
         else:
             known_epoch, following, last, offset = known

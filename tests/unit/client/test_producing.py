@@ -462,6 +462,8 @@ def test_a_batch_sent_again_carries_the_same_numbers() -> None:
             play.client_hears(1)
     again = [producer_stamp(payload) for _, payload in play.towards_node if payload]
     assert before == again == [(state.producer, 0, 2 * n, 2) for n in range(3)]
+    said = [message.again for message in play.written if isinstance(message, Publish)]
+    assert said == [False] * 3 + [True] * 3
 
 
 def test_records_given_while_the_connection_is_away_leave_when_it_is_back() -> None:
@@ -556,6 +558,22 @@ def test_a_producer_the_node_forgot_goes_on_under_a_new_epoch() -> None:
     assert state.acked == 3
     # They were refused at their first attempt, so they cannot be there twice.
     assert not [event for event in play.events if isinstance(event, MayDuplicate)]
+
+
+@pytest.mark.requirement("CM-5")
+def test_a_first_batch_whose_producer_the_node_forgot_is_sent_under_a_new_epoch_and_said_to_be_doubtful() -> None:
+    play = connected()
+    state = producer(play)
+    send(play, state, b"a")
+    play.node_hears(1)
+    play.lose()
+    play.node.log("t").producers.clear()
+    play.node.forgot = True
+    play.come_back()
+    assert play.node.log("t").values() == [b"a", b"a"] and state.acked == 1
+    assert [event.records for event in play.events if isinstance(event, MayDuplicate)] == [1]
+    said = [message.again for message in play.written if isinstance(message, Publish)]
+    assert said == [False, True, False], "under its new numbers it was never sent"
 
 
 def test_an_application_is_told_what_may_be_stored_twice() -> None:

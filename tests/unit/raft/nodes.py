@@ -23,6 +23,7 @@ from rostra.fabric.api import (
     FabricEffect,
     FabricInput,
     HandedOver,
+    HeldByAll,
     Meet,
     Neighbours,
     Note,
@@ -46,6 +47,7 @@ from rostra.fabric.api import (
     Sync,
     Synced,
     TimerFired,
+    TopicChanged,
     TopicClosed,
     TopicOpened,
     TopicSpec,
@@ -87,6 +89,8 @@ class Node:
         self.topics: dict[str, TopicSpec] = {}
         self.opened: dict[int, str] = {}
         self.closed: list[int] = []
+        self.changed: list[int] = []
+        self.held: dict[Partition, int] = {}
         self.confirmed: list[int] = []
         self.agreed: list[int] = []
         self.described: dict[int, ClusterState] = {}
@@ -193,6 +197,12 @@ class Node:
                 self.topics[effect.spec.name] = effect.spec
                 if effect.token is not None:
                     self.opened[effect.token] = effect.spec.name
+            case TopicChanged():
+                self.topics[effect.spec.name] = effect.spec
+                if effect.token is not None:
+                    self.changed.append(effect.token)
+            case HeldByAll():
+                self.held[effect.partition] = effect.offset
             case TopicClosed():
                 if effect.token is not None:
                     self.closed.append(effect.token)

@@ -26,6 +26,7 @@ from rostra.fabric.api import (
     Elsewhere,
     FabricEffect,
     HandedOver,
+    HeldByAll,
     Meet,
     Neighbours,
     Note,
@@ -41,6 +42,7 @@ from rostra.fabric.api import (
     Serving,
     SetTimer,
     Sync,
+    TopicChanged,
     TopicClosed,
     TopicOpened,
     Trim,
@@ -266,7 +268,9 @@ class Member:
                     | PassedOn()
                     | Arrived()
                     | Ready()
+                    | HeldByAll()
                     | TopicOpened()
+                    | TopicChanged()
                     | TopicClosed()
                 ):
                     raise AssertionError(f"a group says no such thing: {effect}")

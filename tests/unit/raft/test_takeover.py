@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -15,7 +17,7 @@ from rostra.wire.messages import CreateTopic, Published, TopicCreated, TopicSett
 from tests.unit.raft.desks import ClusterDesk, Desks
 
 
-def with_topic(**settings: int) -> tuple[Desks, Partition]:
+def with_topic(**settings: Any) -> tuple[Desks, Partition]:
     desks = Desks(3)
     desks.run_until_ready()
     for desk in desks.desks.values():

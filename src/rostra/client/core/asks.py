@@ -13,13 +13,14 @@ from rostra.wire.messages import (
     ClientMessage,
     ClusterDescribed,
     Located,
+    TopicAltered,
     TopicCreated,
     TopicDescribed,
     TopicDropped,
     TopicPage,
 )
 
-Answer = Located | TopicCreated | TopicDropped | TopicPage | TopicDescribed | ClusterDescribed | Agreed
+Answer = Located | TopicCreated | TopicAltered | TopicDropped | TopicPage | TopicDescribed | ClusterDescribed | Agreed
 """The messages that answer an `Ask`."""
 
 PATIENCE_MS = 3_000

@@ -52,6 +52,7 @@ from rostra.wire.messages import (
     Published,
     Push,
     Subscribed,
+    TopicAltered,
     TopicCreated,
     TopicDescribed,
     TopicDropped,
@@ -215,6 +216,7 @@ class Core:
                 | Pong()
                 | Located()
                 | TopicCreated()
+                | TopicAltered()
                 | TopicDropped()
                 | TopicPage()
                 | TopicDescribed()
@@ -269,6 +271,7 @@ class Core:
             case (
                 Located()
                 | TopicCreated()
+                | TopicAltered()
                 | TopicDropped()
                 | TopicPage()
                 | TopicDescribed()
@@ -323,6 +326,11 @@ class Core:
         """Done with the `Topic`."""
         self._check_open()
         self._topics.create(now_us, call, name, settings)
+
+    def alter_topic(self, now_us: int, call: CallNumber, name: str, changes: dict[str, int | str]) -> None:
+        """Done with the `Topic` as it is then."""
+        self._check_open()
+        self._topics.alter(now_us, call, name, changes)
 
     def delete_topic(self, now_us: int, call: CallNumber, name: str) -> None:
         self._check_open()

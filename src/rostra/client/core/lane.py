@@ -52,7 +52,19 @@ _UINT32 = Struct("<I")
 class Outgoing:
     """A closed batch and what became of it."""
 
-    __slots__ = ("attempts", "batch", "bytes", "calls", "closed_us", "count", "lane", "ordinal", "request", "settled")
+    __slots__ = (
+        "attempts",
+        "batch",
+        "bytes",
+        "calls",
+        "closed_us",
+        "count",
+        "lane",
+        "ordinal",
+        "request",
+        "sent",
+        "settled",
+    )
 
     def __init__(
         self, lane: Lane, batch: Buffer, count: int, calls: list[CallNumber] | None, closed_us: int, ordinal: int
@@ -65,10 +77,13 @@ class Outgoing:
         self.closed_us = closed_us
         self.ordinal = ordinal
         self.attempts = 0
+        self.sent = False
+        """Whether it has left under the numbers that it has now."""
         self.request = 0
         self.settled = False
 
     def restamp(self, epoch: int, sequence: int) -> None:
+        self.sent = False
         # A copy: the old bytes may still lie in a send buffer.
         batch = bytearray(self.batch)
         _STAMP.pack_into(batch, _STAMP_AT, epoch, sequence)
@@ -168,7 +183,8 @@ class Lane:
         request = outgoing.request = link.next_request()
         outgoing.attempts += 1
         batch = outgoing.batch
-        message = Publish(request, producing.topic, self.partition, producing.settings.acks)
+        message = Publish(request, producing.topic, self.partition, producing.settings.acks, outgoing.sent)
+        outgoing.sent = True
         link.out.append(Write(link.number, (encode(message, len(batch)), batch)))
         if producing.answered:
             link.awaiting[request] = outgoing

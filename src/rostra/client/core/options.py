@@ -159,6 +159,20 @@ def check_topic_settings(settings: TopicSettings) -> None:
             raise InvalidSetting(field.name, str(error)) from None
 
 
+def changed_settings(**settings: int | str | None) -> dict[str, int | str]:
+    """Those that are given, within their bounds."""
+    changes = {name: value for name, value in settings.items() if value is not None}
+    if not changes:
+        raise InvalidSetting("settings", "none is given that should change")
+    for field in msgspec.structs.fields(TopicSettings):
+        if field.name in changes:
+            try:
+                msgspec.convert(changes[field.name], field.type)
+            except msgspec.ValidationError as error:
+                raise InvalidSetting(field.name, str(error)) from None
+    return {name: int(value) if isinstance(value, bool) else value for name, value in changes.items()}
+
+
 def host_and_port(address: str) -> tuple[str, int]:
     """`host`, `host:port` or `[v6]:port`; without a port it is 7400."""
     host, colon, port = address.rpartition(":")

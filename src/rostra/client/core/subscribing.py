@@ -185,7 +185,7 @@ class Feed:
                     gap = f"a push to {self._identity} goes on at {header.base_offset}, expected {following}"
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
                 first = following if self._not_before_us is None else self._first_in_time(batch, following)
-                if behind <= first or header.flags & CONTROL or header.owner_flags:
+                if behind <= first or header.flags & CONTROL or header.owner_flags or not header.count:
                     dropped_bytes += length
                 else:
                     self._not_before_us = None

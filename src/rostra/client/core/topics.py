@@ -1,4 +1,4 @@
-"""Questions about topics: create, delete, list, describe."""
+"""Questions about topics: create, alter, delete, list, describe."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, Res
 from rostra.client.core.options import check_topic_settings
 from rostra.errors import PeerViolation, RostraError, TopicExists, UnknownTopic
 from rostra.model.ids import check_topic_name
+from rostra.wire.features import ALTERATION
 from rostra.wire.frames import Violation
 from rostra.wire.messages import (
     Agreed,
+    AlterTopic,
     ClientMessage,
     ClusterDescribed,
     CreateTopic,
@@ -24,6 +26,7 @@ from rostra.wire.messages import (
     ListTopics,
     Located,
     Topic,
+    TopicAltered,
     TopicCreated,
     TopicDescribed,
     TopicDropped,
@@ -60,6 +63,20 @@ class Topics:
 
         build = partial(CreateTopic, name=name, settings=settings)
         ask = self._ask(now_us, f"create {name}", build, self._answering(call), failed)
+
+    def alter(self, now_us: int, call: CallNumber, name: str, changes: dict[str, int | str]) -> None:
+        """Asked twice, it comes to the same."""
+        check_topic_name(name)
+        build = partial(AlterTopic, name=name, changes=changes)
+        ask = Ask(
+            f"alter {name}",
+            build,
+            self._answering(call),
+            self._failing(call),
+            now_us + self._timeout_us,
+            ALTERATION,
+        )
+        self._asks.add(now_us, ask)
 
     def delete(self, now_us: int, call: CallNumber, name: str) -> None:
         def failed(now_us: int, error: RostraError) -> None:
@@ -117,7 +134,7 @@ def _is_as_asked(found: TopicSettings, asked: TopicSettings) -> bool:
 
 def _result_of(message: Answer) -> Result:
     match message:
-        case TopicCreated():
+        case TopicCreated() | TopicAltered():
             return message.topic
         case TopicDescribed():
             topic = message.topic

@@ -52,6 +52,15 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
     asker: Asker
 
 
+class Changed(msgspec.Struct, frozen=True, array_like=True, tag="changed"):
+    """The topic's settings are these from now on."""
+
+    topic: TopicId
+    settings: bytes
+    segment_bytes: int
+    asker: Asker
+
+
 class MemberJoined(msgspec.Struct, frozen=True, array_like=True, tag="joined"):
     """Or is found at another address from now on."""
 
@@ -112,7 +121,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint"):
     placed: tuple[tuple[Partition, Placed], ...]
 
 
-Entry = Made | Gone | MemberJoined | MemberLeaving | MemberLeft | MoveBegun | MoveEnded | Snapshot
+Entry = Made | Gone | Changed | MemberJoined | MemberLeaving | MemberLeft | MoveBegun | MoveEnded | Snapshot
 _decoder = msgspec.msgpack.Decoder(Entry)
 
 REMOVED_MAX = 1024
@@ -163,6 +172,8 @@ class Catalogue:
                 self._add(entry)
             case Gone(topic=topic):
                 return self._drop(topic)
+            case Changed(topic=topic):
+                return self._change(topic, entry)
             case MemberJoined(member=member):
                 if member.node not in self.removed:
                     self.members[member.node] = member
@@ -199,6 +210,14 @@ class Catalogue:
         for partition in partitions_of(made):
             self.placed.pop(partition, None)
             self.moving.pop(partition, None)
+        return None
+
+    def _change(self, topic: TopicId, entry: Changed) -> RostraError | None:
+        made = self.topics.get(topic)
+        if made is None:
+            return UnknownTopic(str(topic))
+        spec = msgspec.structs.replace(made.spec, settings=entry.settings)
+        self.topics[topic] = msgspec.structs.replace(made, spec=spec, segment_bytes=entry.segment_bytes)
         return None
 
     def _remove(self, node: NodeId) -> None:

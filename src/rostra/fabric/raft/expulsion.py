@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from rostra.errors import MemberRemoved
 from rostra.fabric.api import (
+    AskHeld,
     Broke,
     Confirm,
     Describe,
@@ -23,6 +24,7 @@ from rostra.fabric.api import (
     Persist,
     Propose,
     ProposeDrop,
+    ProposeSettings,
     ProposeStart,
     ProposeTopic,
     ReadDone,
@@ -90,7 +92,7 @@ class Expulsion:
         match given:
             case Propose():
                 return [Refused(given.token, raft.hosting.nowhere(given.partition))]
-            case ProposeTopic() | ProposeDrop() | Confirm() | RemoveMember() | Describe():
+            case ProposeTopic() | ProposeDrop() | ProposeSettings() | Confirm() | RemoveMember() | Describe():
                 return [Refused(given.token, MemberRemoved(raft.node))]
             case GiveAway():
                 return [Refused(given.token, MemberRemoved(raft.node))] if given.token else []
@@ -99,6 +101,7 @@ class Expulsion:
             case (
                 Started()
                 | ProposeStart()
+                | AskHeld()
                 | PeerReceived()
                 | PeerMet()
                 | PeerLost()

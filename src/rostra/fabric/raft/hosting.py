@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.errors import Moved, RostraError, Unavailable, UnknownPartition
-from rostra.fabric.api import Drop, Echo, Elsewhere, FabricEffect, Neighbours, Persist, TopicClosed, TopicOpened
+from rostra.fabric.api import (
+    Drop,
+    Echo,
+    Elsewhere,
+    FabricEffect,
+    Neighbours,
+    Persist,
+    TopicChanged,
+    TopicClosed,
+    TopicOpened,
+)
 from rostra.fabric.raft.catalogue import (
     META,
     Catalogue,
@@ -58,6 +68,9 @@ class Hosting:
                 raft.out += [TopicOpened(answered[topic], entry.spec), TopicClosed(None, topic)]
         known = set(self.opened)
         for topic, made in catalogue.topics.items():
+            if topic in known and self.opened[topic].spec != made.spec:
+                self.opened[topic] = made
+                raft.out.append(TopicChanged(None, made.spec))
             if topic not in known:
                 self._open_topic(answered.get(topic), made)
         for partition in _moved(entries, catalogue):

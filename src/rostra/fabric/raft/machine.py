@@ -13,6 +13,7 @@ from rostra.fabric.api import (
     CATALOGUE,
     Accepted,
     AcksAll,
+    AskHeld,
     Blocked,
     Broke,
     Committed,
@@ -27,6 +28,7 @@ from rostra.fabric.api import (
     GiveAway,
     Guarantees,
     HandOver,
+    HeldByAll,
     Meet,
     Note,
     Now,
@@ -39,6 +41,7 @@ from rostra.fabric.api import (
     Persist,
     Propose,
     ProposeDrop,
+    ProposeSettings,
     ProposeStart,
     ProposeTopic,
     ReadDone,
@@ -65,7 +68,7 @@ from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, unpack_hard
 from rostra.fabric.raft.hosting import RETIRED, Hosting
 from rostra.fabric.raft.leaving import Leaving
-from rostra.fabric.raft.messages import DropTopic, MakeTopic, Remove
+from rostra.fabric.raft.messages import ChangeTopic, DropTopic, MakeTopic, Remove
 from rostra.fabric.raft.metadata import Metadata
 from rostra.fabric.raft.moving import Moving
 from rostra.fabric.raft.peers import Peers
@@ -212,6 +215,13 @@ class Raft:
                 self._ask(MakeTopic(self.node, self.boot, given.token, given.spec, given.segment_bytes, given.replicas))
             case ProposeDrop():
                 self._ask(DropTopic(self.node, self.boot, given.token, given.topic))
+            case ProposeSettings():
+                ask = ChangeTopic(self.node, self.boot, given.token, given.topic, given.settings, given.segment_bytes)
+                self._ask(ask)
+            case AskHeld():
+                group = self.groups.get(given.partition)
+                if group is not None and group.role is Role.LEADER:
+                    self.out.append(HeldByAll(given.partition, group.replication.held_by_all()))
             case Confirm():
                 self.meta.confirm(given.token)
                 self.touch(self.meta.group)
@@ -244,7 +254,7 @@ class Raft:
             case _:
                 assert_never(given)
 
-    def _ask(self, ask: MakeTopic | DropTopic | Remove) -> None:
+    def _ask(self, ask: MakeTopic | DropTopic | ChangeTopic | Remove) -> None:
         self.out += self.meta.ask(ask)
         self.touch(self.meta.group)
 

@@ -234,6 +234,16 @@ class DropTopic(PeerMessage, frozen=True, array_like=True):
     topic: TopicId
 
 
+class ChangeTopic(PeerMessage, frozen=True, array_like=True):
+    kind: ClassVar[int] = 155
+    origin: Node
+    boot: Count
+    token: Count
+    topic: TopicId
+    settings: bytes
+    segment_bytes: Count
+
+
 class Answered(PeerMessage, frozen=True, array_like=True):
     """The catalogue's leader refused. What it accepts is answered by the catalogue itself, which names the asker."""
 
@@ -301,7 +311,18 @@ class StateTold(PeerMessage, frozen=True, array_like=True):
 
 
 ClusterMessage = (
-    Join | Joined | MakeTopic | DropTopic | Answered | Remove | Removed | Arranged | HandOn | StateAsk | StateTold
+    Join
+    | Joined
+    | MakeTopic
+    | DropTopic
+    | ChangeTopic
+    | Answered
+    | Remove
+    | Removed
+    | Arranged
+    | HandOn
+    | StateAsk
+    | StateTold
 )
 RaftMessage = Heartbeat | HeartbeatReply | GroupMessage | ClusterMessage
 

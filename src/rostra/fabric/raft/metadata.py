@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from rostra.errors import RostraError, TopicExists, Unavailable, from_wire
+from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic, from_wire
 from rostra.fabric.api import (
     CATALOGUE,
     Agreed,
@@ -19,6 +19,7 @@ from rostra.fabric.api import (
     Read,
     Refused,
     Send,
+    TopicChanged,
     TopicClosed,
     Truncate,
 )
@@ -27,6 +28,7 @@ from rostra.fabric.raft.catalogue import (
     REPLICAS,
     Asker,
     Catalogue,
+    Changed,
     Entry,
     Gone,
     Made,
@@ -39,7 +41,7 @@ from rostra.fabric.raft.catalogue import (
 )
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.membership import Change
-from rostra.fabric.raft.messages import Answered, DropTopic, Join, Joined, MakeTopic, Remove
+from rostra.fabric.raft.messages import Answered, ChangeTopic, DropTopic, Join, Joined, MakeTopic, Remove
 from rostra.fabric.raft.roles import Role
 from rostra.model.batch import CHECKPOINT, batch_length, last_offset
 from rostra.model.ids import TopicId
@@ -47,7 +49,7 @@ from rostra.model.ids import TopicId
 if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
 
-Ask = MakeTopic | DropTopic | Remove
+Ask = MakeTopic | DropTopic | ChangeTopic | Remove
 
 REPLAY_BYTES = 1 << 20
 ASK_AGAIN_US = 500_000
@@ -149,6 +151,7 @@ class Metadata:
             return []
         effects: list[FabricEffect] = []
         answered: dict[TopicId, int] = {}
+        changed: list[FabricEffect] = []
         for entry, error in applied:
             token = self._token_of(entry)
             if token is not None and error is not None:
@@ -159,13 +162,19 @@ class Metadata:
                 self._forget(entry.topic)
                 effects += self._raft.hosting.close_topic(entry.topic)
                 effects.append(TopicClosed(token, entry.topic))
+            elif isinstance(entry, Changed) and token is not None:
+                changed.append(self._changed(token, entry.topic))
             elif isinstance(entry, MemberLeaving) and token is not None:
                 effects.append(Agreed(token))
             elif isinstance(entry, Snapshot):
                 tokens = {made.spec.topic: self._token_of(made) for made in entry.topics}
                 answered |= {topic: token for topic, token in tokens.items() if token is not None}
         entries = [entry for entry, _ in applied]
-        return [*effects, *self._raft.hosting.follow_catalogue(answered, entries)]
+        return [*effects, *self._raft.hosting.follow_catalogue(answered, entries), *changed]
+
+    def _changed(self, token: int, topic: TopicId) -> FabricEffect:
+        made = self.catalogue.topics.get(topic)
+        return TopicChanged(token, made.spec) if made is not None else Refused(token, UnknownTopic(str(topic)))
 
     def _forget(self, topic: TopicId) -> None:
         """A wish to make it that was under way for long must not bring it back."""
@@ -175,7 +184,7 @@ class Metadata:
 
     def _token_of(self, entry: Entry) -> int | None:
         """The token of this node's own client, if it still waits for the entry."""
-        if not isinstance(entry, Made | Gone | MemberLeaving):
+        if not isinstance(entry, Made | Gone | Changed | MemberLeaving):
             return None
         asker = entry.asker
         if asker.node != self._raft.node or asker.boot != self._raft.boot:
@@ -306,6 +315,9 @@ class Metadata:
                 entry, error = self._make(ask, asker)
             case DropTopic():
                 entry, error = self._drop(ask, asker)
+            case ChangeTopic():
+                # An unknown one too, as with a drop: the log answers.
+                entry, error = Changed(ask.topic, ask.settings, ask.segment_bytes, asker), None
             case Remove():
                 entry, error = self._remove(ask, asker)
             case _:

@@ -9,6 +9,7 @@ from rostra.fabric.api import PeerReceived
 from rostra.fabric.raft.messages import (
     Answered,
     Arranged,
+    ChangeTopic,
     DropTopic,
     Entries,
     EntriesRefused,
@@ -68,7 +69,7 @@ class Post:
     def _about_the_cluster(self, peer: NodeId, message: object) -> None:
         raft = self._raft
         match message:
-            case MakeTopic() | DropTopic() | Remove():
+            case MakeTopic() | DropTopic() | ChangeTopic() | Remove():
                 raft.out += raft.meta.asked(message)
                 raft.touch(raft.meta.group)
             case Answered():

@@ -46,6 +46,10 @@ class Replication:
             if peer != group.me:
                 self.peers[peer] = known.get(peer) or Progress(group.copy.end, group.now.mono_us)
 
+    def held_by_all(self) -> int:
+        """How far every member's copy is known to be on stable storage."""
+        return min((progress.match for progress in self.peers.values()), default=self._group.copy.synced)
+
     # --- sending ---
 
     def append(self, batch: bytearray, owner_flags: int = 0) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from rostra.fabric.api import (
     Accepted,
     AcksAll,
     Append,
+    AskHeld,
     Blocked,
     Broke,
     Committed,
@@ -35,6 +36,7 @@ from rostra.fabric.api import (
     Guarantees,
     HandedOver,
     HandOver,
+    HeldByAll,
     Note,
     Now,
     Open,
@@ -46,6 +48,7 @@ from rostra.fabric.api import (
     Persist,
     Propose,
     ProposeDrop,
+    ProposeSettings,
     ProposeStart,
     ProposeTopic,
     Read,
@@ -63,6 +66,7 @@ from rostra.fabric.api import (
     Sync,
     Synced,
     TimerFired,
+    TopicChanged,
     TopicClosed,
     TopicOpened,
     TopicSpec,
@@ -104,7 +108,13 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
     topic: TopicId
 
 
-Entry = Made | Gone
+class Changed(msgspec.Struct, frozen=True, array_like=True, tag="changed"):
+    topic: TopicId
+    settings: bytes
+    segment_bytes: int
+
+
+Entry = Made | Gone | Changed
 _entries = msgspec.msgpack.Decoder(Entry)
 
 
@@ -164,6 +174,11 @@ class Solo:
                 return self._propose_topic(now, given)
             case ProposeDrop():
                 return self._propose_drop(now, given)
+            case ProposeSettings():
+                return self._propose_settings(now, given)
+            case AskHeld():
+                held = self._held.get(given.partition)
+                return [HeldByAll(given.partition, held.synced)] if held is not None else []
             case Confirm():
                 return [Confirmed(given.token)]
             case ProposeStart():
@@ -227,6 +242,11 @@ class Solo:
                 made = self._topics.pop(topic, None)
                 if made is not None and self._names.get(made.spec.name) == topic:
                     del self._names[made.spec.name]
+            case Changed(topic=topic):
+                made = self._topics.get(topic)
+                if made is not None:
+                    spec = msgspec.structs.replace(made.spec, settings=entry.settings)
+                    self._topics[topic] = Made(spec, entry.segment_bytes)
             case _:
                 assert_never(entry)
 
@@ -346,6 +366,11 @@ class Solo:
             return [Refused(given.token, UnknownTopic(str(given.topic)))]
         return self._log_entry(now, given.token, Gone(given.topic))
 
+    def _propose_settings(self, now: Now, given: ProposeSettings) -> list[FabricEffect]:
+        if given.topic not in self._topics:
+            return [Refused(given.token, UnknownTopic(str(given.topic)))]
+        return self._log_entry(now, given.token, Changed(given.topic, given.settings, given.segment_bytes))
+
     def _log_entry(self, now: Now, token: int, entry: Entry) -> list[FabricEffect]:
         held = self._held[META]
         if held.damaged_at is not None:
@@ -367,7 +392,16 @@ class Solo:
             self._remember(entry)
             if isinstance(entry, Made):
                 effects += self._open_topic(token, entry)
+            elif isinstance(entry, Changed):
+                effects.append(self._changed(token, entry.topic))
         return effects
+
+    def _changed(self, token: int | None, topic: TopicId) -> FabricEffect:
+        made = self._topics.get(topic)
+        if made is not None:
+            return TopicChanged(token, made.spec)
+        assert token is not None
+        return Refused(token, UnknownTopic(str(topic)))
 
     def _close_topic(self, token: int | None, topic: TopicId) -> list[FabricEffect]:
         made = self._topics.get(topic)

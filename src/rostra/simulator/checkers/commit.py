@@ -28,7 +28,7 @@ def check(history: History) -> list[str]:
             if offset >= end:
                 if damaged_at is None:
                     found.append(f"{final.name}/{partition}:{offset} was shown to {whose}, the log ends at {end}")
-            elif stored.get(offset) != value:
+            elif stored.get(offset) != value and (offset in stored or not history.is_outdated(final, value, offset)):
                 found.append(
                     f"{final.name}/{partition}:{offset} was {value!r} for {whose}, is {stored.get(offset)!r} now"
                 )

@@ -35,10 +35,12 @@ def check(history: History) -> list[str]:
 
 
 def _excused(history: History, final: FinalPartition, acked: Acked, values: set[bytes | None]) -> bool:
-    """Expired by retention, or behind damage that the node reported."""
+    """Expired by retention, replaced by a later record of its key, or behind damage that the node reported."""
     damaged_at = history.damage_of(final)
     if acked.offset < 0:
         # Nobody knows where it was: it may have been in what is gone.
-        return damaged_at is not None or final.first > 0
+        return damaged_at is not None or final.first > 0 or history.is_outdated(final, acked.value, acked.offset)
     expires = final.settings.retention_ms > 0 or final.settings.retention_bytes > 0
+    if history.is_outdated(final, acked.value, acked.offset):
+        return True
     return (damaged_at is not None and acked.offset >= damaged_at) or (expires and acked.offset < final.first)

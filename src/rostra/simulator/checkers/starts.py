@@ -26,7 +26,8 @@ def check(history: History) -> list[str]:
 
 
 def _is_whole(history: History, final: FinalPartition) -> bool:
-    return final.complete and final.first == 0 and history.damage_of(final) is None
+    compacts = final.settings.compaction
+    return final.complete and final.first == 0 and not compacts and history.damage_of(final) is None
 
 
 def _check_last(where: str, asked: int, following: int, commit: int, final: FinalPartition) -> list[str]:
