@@ -201,6 +201,8 @@ class Broker:
     def carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
         for effect in effects:
             match effect:
+                case Send() | Sync() | SetTimer():
+                    self.out.append(effect)
                 case Append():
                     served = self.catalogue.served(effect.partition)
                     if served is not None:
@@ -210,7 +212,7 @@ class Broker:
                     self.ordering.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
-                case Sync() | Read() | Send() | Meet() | Part() | SetTimer() | Note() | Persist():
+                case Persist() | Read() | Note() | Meet() | Part():
                     self.out.append(effect)
                 case Open():
                     self.placement.opened(effect)

@@ -95,11 +95,12 @@ class Client:
 
     def act(self) -> None:
         """Carry out what the core wants after the application or the network did something to it."""
+        core = self.core
         try:
-            while effects := self.core.take():
-                for effect in effects:
+            while not core.idle:
+                for effect in core.take():
                     self._carry_out(effect)
-            due_us = self.core.deadline_us()
+            due_us = core.deadline_us()
         except Exception:
             self._escaped("acting")
             return

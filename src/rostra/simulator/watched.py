@@ -13,17 +13,22 @@ from xxhash import xxh3_64_intdigest
 
 from rostra.errors import BatchRejected
 from rostra.fabric.api import (
+    Accepted,
     Append,
     Committed,
     Drop,
     Fabric,
     FabricEffect,
     FabricInput,
+    Note,
     Now,
     Open,
+    Persist,
+    Read,
     Send,
     Serving,
     SetTimer,
+    Sync,
     Trim,
     Truncate,
     WriteFailed,
@@ -39,6 +44,8 @@ from rostra.simulator.history import Cut, Held, History
 
 MAGIC = b"RST1"
 DAMAGED = 0
+UNWATCHED = frozenset({Send, SetTimer, Sync, Read, Note, Persist, Accepted})
+"""Most of what a fabric does, and nothing of it is judged."""
 
 
 class Shadow:
@@ -75,10 +82,12 @@ class Watched:
         effects = self._fabric.step(now, given)
         if isinstance(given, WriteFailed):
             self._cut(given.partition, given.offset)
+        if not effects:
+            return effects
         for effect in effects:
+            if type(effect) in UNWATCHED:
+                continue
             match effect:
-                case Send() | SetTimer():
-                    pass
                 case Append():
                     batch = effect.batch
                     held = Held(base_offset(batch, 0), last_offset(batch, 0) + 1, xxh3_64_intdigest(batch))

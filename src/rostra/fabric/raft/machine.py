@@ -125,6 +125,8 @@ class Raft:
         self.founders = founders or (() if join else (self.own,))
         self._join = join
         self._meta: Metadata | None = None
+        self.takes_part = False
+        """Whether the catalogue's log is known, so that peers can be answered."""
         self.hard: dict[str, bytes] = {}
         """Hard state of groups that are not here, as far as it is worth keeping: as found, or left by a copy."""
         self._found: dict[Partition, Recovered] = {}
@@ -161,11 +163,6 @@ class Raft:
     def meta(self) -> Metadata:
         assert self._meta is not None, "the node has started"
         return self._meta
-
-    @property
-    def takes_part(self) -> bool:
-        """Whether the catalogue's log is known, so that peers can be answered."""
-        return self._meta is not None and not self._meta.replaying
 
     def status(self) -> ClusterStatus:
         return status_of(self)
@@ -275,6 +272,7 @@ class Raft:
 
     def _begin(self) -> None:
         """The catalogue's log is known: its group may take part."""
+        self.takes_part = True
         group = self.meta.group
         group.start(self.now)
         self.touch(group)
@@ -357,27 +355,35 @@ class Raft:
 
     def touch(self, group: Group) -> None:
         """Carries on what the group did: its effects, its deadline, its heartbeats."""
-        effects, group.out = group.out, []
-        if group.partition == META:
+        partition = group.partition
+        effects = group.out
+        if effects:
+            group.out = []
+        meta = self._meta
+        if meta is not None and group is meta.group:
             self._stirred = True
-            self.touch_meta(effects)
+            if effects:
+                self.touch_meta(effects)
         else:
             self.out += effects
-            group.alone = group.role is Role.LEADER and not group.replication.peers and group.stands_alone()
         if group.role is Role.LEADER:
-            self._led[group.partition] = None
-        elif group.partition in self._led:
-            del self._led[group.partition]
+            self._led[partition] = None
+            has_peers = bool(group.replication.peers)
+            group.alone = not has_peers and group.stands_alone()
+            if has_peers and not group.quiet:
+                self.beating[partition] = group
+                if group.wants_beat:
+                    self.peers.send_beats(dict.fromkeys([group]))
+            elif partition in self.beating:
+                # Who has nobody to speak to needs no heartbeat either.
+                del self.beating[partition]
+        elif partition in self._led:
+            group.alone = False
+            del self._led[partition]
+            self.beating.pop(partition, None)
             self.resigned += 1
-        if group.role is Role.LEADER and not group.quiet and group.replication.peers:
-            self.beating[group.partition] = group
-            if group.wants_beat:
-                self.peers.send_beats(dict.fromkeys([group]))
-        else:
-            # Who has nobody to speak to needs no heartbeat either.
-            self.beating.pop(group.partition, None)
         if group.deadline_us is not None:
-            self.alarms.arm(group.partition, group.deadline_us)
+            self.alarms.arm(partition, group.deadline_us)
 
     def touch_meta(self, effects: list[FabricEffect]) -> None:
         """Nobody above knows the catalogue's partition: only what the drivers do is passed on."""
@@ -409,10 +415,11 @@ class Raft:
             self.touch(meta.group)
         if meta.awaits_word:
             self.out += meta.confirmed()
-        if meta.lacks(self.founders):
+        if meta.group.role is Role.LEADER and meta.lacks(self.founders):
             self.out += meta.enter(self.founders)
             self.touch(meta.group)
-        self._get_ready()
+        if not self._ready or self._found:
+            self._get_ready()
 
     def _get_ready(self) -> None:
         group = self.meta.group

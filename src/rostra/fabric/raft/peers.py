@@ -37,13 +37,10 @@ class Peers:
         raft = self._raft
         if message.peer_address and peer not in self.links:
             self.get_to_know(peer, message.peer_address)
-        was_there = self.pairs.is_there(peer)
-        reborn = self.pairs.heard(peer, message.boot, raft.now.mono_us)
-        if self.pairs.has_resigned(peer, message.resigned) or reborn:
-            self.lost(peer)
-        if reborn or not was_there:
-            raft.hosting.returned[peer] = None
-            raft.hosting.reroute()
+        if not self.pairs.heard_as_before(peer, message.boot, message.resigned, raft.now.mono_us):
+            self._heard_news(peer, message)
+        if not message.beats:
+            return
         replies = []
         for beat in message.beats:
             group = raft.groups.get(beat.partition)
@@ -54,6 +51,17 @@ class Peers:
                 raft.touch(group)
         if replies:
             raft.out.append(Send(peer, HeartbeatReply(raft.boot, tuple(replies))))
+
+    def _heard_news(self, peer: NodeId, message: Heartbeat) -> None:
+        """It was away, was started anew, or leads less than before."""
+        raft = self._raft
+        was_there = self.pairs.is_there(peer)
+        reborn = self.pairs.heard(peer, message.boot, raft.now.mono_us)
+        if self.pairs.has_resigned(peer, message.resigned) or reborn:
+            self.lost(peer)
+        if reborn or not was_there:
+            raft.hosting.returned[peer] = None
+            raft.hosting.reroute()
 
     def get_to_know(self, peer: NodeId, peer_address: str) -> None:
         """A node that the catalogue, as far as it is known here, does not have yet."""
@@ -142,8 +150,9 @@ class Peers:
                 raft.touch_meta(effects)
             else:
                 raft.out += effects
+        idle_beat = Heartbeat(raft.boot, (), raft.peer_address, raft.resigned)
         raft.out += [
-            Send(peer, Heartbeat(raft.boot, tuple(beats), raft.peer_address, raft.resigned))
+            Send(peer, Heartbeat(raft.boot, tuple(beats), raft.peer_address, raft.resigned) if beats else idle_beat)
             for peer, beats in said.items()
         ]
 
