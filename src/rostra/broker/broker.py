@@ -149,11 +149,13 @@ class Broker:
         out: list[BrokerEffect] = []
         self.out = out
         match given:
+            case PeerReceived():
+                self.carry_out(self.fabric.step(now, given))
             case Receive():
                 self.requests.answer(given.conn, given.message, given.payload)
             case Synced():
                 self._synced(given)
-            case PeerReceived() | PeerMet() | PeerLost():
+            case PeerMet() | PeerLost():
                 self.ask_fabric(given)
             case ReadDone():
                 if not self.delivery.read_done(given.token, given.batches, given.next, out):

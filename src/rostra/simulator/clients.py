@@ -194,14 +194,17 @@ class Client:
 
     def _observe(self, message: NodeMessage) -> None:
         """The node's word that a partition is damaged, to whichever request it came, and where delivery begins."""
-        if isinstance(message, Subscribed):
-            for subscribed in self.subscribed:
-                subscribed(message)
-        if isinstance(message, Ended | Failed):
-            error = from_wire(message.code, message.carried)
-            if isinstance(error, PartitionDamaged):
-                told = (error.topic, error.partition, error.offset)
-                self.history.damage_told.setdefault(told, self.clock.now_us)
+        match message:
+            case Subscribed():
+                for subscribed in self.subscribed:
+                    subscribed(message)
+            case Ended() | Failed():
+                error = from_wire(message.code, message.carried)
+                if isinstance(error, PartitionDamaged):
+                    told = (error.topic, error.partition, error.offset)
+                    self.history.damage_told.setdefault(told, self.clock.now_us)
+            case _:
+                pass
 
     def lost(self, link: Link, reason: str) -> None:
         self.watch(link)

@@ -43,13 +43,14 @@ class Clock:
         return self._sequence - len(self._heap)
 
     def at(self, time_us: int, act: Callable[..., None], *about: Any) -> None:
-        self._sequence += 1
-        now_us = self.now_us
-        heappush(self._heap, (time_us if time_us > now_us else now_us, self._sequence, act, about))
+        self._sequence = number = self._sequence + 1
+        if time_us < self.now_us:
+            time_us = self.now_us
+        heappush(self._heap, (time_us, number, act, about))
 
     def after(self, delay_us: int, act: Callable[..., None], *about: Any) -> None:
-        self._sequence += 1
-        heappush(self._heap, (self.now_us + delay_us, self._sequence, act, about))
+        self._sequence = number = self._sequence + 1
+        heappush(self._heap, (self.now_us + delay_us, number, act, about))
 
     def run_until(self, time_us: int) -> None:
         """Lets events happen up to this time."""

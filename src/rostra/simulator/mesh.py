@@ -74,7 +74,8 @@ class Mesh:
         self._tally = tally
         self._history = history
         self._random = random
-        self._low, self._high = swarm.delay_us
+        self._low, high = swarm.delay_us
+        self._spread = high - self._low
         self._nodes: dict[NodeId, Peer] = {}
         self._wires: dict[tuple[NodeId, NodeId], Wire] = {}
         self._addresses: dict[str, NodeId] = {}
@@ -126,14 +127,22 @@ class Mesh:
 
     # --- messages ----------------------------------------------------------------------------------------
 
-    def send(self, sender: Peer, receiver: NodeId, message: PeerMessage, payload: tuple[Buffer, ...]) -> None:
-        self._observe(sender.id, message)
-        wire = self._wires.get((sender.id, receiver))
+    def send(self, sender: Peer, receiver: NodeId, message: object, payload: tuple[Buffer, ...]) -> None:
+        assert isinstance(message, PeerMessage)
+        own = sender.id
+        self._observe(own, message)
+        wire = self._wires.get((own, receiver))
         if wire is None:
             return
-        frame = self._frame(message, payload)
+        if payload:
+            frame = b"".join((encode(message, sum(map(len, payload))), *payload))
+        elif self._encoded[0] is message:
+            frame = self._encoded[1]
+        else:
+            frame = encode(message)
+            self._encoded = message, frame
         swarm, clock, random = self._swarm, self._clock, self._random.random
-        arrival_us = clock.now_us + self._low + int(random() * (self._high - self._low))
+        arrival_us = clock.now_us + self._low + int(random() * self._spread)
         if not self.calm:
             if wire.slow:
                 arrival_us += swarm.slow_link_us
@@ -163,13 +172,6 @@ class Mesh:
             wire.last_us = arrival_us
         clock.at(arrival_us, self._arrive, wire, frame, 0, 0)
 
-    def _frame(self, message: PeerMessage, payload: tuple[Buffer, ...]) -> bytes:
-        if payload:
-            return b"".join((encode(message, sum(map(len, payload))), *payload))
-        if self._encoded[0] is not message:
-            self._encoded = message, encode(message)
-        return self._encoded[1]
-
     def _arrive(self, wire: Wire, frame: bytes, incarnation: int, breaks: int) -> None:
         if self.splits and self._stopped(*wire.pair):
             self._stop(wire, frame, incarnation, breaks)
@@ -190,7 +192,7 @@ class Mesh:
         node.peer_received(sender, message, payload)
 
     def _delay_us(self) -> int:
-        return self._low + int(self._random.random() * (self._high - self._low))
+        return self._low + int(self._random.random() * self._spread)
 
     def _observe(self, sender: NodeId, message: PeerMessage) -> None:
         """Who speaks as a leader, of what and in which term, can be heard on the wire."""

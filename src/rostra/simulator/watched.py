@@ -34,6 +34,7 @@ from rostra.fabric.api import (
     WriteFailed,
 )
 from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.machine import Raft
 from rostra.model.batch import HEADER_BYTES, base_offset, batch_length, last_offset
 from rostra.model.check import check_stored
@@ -65,6 +66,7 @@ class Watched:
     ) -> None:
         self.guarantees = fabric.guarantees
         self._fabric = fabric
+        self._groups: dict[Partition, Group] = fabric.groups if isinstance(fabric, Raft) else {}
         self._node = node
         self._clock = clock
         self._history = history
@@ -108,7 +110,7 @@ class Watched:
                         self._history.led(effect.partition, effect.epoch, self._node)
                 case _:
                     pass
-        catalogue = self._fabric.groups.get(META) if isinstance(self._fabric, Raft) else None
+        catalogue = self._groups.get(META)
         if catalogue is not None and catalogue.commit > self._catalogued:
             self._catalogued = catalogue.commit
             self._committed(META, catalogue.commit)

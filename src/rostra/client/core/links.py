@@ -162,8 +162,9 @@ class Links:
     def deadline_us(self) -> int | None:
         due = self._seek_at_us
         for link in self.by_number.values():
-            if due is None or link.due_us < due:
-                due = link.due_us
+            due_us = link.due_us
+            if due is None or due_us < due:
+                due = due_us
         return due
 
     def tick(self, now_us: int) -> list[tuple[Link, str]]:

@@ -92,6 +92,8 @@ BOOT = "raft/boot"
 META_SEGMENT_BYTES = 1 << 26
 META_VOTERS_MAX = 7
 SOMEBODY = NodeId(0)
+FOR_THE_BROKER = (Serving, Elsewhere, Blocked, Committed, Accepted, Refused)
+"""What is said of a partition to those above the fabric."""
 
 
 class Raft:
@@ -190,6 +192,8 @@ class Raft:
 
     def _take(self, given: FabricInput) -> None:
         match given:
+            case PeerReceived():
+                self.post.receive(given)
             case Propose():
                 self._propose(given)
             case Synced():
@@ -197,8 +201,6 @@ class Raft:
                 if group is not None:
                     group.synced(self.now, given.generation, given.offset)
                     self.touch(group)
-            case PeerReceived():
-                self.post.receive(given)
             case ReadDone() | ReadFailed():
                 self._read(given)
             case Echo():
@@ -356,16 +358,16 @@ class Raft:
     def touch(self, group: Group) -> None:
         """Carries on what the group did: its effects, its deadline, its heartbeats."""
         partition = group.partition
-        effects = group.out
-        if effects:
-            group.out = []
         meta = self._meta
-        if meta is not None and group is meta.group:
+        is_catalogue = meta is not None and group is meta.group
+        if is_catalogue:
             self._stirred = True
-            if effects:
+        if group.out:
+            effects, group.out = group.out, []
+            if is_catalogue:
                 self.touch_meta(effects)
-        else:
-            self.out += effects
+            else:
+                self.out += effects
         if group.role is Role.LEADER:
             self._led[partition] = None
             has_peers = bool(group.replication.peers)
@@ -392,7 +394,7 @@ class Raft:
             return
         self._meta.watch(effects)
         for effect in effects:
-            if not isinstance(effect, Serving | Elsewhere | Blocked | Committed | Accepted | Refused):
+            if not isinstance(effect, FOR_THE_BROKER):
                 self.out.append(effect)
 
     def _settle(self) -> None:

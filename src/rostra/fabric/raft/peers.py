@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.fabric.api import Meet, Note, Part, Send
-from rostra.fabric.raft.catalogue import META, Member
+from rostra.fabric.raft.catalogue import META, Catalogue, Member
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.messages import Beat, Heartbeat, HeartbeatReply, Join, Removed
 from rostra.fabric.raft.pairs import Pairs
@@ -24,6 +24,10 @@ class Peers:
         self.links: dict[NodeId, str] = {}
         self.acquaintances: dict[NodeId, str] = {}
         """Nodes met on the way in, that may know the leader."""
+        self._members: list[Member] = []
+        self._members_of: Catalogue | None = None
+        """The catalogue that has them, and how far it was applied then."""
+        self._members_at = -1
         self._joined_us = 0
         self._began_us = 0
         self._strangers: dict[NodeId, int] = {}
@@ -81,10 +85,13 @@ class Peers:
 
     def members(self) -> list[Member]:
         raft = self._raft
-        removed = raft.meta.catalogue.removed
-        known = {member.node: member for member in raft.founders if member.node not in removed}
-        known.update(raft.meta.catalogue.members)
-        return [known[node] for node in sorted(known) if node != raft.node]
+        catalogue, applied = raft.meta.catalogue, raft.meta.applied
+        if self._members_of is not catalogue or self._members_at != applied:
+            known = {member.node: member for member in raft.founders if member.node not in catalogue.removed}
+            known.update(catalogue.members)
+            self._members = [known[node] for node in sorted(known) if node != raft.node]
+            self._members_of, self._members_at = catalogue, applied
+        return self._members
 
     def is_there(self, node: NodeId) -> bool:
         return node == self._raft.node or self.pairs.is_there(node)

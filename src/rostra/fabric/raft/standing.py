@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from rostra.fabric.raft.replication import Replication
 
 NOBODY = Config(())
+ASPIRANTS = (Role.CANDIDATE, Role.PRECANDIDATE)
 
 
 class Standing:
@@ -190,7 +191,7 @@ class Standing:
     def hear_leader(self, peer: NodeId) -> None:
         if self.role is Role.LEADER:
             raise PeerViolation("leader", f"{peer} claims to lead {self.partition} in our own term {self.term}")
-        if self.role in (Role.CANDIDATE, Role.PRECANDIDATE):
+        if self.role in ASPIRANTS:
             self.become(Role.FOLLOWER)
         self.election.heard_us = self.now.mono_us
         if self.is_voter:
