@@ -179,9 +179,9 @@ class FrameReader(Generic[M]):
             return self._view[self._end : self._end + LARGE_BEGINNING_BYTES]
         return self._view[self._end :]
 
-    def feed(self, chunk: bytes) -> list[tuple[M, bytearray | None]]:
+    def feed(self, chunk: Buffer) -> list[tuple[M, bytearray | None]]:
         """For drivers that have bytes already: what is not one whole frame is copied in piecewise."""
-        if self._start == self._end and self._large is None and len(chunk) >= FRAME_BYTES:
+        if isinstance(chunk, bytes) and len(chunk) >= FRAME_BYTES and self._start == self._end and self._large is None:
             (length,) = _LENGTH.unpack_from(chunk)
             if length + FRAME_BYTES == len(chunk):
                 return [self._dialect.read(chunk, self.frame_bytes_max)]

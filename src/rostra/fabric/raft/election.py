@@ -32,8 +32,7 @@ class Election:
         if group.config.voters == (group.me,) and group.may_lead:
             group.deadline_us = group.now.mono_us
             return
-        shortest_ms = settings.election_timeout_ms_min
-        drawn_ms = shortest_ms + (settings.election_timeout_ms_max - shortest_ms) * group.random.random()
+        drawn_ms = group.random.uniform(settings.election_timeout_ms_min, settings.election_timeout_ms_max)
         group.deadline_us = group.now.mono_us + int(drawn_ms * 1000)
 
     def timed_out(self) -> None:
