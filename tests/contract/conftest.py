@@ -11,7 +11,7 @@ import pytest
 
 from rostra.fabric.catalog import FABRICS
 from tests.contract.facade import Cluster
-from tests.contract.promises import nodes_of, promise_of
+from tests.contract.promises import ALONE, SEVERAL, promise_of
 from tests.contract.simulated import SimulatedCluster
 from tests.contract.sockets import SocketCluster
 
@@ -23,7 +23,13 @@ class Setting(msgspec.Struct, frozen=True):
     """One cluster to judge; without a seed it is on sockets."""
 
     fabric: str
+    nodes: int = SEVERAL
     seed: int | None = None
+
+    @property
+    def name(self) -> str:
+        alone = "-alone" if self.nodes == ALONE else ""
+        return f"{self.fabric}{alone}-sockets" if self.seed is None else f"{self.fabric}{alone}-seed{self.seed}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -33,13 +39,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     assert promise is not None, f"{metafunc.function.__name__} does not say which promise it proves"
     chosen = []
     for kind in promise.fabrics():
-        chosen += [pytest.param(Setting(kind.name, seed), id=f"{kind.name}-seed{seed}") for seed in SEEDS]
-        chosen.append(pytest.param(Setting(kind.name), id=f"{kind.name}-sockets"))
-        if os.environ.get("SOAK"):
-            chosen += [
-                pytest.param(Setting(kind.name, seed), id=f"{kind.name}-seed{seed}", marks=pytest.mark.soak)
-                for seed in SOAK_SEEDS
-            ]
+        for nodes in promise.sizes:
+            settings = [Setting(kind.name, nodes, seed) for seed in (*SEEDS, None)]
+            chosen += [pytest.param(setting, id=setting.name) for setting in settings]
+            if os.environ.get("SOAK"):
+                settings = [Setting(kind.name, nodes, seed) for seed in SOAK_SEEDS]
+                chosen += [pytest.param(setting, id=setting.name, marks=pytest.mark.soak) for setting in settings]
     metafunc.parametrize("cluster", chosen, indirect=True)
 
 
@@ -47,13 +52,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     setting: Setting = request.param
     kind = FABRICS[setting.fabric]
-    nodes = nodes_of(kind.guarantees)
     if setting.seed is not None:
-        simulated = SimulatedCluster(kind, nodes, setting.seed)
+        simulated = SimulatedCluster(kind, setting.nodes, setting.seed)
         yield simulated
         assert not simulated.judge()
         return
-    real = SocketCluster(kind, nodes, tmp_path)
+    real = SocketCluster(kind, setting.nodes, tmp_path)
     try:
         yield real
     finally:

@@ -7,37 +7,36 @@ from typing import TypeVar
 
 import msgspec
 
-from rostra.fabric.api import Guarantees, Split
+from rostra.fabric.api import Guarantees
 from rostra.fabric.catalog import FABRICS, FabricKind
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
-NODES = 3
-"""Of a fabric that spreads over several."""
+SEVERAL = 3
+ALONE = 1
 
 
 class Promise(msgspec.Struct, frozen=True):
     """The cells of the table that a test proves. Without any, every fabric keeps it."""
 
     cells: tuple[tuple[str, object], ...] = ()
-    several: bool = False
-    """Whether it is about several nodes."""
+    sizes: tuple[int, ...] = (SEVERAL, ALONE)
+    """Of how many nodes the clusters are that must keep it."""
 
     def made_by(self, guarantees: Guarantees) -> bool:
-        if self.several and guarantees.split is Split.ALONE:
-            return False
         return all(getattr(guarantees, field) == value for field, value in self.cells)
 
     def fabrics(self) -> list[FabricKind]:
         return [kind for kind in FABRICS.values() if self.made_by(kind.guarantees)]
 
 
-def promised(*, several: bool = False, **cells: object) -> Callable[[Test], Test]:
-    """
-    >>> @promised(split=Split.REFUSES)  # doctest: +SKIP
+def promised(*sizes: int, **cells: object) -> Callable[[Test], Test]:
+    """By clusters of these sizes, by default by one node and by several.
+
+    >>> @promised(SEVERAL, split=Split.REFUSES)  # doctest: +SKIP
     ... def test_a_side_without_a_majority_refuses(cluster): ...
     """
-    promise = Promise(tuple(sorted(cells.items())), several)
+    promise = Promise(tuple(sorted(cells.items())), sizes or (SEVERAL, ALONE))
     unknown = [field for field in cells if field not in Guarantees.__struct_fields__]
     assert not unknown, f"no fabric promises {unknown}"
 
@@ -52,7 +51,3 @@ def promise_of(test: object) -> Promise | None:
     found = getattr(test, "promise", None)
     assert found is None or isinstance(found, Promise)
     return found
-
-
-def nodes_of(guarantees: Guarantees) -> int:
-    return 1 if guarantees.split is Split.ALONE else NODES

@@ -131,8 +131,16 @@ class Asker:
 
 
 class SimulatedCluster(Cluster):
-    def __init__(self, kind: FabricKind, count: int, seed: int, without: Without = ALL_ON) -> None:
+    def __init__(
+        self,
+        kind: FabricKind,
+        count: int,
+        seed: int,
+        without: Without = ALL_ON,
+        settings: BrokerSettings | None = None,
+    ) -> None:
         self.guarantees = kind.guarantees
+        self._settings = settings or limits(seed)
         self._seed = seed
         self._random = chance(seed, "contract")
         self._clock = Clock()
@@ -161,7 +169,7 @@ class SimulatedCluster(Cluster):
             self._tally,
             self._history,
             FaultyFiles(chance(self._seed, f"disk {number}")),
-            limits(self._seed),
+            self._settings,
             raft_settings_for(self._swarm, self._random),
             chance(self._seed, f"node {number}"),
             without,

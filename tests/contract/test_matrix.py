@@ -41,17 +41,6 @@ def test_the_table_of_promises_is_this() -> None:
             "exactly_once_sink": False,
             "passes_on": False,
         },
-        "solo": {
-            "fabric": "solo",
-            "order": "total per partition",
-            "acks_all": "the owner fsynced",
-            "delivers": "the owner",
-            "split": "there is nobody to split from",
-            "survives": "its own crash, by restarting",
-            "groups_span_nodes": False,
-            "exactly_once_sink": False,
-            "passes_on": False,
-        },
     }
 
 

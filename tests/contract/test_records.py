@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import TopicDeleted, Unavailable
-from rostra.fabric.api import Delivers, Order, Split
+from rostra.fabric.api import Delivers, Order
 from rostra.model.encode import encode
 from rostra.wire.messages import Failed, Publish, Subscribe, Subscribed
 from tests.contract.facade import Answer, Cluster, Node
-from tests.contract.promises import promised
+from tests.contract.promises import ALONE, SEVERAL, promised
 
 
 @promised(order=Order.PARTITION)
@@ -101,20 +101,12 @@ def settled_answer(
     return answers[-1]
 
 
-@promised(several=True, delivers=Delivers.REPLICA)
+@promised(SEVERAL, delivers=Delivers.REPLICA)
 def test_every_copy_serves_subscriptions(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     for node in cluster.running:
         answer = settled_answer(cluster, node, Subscribe(1, 1, topic.topic, 0, "earliest", 0, 1 << 20))
         assert isinstance(answer, Subscribed), (node, answer)
-
-
-@promised(delivers=Delivers.OWNER)
-def test_the_owner_serves_subscriptions(cluster: Cluster) -> None:
-    topic = cluster.create_topic("t")
-    owner = cluster.owner("t")
-    answer = settled_answer(cluster, owner, Subscribe(1, 1, topic.topic, 0, "earliest", 0, 1 << 20))
-    assert isinstance(answer, Subscribed)
 
 
 @promised(passes_on=False)
@@ -130,7 +122,7 @@ def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -
     assert cluster.read("t", at=owner) == [b"x"]
 
 
-@promised(split=Split.ALONE)
+@promised(ALONE)
 def test_a_node_alone_is_its_whole_cluster(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=3)
     state = cluster.state()

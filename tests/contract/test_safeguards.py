@@ -12,7 +12,7 @@ from tests.contract import test_keeping as keeping
 from tests.contract import test_patterns as patterns
 from tests.contract.conftest import SEEDS
 from tests.contract.facade import Cluster, NotInTime
-from tests.contract.promises import nodes_of, promise_of
+from tests.contract.promises import promise_of
 from tests.contract.simulated import SimulatedCluster
 
 
@@ -27,7 +27,7 @@ from tests.contract.simulated import SimulatedCluster
             patterns.test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone,
         ),
         (Safeguard.CHECKPOINT_BATCH, keeping.test_retention_of_all_but_the_last_segment_loses_no_producer_sequence),
-        (Safeguard.SYNC_BEFORE_ACK, failures.test_what_the_owner_acknowledged_survives_its_power_cut),
+        (Safeguard.SYNC_BEFORE_ACK, failures.test_what_a_node_alone_acknowledged_survives_its_power_cut),
     ],
 )
 def test_a_safeguard_that_is_off_is_missed(safeguard: Safeguard, promise: Callable[[Cluster], None]) -> None:
@@ -35,7 +35,7 @@ def test_a_safeguard_that_is_off_is_missed(safeguard: Safeguard, promise: Callab
     assert found is not None
     kind = found.fabrics()[0]
     for seed in SEEDS:
-        cluster = SimulatedCluster(kind, nodes_of(kind.guarantees), seed, frozenset({safeguard}))
+        cluster = SimulatedCluster(kind, found.sizes[0], seed, frozenset({safeguard}))
         try:
             promise(cluster)
         except NotInTime:

@@ -169,7 +169,7 @@ _FROM_CLIENT: dict[type[m.Message], Make] = {
 }
 
 _FROM_NODE: dict[type[m.Message], Make] = {
-    m.Welcome: lambda c: (c.number(), 1, (), 1, 2, "solo", 1 << 20, 1 << 20, 5000),
+    m.Welcome: lambda c: (c.number(), 1, (), 1, 2, "raft", 1 << 20, 1 << 20, 5000),
     m.Ping: lambda c: (c.number(),),
     m.Pong: lambda c: (c.number(),),
     m.Located: lambda c: (c.number(), _TOPIC, ((0, "", 1),)),

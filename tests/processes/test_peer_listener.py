@@ -87,7 +87,7 @@ def test_a_peer_of_another_cluster_fabric_or_version_is_refused_and_told_why() -
             assert isinstance(error_of(stranger.answer()), OtherCluster)
             assert stranger.is_hung_up_on()
         with RawPeer(node.peer_address) as stranger:
-            stranger.hello(cluster, fabric="solo")
+            stranger.hello(cluster, fabric="paper")
             assert isinstance(error_of(stranger.answer()), OtherFabric)
         with RawPeer(node.peer_address) as stranger:
             stranger.hello(cluster, version=PEER_PROTOCOL + 1)

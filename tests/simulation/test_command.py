@@ -34,7 +34,7 @@ def test_json_goes_to_stdout_as_one_object(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_failing_seed_exits_with_one_and_prints_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert simulate("0:8", "solo", workers=1, without=["dedup"]) == 1
+    assert simulate("0:8", nodes=1, workers=1, without=["dedup"]) == 1
     printed = capsys.readouterr().err
     assert "a record is stored once" in printed
     assert "--trace --without dedup" in printed
@@ -60,7 +60,14 @@ def test_seeds_that_cannot_be_read_are_refused(written: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"fabric": "paper"}, {"without": ["luck"]}, {"rerun": 2.0}, {"output": "xml"}, {"trace": True, "seeds": "0:2"}],
+    [
+        {"fabric": "paper"},
+        {"nodes": 2},
+        {"without": ["luck"]},
+        {"rerun": 2.0},
+        {"output": "xml"},
+        {"trace": True, "seeds": "0:2"},
+    ],
     ids=str,
 )
 def test_wrong_use_says_what_was_wrong(wrong: dict[str, object]) -> None:
@@ -74,7 +81,8 @@ def test_the_end_of_a_range_is_not_in_it_and_a_single_seed_is() -> None:
 
 def test_the_command_to_replay_a_seed_names_what_was_switched_off() -> None:
     off = frozenset({Safeguard.CHECKSUM})
-    assert replay(7, "solo", off) == "rostra sim --fabric solo --seeds 7 --trace --without checksum"
+    assert replay(7, 1, off) == "rostra sim --seeds 7 --nodes 1 --trace --without checksum"
+    assert replay(7, 0, frozenset()) == "rostra sim --seeds 7 --trace"
 
 
 def test_a_fault_that_never_took_effect_fails_a_run_of_many_seeds() -> None:
@@ -87,7 +95,7 @@ def test_a_fault_that_never_took_effect_fails_a_run_of_many_seeds() -> None:
 
 
 def test_a_node_alone_need_not_suffer_what_only_several_can() -> None:
-    summary = Summary("solo")
+    summary = Summary(nodes=1)
     for seed in range(EVERY_FAULT_FROM_SEEDS):
         summary.add(result(seed))
     for fault in AMONG_NODES:
@@ -103,7 +111,7 @@ def test_a_seed_that_takes_another_course_fails_the_run() -> None:
     summary.compare({1: "digest 1"})
     assert summary.clean
     summary.compare({1: "another"})
-    assert (summary.clean, summary.unequal, as_json(summary, "solo")["unequal"]) == (False, [1], [1])
+    assert (summary.clean, summary.unequal, as_json(summary, "raft")["unequal"]) == (False, [1], [1])
 
 
 def test_the_simulator_runs_as_a_module_with_its_own_flags() -> None:

@@ -15,7 +15,9 @@ from rostra.simulator.runner import Summary, digests_elsewhere, run_seeds
 from rostra.simulator.seed import SeedResult, run_seed
 from rostra.simulator.world import World
 
-FABRICS = ("raft", "solo")
+ONE = 1
+AS_DRAWN = 0
+"""Three to seven nodes."""
 SEEDS = range(200)
 RERUN_EVERY = 20
 SEEDS_PER_CORE_HOUR = 10_000
@@ -35,15 +37,15 @@ class Ran(NamedTuple):
     results: list[SeedResult]
 
 
-@pytest.fixture(scope="module", params=FABRICS)
-def fabric(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(scope="module", params=(AS_DRAWN, ONE), ids=("several nodes", "one node"))
+def nodes(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
 
 
 @pytest.fixture(scope="module")
-def ran(fabric: str) -> Ran:
+def ran(nodes: int) -> Ran:
     results: list[SeedResult] = []
-    summary = run_seeds(SEEDS, fabric, workers=os.cpu_count() or 1, done=results.append)
+    summary = run_seeds(SEEDS, nodes=nodes, workers=os.cpu_count() or 1, done=results.append)
     return Ran(summary, results)
 
 
@@ -66,9 +68,9 @@ def test_no_two_seeds_take_the_same_course(ran: Ran) -> None:
     assert len(set(ran.summary.digests.values())) == len(SEEDS)
 
 
-def test_a_seed_takes_the_same_course_in_another_process_under_another_hash_seed(ran: Ran, fabric: str) -> None:
+def test_a_seed_takes_the_same_course_in_another_process_under_another_hash_seed(ran: Ran, nodes: int) -> None:
     chosen = SEEDS[::RERUN_EVERY]
-    assert digests_elsewhere(chosen, fabric) == {seed: ran.summary.digests[seed] for seed in chosen}
+    assert digests_elsewhere(chosen, nodes) == {seed: ran.summary.digests[seed] for seed in chosen}
 
 
 def test_of_several_nodes_some_seeds_leave_a_minority_dead_and_every_one_makes_progress() -> None:
@@ -81,10 +83,10 @@ def test_of_several_nodes_some_seeds_leave_a_minority_dead_and_every_one_makes_p
     assert any(dead) and not all(dead)
 
 
-def finders(safeguard: Safeguard, seeds: range, fabric: str) -> Iterator[SeedResult]:
+def finders(safeguard: Safeguard, seeds: range, nodes: int) -> Iterator[SeedResult]:
     """Seeds in which the checkers, unaware of the switch, find that something is wrong."""
     for seed in seeds:
-        result = run_seed(seed, fabric, without=frozenset({safeguard}))
+        result = run_seed(seed, nodes=nodes, without=frozenset({safeguard}))
         if result.violations:
             yield result
 
@@ -110,13 +112,13 @@ def test_without_a_safeguard_its_promise_is_broken_and_with_it_the_same_seed_is_
     found = next(
         (
             result
-            for result in finders(safeguard, range(SEARCHED), "solo")
+            for result in finders(safeguard, range(SEARCHED), ONE)
             if any(violation.startswith(promise) for violation in result.violations)
         ),
         None,
     )
     assert found is not None, f"no seed below {SEARCHED} notices that {safeguard.value} is off"
-    assert run_seed(found.seed, "solo", without=ALL_ON).violations == ()
+    assert run_seed(found.seed, nodes=ONE, without=ALL_ON).violations == ()
 
 
 def test_every_safeguard_that_can_be_switched_off_is_searched_for() -> None:
@@ -126,7 +128,7 @@ def test_every_safeguard_that_can_be_switched_off_is_searched_for() -> None:
 @pytest.mark.soak
 @pytest.mark.requirement("CM-14")
 def test_two_thousand_seeds_of_one_node_violate_nothing_and_repeat_themselves() -> None:
-    summary = run_seeds(range(2000), "solo", workers=os.cpu_count() or 1, rerun=0.05)
+    summary = run_seeds(range(2000), nodes=ONE, workers=os.cpu_count() or 1, rerun=0.05)
     assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}
     assert (summary.missing, summary.unequal, summary.rerun) == ([], [], 100)
     # Measured in time of the processor, so that a busy machine does not count.
@@ -136,7 +138,7 @@ def test_two_thousand_seeds_of_one_node_violate_nothing_and_repeat_themselves() 
 @pytest.mark.soak
 @pytest.mark.requirement("RF-34", "RF-35")
 def test_five_thousand_seeds_of_several_nodes_violate_nothing_and_repeat_themselves() -> None:
-    summary = run_seeds(range(5000), "raft", workers=os.cpu_count() or 1, rerun=0.02)
+    summary = run_seeds(range(5000), workers=os.cpu_count() or 1, rerun=0.02)
     assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}
     assert (summary.missing, summary.unequal, summary.rerun) == ([], [], 100)
     assert summary.seeds * 3600 / summary.cpu_s >= SEEDS_PER_CORE_HOUR
@@ -145,14 +147,14 @@ def test_five_thousand_seeds_of_several_nodes_violate_nothing_and_repeat_themsel
 @pytest.mark.soak
 @pytest.mark.parametrize("safeguard", OF_ONE_NODE)
 def test_a_thousand_seeds_notice_every_safeguard_that_is_off_and_are_clean_with_it(safeguard: Safeguard) -> None:
-    found = [result.seed for result in finders(safeguard, range(1000), "solo")]
+    found = [result.seed for result in finders(safeguard, range(1000), ONE)]
     assert found
-    assert run_seeds(found, "solo", workers=os.cpu_count() or 1).failed == []
+    assert run_seeds(found, nodes=ONE, workers=os.cpu_count() or 1).failed == []
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("safeguard", FOUND_AMONG_NODES)
 def test_a_thousand_seeds_of_several_nodes_notice_a_safeguard_that_is_off(safeguard: Safeguard) -> None:
-    found = next(finders(safeguard, range(1000), "raft"), None)
+    found = next(finders(safeguard, range(1000), AS_DRAWN), None)
     assert found is not None
-    assert run_seed(found.seed, "raft", without=ALL_ON).violations == ()
+    assert run_seed(found.seed, without=ALL_ON).violations == ()

@@ -115,7 +115,7 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_until_the_node_is_started_
 
 
 def test_nothing_goes_wrong_before_the_first_second_is_over() -> None:
-    world = World(11, alone=True)
+    world = World(11, nodes=1)
     world.start()
     world.clock.run_until(CALM_US)
     unhurt = {Fault.OVERTAKEN}

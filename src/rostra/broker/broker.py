@@ -154,11 +154,13 @@ class Broker:
         out: list[BrokerEffect] = []
         self.out = out
         match given:
+            case PeerReceived():
+                self.carry_out(self.fabric.step(now, given))
             case Receive():
                 self.requests.answer(given.conn, given.message, given.payload)
             case Synced():
                 self._synced(given)
-            case PeerReceived() | PeerMet() | PeerLost():
+            case PeerMet() | PeerLost():
                 self.ask_fabric(given)
             case ReadDone():
                 if not self.delivery.read_done(given.token, given.batches, given.next, out):
@@ -208,6 +210,8 @@ class Broker:
     def carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
         for effect in effects:
             match effect:
+                case Send() | Sync() | SetTimer():
+                    self.out.append(effect)
                 case Append():
                     served = self.catalogue.served(effect.partition)
                     if served is not None:
@@ -217,7 +221,7 @@ class Broker:
                     self.ordering.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
-                case Sync() | Read() | Send() | Meet() | Part() | SetTimer() | Note() | Persist():
+                case Persist() | Read() | Note() | Meet() | Part():
                     self.out.append(effect)
                 case Open():
                     self.placement.opened(effect)

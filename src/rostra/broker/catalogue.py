@@ -28,6 +28,7 @@ class Asked(NamedTuple):
     conn: Conn
     request: int
     lookup: bool
+    name: str = ""
 
 
 class KnownTopic:

@@ -81,10 +81,12 @@ class TopicRequests:
         elif token in self._made:
             self._fail_all(self._making.pop(self._made.pop(token)), error)
         elif token in self._dropping:
-            self._fail_all([self._dropping.pop(token)], error)
+            asked = self._dropping.pop(token)
+            # Whoever asked knows the topic by its name, the fabric by its id.
+            self._fail_all([asked], UnknownTopic(asked.name) if isinstance(error, UnknownTopic) else error)
         elif token in self._describing:
-            conn, asked = self._describing.pop(token)
-            self._fail_all([Asked(conn, asked.request, lookup=True)], error)
+            conn, describe = self._describing.pop(token)
+            self._fail_all([Asked(conn, describe.request, lookup=True)], error)
         elif token in self._altering:
             self._fail_all([self._altering.pop(token)], error)
         else:
@@ -304,7 +306,7 @@ class TopicRequests:
             return
         session.waiting += 1
         token = broker.next_token()
-        self._dropping[token] = Asked(conn, message.request, lookup=False)
+        self._dropping[token] = Asked(conn, message.request, lookup=False, name=message.name)
         broker.ask_fabric(ProposeDrop(token, TopicId(known.topic.topic)))
 
     # --- changing settings ---

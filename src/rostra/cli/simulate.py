@@ -12,7 +12,7 @@ from rostra.cli.output import reader_gone
 
 EXAMPLES = """
 rostra sim --seeds 0:200
-rostra sim --seeds 0:2000 --rerun 5%
+rostra sim --seeds 0:2000 --nodes 1 --rerun 5%
 rostra sim --seeds 4711 --trace"""
 
 
@@ -21,9 +21,10 @@ def simulate(
     seeds: Annotated[
         str, typer.Option(metavar="FIRST:END", help="Seeds to run, the end excluded; or a single one.")
     ] = "0:100",
-    fabric: Annotated[
-        str, typer.Option(metavar="NAME", help="How nodes work together: raft, or solo for one node.")
-    ] = "raft",
+    fabric: Annotated[str, typer.Option(metavar="NAME", help="How nodes work together.")] = "raft",
+    nodes: Annotated[
+        int, typer.Option(metavar="N", min=0, max=7, help="How many nodes; 0 means 3 to 7, as each seed draws.")
+    ] = 0,
     workers: Annotated[int, typer.Option(metavar="N", min=0, help="Processes; 0 means one per core.")] = 0,
     without: Annotated[
         list[str] | None,
@@ -45,7 +46,7 @@ def simulate(
     from rostra.simulator.command import simulate as run
 
     try:
-        code = run(seeds, fabric, workers, without, share, trace, form)
+        code = run(seeds, fabric, workers, without, share, trace, form, nodes)
         sys.stdout.flush()
     except BrokenPipeError:
         raise reader_gone() from None

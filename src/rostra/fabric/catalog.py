@@ -16,7 +16,6 @@ from rostra.fabric.raft.catalogue import Member
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.messages import PEER_KINDS
 from rostra.fabric.raft.status import ClusterStatus
-from rostra.fabric.solo.machine import Solo
 from rostra.model.ids import NodeId
 from rostra.safeguards import ALL_ON, Without
 
@@ -59,10 +58,6 @@ def _raft(seat: Seat) -> Fabric:
     )
 
 
-def _solo(seat: Seat) -> Fabric:
-    return Solo(seat.without, node=seat.node, address=seat.address, peer_address=seat.peer_address)
-
-
 def _raft_status(fabric: Fabric) -> ClusterStatus | None:
     assert isinstance(fabric, Raft)
     return fabric.status() if fabric.takes_part else None
@@ -70,7 +65,6 @@ def _raft_status(fabric: Fabric) -> ClusterStatus | None:
 
 FABRICS = {
     "raft": FabricKind("raft", Raft.guarantees, _raft, tuple(PEER_KINDS.values()), _raft_status),
-    "solo": FabricKind("solo", Solo.guarantees, _solo, (), lambda _: None),
 }
 
 

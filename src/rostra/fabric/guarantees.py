@@ -14,7 +14,6 @@ class Order(StrEnum):
 
 
 class AcksAll(StrEnum):
-    OWNER = "the owner fsynced"
     MAJORITY = "a majority fsynced"
     COMPLETE = "every complete copy fsynced, at least min_copies"
     VIEW = "every broker of the view named in the reply fsynced"
@@ -23,7 +22,6 @@ class AcksAll(StrEnum):
 class Split(StrEnum):
     """What a side of a network split does that cannot know it is the rightful one."""
 
-    ALONE = "there is nobody to split from"
     REFUSES = "the side without a quorum refuses"
     MERGES = "each side goes on and they merge"
 
@@ -39,7 +37,6 @@ class Delivers(StrEnum):
 class Survives(StrEnum):
     """Which crashes take nothing that was acknowledged by all, and how it goes on."""
 
-    RESTART = "its own crash, by restarting"
     MINORITY = "any minority at once; all, by restarting"
 
 

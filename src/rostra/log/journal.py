@@ -30,6 +30,8 @@ FIELDS: tuple[tuple[str, str], ...] = (
 )
 ENTRY = Struct("<" + "".join(form for _, form in FIELDS))
 CHECKED_FROM = 8
+_CHECKED = Struct("<" + "".join(form for _, form in FIELDS[2:]))
+"""What the checksum covers, before the payload."""
 BEGIN, STATE, MARK, FORGET = 0, 1, 2, 3
 """BEGIN is the first entry of every journal; its durable position is the end of what the file began with."""
 _MARK = Struct("<QIQQQ")
@@ -186,8 +188,8 @@ def _packed(partition: Partition, mark: Mark) -> bytes:
 
 
 def _entry(kind: int, payload: bytes, durable: int) -> bytes:
-    checked = ENTRY.pack(MAGIC, 0, len(payload), kind, durable)[CHECKED_FROM:] + payload
-    return MAGIC + crc32c(checked).to_bytes(4, "little") + checked
+    checked = _CHECKED.pack(len(payload), kind, durable) + payload
+    return b"%b%b%b" % (MAGIC, crc32c(checked).to_bytes(4, "little"), checked)
 
 
 def _intact(written: bytes, at: int) -> int | None:

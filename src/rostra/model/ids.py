@@ -38,7 +38,7 @@ class RandomSource(Protocol):
     def getrandbits(self, bits: int, /) -> int: ...
 
 
-class Partition(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+class Partition(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False, cache_hash=True):
     """One ordered part of a topic."""
 
     topic: Annotated[TopicId, msgspec.Meta(ge=0, le=ID_MAX)]

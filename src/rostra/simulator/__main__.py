@@ -8,7 +8,7 @@ import sys
 
 from rostra.errors import UsageError
 from rostra.safeguards import Safeguard
-from rostra.simulator.command import FABRICS, simulate
+from rostra.simulator.command import FABRICS, NODES, simulate
 
 EXIT_USAGE = 2
 EXIT_READER_GONE = 141
@@ -20,6 +20,7 @@ def main() -> int:
     )
     parser.add_argument("--seeds", default="0:100", help="FIRST:END, the end excluded, or one seed")
     parser.add_argument("--fabric", default="raft", choices=FABRICS)
+    parser.add_argument("--nodes", type=int, default=0, choices=(0, *NODES), help="0 means 3 to 7, as the seed draws")
     parser.add_argument("--workers", type=int, default=0, help="processes; 0 means one per core")
     parser.add_argument("--without", action="append", default=[], choices=[one.value for one in Safeguard])
     parser.add_argument("--rerun", default="0%", help="share of seeds to run again in another process, e.g. 5%%")
@@ -28,7 +29,9 @@ def main() -> int:
     given = parser.parse_args()
     try:
         rerun = float(given.rerun.removesuffix("%")) / (100 if given.rerun.endswith("%") else 1)
-        return simulate(given.seeds, given.fabric, given.workers, given.without, rerun, given.trace, given.output)
+        return simulate(
+            given.seeds, given.fabric, given.workers, given.without, rerun, given.trace, given.output, given.nodes
+        )
     except BrokenPipeError:
         # The reader has seen enough. What is left in the buffer must not fail once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -95,11 +95,12 @@ class Client:
 
     def act(self) -> None:
         """Carry out what the core wants after the application or the network did something to it."""
+        core = self.core
         try:
-            while effects := self.core.take():
-                for effect in effects:
+            while not core.idle:
+                for effect in core.take():
                     self._carry_out(effect)
-            due_us = self.core.deadline_us()
+            due_us = core.deadline_us()
         except Exception:
             self._escaped("acting")
             return
@@ -193,14 +194,17 @@ class Client:
 
     def _observe(self, message: NodeMessage) -> None:
         """The node's word that a partition is damaged, to whichever request it came, and where delivery begins."""
-        if isinstance(message, Subscribed):
-            for subscribed in self.subscribed:
-                subscribed(message)
-        if isinstance(message, Ended | Failed):
-            error = from_wire(message.code, message.carried)
-            if isinstance(error, PartitionDamaged):
-                told = (error.topic, error.partition, error.offset)
-                self.history.damage_told.setdefault(told, self.clock.now_us)
+        match message:
+            case Subscribed():
+                for subscribed in self.subscribed:
+                    subscribed(message)
+            case Ended() | Failed():
+                error = from_wire(message.code, message.carried)
+                if isinstance(error, PartitionDamaged):
+                    told = (error.topic, error.partition, error.offset)
+                    self.history.damage_told.setdefault(told, self.clock.now_us)
+            case _:
+                pass
 
     def lost(self, link: Link, reason: str) -> None:
         self.watch(link)

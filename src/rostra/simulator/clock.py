@@ -34,28 +34,30 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_us = 0
-        self.events = 0
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
 
+    @property
+    def events(self) -> int:
+        """How many have happened."""
+        return self._sequence - len(self._heap)
+
     def at(self, time_us: int, act: Callable[..., None], *about: Any) -> None:
-        self._sequence += 1
-        heappush(self._heap, (max(time_us, self.now_us), self._sequence, act, about))
+        self._sequence = number = self._sequence + 1
+        if time_us < self.now_us:
+            time_us = self.now_us
+        heappush(self._heap, (time_us, number, act, about))
 
     def after(self, delay_us: int, act: Callable[..., None], *about: Any) -> None:
-        self._sequence += 1
-        heappush(self._heap, (self.now_us + delay_us, self._sequence, act, about))
+        self._sequence = number = self._sequence + 1
+        heappush(self._heap, (self.now_us + delay_us, number, act, about))
 
-    def run_until(self, time_us: int, done: Callable[[], bool] | None = None) -> bool:
-        """Lets events happen up to this time, or until `done`; whether `done` came true."""
+    def run_until(self, time_us: int) -> None:
+        """Lets events happen up to this time."""
         heap = self._heap
         while heap and heap[0][0] <= time_us:
-            if done is not None and done():
-                return True
-            self.now_us, _, act, about = heappop(heap)
-            self.events = events = self.events + 1
-            if events > EVENTS_MAX:
+            self.now_us, number, act, about = heappop(heap)
+            if number > EVENTS_MAX:
                 raise Restless(f"{EVENTS_MAX} events and no end, at {self.now_us} us: {act} {about}")
             act(*about)
         self.now_us = max(self.now_us, time_us)
-        return done is not None and done()

@@ -15,8 +15,9 @@ from rostra.safeguards import OF_ONE_NODE, Safeguard, Without
 from rostra.simulator.runner import EVERY_FAULT_FROM_SEEDS, Summary, run_seeds
 from rostra.simulator.seed import SeedResult, run_seed
 
-FABRICS = ("raft", "solo")
-"""`solo` is a Raft node that stands alone."""
+FABRICS = ("raft",)
+NODES = (1, 3, 4, 5, 6, 7)
+"""How many there can be. Of two, neither could be spared."""
 FAILED_SHOWN_MAX = 5
 VIOLATIONS_SHOWN_MAX = 10
 LINES_SHOWN = 20
@@ -34,23 +35,27 @@ def simulate(
     rerun: float = 0.0,
     trace: bool = False,
     output: str = "table",
+    nodes: int = 0,
 ) -> int:
     """Runs the seeds and reports; the exit code.
 
     `workers` 0 means one per core; `rerun` is the share of seeds that run again in another process; `trace` prints what
-    happens in a single seed; `output` is `table` or `json`. Wrong use raises `UsageError`.
+    happens in a single seed; `output` is `table` or `json`; `nodes` 0 means as many as each seed draws. Wrong use
+    raises `UsageError`.
     """
     chosen = parse_seeds(seeds)
-    switched_off = parse_without(without or [], fabric)
     if fabric not in FABRICS:
         raise InvalidSetting("fabric", f"{fabric!r} is none of {', '.join(FABRICS)}")
+    if nodes and nodes not in NODES:
+        raise InvalidSetting("nodes", f"{nodes} is none of {', '.join(map(str, NODES))}")
+    switched_off = parse_without(without or [], nodes)
     if output not in ("table", "json"):
         raise InvalidSetting("output", f"{output!r} is neither 'table' nor 'json'")
     if not 0.0 <= rerun <= 1.0:
         raise InvalidSetting("rerun", "the share of seeds to run again lies between 0 and 1")
     errors = Console(stderr=True)
     if trace:
-        return _trace(chosen, fabric, switched_off, errors)
+        return _trace(chosen, nodes, switched_off, errors)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -68,13 +73,13 @@ def simulate(
                 progress.update(task, description=f"seeds, [red]{result.seed} violates[/red]")
 
         summary = run_seeds(
-            chosen, fabric, workers=workers or os.cpu_count() or 1, without=switched_off, rerun=rerun, done=done
+            chosen, nodes=nodes, workers=workers or os.cpu_count() or 1, without=switched_off, rerun=rerun, done=done
         )
     if output == "json":
         sys.stdout.write(msgspec.json.encode(as_json(summary, fabric)).decode() + "\n")
     else:
         Console().print(table(summary, fabric))
-    complain(summary, fabric, switched_off, errors)
+    complain(summary, switched_off, errors)
     return EXIT_CLEAN if summary.clean else EXIT_VIOLATION
 
 
@@ -89,18 +94,19 @@ def parse_seeds(written: str) -> range:
     return chosen
 
 
-def parse_without(names: list[str], fabric: str = "raft") -> Without:
-    known = [safeguard.value for safeguard in (OF_ONE_NODE if fabric == "solo" else Safeguard)]
+def parse_without(names: list[str], nodes: int = 0) -> Without:
+    known = [safeguard.value for safeguard in (OF_ONE_NODE if nodes == 1 else Safeguard)]
     for name in names:
         if name not in known:
             raise InvalidSetting("without", f"{name!r} is none of {', '.join(known)}")
     return frozenset(map(Safeguard, names))
 
 
-def replay(seed: int, fabric: str, without: Without) -> str:
+def replay(seed: int, nodes: int, without: Without) -> str:
     """The command that runs a seed again, with its trace."""
+    many = f" --nodes {nodes}" if nodes else ""
     switched_off = "".join(f" --without {name}" for name in sorted(without))
-    return f"rostra sim --fabric {fabric} --seeds {seed} --trace{switched_off}"
+    return f"rostra sim --seeds {seed}{many} --trace{switched_off}"
 
 
 class _Lines:
@@ -117,11 +123,11 @@ class _Lines:
                 self.reader_gone = error
 
 
-def _trace(seeds: range, fabric: str, without: Without, errors: Console) -> int:
+def _trace(seeds: range, nodes: int, without: Without, errors: Console) -> int:
     if len(seeds) != 1:
         raise InvalidSetting("trace", "it shows a single seed: --seeds 4711 --trace")
     lines = _Lines()
-    result = run_seed(seeds[0], fabric, without=without, show=lines.show)
+    result = run_seed(seeds[0], nodes=nodes, without=without, show=lines.show)
     if lines.reader_gone is not None:
         raise lines.reader_gone
     for violation in result.violations:
@@ -156,6 +162,7 @@ def table(summary: Summary, fabric: str) -> Table:
 def as_json(summary: Summary, fabric: str) -> dict[str, object]:
     return {
         "fabric": fabric,
+        "nodes": summary.nodes or "3 to 7",
         "seeds": summary.seeds,
         "clean": summary.clean,
         "faults": {fault.value: summary.faults[fault] for fault in summary.expected},
@@ -170,7 +177,7 @@ def as_json(summary: Summary, fabric: str) -> dict[str, object]:
     }
 
 
-def complain(summary: Summary, fabric: str, without: Without, errors: Console) -> None:
+def complain(summary: Summary, without: Without, errors: Console) -> None:
     """Everything that makes the run fail, each with the way to look into it; the verdict last."""
 
     def say(text: str, style: str = "") -> None:
@@ -179,7 +186,7 @@ def complain(summary: Summary, fabric: str, without: Without, errors: Console) -
     for fault in summary.missing:
         say(f"{fault.value}: never in {summary.seeds} seeds (checked from {EVERY_FAULT_FROM_SEEDS} seeds on)", "red")
     for seed in summary.unequal:
-        say(f"seed {seed} took another course in another process: {replay(seed, fabric, without)}", "red")
+        say(f"seed {seed} took another course in another process: {replay(seed, summary.nodes, without)}", "red")
     failed = sorted(summary.failed, key=lambda result: result.seed)[:FAILED_SHOWN_MAX]
     for result in failed[:1]:
         say(f"the trace of seed {result.seed} ends with:")
@@ -189,6 +196,6 @@ def complain(summary: Summary, fabric: str, without: Without, errors: Console) -
         say(f"seed {result.seed}: {len(result.violations)} violations", "red")
         for violation in result.violations[:VIOLATIONS_SHOWN_MAX]:
             say(f"  {violation}")
-        say(f"  to see all that happened: {replay(result.seed, fabric, without)}", "bold")
+        say(f"  to see all that happened: {replay(result.seed, summary.nodes, without)}", "bold")
     if failed:
         say(f"violated: {len(summary.failed)} of {summary.seeds} seeds break a promise", "red")

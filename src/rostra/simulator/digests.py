@@ -10,9 +10,10 @@ from rostra.safeguards import Safeguard
 from rostra.simulator.seed import run_seed
 
 
-def main(seeds: str, fabric: str, without: str = "") -> None:
+def main(seeds: str, nodes: str, without: str = "") -> None:
     switched_off = frozenset(map(Safeguard, filter(None, without.split(","))))
-    found = {seed: run_seed(seed, fabric, without=switched_off).digest for seed in map(int, seeds.split(","))}
+    chosen = map(int, seeds.split(","))
+    found = {seed: run_seed(seed, nodes=int(nodes), without=switched_off).digest for seed in chosen}
     sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
 
 

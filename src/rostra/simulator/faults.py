@@ -120,6 +120,11 @@ class Swarm(msgspec.Struct, frozen=True):
     syncs: bool = True
     """False for a node that promises nothing about power cuts, and has none."""
 
+    def of(self, nodes: int) -> Swarm:
+        """The same weather for so many nodes; of those that stay three are there from the start."""
+        joiners = min(self.joiners, max(nodes - 3, 0))
+        return msgspec.structs.replace(self, nodes=nodes, joiners=joiners, removes=self.removes and nodes > 3)
+
     @staticmethod
     def none() -> Swarm:
         """Fair weather: nothing fails, and everything takes a little time."""

@@ -74,23 +74,22 @@ class FaultyFile:
         self._check_alive()
         files.operate()
         refusal = files.refuse_write()
-        growth = position + len(written) - len(inode.content)
+        content = inode.content
+        before = len(content)
+        growth = position + len(written) - before
         if growth > 0:
             room = files.room_for(growth)
             if room < growth:
                 refusal = OSError(ENOSPC, "no space left on device")
                 files.counters["disk_full"] += 1
                 written = written[: max(len(written) - (growth - room), 0)]
-        content = inode.content
-        before = len(content)
-        if position == before:
-            content += written
-        else:
             if position > before:
                 resize(content, position)
-            content[position : position + len(written)] = written
-        files.used_bytes += len(content) - before
-        inode.pending.append(Write(files.next_number(), position, written))
+        content[position : position + len(written)] = written
+        if growth > 0:
+            files.used_bytes += len(content) - before
+        files.number = number = files.number + 1
+        inode.pending.append(Write(number, position, written))
         if refusal is not None:
             raise refusal
 

@@ -30,13 +30,17 @@ class Inode:
 
     def settle(self, number: int) -> None:
         """Make the changes up to this one durable."""
+        pending, durable = self.pending, self.durable
         settled = 0
-        for change in self.pending:
+        for change in pending:
             if change.number > number:
                 break
-            apply(self.durable, change)
+            apply(durable, change)
             settled += 1
-        del self.pending[:settled]
+        if settled == len(pending):
+            pending.clear()
+        else:
+            del pending[:settled]
 
     def drop(self, number: int) -> None:
         """What Linux does after a failed sync: the pages count as clean, and are never written."""
@@ -49,9 +53,10 @@ def apply(durable: bytearray, change: Write | Cut) -> None:
     if isinstance(change, Cut):
         resize(durable, change.size)
     else:
-        if change.position > len(durable):
-            resize(durable, change.position)
-        durable[change.position : change.position + len(change.content)] = change.content
+        position, content = change.position, change.content
+        if position > len(durable):
+            resize(durable, position)
+        durable[position : position + len(content)] = content
 
 
 def resize(content: bytearray, size: int) -> None:

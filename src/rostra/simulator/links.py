@@ -82,24 +82,25 @@ class Pipe:
         self.congested = False
 
     def send(self, chunk: bytes) -> None:
-        network = self._network
-        if len(chunk) > 1 and network.random.random() < SPLIT:
-            middle = network.random.randrange(1, len(chunk))
+        random = self._network.random
+        if len(chunk) > 1 and random.random() < SPLIT:
+            middle = random.randrange(1, len(chunk))
             self._send(chunk[:middle])
             self._send(chunk[middle:])
         else:
             self._send(chunk)
 
     def _send(self, chunk: bytes) -> None:
+        network = self._network
         size = len(chunk)
-        self.last_us = self._network.arrival_us(self.last_us, size)
-        self.in_flight_bytes += size
-        if self.in_flight_bytes > self.in_flight_bytes_max:
-            self.in_flight_bytes_max = self.in_flight_bytes
-        self._network.clock.at(self.last_us, self._arrive, chunk)
-        if self.in_flight_bytes > BUFFER_HIGH and not self.congested:
+        self.last_us = arrival_us = network.arrival_us(self.last_us, size)
+        self.in_flight_bytes = in_flight_bytes = self.in_flight_bytes + size
+        if in_flight_bytes > self.in_flight_bytes_max:
+            self.in_flight_bytes_max = in_flight_bytes
+        network.clock.at(arrival_us, self._arrive, chunk)
+        if in_flight_bytes > BUFFER_HIGH and not self.congested:
             self.congested = True
-            self._network.clock.after(0, self._full)
+            network.clock.after(0, self._full)
 
     def _arrive(self, chunk: bytes) -> None:
         self.in_flight_bytes -= len(chunk)
@@ -215,16 +216,18 @@ class Network:
         self._conn = 0
         self._latest_us = 0
         self._low, self._high = swarm.delay_us
+        self._spread = self._high - self._low
 
     def arrival_us(self, not_before_us: int, size: int) -> int:
         """When something sent now arrives, behind what is under way already on the same pipe."""
-        now_us = self.clock.now_us
         random = self.random.random
-        delay_us = self._low + int(random() * (self._high - self._low))
-        if self.swarm.spike and not self.calm and random() < self.swarm.spike:
+        arrival_us = self.clock.now_us + self._low + int(random() * self._spread)
+        if not self.calm and self.swarm.spike and random() < self.swarm.spike:
             self.tally.add(Fault.DELAYED)
-            delay_us += int(random() * self.swarm.spike_us)
-        arrival_us = max(now_us + delay_us, not_before_us + 1) + size * MS_US // self.swarm.bytes_per_ms
+            arrival_us += int(random() * self.swarm.spike_us)
+        if arrival_us <= not_before_us:
+            arrival_us = not_before_us + 1
+        arrival_us += size * MS_US // self.swarm.bytes_per_ms
         if arrival_us < self._latest_us:
             self.tally.add(Fault.OVERTAKEN)
         else:

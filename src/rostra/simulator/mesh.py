@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
-from crc32c import crc32c
-
 from rostra.errors import PeerViolation
 from rostra.fabric.api import Buffer
 from rostra.fabric.raft.messages import PEER_KINDS, Entries, Heartbeat, PeerMessage, Refill, TimeoutNow
@@ -21,7 +19,7 @@ from rostra.simulator.faults import Fault, Swarm, Tally
 from rostra.simulator.history import History
 from rostra.simulator.splits import Split
 from rostra.simulator.trace import Trace
-from rostra.wire.frames import FRAME, FRAME_BYTES, PREFIX, Dialect, Violation, encode
+from rostra.wire.frames import Dialect, encode
 
 KNOCK_AGAIN_US = 200 * MS_US
 STREAM_BREAKS_US = SECOND_US
@@ -29,18 +27,8 @@ STREAM_BREAKS_US = SECOND_US
 LOOK_AGAIN_US = 5 * MS_US
 """How long after a split a stream tries again."""
 
+FRAME_BYTES_MAX = 1 << 30
 FROM_PEERS: Dialect[PeerMessage] = Dialect(PEER_KINDS.values(), payload_optional=True)
-
-
-def read_frame(frame: bytes) -> tuple[PeerMessage, bytearray | None]:
-    """A frame that arrived whole; a reader for streams would do the same with more care."""
-    length, meta_bytes, kind, _, checksum = FRAME.unpack_from(frame)
-    middle = FRAME_BYTES + meta_bytes
-    meta = frame[FRAME_BYTES:middle]
-    if length != len(frame) - FRAME_BYTES or crc32c(meta, crc32c(frame[: PREFIX.size])) != checksum:
-        raise PeerViolation(Violation.CHECKSUM, f"kind {kind}")
-    message = FROM_PEERS.decode(kind, meta, len(frame) - middle)
-    return message, bytearray(frame[middle:]) if len(frame) > middle else None
 
 
 class Peer(Protocol):
@@ -64,9 +52,10 @@ class Peer(Protocol):
 class Wire:
     """The way from one node to another."""
 
-    __slots__ = ("breaks", "held", "last_us", "slow")
+    __slots__ = ("breaks", "held", "last_us", "pair", "slow")
 
-    def __init__(self) -> None:
+    def __init__(self, pair: tuple[NodeId, NodeId]) -> None:
+        self.pair = pair
         self.last_us = 0
         self.slow = False
         self.breaks = 0
@@ -85,10 +74,13 @@ class Mesh:
         self._tally = tally
         self._history = history
         self._random = random
-        self._low, self._high = swarm.delay_us
+        self._low, high = swarm.delay_us
+        self._spread = high - self._low
         self._nodes: dict[NodeId, Peer] = {}
         self._wires: dict[tuple[NodeId, NodeId], Wire] = {}
         self._addresses: dict[str, NodeId] = {}
+        self._encoded: tuple[PeerMessage | None, bytes] = (None, b"")
+        """The last message without payload: a node often says the same to all others."""
         self.calm = True
         self.splits: list[Split] = []
 
@@ -97,7 +89,7 @@ class Mesh:
             self._nodes[node.id] = node
             self._addresses[node.peer_address] = node.id
         pairs = [(one, other) for one in self._nodes for other in self._nodes if one != other]
-        self._wires = {pair: Wire() for pair in pairs}
+        self._wires = {pair: Wire(pair) for pair in pairs}
         for pair in self._random.sample(pairs, min(self._swarm.slow_links, len(pairs))):
             self._wires[pair].slow = True
 
@@ -135,24 +127,34 @@ class Mesh:
 
     # --- messages ----------------------------------------------------------------------------------------
 
-    def send(self, sender: Peer, receiver: NodeId, message: PeerMessage, payload: tuple[Buffer, ...]) -> None:
-        self._observe(sender.id, message)
-        wire = self._wires.get((sender.id, receiver))
+    def send(self, sender: Peer, receiver: NodeId, message: object, payload: tuple[Buffer, ...]) -> None:
+        assert isinstance(message, PeerMessage)
+        own = sender.id
+        self._observe(own, message)
+        wire = self._wires.get((own, receiver))
         if wire is None:
             return
-        frame = b"".join((encode(message, sum(map(len, payload))), *payload)) if payload else encode(message)
+        if payload:
+            frame = b"".join((encode(message, sum(map(len, payload))), *payload))
+        elif self._encoded[0] is message:
+            frame = self._encoded[1]
+        else:
+            frame = encode(message)
+            self._encoded = message, frame
         swarm, clock, random = self._swarm, self._clock, self._random.random
-        arrival_us = clock.now_us + self._low + int(random() * (self._high - self._low))
-        if wire.slow and not self.calm:
-            arrival_us += swarm.slow_link_us
-            self._tally.add(Fault.PEER_SLOW)
-        if swarm.spike and not self.calm and random() < swarm.spike:
-            arrival_us += int(random() * swarm.spike_us)
-            self._tally.add(Fault.DELAYED)
-        pair = sender.id, receiver
+        arrival_us = clock.now_us + self._low + int(random() * self._spread)
+        if not self.calm:
+            if wire.slow:
+                arrival_us += swarm.slow_link_us
+                self._tally.add(Fault.PEER_SLOW)
+            if swarm.spike and random() < swarm.spike:
+                arrival_us += int(random() * swarm.spike_us)
+                self._tally.add(Fault.DELAYED)
         if swarm.streams:
-            wire.last_us = arrival_us = max(arrival_us, wire.last_us + 1)
-            clock.at(arrival_us, self._arrive, pair, wire, frame, self._nodes[receiver].incarnation, wire.breaks)
+            if arrival_us <= wire.last_us:
+                arrival_us = wire.last_us + 1
+            wire.last_us = arrival_us
+            clock.at(arrival_us, self._arrive, wire, frame, self._nodes[receiver].incarnation, wire.breaks)
             return
         if not self.calm:
             if swarm.peer_loss and random() < swarm.peer_loss:
@@ -161,36 +163,36 @@ class Mesh:
             if swarm.peer_twice and random() < swarm.peer_twice:
                 self._tally.add(Fault.PEER_TWICE)
                 again_us = arrival_us + int(random() * 100 * MS_US)
-                clock.at(again_us, self._arrive, pair, wire, frame, 0, 0)
+                clock.at(again_us, self._arrive, wire, frame, 0, 0)
             if swarm.peer_late and random() < swarm.peer_late:
                 arrival_us += int(random() * 60 * MS_US)
         if arrival_us < wire.last_us:
             self._tally.add(Fault.PEER_OVERTAKEN)
         else:
             wire.last_us = arrival_us
-        clock.at(arrival_us, self._arrive, pair, wire, frame, 0, 0)
+        clock.at(arrival_us, self._arrive, wire, frame, 0, 0)
 
-    def _arrive(self, pair: tuple[NodeId, NodeId], wire: Wire, frame: bytes, incarnation: int, breaks: int) -> None:
-        if self.splits and self._stopped(*pair):
-            self._stop(pair, wire, frame, incarnation, breaks)
+    def _arrive(self, wire: Wire, frame: bytes, incarnation: int, breaks: int) -> None:
+        if self.splits and self._stopped(*wire.pair):
+            self._stop(wire, frame, incarnation, breaks)
             return
-        sender, receiver = pair
+        sender, receiver = wire.pair
         node = self._nodes[receiver]
         if self._swarm.streams and (breaks != wire.breaks or incarnation != node.incarnation):
             return
         if not node.up:
             self._tally.add(Fault.DROPPED)
             return
-        self._trace.note("mesh", "arrives", frame, pair)
+        self._trace.note("mesh", "arrives", frame, wire.pair)
         try:
-            message, payload = read_frame(frame)
+            message, payload = FROM_PEERS.read(frame, FRAME_BYTES_MAX)
         except PeerViolation as violation:
             self._history.escaped.append(f"node {receiver} reading from {sender}: {violation}")
             return
         node.peer_received(sender, message, payload)
 
     def _delay_us(self) -> int:
-        return self._low + int(self._random.random() * (self._high - self._low))
+        return self._low + int(self._random.random() * self._spread)
 
     def _observe(self, sender: NodeId, message: PeerMessage) -> None:
         """Who speaks as a leader, of what and in which term, can be heard on the wire."""
@@ -208,39 +210,39 @@ class Mesh:
     def _stopped(self, sender: NodeId, receiver: NodeId) -> bool:
         return any(split.stops(self._clock.now_us, sender, receiver) for split in self.splits)
 
-    def _stop(self, pair: tuple[NodeId, NodeId], wire: Wire, frame: bytes, incarnation: int, breaks: int) -> None:
+    def _stop(self, wire: Wire, frame: bytes, incarnation: int, breaks: int) -> None:
         for split in self.splits:
-            if split.stops(self._clock.now_us, *pair):
+            if split.stops(self._clock.now_us, *wire.pair):
                 self._tally.add(split.counts_as)
         if not self._swarm.streams:
             return
         if not wire.held:
-            self._clock.after(STREAM_BREAKS_US, self._break, pair, wire, wire.breaks)
-            self._look_later(pair, wire)
+            self._clock.after(STREAM_BREAKS_US, self._break, wire, wire.breaks)
+            self._look_later(wire)
         wire.held.append((frame, incarnation, breaks))
 
-    def _look_later(self, pair: tuple[NodeId, NodeId], wire: Wire) -> None:
+    def _look_later(self, wire: Wire) -> None:
         now_us = self._clock.now_us
-        opens_us = max(split.opens_us(now_us) for split in self.splits if split.stops(now_us, *pair))
-        self._clock.at(opens_us + LOOK_AGAIN_US, self._look, pair, wire)
+        opens_us = max(split.opens_us(now_us) for split in self.splits if split.stops(now_us, *wire.pair))
+        self._clock.at(opens_us + LOOK_AGAIN_US, self._look, wire)
 
-    def _look(self, pair: tuple[NodeId, NodeId], wire: Wire) -> None:
+    def _look(self, wire: Wire) -> None:
         """A stream sends again what was not received."""
         if not wire.held:
             return
-        if self._stopped(*pair):
-            self._look_later(pair, wire)
+        if self._stopped(*wire.pair):
+            self._look_later(wire)
             return
         held, wire.held = wire.held, []
         for frame, incarnation, breaks in held:
-            self._arrive(pair, wire, frame, incarnation, breaks)
+            self._arrive(wire, frame, incarnation, breaks)
 
-    def _break(self, pair: tuple[NodeId, NodeId], wire: Wire, breaks: int) -> None:
+    def _break(self, wire: Wire, breaks: int) -> None:
         if wire.breaks != breaks or not wire.held:
             return
         wire.breaks += 1
         wire.held.clear()
         self._tally.add(Fault.PEER_BROKEN)
-        sender, receiver = pair
+        sender, receiver = wire.pair
         if self._nodes[sender].up:
             self._nodes[sender].peer_lost(receiver)

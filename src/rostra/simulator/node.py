@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from functools import partial
 from random import Random
 from typing import Any, assert_never
 
@@ -61,7 +60,6 @@ from rostra.fabric.api import (
 )
 from rostra.fabric.raft.catalogue import Member
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.messages import PeerMessage
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store
@@ -307,8 +305,7 @@ class Node:
         if isinstance(given, SyncBroke):
             self.broke(self)
         try:
-            effects = broker.step(Now(now_us, EPOCH_US + now_us + self.skew_us), given)
-            for effect in effects:
+            for effect in broker.step(Now(now_us, EPOCH_US + now_us + self.skew_us), given):
                 self._carry_out(effect)
         except Exception:
             self._escaped(f"stepping {type(given).__name__}")
@@ -323,7 +320,6 @@ class Node:
         match effect:
             case Send():
                 if effect.peer in self._met:
-                    assert isinstance(effect.message, PeerMessage)
                     self.mesh.send(self, effect.peer, effect.message, effect.payload)
             case SetTimer():
                 self._set_timer(effect)
@@ -354,7 +350,7 @@ class Node:
             case Compact():
                 self._run(self._disk.begin_compaction(effect), 0, syncs=False)
             case Persist():
-                self._run(self._disk.begin_persist(effect), 0, syncs=False)
+                self._run(self._disk.begin_persist(effect), 0, False)
             case Listen():
                 self.listening = True
             case Stopped():
@@ -373,7 +369,7 @@ class Node:
             self._timers.pop(effect.timer, None)
             return
         self._timers[effect.timer] = effect.at_us
-        self._later(max(effect.at_us - self.clock.now_us, 0), self._timer, effect.timer, effect.at_us)
+        self.clock.at(effect.at_us, self._if_alive, self.incarnation, self._timer, (effect.timer, effect.at_us))
 
     def _timer(self, timer: str, at_us: int) -> None:
         if self._timers.get(timer) == at_us:
@@ -420,7 +416,7 @@ class Node:
             return
         if job is not None:
             self._syncing = True
-            self._run(job, 0, syncs=True)
+            self._run(job, 0, True)
         elif self._disk.wants_sync and not self._sync_due:
             self._sync_due = True
             self._later(SYNC_AGAIN_US, self._sync_again)
@@ -429,14 +425,14 @@ class Node:
         self._sync_due = False
         self._flush()
 
-    def _run(self, job: Job, at: int, *, syncs: bool) -> None:
+    def _run(self, job: Job, at: int, syncs: bool) -> None:
         """One file after the other, each taking its time: a power cut may come in between."""
         try:
             if at > 0:
                 job.calls[at - 1]()
             if at < len(job.calls):
                 share_us = self._disk_us() // len(job.calls)
-                self._later(share_us, partial(self._run, job, at + 1, syncs=syncs))
+                self._later(share_us, self._run, job, at + 1, syncs)
                 return
             happened = job.finish()
         except SyncFailed as error:

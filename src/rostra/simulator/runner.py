@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -24,15 +25,15 @@ TASKS_PER_WORKER = 2
 POLL_S = 0.2
 EVERY_FAULT_FROM_SEEDS = 200
 """With so many seeds every fault must have taken effect; with fewer, chance may leave one out."""
-COLLECT_EVERY = 100_000
 _HASH_SEEDS = ("1", "2")
 
 
 class Summary:
     """Adds up the results of seeds as they come in, in any order."""
 
-    def __init__(self, fabric: str = "raft") -> None:
-        self.expected = tuple(fault for fault in Fault if fabric != "solo" or fault not in AMONG_NODES)
+    def __init__(self, nodes: int = 0) -> None:
+        self.nodes = nodes
+        self.expected = tuple(fault for fault in Fault if nodes != 1 or fault not in AMONG_NODES)
         """The faults that must take effect; a node alone has no network to suffer from."""
         self.seeds = 0
         self.operations = 0
@@ -76,29 +77,32 @@ class Summary:
 
 def run_seeds(
     seeds: Sequence[int],
-    fabric: str = "raft",
     *,
+    nodes: int = 0,
     workers: int = 1,
     without: Without = ALL_ON,
     rerun: float = 0.0,
     done: Callable[[SeedResult], None] = lambda _: None,
 ) -> Summary:
-    """Runs every seed once, and this share of them again in another process under another hash seed."""
-    summary = Summary(fabric)
-    for result in _results(seeds, fabric, workers, without):
+    """Runs every seed once, and this share of them again in another process under another hash seed.
+
+    `nodes` 0 means as many as each seed draws.
+    """
+    summary = Summary(nodes)
+    for result in _results(seeds, nodes, workers, without):
         summary.add(result)
         done(result)
     chosen = list(seeds)[:: max(round(1 / rerun), 1)] if rerun > 0 else []
     if chosen:
-        summary.compare(digests_elsewhere(chosen, fabric, without))
+        summary.compare(digests_elsewhere(chosen, nodes, without))
     return summary
 
 
-def _results(seeds: Sequence[int], fabric: str, workers: int, without: Without) -> Iterator[SeedResult]:
+def _results(seeds: Sequence[int], nodes: int, workers: int, without: Without) -> Iterator[SeedResult]:
     if workers <= 1:
-        with _rare_collections():
+        with _collecting_between_seeds():
             for seed in seeds:
-                yield run_seed(seed, fabric, without=without)
+                yield _run_one(seed, nodes, without)
         return
     tasks = [list(seeds[at : at + SEEDS_PER_TASK]) for at in range(0, len(seeds), SEEDS_PER_TASK)][::-1]
     # Spawned, not forked: whatever threads the caller has, a worker begins with none of their locks held.
@@ -113,7 +117,7 @@ def _results(seeds: Sequence[int], fabric: str, workers: int, without: Without) 
         running: set[Future[list[SeedResult]]] = set()
         while tasks or running:
             while tasks and len(running) < workers * TASKS_PER_WORKER:
-                running.add(pool.submit(_run_task, tasks.pop(), fabric, sorted(without)))
+                running.add(pool.submit(_run_task, tasks.pop(), nodes, sorted(without)))
             finished, running = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
             for task in finished:
                 yield from task.result()
@@ -140,29 +144,43 @@ def _deferred_interrupt() -> Iterator[Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _run_task(seeds: list[int], fabric: str, without: list[str]) -> list[SeedResult]:
+def _run_task(seeds: list[int], nodes: int, without: list[str]) -> list[SeedResult]:
     switched_off = frozenset(map(Safeguard, without))
-    with _rare_collections():
-        return [run_seed(seed, fabric, without=switched_off) for seed in seeds]
+    with _collecting_between_seeds():
+        return [_run_one(seed, nodes, switched_off) for seed in seeds]
+
+
+def _run_one(seed: int, nodes: int, without: Without) -> SeedResult:
+    """What it costs to clear away the world after it counts too."""
+    began_s = time.process_time()
+    result = run_seed(seed, nodes=nodes, without=without)
+    gc.collect()
+    return msgspec.structs.replace(result, cpu_s=time.process_time() - began_s)
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
-    """A world is garbage only as a whole: looking for some in it every 700 objects costs a tenth of the time."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_EVERY, *before[1:])
+def _collecting_between_seeds() -> Iterator[None]:
+    """A world is garbage only as a whole: looking for some in it every 700 objects costs a tenth of the time.
+
+    What was there before the seeds is not looked at either.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
 
 
-def digests_elsewhere(seeds: Sequence[int], fabric: str = "raft", without: Without = ALL_ON) -> dict[int, str]:
+def digests_elsewhere(seeds: Sequence[int], nodes: int = 0, without: Without = ALL_ON) -> dict[int, str]:
     """The digests of these seeds, run in a new process whose dictionaries of text hash differently."""
     ours = os.environ.get("PYTHONHASHSEED", "")
     hash_seed = next(other for other in _HASH_SEEDS if other != ours)
     chosen = ",".join(map(str, seeds))
-    command = [sys.executable, "-m", "rostra.simulator.digests", chosen, fabric, ",".join(sorted(without))]
+    command = [sys.executable, "-m", "rostra.simulator.digests", chosen, str(nodes), ",".join(sorted(without))]
     printed = subprocess.run(
         command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, stdout=subprocess.PIPE, check=True
     ).stdout

@@ -29,10 +29,11 @@ class SeedResult(msgspec.Struct, frozen=True):
 
 
 def run_seed(
-    seed: int, fabric: str = "raft", *, without: Without = ALL_ON, show: Callable[[str], None] | None = None
+    seed: int, *, nodes: int = 0, without: Without = ALL_ON, show: Callable[[str], None] | None = None
 ) -> SeedResult:
+    """`nodes` 0 means as many as the seed draws."""
     began_s = time.process_time()
-    world = World(seed, without, show, alone=fabric == "solo")
+    world = World(seed, without, show, nodes=nodes)
     history, clock = world.history, world.clock
     try:
         world.run()

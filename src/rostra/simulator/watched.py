@@ -13,22 +13,28 @@ from xxhash import xxh3_64_intdigest
 
 from rostra.errors import BatchRejected
 from rostra.fabric.api import (
+    Accepted,
     Append,
     Committed,
     Drop,
     Fabric,
     FabricEffect,
     FabricInput,
+    Note,
     Now,
     Open,
+    Persist,
+    Read,
     Send,
     Serving,
     SetTimer,
+    Sync,
     Trim,
     Truncate,
     WriteFailed,
 )
 from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.machine import Raft
 from rostra.model.batch import HEADER_BYTES, Buffer, Flag, base_offset, batch_length, last_offset
 from rostra.model.check import check_stored
@@ -41,6 +47,8 @@ MAGIC = b"RST1"
 FLAGS_AT = 60
 COMPACTABLE = int(Flag.KEYS | Flag.OFFSET_DELTAS)
 DAMAGED = 0
+UNWATCHED = frozenset({Send, SetTimer, Sync, Read, Note, Persist, Accepted})
+"""Most of what a fabric does, and nothing of it is judged."""
 
 
 class Shadow:
@@ -60,6 +68,7 @@ class Watched:
     ) -> None:
         self.guarantees = fabric.guarantees
         self._fabric = fabric
+        self._groups: dict[Partition, Group] = fabric.groups if isinstance(fabric, Raft) else {}
         self._node = node
         self._clock = clock
         self._history = history
@@ -77,10 +86,12 @@ class Watched:
         effects = self._fabric.step(now, given)
         if isinstance(given, WriteFailed):
             self._cut(given.partition, given.offset)
+        if not effects:
+            return effects
         for effect in effects:
+            if type(effect) in UNWATCHED:
+                continue
             match effect:
-                case Send() | SetTimer():
-                    pass
                 case Append():
                     batch = effect.batch
                     held = Held(base_offset(batch, 0), last_offset(batch, 0) + 1, digest_of(batch))
@@ -101,7 +112,7 @@ class Watched:
                         self._history.led(effect.partition, effect.epoch, self._node)
                 case _:
                     pass
-        catalogue = self._fabric.groups.get(META) if isinstance(self._fabric, Raft) else None
+        catalogue = self._groups.get(META)
         if catalogue is not None and catalogue.commit > self._catalogued:
             self._catalogued = catalogue.commit
             self._committed(META, catalogue.commit)

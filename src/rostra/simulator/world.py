@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-import msgspec
-
 from rostra.client.core.options import Options
 from rostra.fabric.raft.catalogue import META
 from rostra.model.ids import NodeId, Partition
@@ -57,7 +55,7 @@ COUNTED = {
 
 
 class World:
-    """`alone`: one node, whatever number the seed has drawn."""
+    """`nodes`: so many, whatever number the seed has drawn."""
 
     def __init__(
         self,
@@ -66,15 +64,15 @@ class World:
         show: Callable[[str], None] | None = None,
         swarm: Swarm | None = None,
         *,
-        alone: bool = False,
+        nodes: int = 0,
     ) -> None:
         self.seed = seed
         self.clock = Clock()
         self.trace = Trace(self.clock, show)
         self.tally = Tally()
         self.swarm = swarm or Swarm.draw(chance(seed, "swarm"))
-        if alone:
-            self.swarm = msgspec.structs.replace(self.swarm, nodes=1, joiners=0, removes=False)
+        if nodes:
+            self.swarm = self.swarm.of(nodes)
         self.history = History(replicated=self.swarm.nodes > 1)
         random = chance(seed, "world")
         self.network = Network(self.clock, self.swarm, self.tally, chance(seed, "network"))

@@ -56,11 +56,12 @@ from rostra.fabric.api import (
     SetTimer,
     Sync,
     Synced,
+    TimerFired,
     Trim,
     Truncate,
     WriteFailed,
 )
-from rostra.fabric.solo.machine import Solo
+from rostra.fabric.raft.machine import Raft
 from rostra.model.batch import base_offset
 from rostra.model.decode import iterate
 from rostra.model.encode import encode as encode_batch
@@ -83,6 +84,8 @@ from tests.unit.broker.listlog import ListLog, facts, recovered
 WALL_US = 1_700_000_000_000_000
 IDENTITY = Identity(ClusterId(1), NodeId(2))
 FRAME_BYTES_MAX = 64 << 20
+FIRST = 1
+"""The offset of a topic's first record: before it lies the entry with which its owner's term begins."""
 
 M = TypeVar("M")
 
@@ -98,7 +101,8 @@ class Desk:
         logs: dict[Partition, ListLog] | None = None,
         hard: dict[str, bytes] | None = None,
     ) -> None:
-        self.broker = Broker(IDENTITY, fabric or Solo(), settings or BrokerSettings(), random.Random(7))
+        fabric = fabric or Raft(IDENTITY.node, "here:1", random=random.Random(1))
+        self.broker = Broker(IDENTITY, fabric, settings or BrokerSettings(), random.Random(7))
         self.logs: dict[Partition, ListLog] = logs or {}
         self.hard: dict[str, bytes] = hard or {}
         self.now = Now(1_000_000, WALL_US)
@@ -190,7 +194,16 @@ class Desk:
         log.batches.append(effect.batch)
 
     def settle(self) -> list[BrokerEffect]:
-        """The disk answers everything it was asked, until nothing more is asked."""
+        """The disk answers until nothing more is asked of it, and the fabric's timers that are due go off."""
+        effects = self._settle_disk()
+        while due := [name for name, at in self.timers.items() if name.startswith("raft/") and at <= self.now.mono_us]:
+            for name in due:
+                del self.timers[name]
+                effects += self.step(TimerFired(name))
+            effects += self._settle_disk()
+        return effects
+
+    def _settle_disk(self) -> list[BrokerEffect]:
         effects: list[BrokerEffect] = []
         while self.pending:
             asked, self.pending = self.pending, []

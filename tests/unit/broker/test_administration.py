@@ -15,7 +15,7 @@ from rostra.wire.messages import (
     TopicSettings,
     TransferPartition,
 )
-from tests.unit.broker.desk import IDENTITY, Desk
+from tests.unit.broker.desk import FIRST, IDENTITY, Desk
 from tests.unit.raft.desks import Desks
 
 
@@ -32,11 +32,12 @@ def test_a_node_alone_describes_itself() -> None:
     desk.settle()
     desk.say(1, DescribeCluster(desk.request()))
     (described,) = desk.heard(1, ClusterDescribed)
-    assert not described.more and described.state.fabric == "solo"
+    assert not described.more and described.state.fabric == "raft"
     assert [(node.node, node.there, node.owns) for node in described.state.nodes] == [(IDENTITY.node, True, 2)]
-    assert [(one.owner, one.commit, one.copies[0].match) for one in described.state.partitions] == [
-        (IDENTITY.node, 1, 1),
-        (IDENTITY.node, 0, 0),
+    partitions = [one for one in described.state.partitions if one.topic == "t"]
+    assert [(one.owner, one.commit, one.copies[0].match) for one in partitions] == [
+        (IDENTITY.node, FIRST + 1, FIRST + 1),
+        (IDENTITY.node, FIRST, FIRST),
     ]
 
 
@@ -51,7 +52,7 @@ def test_a_long_description_comes_in_pages() -> None:
         (described,) = desk.heard(1, ClusterDescribed)
         seen += [(one.topic, one.partition) for one in described.state.partitions]
         after, more = seen[-1], described.more
-    assert seen == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1)]
+    assert seen == [("", 0), ("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1)]
 
 
 def test_a_node_alone_gives_nothing_away_and_is_not_removed() -> None:

@@ -27,7 +27,7 @@ from rostra.wire.messages import (
     Unsubscribe,
     Unsubscribed,
 )
-from tests.unit.broker.desk import WALL_US, Desk, part
+from tests.unit.broker.desk import FIRST, WALL_US, Desk, part
 
 SMALL = BrokerSettings(tail_bytes_max=1000, push_bytes_max=300, read_bytes_max=300)
 
@@ -62,12 +62,12 @@ def test_nobody_is_shown_a_record_before_it_is_safe() -> None:
 def test_the_start_of_a_subscription_is_where_it_was_asked_for() -> None:
     desk, topic = filled(10)
     for number, (start, value, first) in enumerate(
-        [("earliest", 0, 0), ("latest", 0, 10), ("offset", 4, 4), ("offset", 10, 10), ("last", 3, 7), ("last", 99, 0)]
+        [("earliest", 0, 0), ("latest", 0, 11), ("offset", 5, 5), ("offset", 11, 11), ("last", 3, 8), ("last", 99, 0)]
     ):
         request = desk.subscribe(2, topic, number, start=start, value=value)
         desk.settle()
-        assert desk.heard(2, Subscribed) == [Subscribed(request, number, first, 10)]
-        assert desk.pushed(2, number) == numbers(first, 10)
+        assert desk.heard(2, Subscribed) == [Subscribed(request, number, first, FIRST + 10)]
+        assert desk.pushed(2, number) == numbers(max(first - FIRST, 0), 10)
 
 
 @pytest.mark.requirement("CM-6")
@@ -86,14 +86,14 @@ def test_from_a_time_on_begins_with_the_first_committed_record_that_is_not_earli
         desk.subscribe(2, topic, number, start="time", value=value)
         desk.settle()
         (answer,) = desk.heard(2, Subscribed)
-        assert (answer.next, answer.commit) == (first, 5)
+        assert (answer.next, answer.commit) == (FIRST + first, FIRST + 5)
         assert desk.pushed(2, number) == numbers(first, 5)
     desk.pending = held
     desk.settle()
     assert desk.pushed(2, len(asked) - 1) == [b"not committed yet"]
 
 
-@pytest.mark.parametrize("offset", [11, 2**62])
+@pytest.mark.parametrize("offset", [FIRST + 11, 2**62])
 def test_an_offset_that_does_not_exist_is_refused(offset: int) -> None:
     desk, topic = filled(10)
     desk.subscribe(2, topic, start="offset", value=offset)
@@ -109,8 +109,8 @@ def test_a_topic_that_does_not_exist_is_refused() -> None:
 @pytest.mark.requirement("CM-7")
 def test_no_batch_is_pushed_without_credit() -> None:
     desk, topic = filled(20)
-    size = len(desk.logs[part(topic)].batches[0])
-    desk.subscribe(2, topic, credit=0)
+    size = len(desk.logs[part(topic)].batches[FIRST])
+    desk.subscribe(2, topic, start="offset", value=FIRST, credit=0)
     assert desk.pushed(2) == []
     desk.say(2, Credit(0, size))
     assert desk.pushed(2) == [b"0"]
@@ -124,8 +124,8 @@ def test_no_batch_is_pushed_without_credit() -> None:
 @pytest.mark.requirement("CM-7")
 def test_credit_holds_for_what_is_read_from_the_log_too() -> None:
     desk, topic = filled(50, SMALL)
-    size = len(desk.logs[part(topic)].batches[0])
-    desk.subscribe(2, topic, credit=2 * size)
+    size = len(desk.logs[part(topic)].batches[FIRST])
+    desk.subscribe(2, topic, start="offset", value=FIRST, credit=2 * size)
     desk.settle()
     assert desk.pushed(2) == [b"0", b"1"]
 
@@ -134,7 +134,7 @@ def test_credit_holds_for_what_is_read_from_the_log_too() -> None:
 def test_a_slow_subscriber_slows_only_itself_and_loses_nothing() -> None:
     desk, topic = filled(0, SMALL)
     desk.connect(3)
-    desk.subscribe(2, topic, credit=1)
+    desk.subscribe(2, topic, start="latest", credit=1)
     desk.subscribe(3, topic, credit=1 << 20)
     for number in range(100):
         desk.publish(1, topic, b"%d" % number)
@@ -255,8 +255,8 @@ def test_a_congested_connection_gets_nothing_until_it_drains() -> None:
 def test_subscribers_at_the_same_place_share_the_same_bytes() -> None:
     desk, topic = filled(0)
     desk.connect(3)
-    desk.subscribe(2, topic)
-    desk.subscribe(3, topic)
+    desk.subscribe(2, topic, start="latest")
+    desk.subscribe(3, topic, start="latest")
     desk.publish(1, topic, b"a")
     (batch,) = [append.batch for append in desk.of(Append)]
     desk.settle()
@@ -304,7 +304,7 @@ def test_a_subscription_number_is_free_again_after_unsubscribing_even_while_a_re
     desk, topic = filled(50, SMALL)
     desk.subscribe(2, topic)
     desk.say(2, Unsubscribe(9, 0))
-    desk.subscribe(2, topic, start="offset", value=40)
+    desk.subscribe(2, topic, start="offset", value=FIRST + 40)
     desk.settle()
     assert desk.pushed(2) == numbers(40, 50)
 

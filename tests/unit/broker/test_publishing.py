@@ -21,10 +21,10 @@ from rostra.errors import (
     UnknownTopic,
 )
 from rostra.fabric.api import Append, Sync, Synced, WriteFailed
-from rostra.fabric.solo.machine import META
+from rostra.fabric.raft.catalogue import META
 from rostra.model.batch import Reason
 from rostra.wire.messages import CreateTopic, DeleteTopic, Failed, Publish, Published, TopicSettings
-from tests.unit.broker.desk import Desk, part
+from tests.unit.broker.desk import FIRST, Desk, part
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def test_a_publish_is_written_and_synced_and_answered_only_then(desk: Desk, acks
     assert desk.of(Sync) == [Sync(part(topic))]
     assert desk.heard(1, Published) == []
     desk.settle()
-    assert desk.heard(1, Published) == [Published(request, 0)]
-    assert len(desk.logs[part(topic)].synced) == 1
+    assert desk.heard(1, Published) == [Published(request, FIRST)]
+    assert len(desk.logs[part(topic)].synced) == FIRST + 1
 
 
 def test_a_publish_with_acks_none_is_never_answered(desk: Desk) -> None:
@@ -53,7 +53,7 @@ def test_a_publish_with_acks_none_is_never_answered(desk: Desk) -> None:
     desk.publish(1, topic, acks="none")
     desk.settle()
     assert desk.heard(1, Published) == []
-    assert len(desk.logs[part(topic)].batches) == 1
+    assert len(desk.logs[part(topic)].batches) == FIRST + 1
 
 
 def test_a_refused_publish_with_acks_none_is_answered(desk: Desk) -> None:
@@ -64,7 +64,7 @@ def test_a_refused_publish_with_acks_none_is_answered(desk: Desk) -> None:
 def test_one_sync_answers_every_publish_before_it_and_none_behind_it(desk: Desk) -> None:
     topic = desk.make_topic(1)
     early = [desk.publish(1, topic) for _ in range(3)]
-    late_sync = Synced(part(topic), 0, 3)
+    late_sync = Synced(part(topic), 0, FIRST + 3)
     late = desk.publish(1, topic)
     desk.step(late_sync)
     assert [published.request for published in desk.heard(1, Published)] == early
@@ -75,7 +75,7 @@ def test_one_sync_answers_every_publish_before_it_and_none_behind_it(desk: Desk)
 @pytest.mark.requirement("CM-4")
 def test_a_sync_that_began_before_a_cut_vouches_for_nothing_behind_it(desk: Desk) -> None:
     topic = desk.make_topic(1)
-    stale = Synced(part(topic), 0, 1)
+    stale = Synced(part(topic), 0, FIRST + 1)
     desk.full = True
     desk.publish(1, topic, b"refused")
     assert isinstance(desk.error(1), DiskFull)
@@ -94,8 +94,8 @@ def test_a_batch_sent_again_is_stored_once_and_answered_with_its_offset(desk: De
     desk.settle()
     desk.heard(1, Published)
     again = desk.publish(1, topic, producer=9, sequence=1)
-    assert desk.heard(1, Published) == [Published(again, 1)]
-    assert len(desk.logs[part(topic)].batches) == 3
+    assert desk.heard(1, Published) == [Published(again, FIRST + 1)]
+    assert len(desk.logs[part(topic)].batches) == FIRST + 3
 
 
 @pytest.mark.requirement("CM-5")
@@ -106,8 +106,8 @@ def test_a_repeat_of_what_is_not_yet_safe_waits_with_it(desk: Desk, acks: str) -
     again = desk.publish(1, topic, acks=acks, producer=9)
     assert desk.heard(1, Published) == []
     desk.settle()
-    assert desk.heard(1, Published) == [Published(first, 0), Published(again, 0)]
-    assert len(desk.logs[part(topic)].batches) == 1
+    assert desk.heard(1, Published) == [Published(first, FIRST), Published(again, FIRST)]
+    assert len(desk.logs[part(topic)].batches) == FIRST + 1
 
 
 def test_a_repeat_parked_behind_later_batches_is_answered_in_its_place(desk: Desk) -> None:
@@ -115,10 +115,10 @@ def test_a_repeat_parked_behind_later_batches_is_answered_in_its_place(desk: Des
     first = desk.publish(1, topic, producer=9, sequence=0)
     second = desk.publish(1, topic, producer=9, sequence=1)
     again = desk.publish(1, topic, producer=9, sequence=0)
-    desk.step(Synced(part(topic), 0, 1))
+    desk.step(Synced(part(topic), 0, FIRST + 1))
     assert {published.request for published in desk.heard(1, Published)} == {first, again}
     desk.settle()
-    assert desk.heard(1, Published) == [Published(second, 1)]
+    assert desk.heard(1, Published) == [Published(second, FIRST + 1)]
 
 
 @pytest.mark.requirement("CM-5")
@@ -129,8 +129,8 @@ def test_a_repeat_from_another_connection_is_stored_once(desk: Desk) -> None:
     desk.connect(2)
     again = desk.publish(2, topic, producer=9)
     desk.settle()
-    assert desk.heard(2, Published) == [Published(again, 0)]
-    assert len(desk.logs[part(topic)].batches) == 1
+    assert desk.heard(2, Published) == [Published(again, FIRST)]
+    assert len(desk.logs[part(topic)].batches) == FIRST + 1
 
 
 def test_a_repeat_too_old_for_its_offset_to_be_known_is_still_not_stored_again(desk: Desk) -> None:
@@ -141,7 +141,7 @@ def test_a_repeat_too_old_for_its_offset_to_be_known_is_still_not_stored_again(d
     desk.heard(1, Published)
     again = desk.publish(1, topic, producer=9, sequence=3)
     assert desk.heard(1, Published) == [Published(again, -1)]
-    assert len(desk.logs[part(topic)].batches) == 100
+    assert len(desk.logs[part(topic)].batches) == FIRST + 100
 
 
 @pytest.mark.requirement("CM-5")
@@ -150,7 +150,7 @@ def test_a_batch_is_refused_while_one_before_it_is_missing(desk: Desk) -> None:
     desk.publish(1, topic, producer=9, sequence=0)
     desk.publish(1, topic, producer=9, sequence=2)
     assert isinstance(desk.error(1), SequenceGap)
-    assert len(desk.logs[part(topic)].batches) == 1
+    assert len(desk.logs[part(topic)].batches) == FIRST + 1
 
 
 @pytest.mark.parametrize(("sequence", "count"), [(0, 3), (1, 2), (1, 4)])
@@ -218,7 +218,7 @@ def test_a_full_disk_refuses_the_publish_and_takes_its_repeat_as_new(desk: Desk)
     desk.full = False
     again = desk.publish(1, topic, b"b", producer=9, sequence=1)
     desk.settle()
-    assert desk.heard(1, Published) == [Published(again, 1)]
+    assert desk.heard(1, Published) == [Published(again, FIRST + 1)]
 
 
 @pytest.mark.requirement("CM-15")
@@ -373,7 +373,7 @@ def test_a_graceful_stop_waits_for_what_is_promised_and_refuses_what_is_new(desk
     desk.publish(1, topic)
     assert isinstance(desk.error(1), NodeStopping)
     desk.settle()
-    assert desk.heard(1, Published) == [Published(parked, 0)]
+    assert desk.heard(1, Published) == [Published(parked, FIRST)]
     assert desk.stopped
     assert 1 in desk.closed
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from rostra.broker import catalogue
@@ -20,7 +22,7 @@ from rostra.fabric.api import (
     Refused,
     TimerFired,
 )
-from rostra.fabric.solo.machine import Solo
+from rostra.fabric.raft.machine import Raft
 from rostra.model.patterns import PatternTrie
 from rostra.wire.messages import (
     Agreed,
@@ -33,14 +35,14 @@ from rostra.wire.messages import (
     Watch,
     Watched,
 )
-from tests.unit.broker.desk import Desk
+from tests.unit.broker.desk import IDENTITY, Desk
 
 
-class Hesitant(Solo):
+class Hesitant(Raft):
     """A fabric that confirms, or refuses to, when the test says so."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(IDENTITY.node, "here:1", random=random.Random(1))
         self.asked: list[int] = []
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:

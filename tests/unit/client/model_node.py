@@ -172,7 +172,7 @@ class ModelNode:
         match message:
             case Hello():
                 limits = (1 << 26, self.batch_bytes_max, self.heartbeat_ms)
-                return [Welcome(message.request, 1, self.features, 7, self.number, "solo", *limits)]
+                return [Welcome(message.request, 1, self.features, 7, self.number, "raft", *limits)]
             case Ping():
                 return [Pong(message.request)]
             case Locate():
@@ -224,7 +224,7 @@ class ModelNode:
                 self.feeds.get(conn, {}).pop(message.subscription, None)
                 return [Unsubscribed(message.request, message.subscription)]
             case DescribeCluster():
-                state = ClusterState("solo", (NodeState(NodeId(1), "", "", True, True, False, 0, 0),), ())
+                state = ClusterState("raft", (NodeState(NodeId(1), "", "", True, True, False, 0, 0),), ())
                 return [ClusterDescribed(message.request, state, False)]
             case RemoveMember():
                 raise UnknownMember(message.node)

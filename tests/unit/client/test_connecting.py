@@ -41,7 +41,7 @@ def test_a_client_is_connected_once_a_node_has_welcomed_it() -> None:
     assert 1 not in play.results
     play.settle()
     assert play.results[1] is None
-    assert play.events == [Connected("127.0.0.1:7400", 7, 1, "solo")]
+    assert play.events == [Connected("127.0.0.1:7400", 7, 1, "raft")]
 
 
 @pytest.mark.requirement("CM-11")

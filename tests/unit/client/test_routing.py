@@ -401,6 +401,69 @@ def test_a_node_that_is_cut_off_from_the_others_is_not_the_only_one_asked() -> N
     assert play.cluster.values("t") == [b"0", b"1"]
 
 
+def test_what_its_node_leaves_unanswered_goes_to_the_owner_that_others_name() -> None:
+    play = three()
+    publish(play, b"0")
+    play.settle()
+    play.dark["a:1"] = None
+    call = publish(play, b"1")
+    play.cluster.move("t", 0, "b:2")
+    play.pass_time(5 * SECOND_US // 2)
+    assert call in play.results
+    assert play.cluster.values("t") == [b"0", b"1"]
+    assert not [event for event in play.events if isinstance(event, Disconnected | MayDuplicate)]
+
+
+def test_a_subscription_whose_node_leaves_a_ping_unanswered_goes_on_at_the_new_owner() -> None:
+    cluster = Cluster("a:1", "b:2", "c:3")
+    cluster.create("t", TopicSettings(1))
+    cluster.members["a:1"].heartbeat_ms = 1_000
+    play = ClusterPlay(cluster)
+    play.connect()
+    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
+    play.run()
+    play.settle()
+    play.dark["a:1"] = None
+    play.cluster.move("t", 0, "b:2")
+    # A ping is due every second, and its node gets three of them before the link is given up.
+    play.pass_time(5 * SECOND_US // 2)
+    assert not [event for event in play.events if isinstance(event, Disconnected)]
+    publish(play, b"0")
+    play.settle()
+    assert play.values(subscription.number) == [b"0"]
+
+
+def test_an_owner_that_is_merely_slow_keeps_its_partitions() -> None:
+    play = three()
+    publish(play, b"0")
+    play.settle()
+    play.dark["a:1"] = None
+    call = publish(play, b"1")
+    play.pass_time(10 * SECOND_US)
+    assert call not in play.results
+    asked = kinds_to(play, "b:2", Locate) + kinds_to(play, "c:3", Locate)
+    assert 2 <= asked <= 10, "others are asked again and again, and not more often than that"
+    del play.dark["a:1"]
+    play.settle()
+    assert call in play.results
+    assert [kinds_to(play, address, Publish) for address in ("a:1", "b:2", "c:3")] == [2, 0, 0]
+
+
+def test_who_is_the_only_node_known_is_not_doubted() -> None:
+    cluster = Cluster("a:1")
+    cluster.create("t", TopicSettings(1))
+    play = ClusterPlay(cluster)
+    play.connect()
+    publish(play, b"0")
+    play.settle()
+    play.dark["a:1"] = None
+    publish(play, b"1")
+    located = kinds_to(play, "a:1", Locate)
+    play.pass_time(10 * SECOND_US)
+    assert kinds_to(play, "a:1", Locate) == located
+    assert len(play.wires) == 1
+
+
 def test_an_owner_that_is_there_but_not_for_us_is_tried_again_with_pauses() -> None:
     play = three(1)
     play.dark["c:3"] = None

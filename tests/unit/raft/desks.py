@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 
 from rostra.broker.api import Boot, BrokerEffect, BrokerInput
-from rostra.fabric.api import PeerReceived, Send, TimerFired
+from rostra.fabric.api import PeerReceived, Send
 from rostra.fabric.raft.catalogue import Member
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.roles import Role
@@ -18,7 +18,7 @@ from tests.unit.broker.listlog import ListLog, recovered
 
 
 class RaftDesk(Desk):
-    """Timers of the fabric that are due go off by themselves."""
+    """A desk whose fabric a test looks into."""
 
     def __init__(
         self,
@@ -28,15 +28,6 @@ class RaftDesk(Desk):
     ) -> None:
         self.raft = raft or Raft(NodeId(2), "here:1", random=Random(1))
         super().__init__(fabric=self.raft, logs=logs, hard=hard)
-
-    def settle(self) -> list[BrokerEffect]:
-        effects = super().settle()
-        while due := [name for name, at in self.timers.items() if name.startswith("raft/") and at <= self.now.mono_us]:
-            for name in due:
-                del self.timers[name]
-                effects += self.step(TimerFired(name))
-            effects += super().settle()
-        return effects
 
     def again(self) -> RaftDesk:
         for log in self.logs.values():

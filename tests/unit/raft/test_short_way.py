@@ -9,14 +9,14 @@ from types import FrameType
 import pytest
 
 from rostra.fabric.api import Accepted, Append, Committed, Fabric, Now, Propose, Sync, Synced
-from rostra.fabric.solo.machine import Solo
 from rostra.model.encode import encode
 from rostra.model.ids import Partition
 from tests.unit.broker.desk import Desk
-from tests.unit.raft.desks import RaftDesk
 from tests.unit.raft.nodes import Cluster
 
 NOW = Now(10**9, 10**9)
+CALLS_MAX = 7
+"""Two steps of the fabric, in each the group's own, the stamp, and the test's two."""
 
 
 def calls_of(action: Callable[[], object]) -> int:
@@ -42,18 +42,13 @@ def one_publish(fabric: Fabric, partition: Partition, end: int) -> int:
     return proposed + synced
 
 
-def test_a_publish_takes_no_more_calls_than_on_a_node_that_stands_alone() -> None:
-    solo, raft = Desk(), RaftDesk()
-    costs = []
-    for desk in (solo, raft):
-        desk.start()
-        desk.connect(1)
-        topic = desk.make_topic(1)
-        desk.settle()
-        (partition,) = [partition for partition in desk.logs if partition.topic == topic]
-        costs.append(one_publish(desk.broker.fabric, partition, desk.logs[partition].end))
-    assert isinstance(solo.broker.fabric, Solo)
-    assert costs[1] <= costs[0]
+def test_a_publish_on_a_node_that_stands_alone_takes_few_calls() -> None:
+    desk = Desk().start()
+    desk.connect(1)
+    topic = desk.make_topic(1)
+    desk.settle()
+    (partition,) = [partition for partition in desk.logs if partition.topic == topic]
+    assert one_publish(desk.broker.fabric, partition, desk.logs[partition].end) <= CALLS_MAX
 
 
 def test_the_short_way_says_what_the_long_way_says() -> None:

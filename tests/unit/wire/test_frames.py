@@ -162,7 +162,7 @@ def test_a_payload_is_demanded_where_one_belongs() -> None:
 
 
 def test_a_node_does_not_listen_to_what_only_nodes_say() -> None:
-    welcome = Welcome(1, 1, (), 1, 1, "solo", 1, 1, 1)
+    welcome = Welcome(1, 1, (), 1, 1, "raft", 1, 1, 1)
     with pytest.raises(PeerViolation) as caught:
         reader().feed(encode(welcome))
     assert caught.value.reason == Violation.UNKNOWN_KIND

@@ -43,6 +43,7 @@ class Ask:
         "feature",
         "link",
         "not_before_us",
+        "other_than",
         "patient_until_us",
         "request",
         "turn",
@@ -58,6 +59,7 @@ class Ask:
         due_us: int,
         feature: str = "",
         turn: int = 0,
+        other_than: Link | None = None,
     ) -> None:
         self.what = what
         self.build = build
@@ -67,6 +69,8 @@ class Ask:
         self.feature = feature
         self.turn = turn
         """Which of several nodes is asked first."""
+        self.other_than = other_than
+        """The one that is not asked, for it is the one in doubt."""
         self.attempts = 0
         self.link: Link | None = None
         """Where it was sent and not answered yet."""
@@ -91,8 +95,11 @@ class Asks:
     def _send(self, now_us: int, ask: Ask) -> None:
         if ask.link is not None or ask.not_before_us > now_us:
             return
-        link = self._links.any(ask.turn + ask.attempts)
+        link = self._links.any(ask.turn + ask.attempts, ask.other_than)
         if link is None:
+            if ask.other_than is not None:
+                self._links.widen(now_us)
+                ask.not_before_us = now_us + self._backoff.pause_us(ask.attempts)
             return
         if ask.feature and ask.feature not in link.features:
             del self._open[ask]
@@ -102,6 +109,7 @@ class Asks:
         ask.attempts += 1
         ask.patient_until_us = now_us + PATIENCE_MS * 1000
         ask.request = link.ask(ask, ask.build)
+        link.watch(now_us)
 
     def answered(self, now_us: int, ask: Ask, message: Answer) -> None:
         del self._open[ask]
@@ -161,7 +169,7 @@ class Asks:
             self._send(now_us, ask)
 
     def _look_further(self, now_us: int, ask: Ask) -> None:
-        if self._links.any(ask.turn + ask.attempts) is ask.link:
+        if self._links.any(ask.turn + ask.attempts, ask.other_than) is ask.link:
             self._links.widen(now_us)
             ask.patient_until_us = now_us + PATIENCE_MS * 1000
         else:

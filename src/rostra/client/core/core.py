@@ -85,6 +85,14 @@ class Core:
         self._administration = Administration(self._asks, self._out, timeout_us)
         self._lookouts = Lookouts(self.links, backoff)
         self._subscriptions = Subscriptions(self._directory, self._lookouts, timeout_us, self._out)
+        self._with_deadlines = (
+            self.links,
+            self._asks,
+            self._directory,
+            self._producers,
+            self._lookouts,
+            self._subscriptions,
+        )
         self._starting: CallNumber = 0
         self._start_due_us = 0
         self._met: dict[str, None] = {}
@@ -465,16 +473,12 @@ class Core:
 
     def deadline_us(self) -> int | None:
         """When `tick` is due at the latest."""
-        due = [
-            self.links.deadline_us(),
-            self._asks.deadline_us(),
-            self._directory.deadline_us(),
-            self._producers.deadline_us(),
-            self._lookouts.deadline_us(),
-            self._subscriptions.deadline_us(),
-            self._start_due_us if self._starting else None,
-        ]
-        return min([moment for moment in due if moment is not None], default=None)
+        earliest = self._start_due_us if self._starting else None
+        for part in self._with_deadlines:
+            due_us = part.deadline_us()
+            if due_us is not None and (earliest is None or due_us < earliest):
+                earliest = due_us
+        return earliest
 
     def tick(self, now_us: int) -> None:
         if self._starting and self._start_due_us <= now_us:

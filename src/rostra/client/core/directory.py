@@ -39,6 +39,9 @@ class Directory:
         self._places: dict[tuple[int, int], Place] = {}
         self._lost: dict[Place, None] = {}
         self._relocating: dict[str, None] = {}
+        self._doubted: dict[str, None] = {}
+        """Names of which somebody else is asked, because the node that was named does not answer."""
+        self._turn = 0
 
     # --- whoever comes anew --------------------------------------------------------------------------
 
@@ -62,6 +65,7 @@ class Directory:
         *,
         create: bool,
         turn: int,
+        other_than: Link | None = None,
     ) -> None:
         def answered(now_us: int, message: Answer) -> None:
             if not isinstance(message, Located):
@@ -74,7 +78,8 @@ class Directory:
             found(name, now_us, ask.link, message)
 
         build = partial(Locate, name=name, create=create)
-        ask = Ask(f"locate {name}", build, answered, partial(failed, name), now_us + self._timeout_us, turn=turn)
+        due_us = now_us + self._timeout_us
+        ask = Ask(f"locate {name}", build, answered, partial(failed, name), due_us, turn=turn, other_than=other_than)
         self._asks.add(now_us, ask)
 
     def _found(self, name: str, now_us: int, link: Link, message: Located) -> None:
@@ -213,6 +218,27 @@ class Directory:
             else:
                 self._fail(place, error)
 
+    # --- in doubt ------------------------------------------------------------------------------------
+
+    def _doubt(self, now_us: int, link: Link) -> None:
+        """The node may be stopped, or cut off from the others. Whoever they have chosen in its place has a newer epoch:
+        told of that, the followers go there; until then they stay.
+        """
+        for name in dict.fromkeys(place.name for place in link.places):
+            if name not in self._doubted and name not in self._relocating:
+                self._doubted[name] = None
+                found, failed = self._heard_elsewhere, self._not_heard
+                self._locate(now_us, name, found, failed, create=False, turn=self._turn, other_than=link)
+        # Whoever is asked next time may know more.
+        self._turn += 1
+
+    def _heard_elsewhere(self, name: str, now_us: int, link: Link, message: Located) -> None:
+        self._doubted.pop(name, None)
+        self._learn(now_us, link, message)
+
+    def _not_heard(self, name: str, now_us: int, error: RostraError) -> None:
+        self._doubted.pop(name, None)
+
     def _fail(self, place: Place, error: RostraError) -> None:
         for follower in list(place.followers):
             follower.fail(error)
@@ -226,6 +252,8 @@ class Directory:
         return min([place.retry_at_us for place in self._lost if place.name not in self._relocating], default=None)
 
     def tick(self, now_us: int) -> None:
+        for link in self._links.doubtful(now_us):
+            self._doubt(now_us, link)
         if not self._lost or self._links.any() is None:
             return
         for place in list(self._lost):

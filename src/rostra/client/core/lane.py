@@ -172,6 +172,8 @@ class Lane:
         self.queue.append(outgoing)
         if self.flowing:
             self._send(outgoing)
+            if self.link.looks_us is None:
+                self.link.watch(outgoing.closed_us)
             if not self.producing.answered:
                 self._forget_unacknowledged()
 
@@ -215,6 +217,7 @@ class Lane:
             records = sum(outgoing.count for outgoing in again)
             self._tell(Resent(self.producing.name, self.partition, len(again), records))
         self._send_all()
+        self.link.watch(now_us)
         self._close_waiting(now_us)
 
     def move(self, link: Link) -> None:

@@ -26,6 +26,8 @@ BATCH_BYTES_MAX = 1 << 20
 """Until a node has told its own."""
 HEARTBEAT_MS_MIN = 10
 UNANSWERED_MAX = 1024
+DOUBT_MS = 1_000
+"""What is unanswered from one look to the next, so far apart, makes a node doubtful: another may own its partitions."""
 
 
 class State(Enum):
@@ -64,6 +66,12 @@ class Link:
         self._heartbeat_us = 0
         self._silent = 0
         """Pings sent since the node was last heard."""
+        self.looks_us: int | None = None
+        """When it is looked whether what was asked is answered; None while nothing is."""
+        self.doubtful = False
+        """Not heard since a look found something unanswered."""
+        self._oldest = 0
+        """The oldest request without an answer at the last look."""
 
     @property
     def unused(self) -> bool:
@@ -97,6 +105,7 @@ class Link:
 
     def heard(self) -> None:
         self._silent = 0
+        self.doubtful = False
 
     def write(self, message: ClientMessage, payload: Buffer | None = None) -> None:
         if payload is None:
@@ -110,6 +119,20 @@ class Link:
         self.awaiting[request] = waiter
         self.write(message(request))
         return request
+
+    def watch(self, now_us: int) -> None:
+        """Something was asked: it shall not go unanswered unnoticed."""
+        if self.looks_us is None:
+            self.looks_us = now_us + DOUBT_MS * 1000
+            self._oldest = next(iter(self.awaiting), 0)
+
+    def look(self, now_us: int) -> bool:
+        """Whether the node has left the same question, or a ping, unanswered since the last look."""
+        before, self._oldest = self._oldest, next(iter(self.awaiting), 0)
+        waits = bool(self._oldest or self._silent)
+        self.looks_us = now_us + DOUBT_MS * 1000 if waits else None
+        self.doubtful = self.up and (before == self._oldest != 0 or self._silent > 0)
+        return self.doubtful
 
     def next_request(self) -> int:
         self._request += 1
@@ -132,6 +155,7 @@ class Link:
                 self._silent += 1
                 self.due_us = now_us + self._heartbeat_us
                 self.write(Ping(self.next_request()))
+                self.watch(now_us)
             case State.GONE:
                 pass
         return None

@@ -41,9 +41,10 @@ class Links:
 
     # --- which there are -----------------------------------------------------------------------------
 
-    def any(self, turn: int = 0) -> Link | None:
-        """A link that stands; with another `turn`, another one if there is."""
-        standing = [link for link in self.by_number.values() if link.up]
+    def any(self, turn: int = 0, other_than: Link | None = None) -> Link | None:
+        """A link that stands, rather one that answers; with another `turn`, another one if there is."""
+        standing = [link for link in self.by_number.values() if link.up and link is not other_than]
+        standing = [link for link in standing if not link.doubtful] or standing
         return standing[turn % len(standing)] if standing else None
 
     def _at(self, address: str) -> Link | None:
@@ -161,10 +162,22 @@ class Links:
 
     def deadline_us(self) -> int | None:
         due = self._seek_at_us
+        several = len(self.addresses) > 1
         for link in self.by_number.values():
-            if due is None or link.due_us < due:
-                due = link.due_us
+            due_us = link.due_us
+            looks_us = link.looks_us
+            if looks_us is not None and looks_us < due_us and several:
+                due_us = looks_us
+            if due is None or due_us < due:
+                due = due_us
         return due
+
+    def doubtful(self, now_us: int) -> list[Link]:
+        """Those that leave questions unanswered. Who is the only one known is not doubted."""
+        if len(self.addresses) < 2:
+            return []
+        looked_at = [link for link in self.by_number.values() if link.looks_us is not None and link.looks_us <= now_us]
+        return [link for link in looked_at if link.look(now_us)]
 
     def tick(self, now_us: int) -> list[tuple[Link, str]]:
         """Dials and pings what is due; the links that are to be given up, and why."""

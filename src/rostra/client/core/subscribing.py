@@ -111,6 +111,7 @@ class Feed:
             credit=credit,
         )
         self._request = self.link.ask(self, message)
+        self.link.watch(now_us)
 
     def subscribed(self, message: Subscribed) -> None:
         again = self.next is not None

@@ -187,7 +187,8 @@ class Group(Standing):
         """An fsync failed: nothing here will be durable any more."""
         self.now = now
         self.broken = True
-        if self.role is Role.LEADER and not self.settling:
+        # The only voter stays: nobody could lead in its place, and what was committed can still be read.
+        if self.role is Role.LEADER and not self.settling and self.config.voters != (self.me,):
             best = max(self.replication.peers.items(), key=lambda item: item[1].match, default=None)
             if best is not None and best[0] in self.config.voters:
                 self.send(best[0], TimeoutNow(self.partition, self.term))

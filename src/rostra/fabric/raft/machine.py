@@ -95,6 +95,8 @@ BOOT = "raft/boot"
 META_SEGMENT_BYTES = 1 << 26
 META_VOTERS_MAX = 7
 SOMEBODY = NodeId(0)
+FOR_THE_BROKER = (Serving, Elsewhere, Blocked, Committed, Accepted, Refused)
+"""What is said of a partition to those above the fabric."""
 
 
 class Raft:
@@ -128,6 +130,8 @@ class Raft:
         self.founders = founders or (() if join else (self.own,))
         self._join = join
         self._meta: Metadata | None = None
+        self.takes_part = False
+        """Whether the catalogue's log is known, so that peers can be answered."""
         self.hard: dict[str, bytes] = {}
         """Hard state of groups that are not here, as far as it is worth keeping: as found, or left by a copy."""
         self._found: dict[Partition, Recovered] = {}
@@ -165,11 +169,6 @@ class Raft:
         assert self._meta is not None, "the node has started"
         return self._meta
 
-    @property
-    def takes_part(self) -> bool:
-        """Whether the catalogue's log is known, so that peers can be answered."""
-        return self._meta is not None and not self._meta.replaying
-
     def status(self) -> ClusterStatus:
         return status_of(self)
 
@@ -196,6 +195,8 @@ class Raft:
 
     def _take(self, given: FabricInput) -> None:
         match given:
+            case PeerReceived():
+                self.post.receive(given)
             case Propose():
                 self._propose(given)
             case Synced():
@@ -203,8 +204,6 @@ class Raft:
                 if group is not None:
                     group.synced(self.now, given.generation, given.offset)
                     self.touch(group)
-            case PeerReceived():
-                self.post.receive(given)
             case ReadDone() | ReadFailed():
                 self._read(given)
             case Echo():
@@ -285,6 +284,7 @@ class Raft:
 
     def _begin(self) -> None:
         """The catalogue's log is known: its group may take part."""
+        self.takes_part = True
         group = self.meta.group
         group.start(self.now)
         self.touch(group)
@@ -367,27 +367,35 @@ class Raft:
 
     def touch(self, group: Group) -> None:
         """Carries on what the group did: its effects, its deadline, its heartbeats."""
-        effects, group.out = group.out, []
-        if group.partition == META:
+        partition = group.partition
+        meta = self._meta
+        is_catalogue = meta is not None and group is meta.group
+        if is_catalogue:
             self._stirred = True
-            self.touch_meta(effects)
-        else:
-            self.out += effects
-            group.alone = group.role is Role.LEADER and not group.replication.peers and group.stands_alone()
+        if group.out:
+            effects, group.out = group.out, []
+            if is_catalogue:
+                self.touch_meta(effects)
+            else:
+                self.out += effects
         if group.role is Role.LEADER:
-            self._led[group.partition] = None
-        elif group.partition in self._led:
-            del self._led[group.partition]
+            self._led[partition] = None
+            has_peers = bool(group.replication.peers)
+            group.alone = not has_peers and group.stands_alone()
+            if has_peers and not group.quiet:
+                self.beating[partition] = group
+                if group.wants_beat:
+                    self.peers.send_beats(dict.fromkeys([group]))
+            elif partition in self.beating:
+                # Who has nobody to speak to needs no heartbeat either.
+                del self.beating[partition]
+        elif partition in self._led:
+            group.alone = False
+            del self._led[partition]
+            self.beating.pop(partition, None)
             self.resigned += 1
-        if group.role is Role.LEADER and not group.quiet and group.replication.peers:
-            self.beating[group.partition] = group
-            if group.wants_beat:
-                self.peers.send_beats(dict.fromkeys([group]))
-        else:
-            # Who has nobody to speak to needs no heartbeat either.
-            self.beating.pop(group.partition, None)
         if group.deadline_us is not None:
-            self.alarms.arm(group.partition, group.deadline_us)
+            self.alarms.arm(partition, group.deadline_us)
 
     def touch_meta(self, effects: list[FabricEffect]) -> None:
         """Nobody above knows the catalogue's partition: only what the drivers do is passed on."""
@@ -396,7 +404,7 @@ class Raft:
             return
         self._meta.watch(effects)
         for effect in effects:
-            if not isinstance(effect, Serving | Elsewhere | Blocked | Committed | Accepted | Refused):
+            if not isinstance(effect, FOR_THE_BROKER):
                 self.out.append(effect)
 
     def _settle(self) -> None:
@@ -419,10 +427,11 @@ class Raft:
             self.touch(meta.group)
         if meta.awaits_word:
             self.out += meta.confirmed()
-        if meta.lacks(self.founders):
+        if meta.group.role is Role.LEADER and meta.lacks(self.founders):
             self.out += meta.enter(self.founders)
             self.touch(meta.group)
-        self._get_ready()
+        if not self._ready or self._found:
+            self._get_ready()
 
     def _get_ready(self) -> None:
         group = self.meta.group

@@ -20,6 +20,14 @@ class Pairs:
         self._silence_us = silence_us
         self._pairs: dict[NodeId, Pair] = {}
 
+    def heard_as_before(self, peer: NodeId, boot: int, resigned: int, now_us: int) -> bool:
+        """Whether it is there, and leads what it led, as when it was last heard; mostly it does, and that is all."""
+        pair = self._pairs.get(peer)
+        if pair is None or pair.lost or boot != pair.boot or resigned > pair.resigned:
+            return False
+        pair.heard_us = now_us
+        return True
+
     def heard(self, peer: NodeId, boot: int, now_us: int) -> bool:
         """Whether the peer was started anew since it was last heard, so that it leads nothing it led before."""
         pair = self._pairs.get(peer)

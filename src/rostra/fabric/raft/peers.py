@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.fabric.api import Meet, Note, Part, Send
-from rostra.fabric.raft.catalogue import META, Member
+from rostra.fabric.raft.catalogue import META, Catalogue, Member
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.messages import Beat, Heartbeat, HeartbeatReply, Join, Removed
 from rostra.fabric.raft.pairs import Pairs
@@ -24,6 +24,10 @@ class Peers:
         self.links: dict[NodeId, str] = {}
         self.acquaintances: dict[NodeId, str] = {}
         """Nodes met on the way in, that may know the leader."""
+        self._members: list[Member] = []
+        self._members_of: Catalogue | None = None
+        """The catalogue that has them, and how far it was applied then."""
+        self._members_at = -1
         self._joined_us = 0
         self._began_us = 0
         self._strangers: dict[NodeId, int] = {}
@@ -37,13 +41,10 @@ class Peers:
         raft = self._raft
         if message.peer_address and peer not in self.links:
             self.get_to_know(peer, message.peer_address)
-        was_there = self.pairs.is_there(peer)
-        reborn = self.pairs.heard(peer, message.boot, raft.now.mono_us)
-        if self.pairs.has_resigned(peer, message.resigned) or reborn:
-            self.lost(peer)
-        if reborn or not was_there:
-            raft.hosting.returned[peer] = None
-            raft.hosting.reroute()
+        if not self.pairs.heard_as_before(peer, message.boot, message.resigned, raft.now.mono_us):
+            self._heard_news(peer, message)
+        if not message.beats:
+            return
         replies = []
         for beat in message.beats:
             group = raft.groups.get(beat.partition)
@@ -54,6 +55,17 @@ class Peers:
                 raft.touch(group)
         if replies:
             raft.out.append(Send(peer, HeartbeatReply(raft.boot, tuple(replies))))
+
+    def _heard_news(self, peer: NodeId, message: Heartbeat) -> None:
+        """It was away, was started anew, or leads less than before."""
+        raft = self._raft
+        was_there = self.pairs.is_there(peer)
+        reborn = self.pairs.heard(peer, message.boot, raft.now.mono_us)
+        if self.pairs.has_resigned(peer, message.resigned) or reborn:
+            self.lost(peer)
+        if reborn or not was_there:
+            raft.hosting.returned[peer] = None
+            raft.hosting.reroute()
 
     def get_to_know(self, peer: NodeId, peer_address: str) -> None:
         """A node that the catalogue, as far as it is known here, does not have yet."""
@@ -73,10 +85,13 @@ class Peers:
 
     def members(self) -> list[Member]:
         raft = self._raft
-        removed = raft.meta.catalogue.removed
-        known = {member.node: member for member in raft.founders if member.node not in removed}
-        known.update(raft.meta.catalogue.members)
-        return [known[node] for node in sorted(known) if node != raft.node]
+        catalogue, applied = raft.meta.catalogue, raft.meta.applied
+        if self._members_of is not catalogue or self._members_at != applied:
+            known = {member.node: member for member in raft.founders if member.node not in catalogue.removed}
+            known.update(catalogue.members)
+            self._members = [known[node] for node in sorted(known) if node != raft.node]
+            self._members_of, self._members_at = catalogue, applied
+        return self._members
 
     def is_there(self, node: NodeId) -> bool:
         return node == self._raft.node or self.pairs.is_there(node)
@@ -142,8 +157,9 @@ class Peers:
                 raft.touch_meta(effects)
             else:
                 raft.out += effects
+        idle_beat = Heartbeat(raft.boot, (), raft.peer_address, raft.resigned)
         raft.out += [
-            Send(peer, Heartbeat(raft.boot, tuple(beats), raft.peer_address, raft.resigned))
+            Send(peer, Heartbeat(raft.boot, tuple(beats), raft.peer_address, raft.resigned) if beats else idle_beat)
             for peer, beats in said.items()
         ]
 

@@ -51,7 +51,8 @@ class Post:
         peer, message = given.peer, given.message
         if not raft.takes_part:
             return
-        if peer in raft.meta.catalogue.removed and not isinstance(message, Removed):
+        removed = raft.meta.catalogue.removed
+        if removed and peer in removed and not isinstance(message, Removed):
             raft.peers.tell_removed(peer, message.peer_address if isinstance(message, Join) else "")
             return
         match message:

@@ -249,6 +249,8 @@ class Replication:
     def advance(self) -> bool:
         """Whether a majority has more on stable storage than was known to be committed."""
         group = self._group
+        if group.commit == group.copy.end and self._shows_committed_only:
+            return False
         config = group.config
         matches = []
         for voter in config.voters if self._counts_voters_only else config.everyone:
@@ -258,7 +260,7 @@ class Replication:
             else:
                 matches.append(group.copy.synced if voter == group.me else 0)
         matches.sort(reverse=True)
-        agreed = min(matches[config.majority - 1], group.copy.end)
+        agreed = min(matches[len(config.voters) // 2], group.copy.end)
         if agreed > group.commit and (not self._own_term_only or group.copy.term_at(agreed) == group.term):
             group.advance_commit(agreed)
             return True

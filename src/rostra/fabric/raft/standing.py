@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from rostra.fabric.raft.replication import Replication
 
 NOBODY = Config(())
+ASPIRANTS = (Role.CANDIDATE, Role.PRECANDIDATE)
 
 
 class Standing:
@@ -190,7 +191,7 @@ class Standing:
     def hear_leader(self, peer: NodeId) -> None:
         if self.role is Role.LEADER:
             raise PeerViolation("leader", f"{peer} claims to lead {self.partition} in our own term {self.term}")
-        if self.role in (Role.CANDIDATE, Role.PRECANDIDATE):
+        if self.role in ASPIRANTS:
             self.become(Role.FOLLOWER)
         self.election.heard_us = self.now.mono_us
         if self.is_voter:
@@ -283,15 +284,19 @@ class Standing:
 
     def finish(self) -> None:
         """Messages leave when what they depend on is durable."""
+        if not self._dirty:
+            if self._sends:
+                self.out += self._sends
+                self._sends = []
+            return
         sends, self._sends = self._sends, []
-        if not self._dirty or not self._persists_first:
+        if not self._persists_first:
             self.out += sends
             sends = []
-        if self._dirty:
-            self._dirty = False
-            self.settling = True
-            self.number += 1
-            self.out.append(self._persist((*sends, Echo(key_of(self.partition), self.number))))
+        self._dirty = False
+        self.settling = True
+        self.number += 1
+        self.out.append(self._persist((*sends, Echo(key_of(self.partition), self.number))))
 
     def _persist(self, then: tuple[FabricEffect, ...]) -> Persist:
         hard = self.hard if self._keeps_vote else msgspec.structs.replace(self.hard, vote=0)

@@ -1,1 +1,0 @@
-"""One node alone: it orders everything, and its own fsync commits."""
