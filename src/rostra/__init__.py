@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Reconnected,
         Resent,
         Resubscribed,
+        Skipped,
         TopicAppeared,
         TopicGone,
     )
@@ -57,6 +58,7 @@ __all__ = [
     "Resent",
     "Resubscribed",
     "RostraError",
+    "Skipped",
     "Subscription",
     "Time",
     "Topic",
@@ -90,6 +92,7 @@ _HOMES = {
     "Resent": "rostra.client.core.events",
     "Resubscribed": "rostra.client.core.events",
     "RostraError": "rostra.errors",
+    "Skipped": "rostra.client.core.events",
     "Subscription": "rostra.client.aio_subscription",
     "Time": "rostra.client.core.options",
     "Topic": "rostra.wire.messages",

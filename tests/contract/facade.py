@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from rostra.client.core.effects import Ack, Result, TopicDescription
-from rostra.client.core.options import Start
+from rostra.client.core.options import BelowStart, Start
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import Guarantees
 from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
@@ -200,9 +200,11 @@ class Cluster(ABC):
         self.run_until(lambda: producer.opened, f"a producer on {topic}")
         return producer
 
-    def subscribe(self, *topics: str, at: Node = 0, start: Start = "earliest") -> Subscription:
+    def subscribe(
+        self, *topics: str, at: Node = 0, start: Start = "earliest", below_start: BelowStart = "raise"
+    ) -> Subscription:
         """Returns when it stands; what it gets is in its `got`."""
-        subscription = Subscription(self.station(at, LONG_MS), topics, start)
+        subscription = Subscription(self.station(at, LONG_MS), topics, start, below_start)
         what = f"a subscription to {subscription.topic}"
         self.run_until(lambda: subscription.stands or subscription.ended is not None, what)
         if subscription.ended is not None:

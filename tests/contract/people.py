@@ -10,7 +10,7 @@ from rostra.client.core import Core
 from rostra.client.core.core import CREDIT_BYTES
 from rostra.client.core.effects import Ack, Deliver, Result
 from rostra.client.core.events import ClientEvent, MayDuplicate, TopicAppeared, TopicGone
-from rostra.client.core.options import ProducerSettings, Start
+from rostra.client.core.options import BelowStart, ProducerSettings, Start
 from rostra.client.core.producing import Producing
 from rostra.client.core.subscribing import Subscribing
 from rostra.errors import RostraError
@@ -95,7 +95,7 @@ class Producer:
 
 
 class Subscription:
-    def __init__(self, station: Station, topics: tuple[str, ...], start: Start) -> None:
+    def __init__(self, station: Station, topics: tuple[str, ...], start: Start, below_start: BelowStart) -> None:
         self.topic = ", ".join(topics)
         self.got: list[Got] = []
         self.stands = False
@@ -105,7 +105,9 @@ class Subscription:
         self.told: list[TopicAppeared | TopicGone] = []
         station.told.append(self._told)
         call = station.call(f"subscription to {self.topic}", self._answered)
-        self._subscribing = station.core.subscribe_to(station.now_us, call, topics, start, None, CREDIT_BYTES)
+        self._subscribing = station.core.subscribe_to(
+            station.now_us, call, topics, start, None, CREDIT_BYTES, below_start
+        )
         station.delivered[self._subscribing.number] = self._delivered
         station.finished[self._subscribing.number] = self._finished
         station.act()

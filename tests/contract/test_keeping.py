@@ -127,3 +127,14 @@ def test_who_asks_for_what_retention_has_removed_hears_what_is_left(cluster: Clu
         cluster.subscribe("t", at=node, start=Offset(3))
     assert refused.value.offset == 3
     assert 10 < refused.value.first <= first_of(cluster, "t")
+
+
+@promised()
+def test_a_slow_reader_that_wishes_so_goes_on_with_what_retention_has_left(cluster: Cluster) -> None:
+    cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
+    fill(cluster, "t", beyond=10)
+    node = cluster.running[0]
+    subscription = cluster.subscribe("t", at=node, start=Offset(3), below_start="earliest")
+    cluster.publish("t", b"last", at=node)
+    cluster.run_until(lambda: b"last" in subscription.values, "the last record")
+    assert subscription.ended is None and subscription.got[0].offset > 10

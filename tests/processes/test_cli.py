@@ -129,6 +129,23 @@ def test_topics_are_created_listed_described_and_deleted(cli: CommandLine) -> No
 
 
 @pytest.mark.requirement("CM-11")
+@pytest.mark.requirement("CM-3")
+def test_settings_of_a_topic_are_altered_one_by_one(cli: CommandLine) -> None:
+    cli.run("topic", "create", "altered", "--partitions", "2", "--retention", "7d")
+    altered = cli.run("topic", "alter", "altered", "--retention-bytes", "1GiB", "--compaction", "--tombstones", "2h")
+    assert (altered.code, altered.err) == (0, "")
+    (row,) = altered.rows
+    assert (row["partitions"], row["retention_ms"], row["retention_bytes"]) == (2, 7 * 86_400_000, 1 << 30)
+    assert (row["compaction"], row["tombstone_ms"]) == (True, 7_200_000)
+    assert cli.run("topic", "alter", "altered", "--retention", "never", "--no-compaction").rows[0] == {
+        **row,
+        "retention_ms": 0,
+        "compaction": False,
+    }
+    assert cli.run("topic", "alter", "altered").code == 2
+    assert cli.run("topic", "alter", "nowhere", "--retention", "1d").code == 4
+
+
 def test_an_unreachable_node_is_exit_code_3_with_the_remedy(cli: CommandLine) -> None:
     for arguments in (["topic", "list"], ["pub", "t", "x"], ["sub", "t"]):
         ran = cli.run(*arguments, variables=NOWHERE)

@@ -435,6 +435,20 @@ def test_what_retention_removed_is_not_missed() -> None:
     assert judge(history) == []
 
 
+def test_what_a_later_record_of_its_key_replaced_is_not_missed_and_what_none_replaced_is() -> None:
+    history = good()
+    final = history.final[TOPIC, 0]
+    for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
+        history.sent[value] = history.sent[value]._replace(key=key)
+    gone = final.stored.pop(0)
+    assert judge(history) != [], "nothing is compacted here"
+    final.settings = TopicSettings(compaction=True)
+    assert judge(history) == []
+    final.stored.insert(0, gone)
+    final.stored = [stored for stored in final.stored if stored.value != B]
+    assert judge(history) != [], "no other record has its key"
+
+
 def test_what_nobody_was_promised_may_be_lost() -> None:
     history = good()
     history.sent[C] = Sent(C, "p", 2, "t", "none")

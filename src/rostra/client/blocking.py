@@ -21,7 +21,15 @@ from rostra.client.blocking_subscription import Subscription
 from rostra.client.core.core import CREDIT_BYTES
 from rostra.client.core.effects import Ack, Acknowledged, TopicDescription
 from rostra.client.core.events import ClientEvent
-from rostra.client.core.options import DEFAULT_ADDRESS, Options, ProducerSettings, Start, changed_settings, codec_named
+from rostra.client.core.options import (
+    DEFAULT_ADDRESS,
+    BelowStart,
+    Options,
+    ProducerSettings,
+    Start,
+    changed_settings,
+    codec_named,
+)
 from rostra.errors import TopicExists, UnknownTopic
 from rostra.model.cluster import ClusterState
 from rostra.model.encode import Headers
@@ -233,6 +241,7 @@ class Client:
         start: Start = "latest",
         partition: int | None = None,
         credit_bytes: int = CREDIT_BYTES,
+        below_start: BelowStart = "raise",
     ) -> Subscription:
         """Records as they are stored, from `start` on; of all partitions unless one is named.
 
@@ -240,11 +249,14 @@ class Client:
         delivered once, whatever matches it. One that is made later is picked up with its first record; one that is
         deleted is left, which a `TopicGone` event says. Only a subscription to one named topic ends with its deletion.
 
+        When retention has removed what would be read next it ends with `OffsetOutOfRange`; if `below_start` is
+        "earliest" it goes on with what is left, and a `Skipped` event says so.
+
         >>> with client.subscribe("orders", start=rostra.Last(10)) as records:  # doctest: +SKIP
         ...     for record in records:
         ...         print(record.value)
         """
-        return Subscription(self._driver, (topic, *further), start, partition, credit_bytes)
+        return Subscription(self._driver, (topic, *further), start, partition, credit_bytes, below_start)
 
     # --- events --------------------------------------------------------------------------------------
 

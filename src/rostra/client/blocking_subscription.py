@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rostra.client.core.delivered import Delivered
-from rostra.client.core.options import Start
+from rostra.client.core.options import BelowStart, Start
 from rostra.client.core.subscriptions import AnySubscription, of_one
 from rostra.errors import ClientClosed, RostraError
 from rostra.model.decode import Record
@@ -36,7 +36,13 @@ class Subscription:
     """
 
     def __init__(
-        self, driver: Driver, names: tuple[str, ...], start: Start, partition: int | None, credit_bytes: int
+        self,
+        driver: Driver,
+        names: tuple[str, ...],
+        start: Start,
+        partition: int | None,
+        credit_bytes: int,
+        below_start: BelowStart,
     ) -> None:
         self._driver = driver
         self.names = names
@@ -44,6 +50,7 @@ class Subscription:
         self._start = start
         self._partition = partition
         self._credit_bytes = credit_bytes
+        self._below_start = below_start
         self._state: AnySubscription | None = None
         self._inbox = Inbox()
         self._over = False
@@ -61,7 +68,7 @@ class Subscription:
             with driver.lock:
                 call = driver.new_call()
                 state = driver.core.subscribe_to(
-                    _now_us(), call, self.names, self._start, self._partition, self._credit_bytes
+                    _now_us(), call, self.names, self._start, self._partition, self._credit_bytes, self._below_start
                 )
                 driver.inboxes[state.number] = self._inbox
                 state.inbox = self._inbox.ready

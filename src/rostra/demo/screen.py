@@ -98,6 +98,9 @@ class Screen:
             case rostra.Resubscribed():
                 where = f"{who} at offset {event.offset:,}"
                 self._gather(f"go on receiving {event.topic}/{event.partition} from its new owner", where)
+            case rostra.Skipped():
+                where = f"{who} {event.first - event.offset:,} offsets"
+                self._gather(f"missed what retention removed from {event.topic}/{event.partition}", where)
             case rostra.Resent():
                 self._gather(
                     "sent again what was not acknowledged, to be stored once", f"{who} {event.records} records"

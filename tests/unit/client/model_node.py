@@ -76,6 +76,7 @@ Reply = tuple[NodeMessage, bytes | None]
 class Log:
     def __init__(self) -> None:
         self.batches: list[tuple[int, int, bytes]] = []
+        self.first = 0
         self.end = 0
         self.commit = 0
         self.producers: dict[int, tuple[int, int, int, int]] = {}
@@ -309,10 +310,11 @@ class ModelNode:
         name = self._named(message.topic)
         log = self.logs[message.topic, message.partition]
         commit = log.commit
-        starts = {"earliest": 0, "latest": commit, "offset": message.value, "last": max(commit - message.value, 0)}
+        last = max(commit - message.value, log.first)
+        starts = {"earliest": log.first, "latest": commit, "offset": message.value, "last": last}
         following = log.find_time(message.value) if message.start == "time" else starts[message.start]
-        if following > log.end:
-            raise OffsetOutOfRange(name, message.partition, following, 0, log.end)
+        if not log.first <= following <= log.end:
+            raise OffsetOutOfRange(name, message.partition, following, log.first, log.end)
         self.feeds.setdefault(conn, {})[message.subscription] = Feed(log, following, message.credit)
         return Subscribed(message.request, message.subscription, following, commit)
 

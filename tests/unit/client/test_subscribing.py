@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.client.core.events import Disconnected, Resubscribed
+from rostra.client.core.events import Disconnected, Resubscribed, Skipped
 from rostra.client.core.options import Last, Offset, Options, ProducerSettings, Start, Time
 from rostra.client.core.subscribing import GRANT_BYTES_MAX, Subscribing
 from rostra.errors import (
@@ -279,6 +279,36 @@ def test_a_place_that_is_gone_ends_the_subscription_instead_of_leaving_a_gap() -
     error = play.finished[state.number]
     assert isinstance(error, OffsetOutOfRange)
     assert (error.offset, error.first) == (3, 10)
+
+
+def test_a_subscription_may_go_on_with_what_retention_has_left_and_says_so() -> None:
+    play = connected(batches=3)
+    log = play.node.log("t")
+    log.first = 3
+    call = play.call()
+    state = play.core.subscribe(play.now_us, call, "t", Offset(1), below_start="earliest")
+    play.run()
+    play.settle()
+    assert call in play.results and numbers(play.values(state.number)) == [3, 4, 5, 6, 7, 8]
+    gone = OffsetOutOfRange("t", 0, 9, 12, 20)
+    play.hear(Ended(state.feeds[0].number, "OffsetOutOfRange", gone.carried()))
+    asked = play.towards_node[-1][0]
+    assert isinstance(asked, Subscribe) and (asked.start, asked.value) == ("offset", 12)
+    play.hear(Subscribed(asked.request, asked.subscription, 15, 20))
+    assert state.feeds[0].next == 15 and state.number not in play.finished
+    told = [(event.offset, event.first) for event in play.events if isinstance(event, Skipped)]
+    assert told == [(1, 3), (9, 12), (12, 15)]
+
+
+def test_a_subscription_beyond_the_end_is_refused_whatever_it_does_below_the_start() -> None:
+    play = connected(batches=1)
+    call = play.call()
+    play.core.subscribe(play.now_us, call, "t", Offset(99), below_start="earliest")
+    play.run()
+    play.settle()
+    assert isinstance(play.errors[call], OffsetOutOfRange)
+    with pytest.raises(InvalidSetting):
+        play.core.subscribe(play.now_us, play.call(), "t", below_start="wherever")  # type: ignore[arg-type]
 
 
 def test_an_end_that_a_retry_may_mend_is_retried() -> None:

@@ -20,7 +20,7 @@ from rostra.client.core.lane import Outgoing
 from rostra.client.core.link import Link, State
 from rostra.client.core.links import ADDRESSES_MAX, Links
 from rostra.client.core.lookout import Lookout, Lookouts
-from rostra.client.core.options import Options, ProducerSettings, Start
+from rostra.client.core.options import BelowStart, Options, ProducerSettings, Start
 from rostra.client.core.producers import Producers
 from rostra.client.core.producing import Producing
 from rostra.client.core.subscribing import Feed, Leaving, Subscribing
@@ -428,10 +428,11 @@ class Core:
         start: Start = "latest",
         partition: int | None = None,
         credit_bytes: int = CREDIT_BYTES,
+        below_start: BelowStart = "raise",
     ) -> Subscribing:
         """Done when every partition has told where delivery begins."""
         self._check_open()
-        return self._subscriptions.open(now_us, call, name, start, partition, credit_bytes)
+        return self._subscriptions.open(now_us, call, name, start, partition, credit_bytes, below_start)
 
     def subscribe_to_several(
         self,
@@ -440,10 +441,11 @@ class Core:
         names: tuple[str, ...],
         start: Start = "latest",
         credit_bytes: int = CREDIT_BYTES,
+        below_start: BelowStart = "raise",
     ) -> Gathering:
         """Names and patterns. Done when every partition of every topic there is has told where delivery begins."""
         self._check_open()
-        return self._subscriptions.open_several(now_us, call, names, start, credit_bytes)
+        return self._subscriptions.open_several(now_us, call, names, start, credit_bytes, below_start)
 
     def subscribe_to(
         self,
@@ -453,13 +455,14 @@ class Core:
         start: Start,
         partition: int | None,
         credit_bytes: int,
+        below_start: BelowStart = "raise",
     ) -> AnySubscription:
         """One topic by its name, or several, or patterns."""
         if len(names) == 1 and not is_wild(names[0]):
-            return self.subscribe(now_us, call, names[0], start, partition, credit_bytes)
+            return self.subscribe(now_us, call, names[0], start, partition, credit_bytes, below_start)
         if partition is not None:
             raise InvalidSetting("partition", "one partition can be chosen of one topic only")
-        return self.subscribe_to_several(now_us, call, names, start, credit_bytes)
+        return self.subscribe_to_several(now_us, call, names, start, credit_bytes, below_start)
 
     def unsubscribe(self, now_us: int, call: CallNumber, subscribing: AnySubscription) -> None:
         """Done when no node will deliver anything more."""

@@ -42,6 +42,15 @@ class Resubscribed(Event, frozen=True):
     offset: int
 
 
+class Skipped(Event, frozen=True):
+    """Retention removed records before they were read: a subscription goes on at `first` instead of `offset`."""
+
+    topic: str
+    partition: int
+    offset: int
+    first: int
+
+
 class Resent(Event, frozen=True):
     """What was not acknowledged was sent again under the same sequence numbers: it is stored once."""
 
@@ -74,4 +83,6 @@ class TopicGone(Event, frozen=True):
     topic_id: int
 
 
-ClientEvent = Connected | Disconnected | Reconnected | Resubscribed | Resent | MayDuplicate | TopicAppeared | TopicGone
+ClientEvent = (
+    Connected | Disconnected | Reconnected | Resubscribed | Skipped | Resent | MayDuplicate | TopicAppeared | TopicGone
+)

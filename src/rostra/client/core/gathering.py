@@ -10,6 +10,7 @@ from rostra.client.core.delivered import Delivered
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, Finish, SubscriptionNumber, Tell
 from rostra.client.core.events import TopicAppeared, TopicGone
 from rostra.client.core.lookout import Lookout
+from rostra.client.core.options import BelowStart
 from rostra.client.core.place import Place
 from rostra.client.core.subscribing import Leaving, Subscribing
 from rostra.errors import RostraError, TimedOut, TopicError
@@ -66,6 +67,7 @@ class Gathering:
         self.names = names
         self.start = start
         self.credit_bytes = max(credit_bytes // SHARES, min(credit_bytes, SHARE_BYTES_MIN))
+        self.below_start: BelowStart = "raise"
         self.out = out
         self.call = call
         """Whoever waits for the subscription to stand; zero afterwards."""
@@ -124,6 +126,7 @@ class Gathering:
     ) -> None:
         part = Subscribing(self.number, topic.name, start, None, self.credit_bytes, 0, self.out, self)
         part.inbox = self._inbox
+        part.below_start = self.below_start
         self._known[topic.topic] = topic
         self.parts[topic.topic] = part
         if self.call:

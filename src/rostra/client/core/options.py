@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self, get_args
 
 import msgspec
 
@@ -120,6 +120,16 @@ class Time(msgspec.Struct, frozen=True):
 
 
 Start = str | Offset | Last | Time
+
+BelowStart = Literal["raise", "earliest"]
+"""What a subscription does when retention has removed what it would read next: end with `OffsetOutOfRange`, or go on at
+the earliest record that is left, which a `Skipped` event says."""
+
+
+def checked_below_start(below_start: BelowStart) -> BelowStart:
+    if below_start not in get_args(BelowStart):
+        raise InvalidSetting("below_start", f"{below_start!r} is neither 'raise' nor 'earliest'")
+    return below_start
 
 
 def start_on_the_wire(start: Start) -> tuple[StartAt, int]:

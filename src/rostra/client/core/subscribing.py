@@ -19,8 +19,9 @@ from rostra.client.core.effects import (
     SubscriptionNumber,
     Tell,
 )
-from rostra.client.core.events import Resubscribed
+from rostra.client.core.events import Resubscribed, Skipped
 from rostra.client.core.link import Link
+from rostra.client.core.options import BelowStart
 from rostra.client.core.place import Place
 from rostra.errors import (
     BatchRejected,
@@ -120,8 +121,9 @@ class Feed:
         elif message.next > self.next:
             name = self.subscribing.name
             gone = OffsetOutOfRange(name, self.partition, self.next, message.next, message.commit)
-            self.subscribing.end(gone)
-            return
+            if not self._skips(gone):
+                self.subscribing.end(gone)
+                return
         self.place.proved()
         self.commit = max(self.commit, message.commit)
         self.state = FeedState.LIVE
@@ -133,12 +135,24 @@ class Feed:
         """Refused, or ended by the node."""
         if self.state is FeedState.ENDED:
             return
-        if error.retryable:
+        if isinstance(error, OffsetOutOfRange) and self._skips(error):
+            self.state = FeedState.WAITING
+            self.flow(now_us)
+        elif error.retryable:
             self.state = FeedState.WAITING
             self.place.refused(now_us, error)
         else:
             self.state = FeedState.ENDED
             self.subscribing.end(error)
+
+    def _skips(self, gone: OffsetOutOfRange) -> bool:
+        """Whether it goes on where the log begins now, because that is what the application wants."""
+        subscribing = self.subscribing
+        if subscribing.below_start == "raise" or gone.offset >= gone.first:
+            return False
+        self.next = gone.first
+        subscribing.out.append(Tell(Skipped(subscribing.name, self.partition, gone.offset, gone.first)))
+        return True
 
     def move(self, link: Link) -> None:
         """Another node delivers it: from there on where this one stopped."""
@@ -255,6 +269,7 @@ class Subscribing:
         self.topic = 0
         self.start = start
         self.partition = partition
+        self.below_start: BelowStart = "raise"
         self.credit_bytes = credit_bytes
         self.grant_bytes = min(credit_bytes // 2, GRANT_BYTES_MAX)
         self.out = out

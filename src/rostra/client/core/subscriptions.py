@@ -7,7 +7,7 @@ from rostra.client.core.effects import CallNumber, ClientEffect, Done, Subscript
 from rostra.client.core.gathering import Gathering
 from rostra.client.core.link import Link
 from rostra.client.core.lookout import Lookout, Lookouts
-from rostra.client.core.options import Offset, Start, start_on_the_wire
+from rostra.client.core.options import BelowStart, Offset, Start, checked_below_start, start_on_the_wire
 from rostra.client.core.place import Place
 from rostra.client.core.subscribing import Feed, FeedState, Leaving, Subscribing
 from rostra.errors import InvalidSetting, RostraError, from_wire
@@ -33,13 +33,21 @@ class Subscriptions:
     # --- coming and going ----------------------------------------------------------------------------
 
     def open(
-        self, now_us: int, call: CallNumber, name: str, start: Start, partition: int | None, credit_bytes: int
+        self,
+        now_us: int,
+        call: CallNumber,
+        name: str,
+        start: Start,
+        partition: int | None,
+        credit_bytes: int,
+        below_start: BelowStart,
     ) -> Subscribing:
         check_topic_name(name)
         _check_credit(credit_bytes)
         self._last += 1
         wired = start_on_the_wire(start)
         subscribing = Subscribing(self._last, name, wired, partition, credit_bytes, call, self._out)
+        subscribing.below_start = checked_below_start(below_start)
         self._add(now_us, subscribing)
 
         def found(now_us: int, topic: Topic, places: list[Place]) -> None:
@@ -53,7 +61,13 @@ class Subscriptions:
         return subscribing
 
     def open_several(
-        self, now_us: int, call: CallNumber, names: tuple[str, ...], start: Start, credit_bytes: int
+        self,
+        now_us: int,
+        call: CallNumber,
+        names: tuple[str, ...],
+        start: Start,
+        credit_bytes: int,
+        below_start: BelowStart,
     ) -> Gathering:
         """First the topics that are named, which may have to be made; then the watch, which sees them too."""
         patterns = tuple(dict.fromkeys(Pattern.parse(name) for name in names))
@@ -65,6 +79,7 @@ class Subscriptions:
         self._last += 1
         spelled = tuple(map(str, patterns))
         gathering = Gathering(self._last, spelled, start_on_the_wire(start), credit_bytes, call, self._out, self)
+        gathering.below_start = checked_below_start(below_start)
         self._add(now_us, gathering)
         unfound = {str(pattern): None for pattern in patterns if not pattern.is_wild}
 
