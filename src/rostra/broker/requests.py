@@ -16,6 +16,7 @@ from rostra.errors import (
     IncompatibleVersion,
     LimitExceeded,
     NodeStopping,
+    NotSupported,
     PeerViolation,
     RostraError,
     Unavailable,
@@ -24,8 +25,20 @@ from rostra.errors import (
 from rostra.fabric.api import AcksAll, Arrived, Note, PassOn
 from rostra.model.check import BatchLimits, check_produced
 from rostra.safeguards import Safeguard
-from rostra.wire.features import in_common
+from rostra.wire.features import GROUPS, in_common
 from rostra.wire.frames import Violation
+from rostra.wire.groups import (
+    Beat,
+    DeleteGroup,
+    DescribeGroup,
+    FindGroup,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    MovePositions,
+    Released,
+    ResetGroup,
+)
 from rostra.wire.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -128,6 +141,19 @@ class Requests:
                 self._broker.watching.watch(conn, session, message)
             case Unwatch():
                 self._broker.watching.unwatch(conn, message)
+            case (
+                FindGroup()
+                | JoinGroup()
+                | Released()
+                | MovePositions()
+                | Beat()
+                | LeaveGroup()
+                | ListGroups()
+                | DescribeGroup()
+                | ResetGroup()
+                | DeleteGroup()
+            ):
+                self._fail(conn, message.request, NotSupported(GROUPS))
             case Goodbye():
                 self._broker.hang_up(conn, message.reason)
             case _:
