@@ -6,9 +6,9 @@ is in that partition's log, and answered when it is committed.
 
 A member keeps its id for as long as it lives, over any number of connections. It says `JoinGroup` on each new one: if
 it is a member still, it goes on with what it holds. `Assigned` tells the whole set of parts that it holds, whenever
-that changed. Parts move in two steps: the old holder gets an `Assigned` without the part, lets go of it, moves its position
-and says `Released`; only then, or when its lease has ended, the new holder gets one with it. So a part is never at two
-members, unless one of them is taken for dead, and then its positions are refused.
+that changed. Parts move in two steps: the old holder gets an `Assigned` without the part, lets go of it, moves its
+position and says `Released`; only then, or when its lease has ended, the new holder gets one with it. So a part is
+never at two members, unless one of them is taken for dead, and then its positions are refused.
 """
 
 from __future__ import annotations
