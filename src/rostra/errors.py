@@ -14,8 +14,8 @@ RostraError
 │   ├── UnknownMember       ├── MemberRemoved      ├── QuorumAtRisk
 │   ├── CopiesAway          ├── NotAReplica        └── NotHandedOver
 ├── GroupError              about a named subscription
-│   ├── UnknownGroup        ├── GroupBusy          ├── NotAMember
-│   └── StaleGeneration
+│   ├── InvalidGroupName    ├── UnknownGroup       ├── GroupBusy
+│   ├── NotAMember          └── StaleGeneration
 ├── PublishError
 │   ├── BatchRejected       ├── UnknownProducer    ├── ProducerFenced
 │   ├── SequenceGap         └── NotAcknowledged
@@ -98,14 +98,6 @@ class InvalidPattern(UsageError):
     reason: str
     fact = "{pattern!r} is not a pattern of topic names: {reason}"
     remedy = "write a topic name in which '+' stands for one whole level, and '#' at the end for all further ones"
-
-
-@dataclass(eq=False)
-class InvalidGroupName(UsageError):
-    name: str
-    reason: str
-    fact = "{name!r} is not a name for a subscription: {reason}"
-    remedy = "use 1-249 of the letters a-z A-Z, digits, '.', '_', '-', '/'"
 
 
 @dataclass(eq=False)
@@ -285,6 +277,14 @@ class NotHandedOver(ClusterError):
 
 class GroupError(RostraError):
     """About a named subscription and its members."""
+
+
+@dataclass(eq=False)
+class InvalidGroupName(GroupError):
+    name: str
+    reason: str
+    fact = "{name!r} is not a name for a subscription: {reason}"
+    remedy = "use 1-249 of the letters a-z A-Z, digits, '.', '_', '-', '/'"
 
 
 @dataclass(eq=False)
