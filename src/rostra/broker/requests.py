@@ -11,12 +11,13 @@ from rostra.broker.api import Conn, Greeted
 from rostra.broker.partition import Parked, ServedPartition
 from rostra.broker.producers import Verdict
 from rostra.broker.sessions import Session
+from rostra.broker.topics import FOR_ROSTRA
 from rostra.errors import (
     BatchRejected,
     IncompatibleVersion,
+    InvalidTopicName,
     LimitExceeded,
     NodeStopping,
-    NotSupported,
     PeerViolation,
     RostraError,
     Unavailable,
@@ -25,7 +26,7 @@ from rostra.errors import (
 from rostra.fabric.api import AcksAll, Arrived, Note, PassOn
 from rostra.model.check import BatchLimits, check_produced
 from rostra.safeguards import Safeguard
-from rostra.wire.features import GROUPS, in_common
+from rostra.wire.features import in_common
 from rostra.wire.frames import Violation
 from rostra.wire.groups import (
     Beat,
@@ -153,7 +154,7 @@ class Requests:
                 | ResetGroup()
                 | DeleteGroup()
             ):
-                self._fail(conn, message.request, NotSupported(GROUPS))
+                self._broker.coordinator.answer(conn, session, message)
             case Goodbye():
                 self._broker.hang_up(conn, message.reason)
             case _:
@@ -217,6 +218,7 @@ class Requests:
         if (
             session.waiting >= self._waiting_max
             or served.blocked is not None
+            or served.internal
             or broker.stopping
             or broker.broken is not None
         ):
@@ -258,6 +260,8 @@ class Requests:
     def _refusal(self, served: ServedPartition) -> RostraError:
         """The gravest reason of those for which a publish is refused."""
         broker = self._broker
+        if served.internal:
+            return InvalidTopicName(served.topic, FOR_ROSTRA)
         if broker.broken is not None:
             return broker.broken
         if broker.stopping:
