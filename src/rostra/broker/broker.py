@@ -32,8 +32,9 @@ from rostra.broker.api import (
 )
 from rostra.broker.catalogue import Catalogue
 from rostra.broker.compactor import Compactor
-from rostra.broker.coordinator import GROUPS_TIMER, Coordinator
+from rostra.broker.coordinator import Coordinator
 from rostra.broker.delivery import CATCH_UP, Delivery
+from rostra.broker.keeping import GROUPS_TIMER
 from rostra.broker.ordering import Ordering
 from rostra.broker.partition import Parked
 from rostra.broker.placement import Placement

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from rostra.broker.coordinator import GROUPS_TIMER
 from rostra.broker.group_places import GROUPS_TOPIC
+from rostra.broker.keeping import GROUPS_TIMER
 from rostra.errors import RostraError, from_wire
 from rostra.fabric.api import TimerFired
 from rostra.wire.groups import (
