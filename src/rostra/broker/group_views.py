@@ -32,7 +32,7 @@ def assigned(catalogue: Catalogue, group: Group, member: int, without: Without) 
         topic = topic_of(catalogue, key) if part.holder == member and not part.revoked else None
         if topic is not None:
             start, value = _start(part, without)
-            parts.append(GroupPart(key.topic, topic, key.partition, start, value, part.tries))
+            parts.append(GroupPart(key.topic, topic, key.partition, start, value, part.tries, part.since))
     name, generation = group.settings.name, group.generation
     pages = [parts[at : at + PARTS_PER_PAGE_MAX] for at in range(0, len(parts), PARTS_PER_PAGE_MAX)] or [[]]
     return [
@@ -70,7 +70,8 @@ def described(catalogue: Catalogue, group: Group, message: DescribeGroup) -> Gro
     shown: list[HeldPart] = []
     for key, topic in named[start : start + message.limit]:
         part = group.parts[key]
-        shown.append(HeldPart(key.topic, topic, key.partition, part.start, part.value, part.tries, part.holder))
+        place = (key.topic, topic, key.partition)
+        shown.append(HeldPart(*place, part.start, part.value, part.tries, part.since, part.holder))
     settings = group.settings
     return GroupDescribed(
         message.request,

@@ -45,6 +45,7 @@ class GroupPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     position to where it was let in at once, so that nobody begins anew after it.
     `tries` says how often the record there was handed out to no avail. Who finds none there yet moves the position to
     the same offset with 0 tries: members that died before it was written did not fail at it.
+    `since` is the generation in which its holder got it.
     """
 
     topic: Id
@@ -53,6 +54,7 @@ class GroupPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start: GroupStart
     value: Count
     tries: Index = 0
+    since: Count = 0
 
 
 class HeldPart(GroupPart, frozen=True, array_like=True, gc=False):
@@ -136,7 +138,7 @@ class Released(Message, frozen=True, array_like=True):
 
 class MovePositions(Message, frozen=True, array_like=True):
     """`Agreed` when it is committed. All or nothing: `StaleGeneration` if the member does not hold one of the parts, or
-    held it at an earlier time; `generation` is that of the last `GroupJoined` or `Assigned` that it heard.
+    held it at an earlier time; `generation` is that of the last `Assigned` that it heard.
     """
 
     kind: ClassVar[int] = 22
@@ -230,7 +232,10 @@ class GroupPlace(Message, frozen=True, array_like=True):
 
 
 class GroupJoined(Message, frozen=True, array_like=True):
-    """A member from now on; `Assigned` follows at once, empty or not. The rest is what the name is set to."""
+    """A member from now on. `Assigned` follows at once, empty or not; until then nothing may be handled or moved.
+
+    The rest is what the name is set to.
+    """
 
     kind: ClassVar[int] = 49
     request: Request
@@ -243,7 +248,8 @@ class GroupJoined(Message, frozen=True, array_like=True):
 class Assigned(Message, frozen=True, array_like=True):
     """The whole set of parts that the member holds now. A large set comes in several, in a row: `more` says so.
 
-    A part that the member held before goes on where it is; one that it did not begins where the part says.
+    A part that the member holds already, `since` the same generation, goes on where it is; any other begins where the
+    part says: it may have been another's meanwhile, if this member was taken for dead.
     """
 
     kind: ClassVar[int] = 50
