@@ -52,9 +52,13 @@ class Handled:
         """The first offset that nobody has handled."""
         self.acknowledged: dict[PartKey, int] = {}
 
-    def begin(self, part: PartKey, offset: int) -> None:
+    def begin(self, part: PartKey, start: str, offset: int) -> int:
+        if start == "latest":
+            # Somebody has published meanwhile.
+            offset = self.up_to.get(part, 0) + 1
         assert offset <= self.up_to.get(part, 0), f"{part} goes on at {offset}: what is before that was lost"
         assert offset >= self.acknowledged.get(part, 0), f"{part} goes on at {offset}, which was acknowledged"
+        return offset
 
     def handle(self, part: PartKey, offset: int) -> None:
         assert offset <= self.up_to.get(part, 0)
@@ -115,6 +119,17 @@ class Member:
         if self._wire is not None:
             self._wire.close()
         self._wire, self.is_member = None, False
+
+    def insist(self) -> int:
+        """Says that it has handled only the first record of each part, without having listened to anybody."""
+        return self._acknowledge(dict.fromkeys(self.parts, 1))
+
+    def was_answered(self, request: int) -> bool:
+        """Or never will be, because nobody is there any more to hear it."""
+        if self._wire is None or self._wire.is_lost:
+            return True
+        answers = [heard for heard in self._wire.heard if isinstance(heard, Agreed | Failed)]
+        return any(answer.request == request for answer in answers)
 
     def leave(self) -> None:
         """Acknowledges what it has handled, and goes."""
@@ -189,8 +204,8 @@ class Member:
         held = {part: self.parts[part] for part in told if self._since.get(part) == told[part].since}
         for part, begin in told.items():
             if part not in held:
-                self._handled.begin(part, begin.value)
-        self.parts = {part: held.get(part, begin.value) for part, begin in told.items()}
+                held[part] = self._handled.begin(part, begin.start, begin.value)
+        self.parts = held
         self._since = {part: begin.since for part, begin in told.items()}
         self._say(Released(self._next(), NAME, self.member, message.generation))
 

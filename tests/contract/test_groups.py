@@ -13,6 +13,8 @@ from tests.contract.members import NAME, People, ask_coordinator, coordinator, d
 from tests.contract.promises import promised
 
 PARTS = 5
+SHORT_LEASE_MS = 600
+"""A lease that ends before a node closes a silent connection."""
 PATIENT_MS = 60_000
 """A lease that does not end while a promise is looked at."""
 
@@ -77,7 +79,7 @@ def test_a_name_is_the_same_after_a_takeover_as_before(cluster: Cluster) -> None
     assert described(cluster).generation == before.generation, "nothing moved"
 
 
-@promised(survives=Survives.RESTART)
+@promised(survives=Survives.RESTART, groups_span_nodes=False)
 def test_a_name_is_the_same_after_a_restart_as_before(cluster: Cluster) -> None:
     outlives_power_cut(cluster)
 
@@ -142,6 +144,24 @@ def test_whoever_was_taken_for_dead_has_no_say_at_any_coordinator(cluster: Clust
 
 def overlap(people: People, parts: dict[tuple[int, int], int]) -> bool:
     return any(part in member.parts for member in people.living for part in parts)
+
+
+@promised()
+def test_a_position_that_comes_too_late_moves_nothing(cluster: Cluster) -> None:
+    cluster.create_topic("orders", 2)
+    people = People(cluster, "orders")
+    sleeper = people.join(lease_ms=SHORT_LEASE_MS)
+    people.await_shared(2)
+    people.await_progress(3)
+    people.living.remove(sleeper)
+    other = people.join(lease_ms=PATIENT_MS)
+    people.await_shared(2)
+    people.await_progress(3)
+    other.die()
+    said = sleeper.insist()
+    cluster.run_until(lambda: sleeper.was_answered(said), "an answer to the sleeper")
+    shown = {(part.topic, part.partition): part.value for part in described(cluster).parts}
+    assert all(shown[part] >= offset for part, offset in people.handled.acknowledged.items())
 
 
 @promised()

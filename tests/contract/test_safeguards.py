@@ -10,6 +10,7 @@ from rostra.safeguards import Safeguard
 from tests.contract import test_failures as failures
 from tests.contract import test_keeping as keeping
 from tests.contract import test_patterns as patterns
+from tests.contract import test_groups as groups
 from tests.contract.conftest import SEEDS
 from tests.contract.facade import Cluster, NotInTime
 from tests.contract.promises import nodes_of, promise_of
@@ -27,6 +28,8 @@ from tests.contract.simulated import SimulatedCluster
             patterns.test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone,
         ),
         (Safeguard.CHECKPOINT_BATCH, keeping.test_retention_of_all_but_the_last_segment_loses_no_producer_sequence),
+        (Safeguard.GENERATION_FENCING, groups.test_a_position_that_comes_too_late_moves_nothing),
+        (Safeguard.UNACKED_REDELIVERY, groups.test_members_share_the_parts_and_lose_nothing_as_they_come_and_go),
         (Safeguard.SYNC_BEFORE_ACK, failures.test_what_the_owner_acknowledged_survives_its_power_cut),
     ],
 )
