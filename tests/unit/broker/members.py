@@ -42,6 +42,8 @@ class Person:
         self.conn = desk.connect(conn if conn is not None else 1000 + member)
         self.generation = 0
         self.parts: dict[tuple[int, int], GroupPart] = {}
+        self.hands: set[tuple[int, int]] = set()
+        """What it may be handling: all that it was told to hold, until it says that it has let go."""
         self.ended: list[RostraError] = []
 
     def ask(self, message: ClientMessage) -> RostraError | None:
@@ -63,6 +65,7 @@ class Person:
             self.parts |= {(part.topic, part.partition): part for part in assigned.parts}
             assert assigned.generation >= self.generation
             self.generation = assigned.generation
+            self.hands |= self.parts.keys()
         self.ended += [from_wire(one.code, one.carried) for one in self.desk.heard(self.conn, GroupEnded)]
         return before != self.parts
 
@@ -73,6 +76,7 @@ class Person:
         return error
 
     def release(self) -> RostraError | None:
+        self.hands &= self.parts.keys()
         return self.ask(Released(self.desk.request(), self.name, self.member, self.generation))
 
     def move(self, offset: int, *parts: tuple[int, int], tries: int = 0, generation: int = 0) -> RostraError | None:
