@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rostra.broker.admission import Admission
@@ -20,6 +21,8 @@ TOGETHER_US = 20_000
 """Topics that come or go within this are handed out together: a member is told its whole set each time."""
 AGAIN_US = 200_000
 """After so long what was refused is tried again."""
+AT_ONCE = 500
+"""Names or members that are seen to in one step: others wait meanwhile."""
 LATE_US = 1_000_000
 """A timer that fires this late tells of a node that stood still itself, and heard nobody."""
 
@@ -88,8 +91,10 @@ class Keeping:
         self._unsettled[name] = None
 
     def _settle(self) -> None:
-        unsettled, self._unsettled = self._unsettled, {}
-        for name in unsettled:
+        names = list(islice(self._unsettled, AT_ONCE))
+        for name in names:
+            del self._unsettled[name]
+        for name in names:
             found = self._stewardship.find(name)
             if found is None or not found[1].members:
                 self._stewardship.interest.set(name, ())
@@ -117,7 +122,7 @@ class Keeping:
         at_us = min((time for time in times if time is not None), default=None)
         if at_us is not None and (self._timer_us is None or at_us < self._timer_us):
             self._timer_us = at_us
-            self._broker.out.append(SetTimer(GROUPS_TIMER, at_us))
+            self._broker.out.append(SetTimer(GROUPS_TIMER, max(at_us, self._broker.now.mono_us)))
 
     def _is_unsure(self) -> bool:
         return not self._admission.is_asking and not all(self._stewardship.owned.values())
@@ -138,7 +143,7 @@ class Keeping:
         """Whose lease has ended? Whoever was heard meanwhile is looked at again when that could be so."""
         stewardship = self._stewardship
         dead: dict[str, list[int]] = {}
-        for seated in stewardship.leases.due(now_us):
+        for seated in stewardship.leases.due(now_us, AT_ONCE):
             name, member = seated
             found = stewardship.find(name)
             joined = found[1].members.get(member) if found is not None else None

@@ -96,10 +96,10 @@ class Leases:
     def next_us(self) -> int | None:
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now_us: int) -> list[Seated]:
-        """Those whose time has come; they are not looked at again unless they are entered anew."""
+    def due(self, now_us: int, limit: int) -> list[Seated]:
+        """Those whose time has come, so many at most; they are not looked at again unless they are entered anew."""
         due: list[Seated] = []
-        while self._heap and self._heap[0][0] <= now_us:
+        while self._heap and self._heap[0][0] <= now_us and len(due) < limit:
             at_us, seated = heappop(self._heap)
             if self._at.get(seated) == at_us:
                 del self._at[seated]
