@@ -33,10 +33,10 @@ from tests.contract.facade import Cluster
 from tests.contract.wires import Wire
 
 NAME = "billing"
-LEASE_MS = 2_000
+LEASE_MS = 1_000
 AT_ONCE = 3
 """Offsets that a member handles before it acknowledges them."""
-SILENCE_US = 1_500_000
+SILENCE_US = 800_000
 """After so long without a word the member looks for its coordinator anew."""
 PAUSE_US = 50_000
 
