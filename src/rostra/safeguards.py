@@ -58,6 +58,9 @@ OF_ONE_NODE = (Safeguard.DEDUP, Safeguard.SYNC_BEFORE_ACK, Safeguard.CHECKSUM, S
 OF_THE_BOOKS = (Safeguard.CHECKPOINT_BATCH,)
 """Those of what a broker keeps of a partition beside its records, whatever the fabric."""
 
+OF_GROUPS = (Safeguard.GENERATION_FENCING, Safeguard.UNACKED_REDELIVERY)
+"""Those of named subscriptions, whatever the fabric."""
+
 OF_THE_CATALOGUE = (Safeguard.CONFIRMED_WATCH,)
 """Those of what a broker tells of topics, whatever the fabric; they need peers to show."""
 

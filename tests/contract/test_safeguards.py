@@ -11,6 +11,7 @@ from tests.contract import test_failures as failures
 from tests.contract import test_keeping as keeping
 from tests.contract import test_patterns as patterns
 from tests.contract import test_groups as groups
+from tests.contract import test_patterns as patterns
 from tests.contract.conftest import SEEDS
 from tests.contract.facade import Cluster, NotInTime
 from tests.contract.promises import nodes_of, promise_of

@@ -32,7 +32,7 @@ class Interest:
             self._patterns[name] = patterns
 
     def match(self, topic: str) -> list[str]:
-        return self._trie.match(topic)
+        return self._trie.match(topic) if self._patterns else []
 
 
 def patterns_of(members: Iterable[MemberJoined]) -> tuple[str, ...]:
@@ -60,19 +60,14 @@ def wanted(catalogue: Catalogue, members: Mapping[int, MemberJoined]) -> dict[Pa
 
 
 def _matching(catalogue: Catalogue, pattern: Pattern) -> Iterator[KnownTopic]:
-    if not pattern.is_wild:
-        known = catalogue.named(str(pattern))
-        if known is not None:
-            yield known
-        return
     after, more = "", True
     while more:
-        topics, more = catalogue.page(after, TOPICS_PER_PAGE_MAX)
+        topics, after = catalogue.matching((pattern,), after, TOPICS_PER_PAGE_MAX)
+        more = bool(after)
         for topic in topics:
             known = catalogue.named(topic.name)
-            if known is not None and pattern.matches(topic.name):
+            if known is not None:
                 yield known
-        after = topics[-1].name if topics else ""
 
 
 def topic_of(catalogue: Catalogue, key: PartKey) -> str | None:

@@ -28,6 +28,7 @@ LEASE_MS_MIN = 100
 LEASE_MS_MAX = 86_400_000
 
 GroupStart = Literal["earliest", "latest", "offset", "last", "time"]
+"""As of any `Subscribe`."""
 LeaseMs = Annotated[int, Meta(ge=LEASE_MS_MIN, le=LEASE_MS_MAX)]
 Patterns = Annotated[tuple[Text, ...], Meta(max_length=PATTERNS_MAX)]
 """Topic names, or patterns of them."""
