@@ -8,9 +8,8 @@ import pytest
 
 from rostra.safeguards import Safeguard
 from tests.contract import test_failures as failures
-from tests.contract import test_keeping as keeping
-from tests.contract import test_patterns as patterns
 from tests.contract import test_groups as groups
+from tests.contract import test_keeping as keeping
 from tests.contract import test_patterns as patterns
 from tests.contract.conftest import SEEDS
 from tests.contract.facade import Cluster, NotInTime

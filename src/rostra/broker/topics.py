@@ -324,7 +324,8 @@ class TopicRequests:
         broker = self._broker
         known = broker.catalogue.named(message.name)
         altered = UnknownTopic(message.name) if known is None else _altered(known.topic.settings, message.changes)
-        error = altered if isinstance(altered, RostraError) else broker.broken or broker.too_many(session)
+        own = InvalidTopicName(message.name, FOR_ROSTRA) if is_internal(message.name) else None
+        error = own or (altered if isinstance(altered, RostraError) else broker.broken or broker.too_many(session))
         if error is not None or known is None or isinstance(altered, RostraError):
             broker.refuse(conn, message.request, error or UnknownTopic(message.name))
             return

@@ -31,7 +31,7 @@ from rostra.wire.groups import (
     Position,
     ResetGroup,
 )
-from rostra.wire.messages import DeleteTopic, Failed, ListTopics, TopicDropped, TopicPage
+from rostra.wire.messages import AlterTopic, DeleteTopic, Failed, ListTopics, TopicDropped, TopicPage
 from tests.unit.broker.desk import Desk
 from tests.unit.broker.members import LEASE_MS, Person, agreed, fire, make_groups, settle_all, wait
 
@@ -84,6 +84,8 @@ def test_the_topic_of_names_is_nobodys_to_use(desk: Desk) -> None:
     desk.publish(CONN, known.topic.topic, b"mine")
     assert isinstance(desk.error(CONN), InvalidTopicName)
     desk.say(CONN, DeleteTopic(desk.request(), "_groups"))
+    assert isinstance(desk.error(CONN), InvalidTopicName)
+    desk.say(CONN, AlterTopic(desk.request(), "_groups", {"retention_ms": 1}))
     assert isinstance(desk.error(CONN), InvalidTopicName)
     desk.say(CONN, ListTopics(desk.request()))
     assert desk.heard(CONN, TopicPage)[0].topics == ()
