@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import GroupBusy, UnknownGroup
-from rostra.fabric.api import Survives
+from rostra.fabric.api import Split, Survives
 from rostra.wire.groups import DeleteGroup, DescribeGroup, GroupDescribed, Position, ResetGroup
 from rostra.wire.messages import Agreed
 from tests.contract.facade import Cluster
@@ -57,6 +57,27 @@ def test_the_death_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cl
         people.await_shared(PARTS)
         cluster.restart(dead)
         people.await_progress()
+
+
+@promised(split=Split.REFUSES, groups_span_nodes=True)
+def test_a_coordinator_that_is_cut_off_or_stands_still_agrees_to_nothing_that_is_lost(cluster: Cluster) -> None:
+    cluster.create_topic("orders", PARTS)
+    people = People(cluster, "orders")
+    people.join()
+    people.join()
+    people.await_shared(PARTS)
+    cut_off = coordinator(cluster)
+    cluster.partition([cut_off], cluster.others(cut_off))
+    people.await_progress()
+    cluster.heal()
+    people.join()
+    people.await_shared(PARTS)
+    still = coordinator(cluster)
+    cluster.pause(still)
+    people.await_progress()
+    cluster.resume(still)
+    people.await_shared(PARTS)
+    people.await_progress()
 
 
 @promised(survives=Survives.MINORITY, groups_span_nodes=True)
