@@ -38,6 +38,7 @@ from rostra.wire.messages import (
     Subscribed,
 )
 from tests.contract.facade import CONNECT_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime
+from tests.contract.wires import SimulatedWire
 
 SPARE_NODES = 1
 """Who may join later."""
@@ -155,6 +156,7 @@ class SimulatedCluster(Cluster):
         self._mesh.add(self._nodes)
         self._come = count
         self._stations: dict[tuple[Node, int], SimulatedStation] = {}
+        self._wires = 0
         for number in range(count):
             self._nodes[number].join = (self._nodes[0].peer_address,) if number else ()
         self.restart(*range(count))
@@ -203,6 +205,10 @@ class SimulatedCluster(Cluster):
     def address(self, node: Node) -> str:
         return self._nodes[node].address
 
+    @property
+    def now_us(self) -> int:
+        return self._clock.now_us
+
     def station(self, node: Node, patience_ms: int) -> SimulatedStation:
         found = self._stations.get((node, patience_ms))
         if found is None:
@@ -236,6 +242,10 @@ class SimulatedCluster(Cluster):
         self.run_until(lambda: asker.answer is not None, f"node {node} to answer {message}")
         assert asker.answer is not None
         return asker.answer
+
+    def wire(self, node: Node) -> SimulatedWire:
+        self._wires += 1
+        return SimulatedWire(f"wire{self._wires}@{node}", self._network, self.address(node))
 
     def log(self, node: Node, partition: Partition) -> list[Held]:
         return logs_of(self._nodes[node].files).get(partition, [])
@@ -307,6 +317,8 @@ def limits(seed: int) -> BrokerSettings:
     return msgspec.structs.replace(
         BrokerSettings(),
         heartbeat_ms=400,
+        group_partitions=2,
+        group_segment_bytes=1 << 12,
         retention_check_ms=200,
         tail_bytes_max=random.choice((1 << 10, 1 << 20)),
         push_bytes_max=random.choice((1 << 9, 1 << 20)),

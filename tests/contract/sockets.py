@@ -25,10 +25,11 @@ from rostra.wire.messages import Failed, Publish, Published, Subscribe, Subscrib
 from tests.contract.facade import CONNECT_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime
 from tests.contract.people import Outcome
 from tests.contract.switchboard import Switchboard, last_turns
+from tests.contract.wires import SocketWire
 from tests.fuzz.raw import RawClient
 
 TURN_S = 0.002
-LIMITS = BrokerSettings(heartbeat_ms=400, retention_check_ms=100)
+LIMITS = BrokerSettings(heartbeat_ms=400, retention_check_ms=100, group_partitions=2, group_segment_bytes=1 << 12)
 """So that clients notice soon when a node has fallen silent."""
 
 
@@ -115,6 +116,7 @@ class SocketCluster(Cluster):
         self._addresses: list[str] = []
         self._peer_addresses: list[str] = []
         self._stations: dict[tuple[Node, int], SocketStation] = {}
+        self._wires: list[SocketWire] = []
         try:
             for number in range(count):
                 self._add(() if number == 0 else (self._peer_addresses[0],))
@@ -156,6 +158,8 @@ class SocketCluster(Cluster):
         self._loop.close()
 
     async def _close_stations(self) -> None:
+        for wire in self._wires:
+            wire.close()
         for station in self._stations.values():
             await station.close()
         rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -176,6 +180,10 @@ class SocketCluster(Cluster):
 
     def address(self, node: Node) -> str:
         return self._addresses[node]
+
+    @property
+    def now_us(self) -> int:
+        return now_us()
 
     def station(self, node: Node, patience_ms: int) -> SocketStation:
         found = self._stations.get((node, patience_ms))
@@ -210,6 +218,11 @@ class SocketCluster(Cluster):
                 answer, _ = client.hear(object)
                 if isinstance(answer, Published | Subscribed | Failed):
                     return answer
+
+    def wire(self, node: Node) -> SocketWire:
+        wire = SocketWire(f"wire@{node}", self._loop, self._addresses[node])
+        self._wires.append(wire)
+        return wire
 
     def log(self, node: Node, partition: Partition) -> list[Held]:
         place = self._nodes[node].directory / "topics" / f"{text(partition.topic)}-{partition.index}"

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from rostra.broker.compaction import CompactBelow
+from rostra.broker.groups import GroupEntry
 from rostra.broker.producers import Entry
 from rostra.model.batch import Buffer
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
 
-Booked = CompactBelow
+Booked = CompactBelow | GroupEntry
 """Every entry that a book follows. Their tags differ from those of what a fabric writes into the same log."""
 
 
