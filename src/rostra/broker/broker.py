@@ -175,6 +175,7 @@ class Broker:
             case Drain():
                 self.delivery.drain(given.conn, out)
                 self.watching.drained(given.conn)
+                self.coordinator.drained(given.conn)
             case Accept():
                 self._accept(given)
             case Lose():

@@ -97,6 +97,9 @@ class Coordinator:
     def lose(self, conn: Conn) -> None:
         self._stewardship.seats.lose(conn)
 
+    def drained(self, conn: Conn) -> None:
+        self._stewardship.drained(conn)
+
     def timer(self) -> None:
         self._keeping.timer()
 

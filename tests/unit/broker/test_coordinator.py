@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from rostra.broker.api import Congest, Drain
 from rostra.broker.broker import RETENTION
 from rostra.broker.groups import Part, PartKey
 from rostra.broker.settings import BrokerSettings
@@ -21,6 +22,7 @@ from rostra.errors import (
 )
 from rostra.fabric.api import TimerFired
 from rostra.wire.groups import (
+    Assigned,
     DeleteGroup,
     DescribeGroup,
     FindGroup,
@@ -221,6 +223,22 @@ def test_a_name_joined_over_two_connections_is_heard_on_the_last(desk: Desk) -> 
     assert isinstance(ann.ended[0], NotAMember)
     assert isinstance(ann.beat(), NotAMember)
     assert double.beat() is None
+
+
+def test_whoever_does_not_read_is_told_once_when_it_does(desk: Desk) -> None:
+    desk.make_topic(CONN, "orders", partitions=4)
+    ann, bob, cem = Person(desk, 1), Person(desk, 2), Person(desk, 3)
+    ann.join("orders")
+    desk.step(Congest(ann.conn))
+    bob.join("orders")
+    cem.join("orders")
+    assert not ann.listen()
+    desk.step(Drain(ann.conn))
+    desk.settle()
+    assert len(desk.heard(ann.conn, Assigned)) == 1
+    assert ann.join("orders") is None
+    settle_all(ann, bob, cem)
+    assert sorted(len(person.parts) for person in (ann, bob, cem)) == [1, 1, 2]
 
 
 # --- positions ---
