@@ -6,7 +6,7 @@ import pytest
 
 from rostra.errors import CopiesAway, MemberRemoved, Moved, QuorumAtRisk, Unavailable, UnknownMember
 from rostra.fabric.api import Confirm, Elsewhere, PeerReceived, ProposeTopic, RemoveMember, TopicSpec
-from rostra.fabric.raft.catalogue import META, Asker, Made, MoveBegun
+from rostra.fabric.raft.catalogue import META, Asker, Entry, Made, MoveBegun
 from rostra.fabric.raft.hard import key_of, unpack_hard
 from rostra.fabric.raft.messages import Heartbeat, Join, Removed, VoteAsk
 from rostra.fabric.raft.settings import RaftSettings
@@ -83,11 +83,12 @@ def test_a_topic_whose_first_members_hear_of_it_and_of_its_move_at_once_is_serve
     spec = TopicSpec(TopicId(77), "t", 1, b"")
     partition = Partition(TopicId(77), PartitionIndex(0))
     one, two, three = NodeId(1), NodeId(2), NodeId(3)
-    entries = [Made(spec, 1 << 20, ((two, three),), Asker(one, 0, 0)), MoveBegun(partition, (one, two, three))]
+    made = Made(spec, 1 << 20, ((two, three),), Asker(one, 0, 0))
+    entries: list[Entry] = [made, MoveBegun(partition, (one, two, three))]
     for node in cluster.alive:
         for entry in entries:
             assert node.raft.meta.catalogue.apply(entry) is None
-        node.carry_out(node.raft.hosting.follow_catalogue({}, list(entries)))
+        node.carry_out(node.raft.hosting.follow_catalogue({}, entries))
     cluster.run_until(lambda: voters(cluster, partition) == (1, 2, 3), 20_000)
     cluster.publish(partition, b"taken")
 
