@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ClientEvent,
         Connected,
         Disconnected,
+        Lapsed,
         MayDuplicate,
         Reconnected,
         Resent,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from rostra.errors import RostraError
     from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
     from rostra.model.decode import Record
-    from rostra.wire.messages import PartitionState, Topic, TopicSettings
+    from rostra.wire.messages import PartitionState, PublisherState, Topic, TopicSettings
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ __all__ = [
     "CopyState",
     "Delivered",
     "Disconnected",
+    "Lapsed",
     "Last",
     "MayDuplicate",
     "NodeState",
@@ -53,6 +55,7 @@ __all__ = [
     "PartitionState",
     "PlacedPartition",
     "Producer",
+    "PublisherState",
     "Reconnected",
     "Record",
     "Resent",
@@ -80,6 +83,7 @@ _HOMES = {
     "CopyState": "rostra.model.cluster",
     "Delivered": "rostra.client.core.delivered",
     "Disconnected": "rostra.client.core.events",
+    "Lapsed": "rostra.client.core.events",
     "Last": "rostra.client.core.options",
     "MayDuplicate": "rostra.client.core.events",
     "NodeState": "rostra.model.cluster",
@@ -87,6 +91,7 @@ _HOMES = {
     "PartitionState": "rostra.wire.messages",
     "PlacedPartition": "rostra.model.cluster",
     "Producer": "rostra.client.aio_producer",
+    "PublisherState": "rostra.wire.messages",
     "Reconnected": "rostra.client.core.events",
     "Record": "rostra.model.decode",
     "Resent": "rostra.client.core.events",

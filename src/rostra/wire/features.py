@@ -9,6 +9,9 @@ from __future__ import annotations
 ADMINISTRATION = "administration"
 """Describing the cluster, removing members, transferring partitions."""
 
+PUBLISHERS = "publishers"
+"""Registering publishers with a strength and a lease, and taking them back."""
+
 PATTERNS = "patterns"
 """Watching for topics that match patterns."""
 
@@ -18,7 +21,7 @@ START_AT_A_TIME = "start at a time"
 ALTERATION = "alteration"
 """Changing the settings of a topic."""
 
-FEATURES: tuple[str, ...] = (ADMINISTRATION, PATTERNS, START_AT_A_TIME, ALTERATION)
+FEATURES: tuple[str, ...] = (ADMINISTRATION, PUBLISHERS, PATTERNS, START_AT_A_TIME, ALTERATION)
 
 
 def in_common(offered: tuple[str, ...], known: tuple[str, ...] = FEATURES) -> tuple[str, ...]:

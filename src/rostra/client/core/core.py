@@ -14,6 +14,7 @@ from rostra.client.core.asks import Ask, Asks
 from rostra.client.core.backoff import Backoff
 from rostra.client.core.directory import Directory
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, LinkNumber, Tell
+from rostra.client.core.enrolment import Enrolling
 from rostra.client.core.events import Connected, Disconnected, Reconnected
 from rostra.client.core.gathering import Gathering
 from rostra.client.core.lane import Outgoing
@@ -50,6 +51,7 @@ from rostra.wire.messages import (
     Ping,
     Pong,
     Published,
+    PublisherRegistered,
     Push,
     Subscribed,
     TopicAltered,
@@ -60,6 +62,7 @@ from rostra.wire.messages import (
     TopicsAppeared,
     TopicSettings,
     TopicsGone,
+    Unregistered,
     Unsubscribed,
     Watched,
     Welcome,
@@ -182,6 +185,7 @@ class Core:
         self.closed = True
         error = ClientClosed()
         waiting = [waiter for link in self.links.by_number.values() for waiter in link.awaiting.values()]
+        self._producers.resign_all()
         self.links.stop()
         for waiter in waiting:
             if isinstance(waiter, Leaving):
@@ -235,6 +239,8 @@ class Core:
                 | Ended()
                 | ClusterDescribed()
                 | Agreed()
+                | PublisherRegistered()
+                | Unregistered()
                 | Watched()
                 | TopicsAppeared()
                 | TopicsGone()
@@ -291,12 +297,26 @@ class Core:
                     self._asks.answered(now_us, waiter, message)
                 elif isinstance(waiter, Leaving):
                     self._subscriptions.left(waiter)
+                elif isinstance(waiter, Enrolling):
+                    self._enrolled(waiter)
+            case PublisherRegistered():
+                waiter = link.awaiting.pop(message.request, None)
+                if isinstance(waiter, Enrolling):
+                    self._enrolled(waiter)
+            case Unregistered():
+                self._producers.unregistered(message)
             case Goodbye():
                 self._disconnected(now_us, link, message.reason, hang_up=True)
             case Welcome():
                 raise PeerViolation(Violation.OUT_OF_ORDER, "a second Welcome")
             case _:
                 assert_never(message)
+
+    def _enrolled(self, enrolling: Enrolling) -> None:
+        enrolment = enrolling.lane.producing.enrolment
+        if enrolment is not None:
+            enrolling.lane.place.proved()
+            enrolment.confirmed(enrolling)
 
     def _failed(self, now_us: int, link: Link, message: Failed) -> None:
         error = from_wire(message.code, message.carried)
@@ -318,6 +338,12 @@ class Core:
                 self._asks.refused(now_us, waiter, error)
             case Leaving():
                 self._subscriptions.left(waiter)
+            case Enrolling():
+                producing = waiter.lane.producing
+                if isinstance(error, TopicError):
+                    self._producers.forget_topic(producing.name)
+                waiter.lane.not_enrolled(now_us, error)
+                self._producers.forget_if_ended(producing)
             case Lookout():
                 self._lookouts.refused(now_us, waiter, error)
             case None:
@@ -380,6 +406,11 @@ class Core:
         """Done when the topic is located, so that `draft` may be used."""
         self._check_open()
         return self._producers.open(now_us, call, name, settings)
+
+    @property
+    def has_leases(self) -> bool:
+        """Whether nodes must go on hearing from this client, for there is a publisher that they would take for dead."""
+        return self._producers.has_leases
 
     def close_producer(self, producing: Producing) -> None:
         """Forget it; what it has under way is given up. `flush` first."""

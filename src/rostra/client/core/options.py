@@ -8,11 +8,12 @@ import msgspec
 
 from rostra.errors import InvalidSetting
 from rostra.model.batch import Codec
-from rostra.wire.messages import Acks, StartAt, TopicSettings
+from rostra.wire.messages import LEASE_MS, LEASE_MS_MAX, LEASE_MS_MIN, Acks, StartAt, TopicSettings
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 PORT = 7400
 BATCHES_IN_FLIGHT_MAX = 64
+STRENGTH_MAX = 2**31 - 1
 EAGER_BATCHES = 4
 """With fewer batches under way than this, an open batch does not wait to fill up."""
 
@@ -54,6 +55,9 @@ class ProducerSettings(msgspec.Struct, frozen=True):
     window_bytes: int = 8 << 20
     codec: Codec = Codec.NONE
     partition: int | None = None
+    strength: int | None = None
+    """None: it registers only where ownership is exclusive, as one of the weakest."""
+    lease_ms: int = LEASE_MS
 
     def __post_init__(self) -> None:
         if self.acks not in ("none", "owner", "all"):
@@ -66,6 +70,15 @@ class ProducerSettings(msgspec.Struct, frozen=True):
             raise InvalidSetting("linger_ms", "it must not be negative")
         if self.partition is not None and self.partition < 0:
             raise InvalidSetting("partition", "it must not be negative")
+        if self.strength is not None:
+            check_strength(self.strength)
+        if not LEASE_MS_MIN <= self.lease_ms <= LEASE_MS_MAX:
+            raise InvalidSetting("lease_ms", f"{self.lease_ms} is not within {LEASE_MS_MIN} and {LEASE_MS_MAX}")
+
+
+def check_strength(strength: int) -> None:
+    if not 0 <= strength <= STRENGTH_MAX:
+        raise InvalidSetting("strength", f"{strength} is not within 0 and {STRENGTH_MAX}")
 
 
 class Offset(msgspec.Struct, frozen=True):
