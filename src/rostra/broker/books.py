@@ -8,12 +8,14 @@ A book is made of a `Ledger` or more. To add one: a file with its entries and th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, assert_never
 
 from rostra.broker.compaction import CompactBelow, Compaction
 from rostra.broker.control import Booked, Checkpoint, decode_entries, encode_entries, read_control
 from rostra.broker.ledger import Ledger
 from rostra.broker.producers import ProducerTable
+from rostra.broker.publishers import Departed, PublisherBook, Registered
 from rostra.model.batch import Buffer
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
@@ -24,7 +26,8 @@ class Books:
     def __init__(self, producers: ProducerTable, without: Without = ALL_ON) -> None:
         self.producers = producers
         self.compaction = Compaction()
-        self._kept: tuple[Ledger[Any, Any], ...] = (self.compaction,)
+        self.publishers = PublisherBook()
+        self._kept: tuple[Ledger[Any, Any], ...] = (self.compaction, self.publishers)
         """All but the producers': those that change by entries."""
         self._newest = -1
         """Where the last entries stand, while they may be cut."""
@@ -40,6 +43,8 @@ class Books:
         match entry:
             case CompactBelow():
                 self.compaction.apply(base, entry)
+            case Registered() | Departed():
+                self.publishers.apply(base, entry)
             case _:
                 assert_never(entry)
 
@@ -69,7 +74,7 @@ class Books:
 
     def _entries(self) -> Iterable[Booked]:
         """Entered into empty books, these make them what they are."""
-        return self.compaction.entries()
+        return chain(self.compaction.entries(), self.publishers.entries())
 
     def restore(self, found: Checkpoint) -> None:
         """As of the checkpoint; nothing of it can be undone."""
