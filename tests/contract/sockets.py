@@ -18,11 +18,9 @@ from rostra.client.core.options import Options
 from rostra.errors import RostraError
 from rostra.fabric.catalog import FabricKind
 from rostra.model.ids import Partition, text
-from rostra.simulator.history import Held
-from rostra.simulator.watched import batches_in
 from rostra.testing.embedded import EmbeddedNode
-from rostra.wire.messages import Failed, Publish, Published, Subscribe, Subscribed
-from tests.contract.facade import CONNECT_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime
+from rostra.wire.messages import Failed, Published, Subscribed, TopicDescribed
+from tests.contract.facade import CONNECT_MS, LONG_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime, Question
 from tests.contract.people import Outcome
 from tests.contract.switchboard import Switchboard, last_turns
 from tests.fuzz.raw import RawClient
@@ -97,6 +95,14 @@ class SocketStation:
     def later(self, act: Callable[..., None], *about: object) -> None:
         self._loop.call_soon(act, *about)
 
+    def vanish(self) -> None:
+        """The core says its last words to nobody."""
+        self.core.close(now_us())
+        self.core.take()
+        for connection in list(self._driver._connections.values()):
+            if connection.transport is not None:
+                connection.transport.abort()
+
     async def close(self) -> None:
         await self._driver.close()
         await asyncio.gather(self._starting, return_exceptions=True)
@@ -115,6 +121,7 @@ class SocketCluster(Cluster):
         self._addresses: list[str] = []
         self._peer_addresses: list[str] = []
         self._stations: dict[tuple[Node, int], SocketStation] = {}
+        self._newcomers: list[SocketStation] = []
         try:
             for number in range(count):
                 self._add(() if number == 0 else (self._peer_addresses[0],))
@@ -156,7 +163,7 @@ class SocketCluster(Cluster):
         self._loop.close()
 
     async def _close_stations(self) -> None:
-        for station in self._stations.values():
+        for station in [*self._stations.values(), *self._newcomers]:
             await station.close()
         rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in rest:
@@ -180,18 +187,27 @@ class SocketCluster(Cluster):
     def station(self, node: Node, patience_ms: int) -> SocketStation:
         found = self._stations.get((node, patience_ms))
         if found is None:
-            options = Options(
-                (self._addresses[node],),
-                name=f"{patience_ms}@{node}",
-                auto_create=False,
-                connect_timeout_ms=CONNECT_MS,
-                call_timeout_ms=patience_ms,
-                delivery_timeout_ms=patience_ms,
-                backoff_ms_max=200,
-            )
-            found = self._stations[node, patience_ms] = SocketStation(self._loop, options)
-            self._turn()
+            found = self._stations[node, patience_ms] = self._station(f"{patience_ms}@{node}", node, patience_ms)
         return found
+
+    def newcomer(self, node: Node) -> SocketStation:
+        station = self._station(f"newcomer {len(self._newcomers)}@{node}", node, LONG_MS)
+        self._newcomers.append(station)
+        return station
+
+    def _station(self, name: str, node: Node, patience_ms: int) -> SocketStation:
+        options = Options(
+            (self._addresses[node],),
+            name=name,
+            auto_create=False,
+            connect_timeout_ms=CONNECT_MS,
+            call_timeout_ms=patience_ms,
+            delivery_timeout_ms=patience_ms,
+            backoff_ms_max=200,
+        )
+        station = SocketStation(self._loop, options)
+        self._turn()
+        return station
 
     def _turn(self) -> None:
         self._loop.run_until_complete(asyncio.sleep(TURN_S))
@@ -203,20 +219,17 @@ class SocketCluster(Cluster):
                 raise NotInTime(f"not within {patience_s:g} s: {what}")
             self._turn()
 
-    def ask_node(self, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b"") -> Answer:
+    def ask_node(self, node: Node, message: Question, payload: bytes | bytearray = b"") -> Answer:
         with RawClient(self._nodes[node].address) as client:
             client.say(message, payload)
             while True:
                 answer, _ = client.hear(object)
-                if isinstance(answer, Published | Subscribed | Failed):
+                if isinstance(answer, Published | Subscribed | TopicDescribed | Failed):
                     return answer
 
-    def log(self, node: Node, partition: Partition) -> list[Held]:
+    def segments(self, node: Node, partition: Partition) -> list[bytes]:
         place = self._nodes[node].directory / "topics" / f"{text(partition.topic)}-{partition.index}"
-        found: list[Held] = []
-        for segment in sorted(place.glob("*.log")):
-            found += batches_in(segment.read_bytes(), partition, check=True)
-        return found
+        return [segment.read_bytes() for segment in sorted(place.glob("*.log"))]
 
     # --- what befalls nodes --------------------------------------------------------------------------
 

@@ -161,6 +161,8 @@ class World:
                 retention_ms=random.choice((0, 0, 0, 0, 8_000)),
                 compaction=compacts.random() < 0.4,
                 tombstone_ms=compacts.choice((0, 3_000)),
+                ownership=random.choice(("shared", "shared", "exclusive")),
+                history_depth=random.choice((0, 0, 4)),
             )
             for name in names
         }
