@@ -6,10 +6,19 @@ import pytest
 
 from rostra.broker.ownership import LEASES
 from rostra.broker.settings import BrokerSettings
-from rostra.errors import BatchRejected, DiskFull, LimitExceeded, NodeStopping, NotRegistered, TopicDeleted
+from rostra.errors import (
+    BatchRejected,
+    DiskFull,
+    InvalidSetting,
+    LimitExceeded,
+    NodeStopping,
+    NotRegistered,
+    TopicDeleted,
+)
 from rostra.model.batch import read_header
 from rostra.wire.messages import (
     Agreed,
+    AlterTopic,
     DeleteTopic,
     DescribeTopic,
     Ping,
@@ -302,6 +311,21 @@ def test_an_exclusive_topic_takes_nothing_from_nobody(desk: Exclusive) -> None:
     desk.connect(2)
     desk.publish(2, desk.topic, b"x")
     assert isinstance(desk.error(2), BatchRejected)
+
+
+def test_ownership_stays_and_the_depth_of_history_may_be_altered(desk: Exclusive) -> None:
+    desk.connect(2)
+    for number in range(5):
+        desk.write(2, STRONG, b"%d" % number)
+    desk.say(2, AlterTopic(desk.request(), "t", {"ownership": "shared"}))
+    desk.settle()
+    assert isinstance(desk.error(2), InvalidSetting)
+    desk.say(2, AlterTopic(desk.request(), "t", {"history_depth": 2}))
+    desk.settle()
+    desk.effects.clear()
+    desk.subscribe(2, desk.topic, 5, start="last", value=9)
+    desk.settle()
+    assert desk.delivered() == [b"3", b"4"]
 
 
 def test_a_node_that_is_stopping_registers_nobody(desk: Exclusive) -> None:
