@@ -53,10 +53,18 @@ class Publisher(Application):
     """Bursts of records to one topic, so that several batches are under way at once."""
 
     def __init__(
-        self, client: Client, random: Random, topics: list[str], ends_us: int, acks: Acks, records: int
+        self,
+        client: Client,
+        random: Random,
+        topics: list[str],
+        ends_us: int,
+        acks: Acks,
+        records: int,
+        rivalry: Random,
     ) -> None:
         super().__init__(client, random, topics, ends_us)
         self.acks = acks
+        self._rivalry = rivalry
         self._left = records
         self._order = 0
         self._pace_us = int(ends_us * 14 / records)
@@ -66,8 +74,8 @@ class Publisher(Application):
             linger_ms=random.choice((0, 0, 5)),
             window_bytes=random.choice((3_000, 20_000)),
             partition=random.choice((None, None, 0)),
-            strength=random.choice((None, None, 1, 2, 3)),
-            lease_ms=random.choice((2_000, 6_000)),
+            strength=rivalry.choice((None, None, 1, 2, 3)),
+            lease_ms=rivalry.choice((2_000, 6_000)),
         )
         self._keyed = random.random() < 0.3
         self._stays_bursts = random.choice((5, 1_000))
@@ -106,7 +114,7 @@ class Publisher(Application):
         if producing.ended is not None:
             self._again()
             return
-        if producing.enrolment is not None and self.random.random() < STRENGTH_CHANGES:
+        if producing.enrolment is not None and self._rivalry.random() < STRENGTH_CHANGES:
             self._change_strength(producing)
         for _ in range(min(self.random.choice((1, 3, 12, 30)), self._left)):
             if producing.full:
@@ -121,7 +129,7 @@ class Publisher(Application):
         self.client.act()
 
     def _change_strength(self, producing: Producing) -> None:
-        strength = self.random.randrange(5)
+        strength = self._rivalry.randrange(5)
         self.history.operations += 1
         self.history.wanted(producing.producer, strength, self.clock.now_us)
         producing.set_strength(self.clock.now_us, self.client.call(f"strength {strength}", lambda _: None), strength)
@@ -132,7 +140,7 @@ class Publisher(Application):
         producing.flush(self.clock.now_us, self.client.call("flush", partial(self._flushed, producing)))
 
     def _flushed(self, producing: Producing, result: Result | RostraError) -> None:
-        self.clock.after(0, self._leave if self.random.random() < 0.5 else self._close, producing)
+        self.clock.after(0, self._leave if self._rivalry.random() < 0.5 else self._close, producing)
 
     def _leave(self, producing: Producing) -> None:
         """Wait until the nodes know that it publishes no more; `_close` alone tells them without waiting."""
@@ -190,9 +198,11 @@ class Visitor(Application):
         topics: list[str],
         ends_us: int,
         newcomer: Callable[[str], Client],
+        death: Random,
     ) -> None:
         super().__init__(client, random, topics, ends_us)
         self._newcomer = newcomer
+        self._death = death
         self._visits = 0
         self._order = 0
         self._unsettled: dict[bytes, str] = {}
@@ -242,7 +252,7 @@ class Visitor(Application):
     def _leave(self) -> None:
         if self.over:
             return
-        if self.random.random() < 0.5:
+        if self._death.random() < 0.5:
             self.client.close()
         else:
             # Killed: whatever topics it was the strongest publisher of must wait for its lease.
