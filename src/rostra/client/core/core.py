@@ -304,7 +304,7 @@ class Core:
                 if isinstance(waiter, Enrolling):
                     self._enrolled(waiter)
             case Unregistered():
-                self._producers.unregistered(message)
+                self._producers.unregistered(now_us, message)
             case Goodbye():
                 self._disconnected(now_us, link, message.reason, hang_up=True)
             case Welcome():

@@ -68,7 +68,7 @@ class Enrolment:
         self.leaving = False
         self._version += 1
         self.wait(now_us, call, f"strength {strength} in {self._producing.name}")
-        self._say_all()
+        self._say_all(now_us)
 
     def leave(self, now_us: int, call: CallNumber) -> None:
         """When it is not heard for its lease it has left too: nobody needs to wait longer."""
@@ -76,12 +76,12 @@ class Enrolment:
         self._version += 1
         self._timeout_ms = min(self._timeout_ms, self.lease_ms)
         self.wait(now_us, call, f"leave {self._producing.name}")
-        self._say_all()
+        self._say_all(now_us)
 
-    def _say_all(self) -> None:
+    def _say_all(self, now_us: int) -> None:
         for lane in self._lanes():
             if lane.flowing:
-                lane.enrol()
+                lane.enrol(now_us)
         self._answer()
 
     def wait(self, now_us: int, call: CallNumber, what: str) -> None:

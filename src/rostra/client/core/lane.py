@@ -220,7 +220,7 @@ class Lane:
             return
         self.flowing = True
         self.paused_until_us = None
-        self.enrol()
+        self.enrol(now_us)
         again = [outgoing for outgoing in self.queue if outgoing.attempts and not outgoing.settled]
         if again:
             records = sum(outgoing.count for outgoing in again)
@@ -229,11 +229,12 @@ class Lane:
         self.link.watch(now_us)
         self._close_waiting(now_us)
 
-    def enrol(self) -> None:
+    def enrol(self, now_us: int) -> None:
         """Say on this link with which strength the batches behind it are sent, where there is such a thing."""
         enrolment = self.producing.enrolment
         if enrolment is not None:
             self._enrolling = enrolment.say(self)
+            self.link.watch(now_us)
 
     def move(self, link: Link) -> None:
         """Another node orders the partition: what is not acknowledged goes there, under the same numbers."""
@@ -349,12 +350,12 @@ class Lane:
                 if isinstance(error, LimitExceeded):
                     self._pause(now_us)
 
-    def unregistered(self, *, lapsed: bool) -> None:
+    def unregistered(self, now_us: int, *, lapsed: bool) -> None:
         """Say it again: if another node orders the partition, the answer leads there."""
         if lapsed:
             self._tell(Lapsed(self.producing.name, self.partition))
         if self.flowing:
-            self.enrol()
+            self.enrol(now_us)
 
     def _drop(self, outgoing: Outgoing, error: RostraError) -> None:
         """Go on without this batch. What follows it was refused too, for the gap, and takes over its numbers.

@@ -122,11 +122,11 @@ class Producers:
 
     # --- publishers with a strength ------------------------------------------------------------------
 
-    def unregistered(self, message: Unregistered) -> None:
+    def unregistered(self, now_us: int, message: Unregistered) -> None:
         for producing in self._all.values():
             ours = (producing.topic, producing.producer) == (message.topic, message.publisher)
             if ours and message.partition < len(producing.lanes):
-                producing.lanes[message.partition].unregistered(lapsed=message.lapsed)
+                producing.lanes[message.partition].unregistered(now_us, lapsed=message.lapsed)
 
     @property
     def has_leases(self) -> bool:
