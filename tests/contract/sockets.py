@@ -19,7 +19,7 @@ from rostra.errors import RostraError
 from rostra.fabric.catalog import FabricKind
 from rostra.model.ids import Partition, text
 from rostra.testing.embedded import EmbeddedNode
-from rostra.wire.messages import Failed, Published, Subscribed, TopicDescribed
+from rostra.wire.messages import DescribeTopic, Failed, Published, Subscribed, TopicDescribed
 from tests.contract.facade import CONNECT_MS, LONG_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime, Question
 from tests.contract.people import Outcome
 from tests.contract.switchboard import Switchboard, last_turns
@@ -220,12 +220,19 @@ class SocketCluster(Cluster):
             self._turn()
 
     def ask_node(self, node: Node, message: Question, payload: bytes | bytearray = b"") -> Answer:
-        with RawClient(self._nodes[node].address) as client:
-            client.say(message, payload)
-            while True:
-                answer, _ = client.hear(object)
-                if isinstance(answer, Published | Subscribed | TopicDescribed | Failed):
-                    return answer
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with RawClient(self._nodes[node].address) as client:
+                    client.say(message, payload)
+                    while True:
+                        answer, _ = client.hear(object)
+                        if isinstance(answer, Published | Subscribed | TopicDescribed | Failed):
+                            return answer
+            except OSError:
+                # It says nothing while it waits, and a node that is slow to answer may take it for dead.
+                if not isinstance(message, DescribeTopic) or time.monotonic() > deadline:
+                    raise
 
     def segments(self, node: Node, partition: Partition) -> list[bytes]:
         place = self._nodes[node].directory / "topics" / f"{text(partition.topic)}-{partition.index}"
