@@ -28,7 +28,7 @@ MEANINGS = {
     "delivers": "a subscription is served by",
     "split": "in a split",
     "survives": "acknowledged records survive",
-    "groups_span_nodes": "named subscriptions span nodes (not offered yet)",
+    "groups_span_nodes": "named subscriptions span nodes",
     "exactly_once_sink": "exactly-once sink (not offered yet)",
     "passes_on": "a publish may go to any node, which passes it on",
 }

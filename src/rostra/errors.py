@@ -13,6 +13,9 @@ RostraError
 ├── ClusterError
 │   ├── UnknownMember       ├── MemberRemoved      ├── QuorumAtRisk
 │   ├── CopiesAway          ├── NotAReplica        └── NotHandedOver
+├── GroupError              about a named subscription
+│   ├── InvalidGroupName    ├── UnknownGroup       ├── GroupBusy
+│   ├── NotAMember          └── StaleGeneration
 ├── PublishError
 │   ├── BatchRejected       ├── UnknownProducer    ├── ProducerFenced
 │   ├── SequenceGap         ├── NotAcknowledged    └── NotRegistered
@@ -267,6 +270,54 @@ class NotHandedOver(ClusterError):
     partition: int
     fact = "node {node:016x} did not take over {topic}/{partition} in time"
     remedy = "see whether it is there and keeps up, then try again"
+
+
+# --- named subscriptions -------------------------------------------------------------------------
+
+
+class GroupError(RostraError):
+    """About a named subscription and its members."""
+
+
+@dataclass(eq=False)
+class InvalidGroupName(GroupError):
+    name: str
+    reason: str
+    fact = "{name!r} is not a name for a subscription: {reason}"
+    remedy = "use 1-249 of the letters a-z A-Z, digits, '.', '_', '-', '/'"
+
+
+@dataclass(eq=False)
+class UnknownGroup(GroupError):
+    group: str
+    fact = "there is no subscription named {group!r}"
+    remedy = "`rostra subscription list` shows those there are; `rostra sub --name` makes one"
+
+
+@dataclass(eq=False)
+class GroupBusy(GroupError):
+    group: str
+    members: int
+    retryable = True
+    fact = "the subscription {group!r} has {members} members"
+    remedy = "stop them, or wait for their leases to end, then try again"
+
+
+@dataclass(eq=False)
+class NotAMember(GroupError):
+    group: str
+    member: int
+    retryable = True
+    fact = "{member:016x} is not a member of {group!r}: its lease has ended, or it joined over another connection"
+    remedy = "join again; what was not acknowledged is handed out again"
+
+
+@dataclass(eq=False)
+class StaleGeneration(GroupError):
+    group: str
+    generation: int
+    fact = "the member does not hold that part of {group!r}, which is at generation {generation}"
+    remedy = "stop handling what was taken away: another member has it, from the position that was moved last"
 
 
 # --- publishing ----------------------------------------------------------------------------------

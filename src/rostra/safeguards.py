@@ -42,6 +42,10 @@ class Safeguard(StrEnum):
     """A copy counts in no majority before it has caught up and was made a voter."""
     CHECKPOINT_BATCH = "checkpoint-batch"
     """A segment begins with what all before it came to, so that retention takes records and nothing else."""
+    GENERATION_FENCING = "generation-fencing"
+    """A member that was taken for dead moves no position any more."""
+    UNACKED_REDELIVERY = "unacked-redelivery"
+    """Whoever gets a part of a named subscription begins at the first record that is not acknowledged."""
     ONE_CHANGE_AT_A_TIME = "one-change-at-a-time"
     """Membership changes only when the last change, and an entry of the leader's own term, are committed."""
     CONFIRMED_WATCH = "confirmed-watch"
@@ -62,6 +66,9 @@ OF_ONE_NODE = (
 
 OF_THE_BOOKS = (Safeguard.CHECKPOINT_BATCH,)
 """Those of what a broker keeps of a partition beside its records, whatever the fabric."""
+
+OF_GROUPS = (Safeguard.GENERATION_FENCING, Safeguard.UNACKED_REDELIVERY)
+"""Those of named subscriptions, whatever the fabric."""
 
 OF_THE_CATALOGUE = (Safeguard.CONFIRMED_WATCH,)
 """Those of what a broker tells of topics, whatever the fabric; they need peers to show."""

@@ -32,6 +32,7 @@ from rostra.wire.messages import (
     TopicSettings,
 )
 from tests.contract.people import Begin, Got, Producer, Station, Subscription
+from tests.contract.wires import Wire
 
 Node = int
 """Nodes are counted in the order in which they came."""
@@ -359,6 +360,11 @@ class Cluster(ABC):
     def address(self, node: Node) -> str:
         """Where clients find it."""
 
+    @property
+    @abstractmethod
+    def now_us(self) -> int:
+        """The time that passes for clients."""
+
     @abstractmethod
     def station(self, node: Node, patience_ms: int) -> Station:
         """A client at this node, which gives up what is not answered or acknowledged in that time."""
@@ -374,6 +380,10 @@ class Cluster(ABC):
     @abstractmethod
     def ask_node(self, node: Node, message: Question, payload: bytes | bytearray = b"") -> Answer:
         """This very node's answer to a request, with which no client follows to another."""
+
+    @abstractmethod
+    def wire(self, node: Node) -> Wire:
+        """A connection to this very node, to be spoken to in messages."""
 
     def log(self, node: Node, partition: Partition) -> list[Held]:
         """What a node has in the files of a partition, batch by batch."""

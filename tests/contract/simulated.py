@@ -37,11 +37,11 @@ from rostra.wire.messages import (
     TopicDescribed,
 )
 from tests.contract.facade import CONNECT_MS, LONG_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime, Question
+from tests.contract.wires import SimulatedWire
 
 SPARE_NODES = 1
 """Who may join later."""
 STEP_US = 10 * MS_US
-SLOW_US_MAX = 100 * MS_US
 FOR_EVER_US = 1_000_000 * SECOND_US
 
 
@@ -154,6 +154,7 @@ class SimulatedCluster(Cluster):
         self._mesh.add(self._nodes)
         self._come = count
         self._stations: dict[tuple[Node, int], SimulatedStation] = {}
+        self._wires = 0
         self._newcomers = 0
         for number in range(count):
             self._nodes[number].join = (self._nodes[0].peer_address,) if number else ()
@@ -203,6 +204,10 @@ class SimulatedCluster(Cluster):
     def address(self, node: Node) -> str:
         return self._nodes[node].address
 
+    @property
+    def now_us(self) -> int:
+        return self._clock.now_us
+
     def station(self, node: Node, patience_ms: int) -> SimulatedStation:
         found = self._stations.get((node, patience_ms))
         if found is None:
@@ -242,6 +247,10 @@ class SimulatedCluster(Cluster):
         self.run_until(lambda: asker.answer is not None, f"node {node} to answer {message}")
         assert asker.answer is not None
         return asker.answer
+
+    def wire(self, node: Node) -> SimulatedWire:
+        self._wires += 1
+        return SimulatedWire(f"wire{self._wires}@{node}", self._network, self.address(node))
 
     def segments(self, node: Node, partition: Partition) -> list[bytes]:
         files = self._nodes[node].files
@@ -295,18 +304,7 @@ def weather(seed: int) -> Swarm:
     draws them. What befalls nodes is for the promise to say."""
     drawn = Swarm.draw(chance(seed, "weather"))
     unhurt = {name: 0 for name in Swarm.__struct_fields__ if name.endswith("_every_us")}
-    return msgspec.structs.replace(
-        drawn,
-        **unhurt,
-        sync_fails=0.0,
-        write_fails=0.0,
-        outage=0.0,
-        syncs=True,
-        # Nodes have the timeouts they are shipped with: what is slower than those for long is no weather to promise in.
-        spike_us=min(drawn.spike_us, SLOW_US_MAX),
-        slow_us=min(drawn.slow_us, SLOW_US_MAX),
-        slow_link_us=min(drawn.slow_link_us, SLOW_US_MAX),
-    )
+    return msgspec.structs.replace(drawn, **unhurt, sync_fails=0.0, write_fails=0.0, outage=0.0, syncs=True)
 
 
 def limits(seed: int) -> BrokerSettings:
@@ -315,6 +313,8 @@ def limits(seed: int) -> BrokerSettings:
     return msgspec.structs.replace(
         BrokerSettings(),
         heartbeat_ms=400,
+        group_partitions=2,
+        group_segment_bytes=1 << 12,
         retention_check_ms=200,
         tail_bytes_max=random.choice((1 << 10, 1 << 20)),
         push_bytes_max=random.choice((1 << 9, 1 << 20)),

@@ -23,10 +23,11 @@ from rostra.wire.messages import DescribeTopic, Failed, Published, Subscribed, T
 from tests.contract.facade import CONNECT_MS, LONG_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime, Question
 from tests.contract.people import Outcome
 from tests.contract.switchboard import Switchboard, last_turns
+from tests.contract.wires import SocketWire
 from tests.fuzz.raw import RawClient
 
 TURN_S = 0.002
-LIMITS = BrokerSettings(heartbeat_ms=400, retention_check_ms=100)
+LIMITS = BrokerSettings(heartbeat_ms=400, retention_check_ms=100, group_partitions=2, group_segment_bytes=1 << 12)
 """So that clients notice soon when a node has fallen silent."""
 
 
@@ -121,6 +122,7 @@ class SocketCluster(Cluster):
         self._addresses: list[str] = []
         self._peer_addresses: list[str] = []
         self._stations: dict[tuple[Node, int], SocketStation] = {}
+        self._wires: list[SocketWire] = []
         self._newcomers: list[SocketStation] = []
         try:
             for number in range(count):
@@ -163,6 +165,8 @@ class SocketCluster(Cluster):
         self._loop.close()
 
     async def _close_stations(self) -> None:
+        for wire in self._wires:
+            wire.close()
         for station in [*self._stations.values(), *self._newcomers]:
             await station.close()
         rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -183,6 +187,10 @@ class SocketCluster(Cluster):
 
     def address(self, node: Node) -> str:
         return self._addresses[node]
+
+    @property
+    def now_us(self) -> int:
+        return now_us()
 
     def station(self, node: Node, patience_ms: int) -> SocketStation:
         found = self._stations.get((node, patience_ms))
@@ -233,6 +241,11 @@ class SocketCluster(Cluster):
                 # It says nothing while it waits, and a node that is slow to answer may take it for dead.
                 if not isinstance(message, DescribeTopic) or time.monotonic() > deadline:
                     raise
+
+    def wire(self, node: Node) -> SocketWire:
+        wire = SocketWire(f"wire@{node}", self._loop, self._addresses[node])
+        self._wires.append(wire)
+        return wire
 
     def segments(self, node: Node, partition: Partition) -> list[bytes]:
         place = self._nodes[node].directory / "topics" / f"{text(partition.topic)}-{partition.index}"

@@ -13,7 +13,7 @@ from rostra.simulator.checkers.ownership import flaws_in
 from rostra.simulator.history import Stored, stored_in
 from tests.contract.facade import Cluster, Node
 from tests.contract.people import Producer, Subscription
-from tests.contract.promises import SEVERAL, promised
+from tests.contract.promises import promised
 
 SHORT_LEASE_MS = 400
 
@@ -169,7 +169,7 @@ def test_a_topic_is_shared_unless_it_was_made_otherwise_and_then_everybody_is_de
     assert cluster.read("t", at=nodes[0]) == [b"weak", b"strong", b"whoever"]
 
 
-@promised(SEVERAL, survives=Survives.MINORITY)
+@promised(several=True, survives=Survives.MINORITY)
 def test_publishers_are_the_same_after_a_takeover_as_before(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")
@@ -193,7 +193,7 @@ def test_publishers_are_the_same_after_a_takeover_as_before(cluster: Cluster) ->
     await_by_the_rules(cluster, "t", 3)
 
 
-@promised(SEVERAL, survives=Survives.MINORITY)
+@promised(several=True, survives=Survives.MINORITY)
 def test_a_publisher_that_has_nothing_to_say_stays_alive_whoever_becomes_the_owner(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")
@@ -205,7 +205,7 @@ def test_a_publisher_that_has_nothing_to_say_stays_alive_whoever_becomes_the_own
         cluster.await_publishers("t", {idle.publisher: 5})
 
 
-@promised(SEVERAL, survives=Survives.MINORITY)
+@promised(several=True, survives=Survives.MINORITY)
 def test_a_new_owner_goes_by_the_log_and_not_by_whom_it_has_heard(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")

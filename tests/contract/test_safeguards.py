@@ -8,6 +8,7 @@ import pytest
 
 from rostra.safeguards import Safeguard
 from tests.contract import test_failures as failures
+from tests.contract import test_groups as groups
 from tests.contract import test_keeping as keeping
 from tests.contract import test_patterns as patterns
 from tests.contract import test_publishers as publishers
@@ -30,6 +31,8 @@ from tests.contract.simulated import SimulatedCluster
         ),
         (Safeguard.CHECKPOINT_BATCH, keeping.test_retention_of_all_but_the_last_segment_loses_no_producer_sequence),
         (Safeguard.SYNC_BEFORE_ACK, failures.test_what_a_node_alone_acknowledged_survives_its_power_cut),
+        (Safeguard.GENERATION_FENCING, groups.test_a_position_that_comes_too_late_moves_nothing),
+        (Safeguard.UNACKED_REDELIVERY, groups.test_members_share_the_parts_and_lose_nothing_as_they_come_and_go),
     ],
 )
 def test_a_safeguard_that_is_off_is_missed(safeguard: Safeguard, promise: Callable[[Cluster], None]) -> None:

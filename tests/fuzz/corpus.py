@@ -12,6 +12,7 @@ from msgspec import inspect
 from rostra.model.batch import Codec, stamp
 from rostra.model.encode import encode as encode_batch
 from rostra.wire import messages as m
+from rostra.wire.fields import Message
 from tests.unit.broker.desk import part
 from tests.unit.wire.streams import CLIENT_KINDS, NODE_KINDS
 
@@ -50,7 +51,7 @@ class Corpus:
     def publish(self) -> Frame:
         return self._frame(m.Publish, _FROM_CLIENT[m.Publish])
 
-    def _frame(self, kind: type[m.Message], make: Make) -> Frame:
+    def _frame(self, kind: type[Message], make: Make) -> Frame:
         payload = b""
         if kind is m.Publish:
             payload = bytes(self.batch())
@@ -107,7 +108,7 @@ class Corpus:
 Make = Callable[[Corpus], tuple[Any, ...]]
 
 
-def by_its_fields(kind: type[m.Message]) -> Make:
+def by_its_fields(kind: type[Message]) -> Make:
     """For a kind without a line below, any values that its fields accept: so a new message is fuzzed from the start."""
     found = inspect.type_info(kind)
     assert isinstance(found, inspect.StructType)
@@ -142,7 +143,7 @@ def _any_of(corpus: Corpus, found: inspect.Type) -> Any:
 PATTERNS = ("#", "+", "a/#", "+/b", "t", "a//", "b#", "_groups/#", "x" * 300)
 _TOPIC = (1, "t", (1, 1, 0, 0, 1 << 20))
 
-_FROM_CLIENT: dict[type[m.Message], Make] = {
+_FROM_CLIENT: dict[type[Message], Make] = {
     m.Hello: lambda c: (c.number(), 1, 1, (), "fuzz"),
     m.Ping: lambda c: (c.number(),),
     m.Pong: lambda c: (c.number(),),
@@ -168,7 +169,7 @@ _FROM_CLIENT: dict[type[m.Message], Make] = {
     m.Goodbye: lambda c: ("bye",),
 }
 
-_FROM_NODE: dict[type[m.Message], Make] = {
+_FROM_NODE: dict[type[Message], Make] = {
     m.Welcome: lambda c: (c.number(), 1, (), 1, 2, "raft", 1 << 20, 1 << 20, 5000),
     m.Ping: lambda c: (c.number(),),
     m.Pong: lambda c: (c.number(),),

@@ -17,6 +17,7 @@ from rostra import blocking
 from rostra.errors import InvalidTopicName, from_wire
 from rostra.testing.embedded import EmbeddedNode
 from rostra.testing.process import ProcessNode
+from rostra.wire.fields import Message
 from rostra.wire.frames import FROM_NODE, FrameReader, Violation, encode
 from rostra.wire.messages import (
     PROTOCOL_MAX,
@@ -24,7 +25,6 @@ from rostra.wire.messages import (
     Failed,
     Hello,
     Locate,
-    Message,
     NodeMessage,
     Ping,
     TopicSettings,

@@ -1,19 +1,27 @@
 """What a partition's log says beside its records, as of the log's end: the same at every copy, owner or not.
 
-A book is made of a `Ledger` or more. To add one: a file with its entries and the book (`apply`, `entries`, `commit`,
-`truncate`, `restore`), its entries in `Booked` (`broker/control.py`), and here a line in `__init__` and a case in
-`_enter`. Retention takes nothing from it, because the checkpoint carries the entries that make it.
+A book is made of a `Ledger` or more, or follows the log by itself. To add one: a file with its entries and the book
+(`apply`, `entries`, `commit`, `truncate`, `restore`), its entries in `Booked` (`broker/control.py`), and here a line in
+`__init__` and a case in `_enter`. Retention takes nothing from it: the checkpoint carries the entries that make it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 from rostra.broker.compaction import CompactBelow, Compaction
 from rostra.broker.control import Booked, Checkpoint, decode_entries, encode_entries, read_control
-from rostra.broker.ledger import Ledger
+from rostra.broker.groups import (
+    GroupBook,
+    GroupForgotten,
+    GroupSet,
+    MemberJoined,
+    MemberLeft,
+    PartsChanged,
+    PositionsMoved,
+)
 from rostra.broker.producers import ProducerTable
 from rostra.broker.publishers import Departed, PublisherBook, Registered
 from rostra.model.batch import Buffer
@@ -22,12 +30,23 @@ from rostra.safeguards import ALL_ON, Safeguard, Without
 EMPTY = Checkpoint([])
 
 
+class Book(Protocol):
+    """What follows the log by entries."""
+
+    def commit(self, offset: int) -> None: ...
+
+    def truncate(self, offset: int) -> None: ...
+
+    def restore(self, rows: list[Any], /) -> None: ...
+
+
 class Books:
     def __init__(self, producers: ProducerTable, without: Without = ALL_ON) -> None:
         self.producers = producers
         self.compaction = Compaction()
         self.publishers = PublisherBook()
-        self._kept: tuple[Ledger[Any, Any], ...] = (self.compaction, self.publishers)
+        self.groups = GroupBook()
+        self._kept: tuple[Book, ...] = (self.compaction, self.publishers, self.groups)
         """All but the producers': those that change by entries."""
         self._newest = -1
         """Where the last entries stand, while they may be cut."""
@@ -45,6 +64,8 @@ class Books:
                 self.compaction.apply(base, entry)
             case Registered() | Departed():
                 self.publishers.apply(base, entry)
+            case GroupSet() | MemberJoined() | MemberLeft() | PartsChanged() | PositionsMoved() | GroupForgotten():
+                self.groups.apply(base, entry)
             case _:
                 assert_never(entry)
 
@@ -74,7 +95,7 @@ class Books:
 
     def _entries(self) -> Iterable[Booked]:
         """Entered into empty books, these make them what they are."""
-        return chain(self.compaction.entries(), self.publishers.entries())
+        return chain(self.compaction.entries(), self.publishers.entries(), self.groups.entries())
 
     def restore(self, found: Checkpoint) -> None:
         """As of the checkpoint; nothing of it can be undone."""

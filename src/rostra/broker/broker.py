@@ -32,7 +32,9 @@ from rostra.broker.api import (
 )
 from rostra.broker.catalogue import Catalogue
 from rostra.broker.compactor import Compactor
+from rostra.broker.coordinator import Coordinator
 from rostra.broker.delivery import CATCH_UP, Delivery
+from rostra.broker.keeping import GROUPS_TIMER
 from rostra.broker.ordering import Ordering
 from rostra.broker.ownership import LEASES, Ownership
 from rostra.broker.partition import Parked
@@ -135,6 +137,7 @@ class Broker:
         self.topics = TopicRequests(self)
         self.watching = Watching(self)
         self.administration = Administration(self)
+        self.coordinator = Coordinator(self)
         self.placement = Placement(self)
         self.retention = Retention()
         self.compactor = Compactor(self)
@@ -174,6 +177,7 @@ class Broker:
             case Drain():
                 self.delivery.drain(given.conn, out)
                 self.watching.drained(given.conn)
+                self.coordinator.drained(given.conn)
             case Accept():
                 self._accept(given)
             case Lose():
@@ -264,7 +268,7 @@ class Broker:
                 case PartitionJoined():
                     self.placement.joined(effect)
                 case Confirmed():
-                    if not self.watching.confirmed(effect.token):
+                    if not self.watching.confirmed(effect.token) and not self.coordinator.confirmed(effect.token):
                         self.topics.confirmed(effect.token)
                 case Agreed():
                     self.administration.agreed(effect.token)
@@ -286,7 +290,7 @@ class Broker:
 
     def _refused(self, effect: Refused) -> None:
         token, error = effect.token, effect.error
-        for part in (self.topics, self.administration, self.watching):
+        for part in (self.topics, self.administration, self.watching, self.coordinator):
             if part.refused(token, error):
                 return
         self.requests.refused(token, error)
@@ -355,6 +359,8 @@ class Broker:
             self.fail(cut, error or Unavailable(served.topic, partition.index, "another owner's records replaced it"))
             if served.unsure is not None:
                 self.out.append(Recall(partition))
+            else:
+                self.coordinator.follow(served)
 
     def _write_failed(self, given: WriteFailed) -> None:
         # Whether others may have what this disk refused, only the fabric knows: then it turns the askers away first,
@@ -401,6 +407,7 @@ class Broker:
         if session is not None:
             self.ownership.lost(conn, session.heard_us)
         self.watching.lose(conn)
+        self.coordinator.lose(conn)
         self.sessions.close(conn)
 
     def hang_up(self, conn: Conn, reason: str, violation: str = "") -> None:
@@ -423,6 +430,8 @@ class Broker:
             self.out.append(SetTimer(SWEEP, self.now.mono_us + self.settings.heartbeat_ms * 1000))
         elif given.timer == LEASES:
             self.ownership.fired()
+        elif given.timer == GROUPS_TIMER:
+            self.coordinator.timer()
         elif given.timer == CATCH_UP:
             self.delivery.resume(self.out)
         elif given.timer == RETENTION:
@@ -438,6 +447,7 @@ class Broker:
             self.requests.waiting()
             or self.topics.waiting()
             or self.administration.waiting()
+            or self.coordinator.waiting()
             or any(served.awaited for served in self.catalogue.partitions())
         ):
             return

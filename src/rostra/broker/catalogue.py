@@ -6,12 +6,13 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from heapq import merge
+from itertools import islice
 from typing import NamedTuple
 
 from rostra.broker.api import Conn
 from rostra.broker.partition import ServedPartition
 from rostra.errors import RostraError, TopicDeleted, TopicRecreated, UnknownPartition, UnknownTopic
-from rostra.model.ids import Partition, PartitionIndex, TopicId, text
+from rostra.model.ids import Partition, PartitionIndex, TopicId, is_internal, text
 from rostra.model.patterns import Pattern, PatternTrie
 from rostra.wire.messages import Topic
 
@@ -99,10 +100,10 @@ class Catalogue:
         return self._served.get(partition)
 
     def page(self, after: str, limit: int) -> tuple[tuple[Topic, ...], bool]:
-        """Topics by name behind `after`, at most `limit`, and whether there are more."""
-        start = bisect_right(self._names, after)
-        names = self._names[start : start + limit]
-        return tuple(self._by_name[name].topic for name in names), start + limit < len(self._names)
+        """Topics by name behind `after`, at most `limit`, and whether there are more. Rostra's own are not shown."""
+        behind = (self._names[at] for at in range(bisect_right(self._names, after), len(self._names)))
+        shown = list(islice((name for name in behind if not is_internal(name)), limit + 1))
+        return tuple(self._by_name[name].topic for name in shown[:limit]), len(shown) > limit
 
     def matching(self, patterns: Sequence[Pattern], after: str, limit: int) -> tuple[tuple[Topic, ...], str]:
         """Topics by name behind `after` that match a pattern, at most `limit`, and behind which name there may be more.

@@ -16,6 +16,9 @@ from rostra.model.ids import Partition
 if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
+LOOK_AGAIN_US = 60_000_000
+"""So long at least between two runs over the same segments, however soon tombstones may go."""
+
 
 class Compactor:
     def __init__(self, broker: Broker) -> None:
@@ -27,37 +30,25 @@ class Compactor:
     # --- as the owner ---
 
     def sealed(self, served: ServedPartition, segments: tuple[SegmentFacts, ...]) -> None:
-        """The log answered a survey: if enough is new, ask how much of it every copy has."""
-        if served.owner and self._is_worth_it(served, segments):
+        """The log answered a survey: how much of it does every copy have?"""
+        if served.owner and segments:
             self._surveyed[served.partition] = segments
             self._broker.ask_fabric(AskHeld(served.partition))
 
-    def _is_worth_it(self, served: ServedPartition, segments: tuple[SegmentFacts, ...]) -> bool:
-        """When what is new is at least half of what was looked at before, so that each record is looked at a few times
-        only; and once in the time for which tombstones are kept.
-        """
-        last = served.books.compaction.get(None)
-        known = self._broker.catalogue.named(served.topic)
-        if last is None or known is None:
-            return bool(segments)
-        fresh = sum(segment.bytes for segment in segments if segment.next > last.offset)
-        old = sum(segment.bytes for segment in segments if segment.next <= last.offset)
-        waited_us = self._broker.now.wall_us - last.tombstones_us
-        return 2 * fresh >= max(old, 1) or (old > 0 and waited_us > 2000 * known.topic.settings.tombstone_ms)
-
     def held(self, effect: HeldByAll) -> None:
+        """What lies below is compacted if it is worth it. A copy that is away for long holds the others up."""
         broker = self._broker
-        segments = self._surveyed.pop(effect.partition, ())
+        surveyed = self._surveyed.pop(effect.partition, ())
         served = broker.catalogue.served(effect.partition)
         known = broker.catalogue.named(served.topic) if served is not None else None
         if served is None or known is None:
             return
         bound = min(effect.offset, served.commit)
-        offset = max((segment.next for segment in segments if segment.next <= bound), default=0)
-        before_us = max(broker.now.wall_us - known.topic.settings.tombstone_ms * 1000, 0)
-        if offset:
+        segments = [segment for segment in surveyed if segment.next <= bound]
+        wall_us, tombstone_us = broker.now.wall_us, known.topic.settings.tombstone_ms * 1000
+        if segments and _is_worth_it(served.books.compaction.get(None), segments, wall_us, tombstone_us):
             # If this is refused, whoever owns the partition then looks again.
-            broker.ordering.order(served, [CompactBelow(offset, before_us)])
+            broker.ordering.order(served, [CompactBelow(segments[-1].next, max(wall_us - tombstone_us, 0))])
 
     # --- as any copy ---
 
@@ -87,3 +78,15 @@ class Compactor:
             about: dict[str, int | str] = {"partition": str(given.partition), "bytes": given.bytes}
             self._broker.out.append(Note("info", "log compacted", about))
         self.look()
+
+
+def _is_worth_it(last: CompactBelow | None, segments: list[SegmentFacts], wall_us: int, tombstone_us: int) -> bool:
+    """When what is new is at least half of what was looked at before, so that each record is looked at a few times
+    only; and once in the time for which tombstones are kept.
+    """
+    if last is None:
+        return True
+    fresh = sum(segment.bytes for segment in segments if segment.next > last.offset)
+    old = sum(segment.bytes for segment in segments if segment.next <= last.offset)
+    waited_us = wall_us - last.tombstones_us - tombstone_us
+    return 2 * fresh >= max(old, 1) or waited_us > max(tombstone_us, LOOK_AGAIN_US)

@@ -1,103 +1,116 @@
-"""Which publishers of a partition are alive: known to its owner alone, in memory.
+"""Where members of named subscriptions are heard, and when each is looked at next.
 
-Only what follows from it, a departure, stands in the log. A new owner gives everybody a whole lease, for it does not
-know what the one before it heard.
+One timer serves all: whoever is idle costs a glance per lease, and a name without members costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from heapq import heappop, heappush
 
 from rostra.broker.api import Conn
-from rostra.broker.publishers import PublisherBook
+from rostra.broker.sessions import Sessions
 
-Heard = Callable[[Conn], int]
-"""When a connection was last heard; 0 of one that is lost."""
+GRAIN_US = 50_000
+"""Leases that end within this are looked at together."""
 
-GRACE = 3
-"""A client is heard three times in a lease: who looks later than by such a third was asleep itself."""
+Seated = tuple[str, int]
+"""A named subscription and a member of it."""
+
+
+class Seat:
+    """A member is heard on a connection, or was last on one that is gone."""
+
+    __slots__ = ("behind", "conn", "heard_us")
+
+    def __init__(self, conn: Conn | None, heard_us: int) -> None:
+        self.conn = conn
+        self.behind = False
+        """It was not told what it holds, because its connection had no room for it."""
+        self.heard_us = heard_us
+        """Of use once the connection is gone; while it stands its session knows better."""
+
+
+class Seats:
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self.by_member: dict[Seated, Seat] = {}
+        self._by_conn: dict[Conn, dict[Seated, None]] = {}
+
+    def take(self, seated: Seated, conn: Conn, now_us: int) -> Conn | None:
+        """The member is heard here from now on; returns where it was heard before, if that was elsewhere."""
+        before = self.leave(seated)
+        self.by_member[seated] = Seat(conn, now_us)
+        self._by_conn.setdefault(conn, {})[seated] = None
+        return before if before != conn else None
+
+    def expect(self, seated: Seated, now_us: int) -> None:
+        """The member was not heard here yet, but may be soon."""
+        self.by_member.setdefault(seated, Seat(None, now_us))
+
+    def leave(self, seated: Seated) -> Conn | None:
+        """Returns where the member was heard."""
+        seat = self.by_member.pop(seated, None)
+        if seat is None or seat.conn is None:
+            return None
+        there = self._by_conn[seat.conn]
+        del there[seated]
+        if not there:
+            del self._by_conn[seat.conn]
+        return seat.conn
+
+    def lose(self, conn: Conn) -> None:
+        """The connection is gone: its members may come back over another one."""
+        session = self._sessions.get(conn)
+        for seated in self._by_conn.pop(conn, ()):
+            seat = self.by_member[seated]
+            seat.conn = None
+            if session is not None:
+                seat.heard_us = session.heard_us
+
+    def behind_at(self, conn: Conn) -> list[Seated]:
+        """Members on this connection that are to be told what they hold; they are not named again."""
+        behind = [seated for seated in self._by_conn.get(conn, ()) if self.by_member[seated].behind]
+        for seated in behind:
+            self.by_member[seated].behind = False
+        return behind
+
+    def conn_of(self, seated: Seated) -> Conn | None:
+        seat = self.by_member.get(seated)
+        return seat.conn if seat is not None else None
+
+    def heard_us(self, seated: Seated) -> int:
+        seat = self.by_member.get(seated)
+        if seat is None:
+            return 0
+        session = self._sessions.get(seat.conn) if seat.conn is not None else None
+        return session.heard_us if session is not None else seat.heard_us
 
 
 class Leases:
-    """Of one partition. A write renews a lease, and so does whatever is heard on the publisher's connection."""
+    """A heap of times, each with a member. Whoever was heard meanwhile is entered anew when its time has come."""
 
-    def __init__(self, book: PublisherBook, now_us: int) -> None:
-        self._book = book
-        self._asserted_us: dict[int, int] = {}
-        self._conns: dict[int, Conn] = {}
-        self._asked: dict[int, Conn] = {}
-        """Who registered by itself, and where: it must hear of it when that is over."""
-        self.due_us: int | None = None
-        """When a lease may run out; looked at anew then, for much may have been heard meanwhile."""
-        self.begin(now_us)
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, Seated]] = []
+        self._at: dict[Seated, int] = {}
 
-    def begin(self, now_us: int) -> None:
-        """Everybody in the book has a whole lease from now on."""
-        self._asserted_us = dict.fromkeys((publisher for publisher, _ in self._book.items()), now_us)
-        self.due_us = None
-        self.look(now_us, lambda conn: 0)
+    def look_at(self, seated: Seated, at_us: int) -> None:
+        """Not later than then, or a grain after it."""
+        at_us += -at_us % GRAIN_US
+        if self._at.get(seated, at_us + 1) <= at_us:
+            return
+        self._at[seated] = at_us
+        heappush(self._heap, (at_us, seated))
 
-    def renew(self, publisher: int, now_us: int, conn: Conn) -> None:
-        """It registered, or wrote something."""
-        self._asserted_us[publisher] = now_us
-        self._conns[publisher] = conn
-        enrolled = self._book.get(publisher)
-        if enrolled is not None:
-            ends_us = now_us + enrolled.lease_ms * 1000
-            self.due_us = ends_us if self.due_us is None else min(self.due_us, ends_us)
+    @property
+    def next_us(self) -> int | None:
+        return self._heap[0][0] if self._heap else None
 
-    def hears(self, publisher: int, conn: Conn) -> bool:
-        """Whether all that comes on this connection renews its lease without another word."""
-        return conn >= 0 and self._conns.get(publisher) == conn
-
-    def asked(self, publisher: int, conn: Conn) -> None:
-        """It registered by itself, on this connection."""
-        self._asked[publisher] = conn
-
-    def all_asked(self) -> list[tuple[int, Conn]]:
-        return list(self._asked.items())
-
-    def asked_on(self, publisher: int) -> Conn | None:
-        return self._asked.get(publisher)
-
-    def forget(self, publisher: int) -> None:
-        """It departed."""
-        self._asserted_us.pop(publisher, None)
-        self._conns.pop(publisher, None)
-
-    def forget_asked(self, publisher: int) -> None:
-        """It departed because it wished to."""
-        self.forget(publisher)
-        self._asked.pop(publisher, None)
-
-    def lost(self, conn: Conn, heard_us: int) -> None:
-        """The connection is gone; its publishers may come back on another before their leases run out."""
-        for publisher in [publisher for publisher, on in self._conns.items() if on == conn]:
-            del self._conns[publisher]
-            self._asserted_us[publisher] = max(self._asserted_us.get(publisher, 0), heard_us)
-        for publisher in [publisher for publisher, on in self._asked.items() if on == conn]:
-            del self._asked[publisher]
-
-    def look(self, now_us: int, heard: Heard) -> list[int]:
-        """The publishers whose leases have run out, in the order in which they came."""
-        late_us = 0 if self.due_us is None else now_us - self.due_us
-        over: list[int] = []
-        self.due_us = None
-        for publisher, enrolled in self._book.items():
-            lease_us = enrolled.lease_ms * 1000
-            ends_us = self._alive_us(publisher, heard, now_us) + lease_us
-            if ends_us <= now_us and late_us > lease_us // GRACE:
-                # This node itself slept: what its publishers sent meanwhile may lie unread.
-                ends_us = now_us + lease_us // GRACE
-                self._asserted_us[publisher] = ends_us - lease_us
-            if ends_us <= now_us:
-                over.append(publisher)
-            elif self.due_us is None or ends_us < self.due_us:
-                self.due_us = ends_us
-        return over
-
-    def _alive_us(self, publisher: int, heard: Heard, now_us: int) -> int:
-        # One that is in the book and was never heard came back when the log was cut.
-        asserted_us = self._asserted_us.setdefault(publisher, now_us)
-        conn = self._conns.get(publisher)
-        return asserted_us if conn is None else max(asserted_us, heard(conn))
+    def due(self, now_us: int, limit: int) -> list[Seated]:
+        """Those whose time has come, so many at most; they are not looked at again unless they are entered anew."""
+        due: list[Seated] = []
+        while self._heap and self._heap[0][0] <= now_us and len(due) < limit:
+            at_us, seated = heappop(self._heap)
+            if self._at.get(seated) == at_us:
+                del self._at[seated]
+                due.append(seated)
+        return due

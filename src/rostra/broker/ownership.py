@@ -10,11 +10,12 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from rostra.broker.api import Conn, Reply
-from rostra.broker.leases import Leases
+from rostra.broker.liveliness import Leases
 from rostra.broker.partition import ServedPartition
 from rostra.broker.publishers import Departed, Registered
 from rostra.broker.sessions import Session
-from rostra.errors import BatchRejected, LimitExceeded, NotRegistered, RostraError
+from rostra.broker.topics import FOR_ROSTRA
+from rostra.errors import BatchRejected, InvalidTopicName, LimitExceeded, NotRegistered, RostraError
 from rostra.fabric.api import Note, SetTimer
 from rostra.model.batch import SUPPRESSED, Reason
 from rostra.model.ids import Partition, text
@@ -80,7 +81,8 @@ class Ownership:
         if isinstance(served, RostraError):
             broker.requests.not_found(conn, session, message, served)
             return None
-        error = broker.ordering.refusal(served) or broker.too_many(session)
+        own = InvalidTopicName(served.topic, FOR_ROSTRA) if served.internal else None
+        error = own or broker.ordering.refusal(served) or broker.too_many(session)
         if error is not None:
             broker.refuse(conn, message.request, error)
             return None

@@ -14,7 +14,7 @@ from rostra.broker.tail import Tail, Tails
 from rostra.errors import RostraError, Unavailable
 from rostra.model.batch import CHECKPOINT, HEADER_BYTES, LEDGER, PLACED, Buffer, base_offset
 from rostra.model.decode import Batch
-from rostra.model.ids import Partition
+from rostra.model.ids import Partition, is_internal
 from rostra.wire.messages import NodeMessage, Topic, TopicSettings
 
 OF_THE_BROKER = CHECKPOINT | LEDGER
@@ -57,6 +57,8 @@ class ServedPartition:
     def __init__(self, partition: Partition, topic: Topic, books: Books, tails: Tails) -> None:
         self.partition = partition
         self.topic = topic.name
+        self.internal = is_internal(topic.name)
+        """Written by Rostra alone."""
         self.exclusive = topic.settings.ownership == "exclusive"
         """Whether only the strongest publisher's records are delivered."""
         self.settle_on(topic.settings)

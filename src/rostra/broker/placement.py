@@ -72,6 +72,7 @@ class Placement:
             known.partitions.append(self._served(Partition(spec.topic, PartitionIndex(index)), known.topic))
         self._broker.catalogue.add(known)
         self._broker.watching.appeared(known.topic)
+        self._broker.coordinator.topic_changed(spec.name)
         if effect.token is not None:
             until_us = self._broker.now.mono_us + OWNER_PATIENCE_MS * 1000
             self.opened_now.append(Opened(effect.token, known, until_us))
@@ -96,6 +97,7 @@ class Placement:
                 self.opened_now.append(one)
             else:
                 self._broker.topics.opened(one.token, one.known)
+                self._broker.coordinator.places.opened(one.token)
 
     def topic_closed(self, effect: TopicClosed) -> None:
         broker = self._broker
@@ -107,12 +109,14 @@ class Placement:
                 broker.fail(served.close(), error)
                 self._end_readers(served, error)
             broker.watching.gone(known.topic)
+            broker.coordinator.topic_changed(known.topic.name)
         broker.topics.closed(effect.token, effect.topic)
 
     def joined(self, effect: PartitionJoined) -> None:
         known = self._broker.catalogue.known(effect.topic)
         if known is not None:
             self._broker.catalogue.join(known, self._served(effect.partition, known.topic))
+            self._broker.coordinator.topic_changed(known.topic.name)
 
     def _served(self, partition: Partition, topic: Topic) -> ServedPartition:
         broker = self._broker
@@ -151,6 +155,7 @@ class Placement:
             self._broker.ownership.owned(served)
         if not effect.owner:
             self._turn_away(served)
+        self._broker.coordinator.serving(served)
 
     def recalled(self, given: Recalled) -> None:
         """A log was looked at again. If it was cut once more meanwhile, or filled anew, this says nothing of it."""
@@ -161,6 +166,7 @@ class Placement:
             served.recalled(given.log)
             if served.owner:
                 self._broker.ownership.owned(served)
+            self._broker.coordinator.follow(served)
             return
         note = Note("error", "log not read again", {"partition": str(given.partition), "error": str(given.log)})
         self._broker.out.append(note)
@@ -174,6 +180,7 @@ class Placement:
             served.copy = served.owner = False
             served.epoch, served.address = effect.epoch, effect.address
             self._turn_away(served)
+            self._broker.coordinator.serving(served)
 
     def blocked(self, effect: Blocked) -> None:
         served = self._broker.catalogue.served(effect.partition)

@@ -11,10 +11,11 @@ from rostra.broker.api import Conn, Greeted
 from rostra.broker.partition import Parked, ServedPartition
 from rostra.broker.producers import Verdict
 from rostra.broker.sessions import Session
-from rostra.broker.topics import OfPartition
+from rostra.broker.topics import FOR_ROSTRA, OfPartition
 from rostra.errors import (
     BatchRejected,
     IncompatibleVersion,
+    InvalidTopicName,
     LimitExceeded,
     NodeStopping,
     PeerViolation,
@@ -27,6 +28,18 @@ from rostra.model.check import BatchLimits, check_produced
 from rostra.safeguards import Safeguard
 from rostra.wire.features import in_common
 from rostra.wire.frames import Violation
+from rostra.wire.groups import (
+    Beat,
+    DeleteGroup,
+    DescribeGroup,
+    FindGroup,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    MovePositions,
+    Released,
+    ResetGroup,
+)
 from rostra.wire.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -135,6 +148,19 @@ class Requests:
                 self._broker.watching.watch(conn, session, message)
             case Unwatch():
                 self._broker.watching.unwatch(conn, message)
+            case (
+                FindGroup()
+                | JoinGroup()
+                | Released()
+                | MovePositions()
+                | Beat()
+                | LeaveGroup()
+                | ListGroups()
+                | DescribeGroup()
+                | ResetGroup()
+                | DeleteGroup()
+            ):
+                self._broker.coordinator.answer(conn, session, message)
             case Goodbye():
                 self._broker.hang_up(conn, message.reason)
             case _:
@@ -198,6 +224,7 @@ class Requests:
         if (
             session.waiting >= self._waiting_max
             or served.blocked is not None
+            or served.internal
             or broker.stopping
             or broker.broken is not None
         ):
@@ -243,6 +270,8 @@ class Requests:
     def _refusal(self, served: ServedPartition) -> RostraError:
         """The gravest reason of those for which a publish is refused."""
         broker = self._broker
+        if served.internal:
+            return InvalidTopicName(served.topic, FOR_ROSTRA)
         if broker.broken is not None:
             return broker.broken
         if broker.stopping:

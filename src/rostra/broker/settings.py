@@ -55,5 +55,18 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     """How often the log is searched for segments that retention lets go: they may stay this much longer."""
     replicas: int = 3
     """Copies of each partition of a topic made without saying how many; as many as there are members, if fewer."""
+    group_partitions: int = 8
+    """Partitions of the topic that named subscriptions are kept in; counts when it is made."""
+    group_segment_bytes: int = 4 << 20
+    """Size of its segments, of which each begins with the state of all names in it; counts when it is made."""
+    groups_max: int = 10_000
+    """Named subscriptions in one of those partitions; one more is refused with LimitExceeded."""
+    groups_bytes_max: int = 3 << 20
+    """What the names of one of those partitions take in a checkpoint, which must fit into one frame. One more name or
+    member is refused with LimitExceeded; of topics that come to match nobody gets the parts, and the log says so."""
+    members_per_group_max: int = 1000
+    """One more member of a named subscription is refused with LimitExceeded."""
+    parts_per_group_max: int = 10_000
+    """Of the partitions that match a named subscription beyond these nobody gets any, and the log says so."""
     auto_create: bool = True
     """Whether looking up an unknown topic may create it, if the client asks for that."""

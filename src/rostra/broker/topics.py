@@ -60,6 +60,9 @@ FIXED = ("partitions", "replicas", "ownership")
 """Settings that a topic keeps for as long as it lives."""
 
 
+FOR_ROSTRA = "names that begin with '_' are for Rostra itself"
+
+
 class TopicRequests:
     """What waits for the fabric's word about a topic is kept here by token."""
 
@@ -85,12 +88,12 @@ class TopicRequests:
         elif token in self._made:
             self._fail_all(self._making.pop(self._made.pop(token)), error)
         elif token in self._dropping:
-            asked = self._dropping.pop(token)
+            dropping = self._dropping.pop(token)
             # Whoever asked knows the topic by its name, the fabric by its id.
-            self._fail_all([asked], UnknownTopic(asked.name) if isinstance(error, UnknownTopic) else error)
+            self._fail_all([dropping], UnknownTopic(dropping.name) if isinstance(error, UnknownTopic) else error)
         elif token in self._describing:
-            conn, describe = self._describing.pop(token)
-            self._fail_all([Asked(conn, describe.request, lookup=True)], error)
+            conn, asked = self._describing.pop(token)
+            self._fail_all([Asked(conn, asked.request, lookup=True)], error)
         elif token in self._altering:
             self._fail_all([self._altering.pop(token)], error)
         else:
@@ -269,7 +272,7 @@ class TopicRequests:
         except InvalidTopicName as error:
             return error
         if is_internal(name):
-            return InvalidTopicName(name, "names that begin with '_' are for Rostra itself")
+            return InvalidTopicName(name, FOR_ROSTRA)
         if len(broker.catalogue) + len(self._making) >= broker.settings.topics_max:
             return LimitExceeded("topics_max", broker.settings.topics_max)
         if broker.broken is not None:
@@ -304,7 +307,8 @@ class TopicRequests:
         if known is None:
             self._broker.refuse(conn, message.request, UnknownTopic(message.name))
             return
-        error = broker.broken or broker.too_many(session)
+        own = InvalidTopicName(message.name, FOR_ROSTRA) if is_internal(message.name) else None
+        error = own or broker.broken or broker.too_many(session)
         if error is not None:
             self._broker.refuse(conn, message.request, error)
             return
@@ -326,7 +330,8 @@ class TopicRequests:
         broker = self._broker
         known = broker.catalogue.named(message.name)
         altered = UnknownTopic(message.name) if known is None else _altered(known.topic.settings, message.changes)
-        error = altered if isinstance(altered, RostraError) else broker.broken or broker.too_many(session)
+        own = InvalidTopicName(message.name, FOR_ROSTRA) if is_internal(message.name) else None
+        error = own or (altered if isinstance(altered, RostraError) else broker.broken or broker.too_many(session))
         if error is not None or known is None or isinstance(altered, RostraError):
             broker.refuse(conn, message.request, error or UnknownTopic(message.name))
             return

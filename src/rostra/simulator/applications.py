@@ -437,12 +437,16 @@ class Keeper(Application):
         if self.over and (enough or self.clock.now_us >= self.ends_us + LAST_LOOKS_US):
             return
         self.history.operations += 1
-        if self.random.random() < 0.5:
-            topic = self.random.choice(self.topics)
-            call = self.client.call(f"describe {topic}", lambda _: None)
-            self.client.core.describe_topic(self.clock.now_us, call, topic)
-        else:
-            self.client.core.list_topics(self.clock.now_us, self.client.call("list", lambda _: None))
+        core, now_us = self.client.core, self.clock.now_us
+        topic = self.random.choice(self.topics)
+        match self.random.choice(("describe", "describe", "list", "list", "alter")):
+            case "describe":
+                core.describe_topic(now_us, self.client.call(f"describe {topic}", lambda _: None), topic)
+            case "list":
+                core.list_topics(now_us, self.client.call("list", lambda _: None))
+            case _:
+                changes: dict[str, int | str] = {"segment_bytes": self.random.choice((4096, 6000))}
+                core.alter_topic(now_us, self.client.call(f"alter {topic}", lambda _: None), topic, changes)
         self.client.act()
         pace_us = SECOND_US // 20 if self.over else SECOND_US
         self.later(pace_us, 3 * pace_us, self._look)

@@ -244,7 +244,8 @@ class World:
         self.until(HEAL_US)
         self._heal()
         self._work_on()
-        self.until(END_US)
+        # Acks `owner` are given before the others have the record: a look right behind the last one would see less.
+        self.until(max(END_US, clock.now_us + SECOND_US))
         while not self._settled() and clock.now_us < HEAL_US + CONVERGE_US:
             self.until(clock.now_us + LOOK_EVERY_US)
         self._look_around()

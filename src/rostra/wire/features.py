@@ -21,7 +21,10 @@ START_AT_A_TIME = "start at a time"
 ALTERATION = "alteration"
 """Changing the settings of a topic."""
 
-FEATURES: tuple[str, ...] = (ADMINISTRATION, PUBLISHERS, PATTERNS, START_AT_A_TIME, ALTERATION)
+GROUPS = "groups"
+"""Named subscriptions: positions kept in the cluster, members that share partitions."""
+
+FEATURES: tuple[str, ...] = (ADMINISTRATION, PUBLISHERS, PATTERNS, START_AT_A_TIME, ALTERATION, GROUPS)
 
 
 def in_common(offered: tuple[str, ...], known: tuple[str, ...] = FEATURES) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """The closed set of messages between a client and a node.
 
 ARCHITECTURE.md ("Where to put things") lists what a new one touches. It begins here, with a Struct of the next free
-kind (clients count from 1, nodes from 32) that is listed in `ClientMessage` or `NodeMessage`.
+kind (clients count from 1, nodes from 32) that is listed in `ClientMessage` or `NodeMessage`. What concerns named
+subscriptions is in `groups`, what fields are made of in `fields`.
 
 Structs are arrays on the wire: a newer side may append fields with defaults, an older one ignores them.
 """
@@ -14,11 +15,29 @@ import msgspec
 from msgspec import Meta
 
 from rostra.model.cluster import ClusterState
+from rostra.wire.fields import Carried, Count, Id, Index, Message, Request, Text, Texts
+from rostra.wire.groups import (
+    Assigned,
+    Beat,
+    DeleteGroup,
+    DescribeGroup,
+    FindGroup,
+    GroupDescribed,
+    GroupEnded,
+    GroupJoined,
+    GroupPage,
+    GroupPlace,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    MovePositions,
+    Released,
+    ResetGroup,
+)
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 
-TEXT_MAX = 1024
 TOPICS_PER_PAGE_MAX = 1000
 PARTITIONS_PER_PAGE_MAX = 1000
 NEIGHBOURS_MAX = 32
@@ -30,27 +49,11 @@ LEASE_MS = 15_000
 PATTERNS_PER_WATCH_MAX = 1024
 TOMBSTONE_MS = 86_400_000
 
-Request = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""Chosen by the client, rising per connection; the answer carries it back."""
-Id = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Text = Annotated[str, Meta(max_length=TEXT_MAX)]
-Texts = Annotated[tuple[Text, ...], Meta(max_length=64)]
-Carried = Annotated[dict[Text, int | Text], Meta(max_length=32)]
-"""The facts of an error by name."""
 Acks = Literal["none", "owner", "all"]
 StartAt = Literal["earliest", "latest", "offset", "last", "time"]
 Ownership = Literal["shared", "exclusive"]
 Strength = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 LeaseMs = Annotated[int, Meta(ge=LEASE_MS_MIN, le=LEASE_MS_MAX)]
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One frame's typed part. `payload` says whether raw batches may follow it."""
-
-    kind: ClassVar[int] = 0
-    payload: ClassVar[bool] = False
 
 
 # --- values inside messages ----------------------------------------------------------------------
@@ -511,6 +514,16 @@ ClientMessage = (
     | Resign
     | Watch
     | Unwatch
+    | FindGroup
+    | JoinGroup
+    | Released
+    | MovePositions
+    | Beat
+    | LeaveGroup
+    | ListGroups
+    | DescribeGroup
+    | ResetGroup
+    | DeleteGroup
     | Goodbye
 )
 NodeMessage = (
@@ -536,5 +549,11 @@ NodeMessage = (
     | Watched
     | TopicsAppeared
     | TopicsGone
+    | GroupPlace
+    | GroupJoined
+    | Assigned
+    | GroupPage
+    | GroupDescribed
+    | GroupEnded
     | Goodbye
 )

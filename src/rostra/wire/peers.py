@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rostra.wire.messages import Carried, Id, Index, Message, Text
+from rostra.wire.fields import Carried, Id, Index, Message, Text
 
 PEER_PROTOCOL = 1
 """Raised when a peer of the version before could not follow; fields with defaults are appended without that."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rostra.broker.leases import GRACE, Leases
+from rostra.broker.liveliness import GRACE, Leases
 from rostra.broker.publishers import NOBODY, Departed, PublisherBook, Registered
 
 Entry = Registered | Departed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rostra.errors import (
+    NotSupported,
     OffsetOutOfRange,
     ProducerFenced,
     RostraError,
@@ -22,6 +23,19 @@ from rostra.model.cluster import ClusterState, NodeState
 from rostra.model.decode import Batch
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.model.patterns import Pattern
+from rostra.wire.features import GROUPS
+from rostra.wire.groups import (
+    Beat,
+    DeleteGroup,
+    DescribeGroup,
+    FindGroup,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    MovePositions,
+    Released,
+    ResetGroup,
+)
 from rostra.wire.messages import (
     Agreed,
     AlterTopic,
@@ -249,6 +263,19 @@ class ModelNode:
             case Unwatch():
                 self.watchers.get(conn, {}).pop(message.watch, None)
                 return [Agreed(message.request)]
+            case (
+                FindGroup()
+                | JoinGroup()
+                | Released()
+                | MovePositions()
+                | Beat()
+                | LeaveGroup()
+                | ListGroups()
+                | DescribeGroup()
+                | ResetGroup()
+                | DeleteGroup()
+            ):
+                raise NotSupported(GROUPS)
             case Goodbye() | Pong():
                 return []
 

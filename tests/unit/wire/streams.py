@@ -9,8 +9,9 @@ from typing import Any, get_args
 from crc32c import crc32c
 from hypothesis import strategies as st
 
+from rostra.wire.fields import Message
 from rostra.wire.frames import encode
-from rostra.wire.messages import ClientMessage, Message, NodeMessage
+from rostra.wire.messages import ClientMessage, NodeMessage
 from tests.unit.wire import schema
 
 CLIENT_KINDS: tuple[type[Message], ...] = get_args(ClientMessage)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from rostra.wire.features import FEATURES, in_common
+from rostra.wire.fields import Message
 from rostra.wire.frames import FROM_CLIENT, FROM_NODE, FrameReader, encode
-from rostra.wire.messages import Message
 from tests.unit.wire.streams import ALL_KINDS, CLIENT_KINDS, NODE_KINDS, framed, sent
 
 FRAME_BYTES_MAX = 1 << 20

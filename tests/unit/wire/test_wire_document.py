@@ -7,8 +7,9 @@ from struct import calcsize
 
 from msgspec import inspect
 
+from rostra.wire.fields import Message
 from rostra.wire.frames import FRAME, FRAME_BYTES, Violation, encode
-from rostra.wire.messages import Message, Ping
+from rostra.wire.messages import Ping
 from rostra.wire.peers import PeerHello, PeerRefused, PeerWelcome
 from tests.unit.wire.streams import ALL_KINDS, CLIENT_KINDS, NODE_KINDS
 

@@ -40,6 +40,7 @@ from rostra.errors import (
 from rostra.model.encode import Headers
 from rostra.model.patterns import is_wild
 from rostra.wire.frames import Violation
+from rostra.wire.groups import Assigned, GroupDescribed, GroupEnded, GroupJoined, GroupPage, GroupPlace
 from rostra.wire.messages import (
     Agreed,
     ClusterDescribed,
@@ -244,6 +245,12 @@ class Core:
                 | Watched()
                 | TopicsAppeared()
                 | TopicsGone()
+                | GroupPlace()
+                | GroupJoined()
+                | Assigned()
+                | GroupPage()
+                | GroupDescribed()
+                | GroupEnded()
             ):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} before Welcome")
             case _:
@@ -309,6 +316,8 @@ class Core:
                 self._disconnected(now_us, link, message.reason, hang_up=True)
             case Welcome():
                 raise PeerViolation(Violation.OUT_OF_ORDER, "a second Welcome")
+            case GroupPlace() | GroupJoined() | Assigned() | GroupPage() | GroupDescribed() | GroupEnded():
+                raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__}, but nothing was joined")
             case _:
                 assert_never(message)
 

@@ -294,6 +294,11 @@ class Raft:
             self.out.append(Meet(SOMEBODY, address))
         self.out.append(SetTimer(BEAT, self.now.mono_us))
 
+    def has_met(self, partition: Partition) -> bool:
+        """Whether this node took part in the partition's group: then it voted, or has something of its log."""
+        found = self._found.get(partition)
+        return key_of(partition) in self.hard or (found is not None and found.end > 0)
+
     def make_group(
         self, partition: Partition, segment_bytes: int, config: Config | None, *, late: bool = False
     ) -> Group:

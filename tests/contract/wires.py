@@ -1,0 +1,117 @@
+"""A connection to one node that is spoken to in messages: for what no client's core says, or not so."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+
+from rostra.simulator.clients import FRAME_BYTES_MAX
+from rostra.simulator.links import Link, Network
+from rostra.wire.features import FEATURES
+from rostra.wire.frames import FROM_NODE, FrameReader, encode
+from rostra.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, ClientMessage, Hello, NodeMessage
+
+
+class Wire(ABC):
+    """What is said before it stands is sent when it does."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.heard: list[NodeMessage] = []
+        self.is_lost = False
+        self._unsent = encode(Hello(0, PROTOCOL_MIN, PROTOCOL_MAX, FEATURES, name))
+        self._stands = False
+        self._reader: FrameReader[NodeMessage] = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+
+    def say(self, message: ClientMessage) -> None:
+        self._unsent += encode(message)
+        if self._stands and not self.is_lost:
+            self._flush()
+
+    def take(self) -> list[NodeMessage]:
+        """What was heard since the last time."""
+        heard, self.heard = self.heard, []
+        return heard
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def _send(self, chunk: bytes) -> None: ...
+
+    def _stand(self) -> None:
+        self._stands = True
+        self._flush()
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, b""
+        if unsent:
+            self._send(unsent)
+
+    def _hear(self, chunk: bytes) -> None:
+        self.heard += [message for message, _ in self._reader.feed(chunk)]
+
+
+class SimulatedWire(Wire):
+    def __init__(self, name: str, network: Network, address: str) -> None:
+        super().__init__(name)
+        self._link = network.dial(self, 1, address)
+
+    def close(self) -> None:
+        self.is_lost = True
+        self._link.client_closes()
+
+    def _send(self, chunk: bytes) -> None:
+        self._link.up.send(chunk)
+
+    def opened(self, link: Link) -> None:
+        self._stand()
+
+    def received(self, link: Link, chunk: bytes) -> None:
+        self._hear(chunk)
+
+    def lost(self, link: Link, reason: str) -> None:
+        self.is_lost = True
+
+    def congested(self, link: Link) -> None: ...
+    def drained(self, link: Link) -> None: ...
+    def watch(self, link: Link) -> None: ...
+
+
+class SocketWire(Wire, asyncio.Protocol):
+    """On a loop that turns while somebody waits for something."""
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, address: str) -> None:
+        super().__init__(name)
+        self._transport: asyncio.WriteTransport | None = None
+        host, port = address.rsplit(":", 1)
+        self._dialling = loop.create_task(self._dial(loop, host, int(port)))
+
+    async def _dial(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
+        try:
+            await loop.create_connection(lambda: self, host, port)
+        except OSError:
+            self.is_lost = True
+
+    def close(self) -> None:
+        self.is_lost = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _send(self, chunk: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(chunk)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+        if self.is_lost:
+            transport.abort()
+        else:
+            self._stand()
+
+    def data_received(self, data: bytes) -> None:
+        self._hear(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
