@@ -14,7 +14,7 @@ from rostra.client.core.options import BelowStart, ProducerSettings, Start
 from rostra.client.core.producing import Producing
 from rostra.client.core.subscribing import Subscribing
 from rostra.errors import RostraError
-from rostra.wire.messages import LEASE_MS
+from rostra.wire.messages import PUBLISHER_LEASE_MS
 
 Outcome = Callable[[Result | RostraError], None]
 Begin = Callable[[Core, int, int], object]
@@ -51,7 +51,9 @@ class Got(NamedTuple):
 
 
 class Producer:
-    def __init__(self, station: Station, topic: str, strength: int | None = None, lease_ms: int = LEASE_MS) -> None:
+    def __init__(
+        self, station: Station, topic: str, strength: int | None = None, lease_ms: int = PUBLISHER_LEASE_MS
+    ) -> None:
         self.topic = topic
         self.opened = False
         self.left = False

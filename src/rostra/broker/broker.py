@@ -387,6 +387,7 @@ class Broker:
         for served in self.catalogue.partitions():
             self.fail(served.give_up(), error)
         self.topics.broke(error)
+        self.coordinator.broke(error)
         self.ask_fabric(Broke(error))
 
     # --- connections and time ---

@@ -20,7 +20,15 @@ from rostra.fabric.api import Note, SetTimer
 from rostra.model.batch import SUPPRESSED, Reason
 from rostra.model.ids import Partition, text
 from rostra.safeguards import Safeguard
-from rostra.wire.messages import LEASE_MS, Agreed, NodeMessage, PublisherRegistered, Register, Resign, Unregistered
+from rostra.wire.messages import (
+    PUBLISHER_LEASE_MS,
+    Agreed,
+    NodeMessage,
+    PublisherRegistered,
+    Register,
+    Resign,
+    Unregistered,
+)
 
 if TYPE_CHECKING:
     from rostra.broker.broker import Broker
@@ -108,7 +116,7 @@ class Ownership:
             if leases is not None and leases.asked_on(publisher) == conn:
                 # It believes to have a strength: it must have that before anything is judged by it.
                 return NotRegistered(served.topic, served.partition.index, publisher)
-            error = self._enrol(served, Registered(publisher, 0, LEASE_MS))
+            error = self._enrol(served, Registered(publisher, 0, PUBLISHER_LEASE_MS))
             if error is not None:
                 return error
         if leases is None or not leases.hears(publisher, conn):

@@ -111,6 +111,9 @@ class Screen:
                 self._gather(f"was silent for its lease as a publisher of {event.topic}", who)
             case rostra.Connected() | rostra.TopicAppeared() | rostra.TopicGone():
                 pass
+            case rostra.HandedOutAgain() | rostra.DeadLettered() | rostra.MembershipLost():
+                # Nobody has a named subscription here.
+                pass
 
     def _gather(self, what: str, who: str) -> None:
         with self._lock:

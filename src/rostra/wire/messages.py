@@ -42,9 +42,9 @@ TOPICS_PER_PAGE_MAX = 1000
 PARTITIONS_PER_PAGE_MAX = 1000
 NEIGHBOURS_MAX = 32
 PUBLISHERS_SHOWN_MAX = 16
-LEASE_MS_MIN = 50
-LEASE_MS_MAX = 86_400_000
-LEASE_MS = 15_000
+PUBLISHER_LEASE_MS_MIN = 50
+PUBLISHER_LEASE_MS_MAX = 86_400_000
+PUBLISHER_LEASE_MS = 15_000
 """Of a publisher that does not say how long it may be silent."""
 PATTERNS_PER_WATCH_MAX = 1024
 TOMBSTONE_MS = 86_400_000
@@ -53,7 +53,7 @@ Acks = Literal["none", "owner", "all"]
 StartAt = Literal["earliest", "latest", "offset", "last", "time"]
 Ownership = Literal["shared", "exclusive"]
 Strength = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-LeaseMs = Annotated[int, Meta(ge=LEASE_MS_MIN, le=LEASE_MS_MAX)]
+LeaseMs = Annotated[int, Meta(ge=PUBLISHER_LEASE_MS_MIN, le=PUBLISHER_LEASE_MS_MAX)]
 
 
 # --- values inside messages ----------------------------------------------------------------------
@@ -281,7 +281,7 @@ class Register(Message, frozen=True, array_like=True):
     partition: Index
     publisher: Id
     strength: Strength
-    lease_ms: LeaseMs = LEASE_MS
+    lease_ms: LeaseMs = PUBLISHER_LEASE_MS
 
 
 class Resign(Message, frozen=True, array_like=True):

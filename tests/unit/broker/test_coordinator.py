@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rostra.broker.api import Congest, Drain
+from rostra.broker.api import Congest, Drain, Stop, SyncBroke
 from rostra.broker.broker import RETENTION
 from rostra.broker.groups import Part, PartKey
 from rostra.broker.settings import BrokerSettings
@@ -17,6 +17,7 @@ from rostra.errors import (
     LimitExceeded,
     NotAMember,
     StaleGeneration,
+    SyncFailed,
     UnknownGroup,
     UnknownPartition,
 )
@@ -78,6 +79,19 @@ def test_many_who_ask_at_once_make_one_topic() -> None:
     desk.settle()
     assert len({place.topic for place in desk.heard(CONN, GroupPlace)}) == 1
     assert len(desk.broker.catalogue) == 1
+
+
+def test_whoever_asks_when_the_disk_fails_is_told_so_and_the_node_can_stop() -> None:
+    desk = Desk().start()
+    desk.connect(CONN)
+    desk.say(CONN, FindGroup(desk.request(), "billing"))
+    desk.step(SyncBroke(SyncFailed("gone")))
+    assert isinstance(desk.error(CONN), SyncFailed)
+    desk.say(CONN, FindGroup(desk.request(), "billing"))
+    assert isinstance(desk.error(CONN), SyncFailed)
+    desk.step(Stop())
+    desk.settle()
+    assert desk.stopped
 
 
 def test_the_topic_of_names_is_nobodys_to_use(desk: Desk) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rostra.errors import NotRegistered
-from rostra.wire.messages import LEASE_MS, Failed, Ping, PublisherState
+from rostra.wire.messages import PUBLISHER_LEASE_MS, Failed, Ping, PublisherState
 from tests.unit.broker.exclusive import Exclusive
 
 PUBLISHERS = st.integers(1, 4)
@@ -85,7 +85,7 @@ class Rules(RuleBasedStateMachine):
             assert failed.code == NotRegistered.__name__
             return
         self.bound.add(publisher)
-        self.alive.setdefault(publisher, Alive(0, LEASE_MS, 0))
+        self.alive.setdefault(publisher, Alive(0, PUBLISHER_LEASE_MS, 0))
         self._heard(publisher)
         self.written.append(f"{'+' if self._strongest() == publisher else '-'}{value}")
 

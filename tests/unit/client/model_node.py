@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from rostra.errors import (
-    NotSupported,
     OffsetOutOfRange,
     ProducerFenced,
     RostraError,
@@ -23,7 +22,6 @@ from rostra.model.cluster import ClusterState, NodeState
 from rostra.model.decode import Batch
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.model.patterns import Pattern
-from rostra.wire.features import GROUPS
 from rostra.wire.groups import (
     Beat,
     DeleteGroup,
@@ -84,6 +82,7 @@ from rostra.wire.messages import (
     Watched,
     Welcome,
 )
+from tests.unit.client.model_coordinator import GROUPS_TOPIC, PARTITIONS, ModelCoordinator
 
 REPLICAS = 3
 
@@ -171,6 +170,7 @@ class ModelNode:
         self.features: tuple[str, ...] = ()
         self.credits: list[int] = []
         self.subscribes: list[Subscribe] = []
+        self.coordinator = ModelCoordinator(lambda: list(self.topics.values()))
         self.publishers: dict[tuple[int, int], dict[int, int]] = {}
         """By topic and partition, the strength of each publisher."""
         self.registers: list[Register] = []
@@ -182,6 +182,7 @@ class ModelNode:
     def lost(self, conn: int) -> None:
         self.feeds.pop(conn, None)
         self.watchers.pop(conn, None)
+        self.coordinator.lost(conn)
 
     def received(self, conn: int, message: ClientMessage, payload: bytearray | None) -> list[Reply]:
         """The answers on the same connection; pushes to others are asked for with `pushes`."""
@@ -198,6 +199,9 @@ class ModelNode:
             case Ping():
                 self.pings += 1
                 return [Pong(message.request)]
+            case Locate(name="_groups"):
+                topic = Topic(GROUPS_TOPIC, message.name, TopicSettings(PARTITIONS))
+                return [Located(message.request, topic, tuple(self.place(topic, p) for p in range(PARTITIONS)))]
             case Locate():
                 if message.name not in self.topics and message.create:
                     self._create(message.name, TopicSettings())
@@ -275,7 +279,7 @@ class ModelNode:
                 | ResetGroup()
                 | DeleteGroup()
             ):
-                raise NotSupported(GROUPS)
+                return self.coordinator.answer(conn, message)
             case Goodbye() | Pong():
                 return []
 
@@ -373,7 +377,7 @@ class ModelNode:
 
     def pushes(self, conn: int) -> list[Reply]:
         """What is due to the subscriptions of a connection, as far as credit goes."""
-        due: list[Reply] = []
+        due: list[Reply] = [(said, None) for said in self.coordinator.pushes(conn)]
         for number, watcher in self.watchers.get(conn, {}).items():
             due += [(said, None) for said in watcher.changes(number, self.topics)]
         for number, feed in self.feeds.get(conn, {}).items():

@@ -26,6 +26,12 @@ class Enrolling:
         self.version = version
         self.request = 0
 
+    def confirmed(self) -> None:
+        enrolment = self.lane.producing.enrolment
+        if enrolment is not None:
+            self.lane.place.proved()
+            enrolment.confirmed(self)
+
 
 class Waiting:
     """Whoever waits until all owners have answered to what was said from this version on."""

@@ -6,11 +6,23 @@ from typing import Literal, Protocol, Self, get_args
 
 import msgspec
 
-from rostra.errors import InvalidSetting
+from rostra.errors import InvalidGroupName, InvalidSetting, InvalidTopicName
 from rostra.model.batch import Codec
-from rostra.wire.messages import LEASE_MS, LEASE_MS_MAX, LEASE_MS_MIN, Acks, StartAt, TopicSettings
+from rostra.model.ids import check_topic_name
+from rostra.model.patterns import Pattern
+from rostra.wire.groups import LEASE_MS_MAX, LEASE_MS_MIN, PATTERNS_MAX
+from rostra.wire.messages import (
+    PUBLISHER_LEASE_MS,
+    PUBLISHER_LEASE_MS_MAX,
+    PUBLISHER_LEASE_MS_MIN,
+    Acks,
+    StartAt,
+    TopicSettings,
+)
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
+LEASE_MS = 10_000
+"""How long the members of a named subscription may be silent; their handlers may take any time."""
 PORT = 7400
 BATCHES_IN_FLIGHT_MAX = 64
 STRENGTH_MAX = 2**31 - 1
@@ -57,7 +69,7 @@ class ProducerSettings(msgspec.Struct, frozen=True):
     partition: int | None = None
     strength: int | None = None
     """None: it registers only where ownership is exclusive, as one of the weakest."""
-    lease_ms: int = LEASE_MS
+    lease_ms: int = PUBLISHER_LEASE_MS
 
     def __post_init__(self) -> None:
         if self.acks not in ("none", "owner", "all"):
@@ -72,13 +84,42 @@ class ProducerSettings(msgspec.Struct, frozen=True):
             raise InvalidSetting("partition", "it must not be negative")
         if self.strength is not None:
             check_strength(self.strength)
-        if not LEASE_MS_MIN <= self.lease_ms <= LEASE_MS_MAX:
-            raise InvalidSetting("lease_ms", f"{self.lease_ms} is not within {LEASE_MS_MIN} and {LEASE_MS_MAX}")
+        least, most = PUBLISHER_LEASE_MS_MIN, PUBLISHER_LEASE_MS_MAX
+        if not least <= self.lease_ms <= most:
+            raise InvalidSetting("lease_ms", f"{self.lease_ms} is not within {least} and {most}")
 
 
 def check_strength(strength: int) -> None:
     if not 0 <= strength <= STRENGTH_MAX:
         raise InvalidSetting("strength", f"{strength} is not within 0 and {STRENGTH_MAX}")
+
+
+class MemberSettings(msgspec.Struct, frozen=True):
+    """The settings of one member of a named subscription."""
+
+    patterns: tuple[str, ...] = ()
+    """Topics, or patterns of them; without any, those that the name was last joined with."""
+    start: Start = "latest"
+    tries_max: int = 0
+    dead_letter: str = ""
+    lease_ms: int = LEASE_MS
+    credit_bytes: int = 1 << 20
+    client: str = ""
+
+    def __post_init__(self) -> None:
+        start_on_the_wire(self.start)
+        for pattern in self.patterns:
+            Pattern.parse(pattern)
+        if len(self.patterns) > PATTERNS_MAX:
+            raise InvalidSetting("patterns", f"there are more than {PATTERNS_MAX}")
+        if self.tries_max < 0:
+            raise InvalidSetting("tries", "it must not be negative; 0 means without end")
+        if self.dead_letter:
+            check_topic_name(self.dead_letter)
+        if not LEASE_MS_MIN <= self.lease_ms <= LEASE_MS_MAX:
+            raise InvalidSetting("lease_ms", f"it must be {LEASE_MS_MIN} to {LEASE_MS_MAX}")
+        if self.credit_bytes < 1:
+            raise InvalidSetting("credit_bytes", "it must be above zero")
 
 
 class Offset(msgspec.Struct, frozen=True):
@@ -159,6 +200,14 @@ def start_on_the_wire(start: Start) -> tuple[StartAt, int]:
             return "latest", 0
         case _:
             raise InvalidSetting("start", f"{start!r} is none of 'earliest', 'latest', Offset(n), Last(n), Time(us)")
+
+
+def check_group_name(name: str) -> None:
+    """Spelled like a topic's."""
+    try:
+        check_topic_name(name)
+    except InvalidTopicName as error:
+        raise InvalidGroupName(name, error.reason) from None
 
 
 def codec_named(codec: str | None) -> Codec:
