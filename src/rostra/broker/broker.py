@@ -36,6 +36,7 @@ from rostra.broker.coordinator import Coordinator
 from rostra.broker.delivery import CATCH_UP, Delivery
 from rostra.broker.keeping import GROUPS_TIMER
 from rostra.broker.ordering import Ordering
+from rostra.broker.ownership import LEASES, Ownership
 from rostra.broker.partition import Parked
 from rostra.broker.placement import Placement
 from rostra.broker.requests import PEERS, Requests
@@ -131,6 +132,7 @@ class Broker:
         self.tails = Tails(settings.tail_bytes_max)
         self.delivery = Delivery(settings)
         self.ordering = Ordering(self)
+        self.ownership = Ownership(self)
         self.requests = Requests(self)
         self.topics = TopicRequests(self)
         self.watching = Watching(self)
@@ -402,6 +404,9 @@ class Broker:
 
     def forget(self, conn: Conn) -> None:
         self.delivery.lose(conn)
+        session = self.sessions.get(conn)
+        if session is not None:
+            self.ownership.lost(conn, session.heard_us)
         self.watching.lose(conn)
         self.coordinator.lose(conn)
         self.sessions.close(conn)
@@ -424,6 +429,8 @@ class Broker:
                 self.hang_up(conn, "silent for three heartbeats")
             self.watching.doubt()
             self.out.append(SetTimer(SWEEP, self.now.mono_us + self.settings.heartbeat_ms * 1000))
+        elif given.timer == LEASES:
+            self.ownership.fired()
         elif given.timer == GROUPS_TIMER:
             self.coordinator.timer()
         elif given.timer == CATCH_UP:

@@ -91,6 +91,15 @@ class Client:
         self.core.close(self.clock.now_us)
         self.act()
 
+    def vanish(self) -> None:
+        """Its program is killed: its connections end, and its core says its last words to nobody."""
+        self.core.close(self.clock.now_us)
+        self.core.take()
+        self._waiting.clear()
+        links, self._links = self._links, {}
+        for link, _ in links.values():
+            link.client_closes()
+
     def start(self) -> None:
         self.core.start(self.clock.now_us, self.call("connect", lambda _: None))
         self.act()
