@@ -28,6 +28,7 @@ from rostra.simulator.history import (
     Held,
     History,
     Made,
+    Named,
     Sent,
     Stored,
     Subscription,
@@ -55,12 +56,16 @@ def good() -> History:
     gathered = Gathered("g")
     gathered.stands, gathered.topics = True, [TOPIC]
     history.gathered.append(gathered)
+    named = history.named["n"] = Named("n", ["t"])
     for order, (offset, value) in enumerate(((0, A), (1, B), (3, C))):
         history.sent[value] = Sent(value, "p", order, "t", "all")
         history.acked[value] = Acked(value, TOPIC, 0, offset)
         feed.got.append(Got(offset, offset, value))
         gathered.feed(TOPIC, 0).got.append(Got(offset, offset, value))
         final.stored.append(Stored(offset, value, False))
+        named.handed(TOPIC, 0, offset, "h", offset)
+        named.dealt_with.add((TOPIC, 0, offset))
+        named.keeps(TOPIC, 0, offset + 1)
     final.stored.insert(2, Stored(2, b"checkpoint", True))
     batches = [Held(0, 2, 11), Held(2, 3, 12), Held(3, 4, 13)]
     history.committed[PLACE] = dict.fromkeys(batches, 1)
@@ -74,6 +79,14 @@ def good() -> History:
     ]
     history.demands.append(Demand("a record", 10, 90, 40))
     return history
+
+
+def hand_out_what_was_acknowledged(history: History) -> None:
+    history.named["n"].handed(TOPIC, 0, 1, "h", 99)
+
+
+def hand_out_less_than_all(history: History) -> None:
+    history.named["n"].dealt_with.remove((TOPIC, 0, 1))
 
 
 def final_of(history: History) -> FinalPartition:
@@ -441,6 +454,8 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (deliver_after_leaving, TOPICS),
     (expire_what_has_no_retention, RETENTION),
     (expire_too_much, RETENTION),
+    (hand_out_what_was_acknowledged, "what a name has acknowledged comes to nobody again"),
+    (hand_out_less_than_all, "every record comes to a member of each name"),
     (elect_two, LEADERS),
     (commit_two_things_at_one_offset, COPIES),
     (commit_across_a_boundary, COPIES),
@@ -506,6 +521,7 @@ def test_what_a_client_announced_may_be_stored_twice() -> None:
     store_twice(history)
     history.subscriptions[0].feed(TOPIC, 0).reached = 5
     history.gathered[0].feed(TOPIC, 0).got.append(Got(9, 4, A))
+    history.named["n"].dealt_with.add((TOPIC, 0, 4))
     assert judge(history) == []
 
 

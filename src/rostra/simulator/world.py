@@ -43,7 +43,7 @@ PROGRESS_ELECTIONS = 10
 RECORDS = 900
 RECORDS_AMONG_NODES = 320
 """Fewer, as each is written and sent several times."""
-MEMBERS_IN = 0.3
+MEMBERS_IN = 0.25
 """The part of the seeds that have a named subscription."""
 STEADY_US = 3 * SECOND_US
 """More than the lease of a member: whoever died before is found dead by then."""
