@@ -115,7 +115,11 @@ class Client:
         except Exception:
             self._escaped("acting")
             return
-        if due_us is not None and (self._armed_us is None or due_us < self._armed_us):
+        if due_us is not None:
+            self._arm(due_us)
+
+    def _arm(self, due_us: int) -> None:
+        if self._armed_us is None or due_us < self._armed_us:
             self._armed_us = max(due_us, self.clock.now_us)
             self.clock.at(self._armed_us, self._tick, self._armed_us)
 
@@ -177,6 +181,12 @@ class Client:
             return
         self._armed_us = None
         try:
+            due_us = self.core.deadline_us()
+            if due_us is None or due_us > self.clock.now_us:
+                # What it was for has come meanwhile.
+                if due_us is not None:
+                    self._arm(due_us)
+                return
             self.core.tick(self.clock.now_us)
         except Exception:
             self._escaped("ticking")

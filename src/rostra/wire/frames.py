@@ -102,8 +102,7 @@ class Dialect(Generic[M]):
         meta = frame[FRAME_BYTES:middle]
         if crc32c(frame[:PREFIX_BYTES] + meta) != checksum:
             raise PeerViolation(Violation.CHECKSUM, f"kind {kind}")
-        message = self.decode(kind, meta, length - meta_bytes)
-        return message, bytearray(frame[middle:]) if length > meta_bytes else None
+        return self.decode(kind, meta, length - meta_bytes), bytearray(frame[middle:]) if length > meta_bytes else None
 
     def decode(self, kind: int, meta: Buffer, payload_bytes: int) -> M:
         found = self.kinds.get(kind)
