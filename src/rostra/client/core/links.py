@@ -165,8 +165,9 @@ class Links:
         several = len(self.addresses) > 1
         for link in self.by_number.values():
             due_us = link.due_us
-            if several and link.looks_us is not None and link.looks_us < due_us and link.waits:
-                due_us = link.looks_us
+            looks_us = link.looks_us
+            if looks_us is not None and looks_us < due_us and several and link.waits:
+                due_us = looks_us
             if due is None or due_us < due:
                 due = due_us
         return due
