@@ -104,6 +104,8 @@ from rostra.wire.messages import NEIGHBOURS_MAX, Failed, Goodbye, NodeMessage, P
 
 SWEEP = "broker/sweep"
 RETENTION = "broker/retention"
+PASSED_ON = (Send, SetTimer, Sync, Persist, Read, Note, Meet, Part)
+"""What a fabric wants of its driver and the broker has no part in; the most frequent first."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -165,6 +167,10 @@ class Broker:
                 self.requests.answer(given.conn, given.message, given.payload)
             case Synced():
                 self._synced(given)
+            case TimerFired():
+                self._timer(given)
+            case Persisted():
+                self.carry_out(given.then)
             case PeerMet() | PeerLost():
                 self.ask_fabric(given)
             case ReadDone():
@@ -194,10 +200,6 @@ class Broker:
                 self._write_failed(given)
             case SyncBroke():
                 self._broke(given.error)
-            case TimerFired():
-                self._timer(given)
-            case Persisted():
-                self.carry_out(given.then)
             case Boot():
                 self.placement.boot(given)
             case Stop():
@@ -215,9 +217,10 @@ class Broker:
 
     def carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
         for effect in effects:
+            if isinstance(effect, PASSED_ON):
+                self.out.append(effect)
+                continue
             match effect:
-                case Send() | Sync() | SetTimer():
-                    self.out.append(effect)
                 case Append():
                     served = self.catalogue.served(effect.partition)
                     if served is not None:
@@ -227,8 +230,6 @@ class Broker:
                     self.ordering.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
-                case Persist() | Read() | Note() | Meet() | Part():
-                    self.out.append(effect)
                 case Open():
                     self.placement.opened(effect)
                     self.out.append(effect)

@@ -180,7 +180,8 @@ class Lane:
         self.queue.append(outgoing)
         if self.flowing:
             self._send(outgoing)
-            if self.link.looks_us is None:
+            looks_us = self.link.looks_us
+            if looks_us is None or looks_us <= outgoing.closed_us:
                 self.link.watch(outgoing.closed_us)
             if not self.producing.answered:
                 self._forget_unacknowledged()

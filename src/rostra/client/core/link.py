@@ -135,17 +135,21 @@ class Link:
         self.write(message(request))
         return request
 
+    @property
+    def waits(self) -> bool:
+        """Whether something that was asked has no answer yet."""
+        return bool(self.awaiting or self._silent)
+
     def watch(self, now_us: int) -> None:
         """Something was asked: it shall not go unanswered unnoticed."""
-        if self.looks_us is None:
+        if self.looks_us is None or (self.looks_us <= now_us and len(self.awaiting) <= 1 and not self._silent):
             self.looks_us = now_us + DOUBT_MS * 1000
             self._oldest = next(iter(self.awaiting), 0)
 
     def look(self, now_us: int) -> bool:
         """Whether the node has left the same question, or a ping, unanswered since the last look."""
         before, self._oldest = self._oldest, next(iter(self.awaiting), 0)
-        waits = bool(self._oldest or self._silent)
-        self.looks_us = now_us + DOUBT_MS * 1000 if waits else None
+        self.looks_us = now_us + DOUBT_MS * 1000 if self.waits else None
         self.doubtful = self.up and (before == self._oldest != 0 or self._silent > 0)
         return self.doubtful
 
@@ -167,6 +171,8 @@ class Link:
             case State.UP:
                 # Sent even while the node is heard, for it wants to hear us. Silence is counted in pings and not in
                 # time: a driver that slept must not blame the node.
+                if not self.waits:
+                    self.looks_us = None
                 if now_us >= self._beat_us:
                     self._silent += 1
                     self._beat_us = now_us + self._heartbeat_us
