@@ -21,7 +21,8 @@ def check_handled(history: History) -> list[str]:
             missed = [
                 stored.offset
                 for stored in final.stored
-                if stored.shown and (final.topic, final.partition, stored.offset) not in named.dealt_with
+                if not (stored.control or stored.owner_flags)
+                and (final.topic, final.partition, stored.offset) not in named.dealt_with
             ]
             if missed:
                 found.append(f"nobody of {named.name} dealt with {final.name}/{final.partition}: {missed[:5]}")
