@@ -10,7 +10,7 @@ TYPED   := src tests tools $(if $(wildcard benchmarks/*.py),benchmarks) $(if $(w
 # Seconds one test may take, and all tests together. They take about three minutes on two quiet cores, and no more than
 # six; the bound is for a machine that is busy with other things.
 TEST_TIMEOUT_S  ?= 120
-SUITE_TIMEOUT_S ?= 1200
+SUITE_TIMEOUT_S ?= 2400
 SOAK_TIMEOUT_S  ?= 7200
 
 # One process of tests per core; tests that share something costly stay together.

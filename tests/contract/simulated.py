@@ -105,14 +105,17 @@ class SidedNetwork(Network):
 
 
 class Asker:
-    """Says hello and one thing more, and keeps the answer."""
+    """Says hello and one thing more, again if the connection is lost, and keeps the answer."""
 
     def __init__(self, network: Network, node: Node, address: str, said: bytes) -> None:
         self.name = f"asker@{node}"
         self.answer: Answer | None = None
+        self._network = network
+        self._address = address
         self._said = said
         self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
-        network.dial(self, 1, address)
+        self._dials = 1
+        network.dial(self, self._dials, address)
 
     def opened(self, link: Link) -> None:
         link.up.send(encode(Hello(0, PROTOCOL_MIN, PROTOCOL_MAX)))
@@ -123,7 +126,12 @@ class Asker:
             if isinstance(message, Published | Subscribed | TopicDescribed | Failed):
                 self.answer = message
 
-    def lost(self, link: Link, reason: str) -> None: ...
+    def lost(self, link: Link, reason: str) -> None:
+        if self.answer is None:
+            self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+            self._dials += 1
+            self._network.dial(self, self._dials, self._address)
+
     def congested(self, link: Link) -> None: ...
     def drained(self, link: Link) -> None: ...
     def watch(self, link: Link) -> None: ...

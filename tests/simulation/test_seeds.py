@@ -32,6 +32,10 @@ FOUND_AMONG_NODES = (
 """The other safeguards of Raft need a course of events that chance hardly hits: scenarios show those."""
 
 
+pytestmark = pytest.mark.timeout(900)
+"""Two hundred seeds take a minute and a half of two cores, which other tests want too."""
+
+
 class Ran(NamedTuple):
     summary: Summary
     results: list[SeedResult]
