@@ -6,7 +6,9 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 
 from rostra.broker.settings import BrokerSettings
 from rostra.client.aio_driver import Driver, now_us
@@ -287,8 +289,12 @@ class SocketCluster(Cluster):
 
 
 def free_address() -> str:
-    """One that is very likely still free when a node binds it."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    """One that is very likely still free when a node binds it, and binds it again: the system gives ports of this range
+    to nobody who asks for any.
+    """
+    while True:
+        address = ("127.0.0.1", SystemRandom().randrange(20_000, 32_000))
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            return f"{address[0]}:{address[1]}"
