@@ -34,7 +34,7 @@ def test_json_goes_to_stdout_as_one_object(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_failing_seed_exits_with_one_and_prints_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert simulate("0:8", nodes=1, workers=1, without=["dedup"]) == 1
+    assert simulate("0:16", nodes=1, workers=1, without=["dedup"]) == 1
     printed = capsys.readouterr().err
     assert "a record is stored once" in printed
     assert "--trace --without dedup" in printed

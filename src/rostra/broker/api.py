@@ -129,6 +129,8 @@ class Sealed(Value, frozen=True):
 
     partition: Partition
     segments: tuple[SegmentFacts, ...]
+    active_bytes: int = 0
+    """Of the segment behind them."""
 
 
 class SegmentFacts(Value, frozen=True):

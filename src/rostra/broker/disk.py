@@ -236,7 +236,7 @@ class Disk:
                 case Survey():
                     sealed = self.store.sealed(effect.partition)
                     facts = (SegmentFacts(one.first, one.next, one.bytes, one.max_us) for one in sealed)
-                    return Sealed(effect.partition, tuple(facts))
+                    return Sealed(effect.partition, tuple(facts), self.store.segment_bytes(effect.partition))
                 case Recall():
                     return self._recall(effect.partition)
                 case _:

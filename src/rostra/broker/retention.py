@@ -33,7 +33,8 @@ class Retention:
         settings = known.topic.settings
         oldest_us = broker.now.wall_us - settings.retention_ms * 1000 if settings.retention_ms else None
         # What the log says it has counts, not what was ever appended here.
-        served.bytes = sum(segment.bytes for segment in given.segments) + served.segment_bytes
+        closed = sum(segment.bytes for segment in given.segments)
+        served.bytes = closed + min(given.active_bytes, served.segment_bytes)
         spare = served.bytes - settings.retention_bytes if settings.retention_bytes else 0
         first = served.first
         dropped = 0

@@ -241,7 +241,7 @@ class Desk:
                 log = self.logs[partition]
                 return [Recalled(partition, log.generation, recovered(partition, log))]
             case Survey(partition):
-                return [Sealed(partition, tuple(facts(self.logs[partition])))]
+                return [Sealed(partition, tuple(facts(self.logs[partition])), 1 << 40)]
             case _:
                 raise AssertionError(f"the disk has no answer to {effect}")
 
