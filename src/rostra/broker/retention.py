@@ -32,7 +32,8 @@ class Retention:
             return
         settings = known.topic.settings
         oldest_us = broker.now.wall_us - settings.retention_ms * 1000 if settings.retention_ms else None
-        # What the log says it has counts, not what was ever appended here.
+        # What the log says it has counts: of batches that a start found and another owner's replaced, nobody here knows
+        # the sizes, so `segment_bytes` may be too much. It leaves out the checkpoint, which the log counts.
         closed = sum(segment.bytes for segment in given.segments)
         served.bytes = closed + min(given.active_bytes, served.segment_bytes)
         spare = served.bytes - settings.retention_bytes if settings.retention_bytes else 0
