@@ -121,7 +121,7 @@ class Core:
             self._own_calls,
         )
         self._starting: CallNumber = 0
-        self._start_due_us = 0
+        self.start_due_us = 0
         self._met: dict[str, None] = {}
 
     @property
@@ -145,7 +145,7 @@ class Core:
     def start(self, now_us: int, call: CallNumber) -> None:
         """Connect; done when a node has welcomed us, failed when none did in time."""
         self._starting = call
-        self._start_due_us = now_us + self.options.connect_timeout_ms * 1000
+        self.start_due_us = now_us + self.options.connect_timeout_ms * 1000
         self.links.seek(now_us)
 
     def opened(self, now_us: int, link: LinkNumber) -> None:
@@ -568,7 +568,7 @@ class Core:
 
     def deadline_us(self) -> int | None:
         """When `tick` is due at the latest."""
-        earliest = self._start_due_us if self._starting else None
+        earliest = self.start_due_us if self._starting else None
         for part in self._with_deadlines:
             due_us = part.deadline_us()
             if due_us is not None and (earliest is None or due_us < earliest):
@@ -576,7 +576,7 @@ class Core:
         return earliest
 
     def tick(self, now_us: int) -> None:
-        if self._starting and self._start_due_us <= now_us:
+        if self._starting and self.start_due_us <= now_us:
             addresses = ", ".join(self.options.addresses)
             self._give_up_start(now_us, Unreachable(addresses, self.links.last_reason))
             return
