@@ -81,10 +81,7 @@ def test_a_node_alone_whose_disk_refused_the_beginning_of_its_term_begins_it_aga
     cluster = Cluster(1)
     cluster.ready()
     (partition,) = cluster.topic("t")
-    cluster.publish(partition, b"x")
     (node,) = cluster.alive
-    node.crash()
-    node.start()
     cluster.run_until(lambda: node.leads(partition))
     group, medium = node.raft.groups[partition], node.media[partition]
     end = group.copy.end - 1

@@ -159,6 +159,9 @@ class Catalogue:
         self.placed: dict[Partition, Placed] = {}
         """Partitions whose copies are not, or no more, where they were made."""
         self.moving: dict[Partition, None] = {}
+        self._leads: dict[NodeId, int] = {}
+        """How many partitions each node should lead, and of how many it should hold a copy: every new topic asks."""
+        self._holds: dict[NodeId, int] = {}
 
     def apply(self, entry: Entry) -> RostraError | None:
         """Why the entry changes nothing, if it does not: it was written before another one was applied."""
@@ -186,7 +189,7 @@ class Catalogue:
                 self._remove(node)
             case MoveBegun(partition=partition):
                 if partition.topic in self.topics:
-                    self.placed[partition] = Placed(entry.replicas, self.placement(partition).holders)
+                    self._place(partition, Placed(entry.replicas, self.placement(partition).holders))
                     self.moving[partition] = None
             case MoveEnded(partition=partition):
                 if partition in self.moving and self.placed[partition].replicas == entry.replicas:
@@ -201,15 +204,30 @@ class Catalogue:
     def _add(self, made: Made) -> None:
         self.topics[made.spec.topic] = made
         self.names[made.spec.name] = made.spec.topic
+        for replicas in made.replicas:
+            self._tally(replicas, 1)
+
+    def _place(self, partition: Partition, placed: Placed) -> None:
+        self._tally(self.placement(partition).replicas, -1)
+        self.placed[partition] = placed
+        self._tally(placed.replicas, 1)
+
+    def _tally(self, replicas: tuple[NodeId, ...], by: int) -> None:
+        for node in replicas[:1]:
+            self._leads[node] = self._leads.get(node, 0) + by
+        for node in replicas:
+            self._holds[node] = self._holds.get(node, 0) + by
 
     def _drop(self, topic: TopicId) -> RostraError | None:
-        made = self.topics.pop(topic, None)
+        made = self.topics.get(topic)
         if made is None:
             return UnknownTopic(str(topic))
-        del self.names[made.spec.name]
         for partition in partitions_of(made):
+            self._tally(self.placement(partition).replicas, -1)
             self.placed.pop(partition, None)
             self.moving.pop(partition, None)
+        del self.topics[topic]
+        del self.names[made.spec.name]
         return None
 
     def _change(self, topic: TopicId, entry: Changed) -> RostraError | None:
@@ -245,10 +263,12 @@ class Catalogue:
         self.members = {member.node: member for member in snapshot.members}
         self.leaving = dict.fromkeys(snapshot.leaving)
         self.removed = {member.node: member for member in snapshot.removed}
-        self.topics, self.names = {}, {}
+        self.topics, self.names, self.placed = {}, {}, {}
+        self._leads, self._holds = {}, {}
         for made in snapshot.topics:
             self._add(made)
-        self.placed = dict(snapshot.placed)
+        for partition, placed in snapshot.placed:
+            self._place(partition, placed)
         self.moving = {partition: None for partition, placed in self.placed.items() if placed.former}
 
     # --- where things are ---
@@ -268,11 +288,9 @@ class Catalogue:
 
     def held(self) -> tuple[dict[NodeId, int], dict[NodeId, int]]:
         """How many partitions each member should lead, and of how many it holds a copy."""
-        leads = dict.fromkeys(self.staying, 0)
-        holds = dict(leads)
-        for partition in self.partitions():
-            count(self.placement(partition).replicas, leads, holds)
-        return leads, holds
+        staying = self.staying
+        leads = {node: self._leads.get(node, 0) for node in staying}
+        return leads, {node: self._holds.get(node, 0) for node in staying}
 
     def place(self, partitions: int, replicas: int) -> tuple[tuple[NodeId, ...], ...]:
         """Where a new topic goes: to the nodes that lead least, its copies to those that hold least."""

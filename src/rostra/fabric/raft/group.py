@@ -154,7 +154,7 @@ class Group(Standing):
         self.configs_moved()
         if self.role is Role.LEADER and self.config.everyone != (self.me,):
             self.step_down("the disk refuses writes")
-        elif self.role is Role.LEADER and self.copy.last_term < self.term:
+        elif self.role is Role.LEADER and self.copy.last_term < self.term and not self.inherits:
             # The entry that begins the term is gone, and nothing before it counts without one.
             self.deadline_us = now.mono_us + self.settings.election_us
         self.finish()
@@ -206,7 +206,7 @@ class Group(Standing):
             and self.transfer_to is None
             and self.complete
             and len(self.hard.configs) <= 1
-            and self.is_current
+            and self.has_begun_term
         )
 
     def propose_alone(self, given: Propose) -> list[FabricEffect]:
@@ -443,7 +443,7 @@ class Group(Standing):
 
     def _check_leadership(self) -> None:
         now_us = self.now.mono_us
-        if self.copy.last_term < self.term:
+        if self.copy.last_term < self.term and not self.inherits:
             self.replication.append(group_batch(NoOp(), self.now.wall_us))
         if self.transfer_to is not None and now_us >= self.transfer_until_us:
             self.transfer_to = None

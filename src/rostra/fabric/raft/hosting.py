@@ -19,6 +19,7 @@ from rostra.fabric.api import (
 from rostra.fabric.raft.catalogue import (
     META,
     Catalogue,
+    Changed,
     Entry,
     Made,
     MemberJoined,
@@ -53,28 +54,36 @@ class Hosting:
         self._retiring: dict[Partition, str] = {}
         """Copies that are given up, until their logs are gone."""
 
-    def follow_catalogue(self, answered: dict[TopicId, int], entries: list[Entry]) -> list[FabricEffect]:
-        """Topics that are new here, copies that come and go, members. `answered`: the tokens that wait for a topic."""
+    def follow_catalogue(
+        self, answered: dict[TopicId, int], entries: list[Entry], *, anew: bool = False
+    ) -> list[FabricEffect]:
+        """Topics that are new here, copies that come and go, members. `answered`: the tokens that wait for a topic.
+
+        `anew`: the catalogue is not what it was with some entries more. Else only what these name is looked at: there
+        may be thousands of topics, each of which was made.
+        """
         raft = self._raft
         catalogue = raft.meta.catalogue
         before, raft.out = raft.out, []
         raft.peers.follow_members()
-        for topic in [topic for topic in self.opened if topic not in catalogue.topics]:
+        for topic in [topic for topic in self.opened if topic not in catalogue.topics] if anew else ():
             raft.out += [*self.close_topic(topic), TopicClosed(None, topic)]
         for entry in entries:
             if isinstance(entry, Made) and entry.spec.topic in answered and entry.spec.topic not in catalogue.topics:
                 # Made and deleted before this node heard of either: whoever asked for it is told that it was made.
                 topic = entry.spec.topic
                 raft.out += [TopicOpened(answered[topic], entry.spec), TopicClosed(None, topic)]
-        known = set(self.opened)
-        for topic, made in catalogue.topics.items():
-            if topic in known and self.opened[topic].spec != made.spec:
+        new: set[TopicId] = set()
+        for topic in list(catalogue.topics) if anew else _named(entries, catalogue):
+            made, opened = catalogue.topics[topic], self.opened.get(topic)
+            if opened is None:
+                new.add(topic)
+                self._open_topic(answered.get(topic), made)
+            elif opened.spec != made.spec:
                 self.opened[topic] = made
                 raft.out.append(TopicChanged(None, made.spec))
-            if topic not in known:
-                self._open_topic(answered.get(topic), made)
         for partition in _moved(entries, catalogue):
-            if partition.topic in known and partition.topic in catalogue.topics:
+            if partition.topic not in new and partition.topic in catalogue.topics:
                 self.host(partition)
         for entry in entries:
             if isinstance(entry, MoveEnded):
@@ -213,6 +222,13 @@ class Hosting:
             else:
                 behind[preferred] = None
         self.returned = {node: None for node in behind if raft.peers.pairs.is_there(node)}
+
+
+def _named(entries: list[Entry], catalogue: Catalogue) -> list[TopicId]:
+    """Topics that these entries made or changed, as far as they are still there, each once."""
+    made = [entry.spec.topic for entry in entries if isinstance(entry, Made)]
+    changed = [entry.topic for entry in entries if isinstance(entry, Changed)]
+    return [topic for topic in dict.fromkeys([*made, *changed]) if topic in catalogue.topics]
 
 
 def _moved(entries: list[Entry], catalogue: Catalogue) -> list[Partition]:

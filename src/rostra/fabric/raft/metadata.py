@@ -81,6 +81,8 @@ class Metadata:
         """What the log holds beyond what is applied, with where each ends."""
         self.applied = group.copy.first
         self._anew = False
+        self._compares = False
+        """The catalogue was begun anew: what is in it says nothing of what is not there any more."""
         self._grown_bytes = 0
         """How much the log has grown since its last snapshot, and how large that was."""
         self._snapshot_bytes = 0
@@ -142,6 +144,7 @@ class Metadata:
         while self._entries and self._entries[0][0] <= self.group.commit:
             if self._anew:
                 self._anew = False
+                self._compares = True
                 self.catalogue = Catalogue()
             self.applied, entry = self._entries.popleft()
             if entry is not None:
@@ -170,7 +173,9 @@ class Metadata:
                 tokens = {made.spec.topic: self._token_of(made) for made in entry.topics}
                 answered |= {topic: token for topic, token in tokens.items() if token is not None}
         entries = [entry for entry, _ in applied]
-        return [*effects, *self._raft.hosting.follow_catalogue(answered, entries), *changed]
+        anew = self._compares or any(isinstance(entry, Snapshot) for entry in entries)
+        self._compares = False
+        return [*effects, *self._raft.hosting.follow_catalogue(answered, entries, anew=anew), *changed]
 
     def _changed(self, token: int, topic: TopicId) -> FabricEffect:
         made = self.catalogue.topics.get(topic)

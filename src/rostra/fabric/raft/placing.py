@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
 
 GONE_TIMEOUTS = 30
+LOOK_US = 200
+"""For each topic: from one look at all of them to the next."""
 
 
 class Placing:
@@ -24,16 +26,24 @@ class Placing:
         self._raft = raft
         self._seen: tuple[object, ...] = ()
         """Term, catalogue and nodes as they were when there was last nothing to do."""
+        self._looks_us = 0
+        """Not before then, unless nodes have come or gone."""
+        self._nodes: tuple[object, ...] = ()
 
     def look(self) -> None:
         raft = self._raft
         meta = raft.meta
         if not meta.leads or meta.under_way:
             return
-        seen = (meta.group.term, meta.applied, self._there(), self._gone())
-        if seen == self._seen:
+        nodes = (meta.group.term, self._there(), self._gone(), tuple(meta.catalogue.leaving))
+        seen = (meta.applied, *nodes)
+        if seen == self._seen or (nodes == self._nodes and raft.now.mono_us < self._looks_us):
             return
         begun = [MoveBegun(*move) for move in self._next_moves()]
+        self._nodes = nodes
+        if not begun and not meta.catalogue.moving:
+            # A look at all topics, which whoever makes thousands of them must not pay for with every heartbeat.
+            self._looks_us = raft.now.mono_us + LOOK_US * len(meta.catalogue.topics)
         leaving = [node for node in meta.catalogue.leaving if not self._holds_anything(node)]
         for node in leaving:
             self._let_go(node)

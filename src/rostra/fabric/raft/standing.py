@@ -103,6 +103,8 @@ class Standing:
         self.transfer_until_us = 0
         self.alone = False
         """Whether it takes the short way: as `stands_alone` had it when the group last did anything else."""
+        self.inherits = False
+        """It leads, and began to without an entry: all that was there is committed."""
         self.wants_beat = False
         """Somebody waits for a heartbeat round: do not wait for the next period."""
         self.config = NOBODY
@@ -139,7 +141,31 @@ class Standing:
     @property
     def is_current(self) -> bool:
         """Whether something of the present term is committed, so that nothing committed earlier is unknown here."""
+        return self.has_begun_term or (self.inherits and self.role is Role.LEADER)
+
+    @property
+    def has_begun_term(self) -> bool:
         return self.term > 0 and self.copy.term_at(self.commit) == self.term
+
+    def is_all_there_is(self) -> bool:
+        """Whether all that this copy holds is committed because nobody else ever had a say since it was written.
+
+        A leader's first entry is needed where another one may have been elected with entries of terms in between, which
+        could replace older ones that a majority holds. Here the configuration in force is this node alone, and it is
+        committed: an uncommitted one has the one before it beside it. So every leader since has it in its log, and was
+        elected under it or under one that came after it, which only this node could have begun, and its log has none.
+        Thus no entry of any later term exists anywhere, and whoever asks for this node's vote once it has company must
+        hold all of this log. The term is a new one all the same: of the last one, entries that a crash took from this
+        disk may lie at a node that was once a member here, and the same place must not get another entry of that term.
+        """
+        copy = self.copy
+        return (
+            self.config.everyone == (self.me,)
+            and len(self.hard.configs) == 1
+            and copy.first < copy.end == copy.synced
+            and self.complete
+            and not (self.broken or self.without or self.keeps_commit)
+        )
 
     @property
     def damage(self) -> RostraError:
@@ -167,10 +193,15 @@ class Standing:
         self.quiet = False
         self.replication.begin()
         self.note("info", "leads", {"term": self.term, "end": self.copy.end})
-        self.replication.append(group_batch(NoOp(), self.now.wall_us))
+        self.inherits = self.is_all_there_is()
+        if not self.inherits:
+            self.replication.append(group_batch(NoOp(), self.now.wall_us))
         self.deadline_us = self.replication.quorum_deadline_us()
         self.wants_beat = True
         self.announce()
+        if self.inherits and self.commit < self.copy.end:
+            # Nothing is written: a node with thousands of topics starts without touching their logs.
+            self.advance_commit(self.copy.end)
 
     def step_down(self, reason: str) -> None:
         """Whoever leads next finds out; this node does not know."""
