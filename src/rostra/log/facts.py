@@ -16,6 +16,10 @@ class LogSettings(msgspec.Struct, frozen=True):
     index_every_bytes: int = 4096
     indexes_cached_max: int = 64
     files_open_max: int = 512
+    syncs: bool = True
+    """False where nobody waits for stable storage before the store is closed."""
+    sync_together_min: int = 64
+    """From so many partitions on, one call syncs the whole file system: one by one, each would cost as much."""
     journal_bytes: int = 1 << 20
     recover_chunk_bytes: int = 1 << 20
     compact_keys_bytes_max: int = 64 << 20

@@ -64,3 +64,10 @@ class Files(Protocol):
     def sync_directory(self, path: str) -> None:
         """Makes creations, renames and removals in it durable."""
         ...
+
+    def begin_sync_all(self) -> Callable[[], None] | None:
+        """As `File.begin_sync`, for every file and directory at once, open or not.
+
+        None where there is no such call, or none that says whether something could not be written.
+        """
+        ...

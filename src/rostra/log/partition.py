@@ -67,8 +67,10 @@ class PartitionLog:
         self.damage: CorruptLog | None = None
         self.damaged_at: int | None = None
         self._refusal: StorageError | None = None
-        self.dirty: dict[str, tuple[File, int]] = {}
-        """Files not yet synced, oldest first, each with the number of the last write to it."""
+        self.dirty: dict[str, tuple[File | None, int]] = {}
+        """Files not yet synced, oldest first, each with the number of the last write to it; None was let go of."""
+        self.releases = 0
+        """How often dirty files were let go of since all were synced together: only that tells what became of them."""
         self.dirty_directories: list[str] = []
         self.writes = 0
         self._replacements = 0
@@ -188,10 +190,19 @@ class PartitionLog:
         self.writes += 1
         self.dirty[segment.path] = (file, self.writes)
 
-    def wash(self, synced: dict[str, tuple[File, int]], writes: int) -> None:
+    def release(self) -> None:
+        """Too many files are open: those not yet synced need not stay so."""
+        self.dirty = {path: (None, number) for path, (_, number) in self.dirty.items()}
+        self.releases += 1
+
+    def begin_syncs(self) -> list[Callable[[], None]]:
+        """Of each dirty file, in the order of their offsets."""
+        return [(file or self._open_files.get(path)).begin_sync() for path, (file, _) in self.dirty.items()]
+
+    def wash(self, synced: dict[str, int], writes: int) -> None:
         """These files were synced as of these writes; what was written to them since is still to be synced."""
-        for path, state in synced.items():
-            if self.dirty.get(path) == state:
+        for path, number in synced.items():
+            if path in self.dirty and self.dirty[path][1] == number:
                 del self.dirty[path]
         if self.writes == writes:
             self.dirty_directories.clear()

@@ -49,6 +49,8 @@ class Recovering:
         self._clean = clean
         self._unsynced: list[tuple[Segment, int]] = []
         self._last = LastSegment()
+        self._names: list[str] | None = None
+        """What is in the directory, until something of it is removed: there may be thousands of directories."""
         self.notes: list[RecoveryNote] = []
 
     # --- the whole ---------------------------------------------------------------------------------
@@ -87,12 +89,16 @@ class Recovering:
 
     def _found(self) -> dict[int, int]:
         """First offsets of the segments that are there, rising, each with its latest version."""
-        names = self._files.names(self.log.directory)
         found: dict[int, int] = {}
-        for match in filter(None, map(SEGMENT_NAME.fullmatch, names)):
+        for match in filter(None, map(SEGMENT_NAME.fullmatch, self._listed())):
             first, version = int(match[1]), int(match[2] or 0)
             found[first] = max(version, found.get(first, 0))
         return dict(sorted(found.items()))
+
+    def _listed(self) -> list[str]:
+        if self._names is None:
+            self._names = self._files.names(self.log.directory)
+        return self._names
 
     def _segment_firsts(self) -> list[int]:
         return list(self._found())
@@ -258,9 +264,10 @@ class Recovering:
     def _remove_replaced(self) -> None:
         """What a compaction had not finished, or had replaced. A name with a version is given to whole files only."""
         found = self._found()
-        for name in self._files.names(self.log.directory):
+        for name in self._listed():
             match = SEGMENT_NAME.fullmatch(name)
             if name.endswith(UNBORN):
+                self._names = None
                 self._files.remove(f"{self.log.directory}/{name}")
             elif match is not None and int(match[2] or 0) < found[int(match[1])]:
                 self._remove(f"{self.log.directory}/{name}")
@@ -287,6 +294,7 @@ class Recovering:
             self._files.sync_directory(log.directory)
 
     def _remove(self, path: str) -> None:
+        self._names = None
         self._open_files.forget(path)
         self._files.remove(path)
         index_path = path.removesuffix(".log") + ".index"

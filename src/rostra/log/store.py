@@ -44,6 +44,8 @@ class Store:
         self._journal = Journal(files, self._settings.journal_bytes)
         self._logs: dict[Partition, PartitionLog] = {}
         self._dirty: dict[Partition, None] = {}
+        self._holding: dict[Partition, None] = {}
+        """Those of the dirty ones that keep their files open."""
         self._broken: SyncFailed | None = None
 
     # --- start and stop ----------------------------------------------------------------------------
@@ -119,7 +121,7 @@ class Store:
             except OSError as error:
                 raise storage_error(error) from error
             self._logs[partition] = log
-            self._dirty[partition] = None
+            self._soiled(partition)
 
     def drop(self, partition: Partition) -> None:
         """Delete the log. Its mark goes first: a mark without a log is a lost partition."""
@@ -127,6 +129,7 @@ class Store:
         if log is None:
             return
         self._dirty.pop(partition, None)
+        self._holding.pop(partition, None)
         self._write_journal(lambda: self._journal.forget(partition), sync=True)
         for segment in log.segments:
             self._open_files.forget(segment.path)
@@ -145,11 +148,14 @@ class Store:
             self._broken = error
             raise
         except StorageError:
-            self._dirty[partition] = None
+            self._dirty[partition] = self._holding[partition] = None
             raise
-        self._dirty[partition] = None
-        if len(self._dirty) > self._settings.files_open_max:
-            self._sync_oldest()
+        self._soiled(partition)
+
+    def _soiled(self, partition: Partition) -> None:
+        self._dirty[partition] = self._holding[partition] = None
+        if len(self._holding) > self._settings.files_open_max:
+            self._let_go()
 
     def read(self, partition: Partition, offset: int, end: int, bytes_max: int) -> Chunk:
         """Whole batches from the one that holds `offset` on: at least one if it is below `end`, none beyond that."""
@@ -257,32 +263,44 @@ class Store:
     def begin_sync(self, partitions: Iterable[Partition]) -> SyncJob:
         """Make what is written by now durable. `DiskFull` if not even the journal can say so; begin again later."""
         logs = [self._logs[partition] for partition in partitions if partition in self._logs]
-        captured = [(log, log.generation, log.end, log.writes, dict(log.dirty)) for log in logs]
+        captured = [_Captured(log) for log in logs]
         self._mark((log.partition, Mark(log.first, log.synced, log.end)) for log in logs if log.damage is None)
-        calls: list[Callable[[], None]] = [
-            partial(_one_by_one, [file.begin_sync() for file, _ in log.dirty.values()]) for log in logs if log.dirty
-        ]
-        directories = {path: log for log in logs for path in log.dirty_directories}
-        calls += [partial(self._sync_directory, path, log) for path, log in directories.items()]
+        calls = self._together(logs)
+        together = bool(calls)
+        if not together:
+            calls += [partial(_one_by_one, log.begin_syncs()) for log in logs if log.dirty]
+            directories = {path: log for log in logs for path in log.dirty_directories}
+            calls += [partial(self._sync_directory, path, log) for path, log in directories.items()]
         finish_journal = self._add_journal(calls)
 
         def finish() -> list[Durable]:
             self._raise_if_broken()
             finish_journal()
             # A partition dropped meanwhile, and perhaps made anew, is not the one that was synced.
-            there = [capture for capture in captured if self._logs.get(capture[0].partition) is capture[0]]
-            for log, generation, end, writes, dirty in there:
-                log.wash(dirty, writes)
-                if not log.dirty:
-                    self._dirty.pop(log.partition, None)
-                if log.generation == generation:
-                    log.synced = max(log.synced, end)
+            there = [then for then in captured if self._logs.get(then.log.partition) is then.log]
+            for then in there:
+                then.wash(together)
+                if not then.log.dirty:
+                    self._dirty.pop(then.log.partition, None)
+                    self._holding.pop(then.log.partition, None)
             # Not synced before the next job: a killed process leaves it behind all the same, a power cut may not.
             with suppress(DiskFull):
-                self._mark(self._caught_up(log) for log, _, _, _, _ in there if log.damage is None)
-            return [Durable(log.partition, generation, end) for log, generation, end, _, _ in there]
+                self._mark(self._caught_up(then.log) for then in there if then.log.damage is None)
+            return [Durable(then.log.partition, then.generation, then.end) for then in there]
 
         return SyncJob([partial(self._guarded, call) for call in calls], finish)
+
+    def _together(self, logs: list[PartitionLog]) -> list[Callable[[], None]]:
+        """One call for all of them, where they are many, or where files of theirs are not open any more."""
+        dirty = [log for log in logs if log.dirty]
+        if len(dirty) < self._settings.sync_together_min and not any(log.releases for log in dirty):
+            return []
+        sync_all = self._files.begin_sync_all()
+        if sync_all is None:
+            return []
+        # Segments of one log keep their order, which the call for all of them does not promise.
+        first = [sync for log in dirty if len(log.dirty) > 1 for sync in log.begin_syncs()]
+        return [partial(_one_by_one, [*first, sync_all])]
 
     def _sync_directory(self, path: str, log: PartitionLog) -> None:
         try:
@@ -340,9 +358,18 @@ class Store:
         calls.append(call)
         return finish
 
-    def _sync_oldest(self) -> None:
-        """A file not yet synced stays open, and so many may be open: the partition that waited longest goes first."""
-        self._run(self.begin_sync([next(iter(self._dirty))]))
+    def _let_go(self) -> None:
+        """So many files may be open: of those not yet synced, the partition's that was written to longest ago goes.
+
+        Who closes a file may never hear that it could not be written. A sync of everything tells; without one, all are
+        synced here and now; and where nothing is vouched for, nobody asks.
+        """
+        if self._settings.syncs and self._files.begin_sync_all() is None:
+            self._run(self.begin_sync(list(self._holding)))
+            return
+        oldest = next(iter(self._holding))
+        del self._holding[oldest]
+        self._logs[oldest].release()
 
     def _run(self, job: SyncJob) -> None:
         job.run()
@@ -375,6 +402,29 @@ class Store:
 
     def _new_log(self, partition: Partition) -> PartitionLog:
         return PartitionLog(self._files, self._open_files, self._indexes, self._settings, partition)
+
+
+class _Captured:
+    """A log as it was when a sync of it began."""
+
+    __slots__ = ("_dirty", "_releases", "_writes", "end", "generation", "log")
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.generation = log.generation
+        self.end = log.end
+        self._writes = log.writes
+        self._releases = log.releases
+        self._dirty = {path: number for path, (_, number) in log.dirty.items()}
+
+    def wash(self, together: bool) -> None:
+        """The sync has returned."""
+        log = self.log
+        log.wash(self._dirty, self._writes)
+        if together and log.releases == self._releases:
+            log.releases = 0
+        if log.generation == self.generation:
+            log.synced = max(log.synced, self.end)
 
 
 def _one_by_one(calls: list[Callable[[], None]]) -> None:

@@ -55,6 +55,7 @@ from rostra.fabric.api import (
     Truncate,
 )
 from rostra.fabric.catalog import Seat, fabric_named
+from rostra.log.facts import LogSettings
 from rostra.log.store import Store
 from rostra.model.ids import text
 from rostra.runtime.addresses import bind, bound_address, next_door, split_address, told_address
@@ -96,7 +97,8 @@ class Node:
         self.metrics_address = ""
         self.fabric = fabric_named(settings.fabric)
         self._files = DiskFiles(Path(settings.directory))
-        self._disk = Disk(Store(self._files), syncs=settings.fsync == "commit")
+        syncs = settings.fsync == "commit"
+        self._disk = Disk(Store(self._files, LogSettings(syncs=syncs)), syncs=syncs)
         self._is_new = is_new(self._files)
         self._card = identify(self._files, settings.fabric, settings.join)
         self._connections: dict[Conn, ClientConnection] = {}

@@ -29,6 +29,8 @@ async def _serve(settings: NodeSettings) -> bool:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ask)
+    # Little of what a start makes is garbage, and with thousands of topics it makes much.
+    gc.set_threshold(50_000, 20, 50)
     node = Node(settings)
     # A node that is to join may wait long for somebody to answer.
     starting = asyncio.create_task(node.start())
@@ -56,4 +58,3 @@ def _spare_the_collector() -> None:
     """What is alive now stays alive: looking through it again and again would show as pauses in delivery."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)

@@ -139,6 +139,7 @@ class FaultyFiles:
         self.bereft: dict[str, None] = {}
         """Files that have lost something in a crash."""
         self._root = Directory()
+        self.has_sync_all = True
 
     # --- the port ----------------------------------------------------------------------------------
 
@@ -215,6 +216,31 @@ class FaultyFiles:
                 raise OSError(EIO, "input/output error")
             directory.durable = dict(directory.entries)
             directory.changes.clear()
+
+    def begin_sync_all(self) -> Callable[[], None] | None:
+        return self._sync_all_of(self.number, self.crashes) if self.has_sync_all else None
+
+    def _sync_all_of(self, number: int, crashes: int) -> Callable[[], None]:
+        def sync() -> None:
+            if crashes != self.crashes:
+                raise OSError(EBADF, "this file was open when the power went")
+            self.operate()
+            inodes = [inode for _, inode in self._inodes(self._root, "") if inode.pending]
+            directories = [directory for directory in self._directories(self._root) if directory.changes]
+            fails = bool(inodes or directories) and self.fails_sync()
+            for inode in inodes:
+                # Some reach the disk even so, and nobody can tell which.
+                if fails and self._random.random() < 0.5:
+                    inode.drop(number)
+                else:
+                    inode.settle(number)
+            if fails:
+                raise OSError(EIO, "input/output error")
+            for directory in directories:
+                directory.durable = dict(directory.entries)
+                directory.changes.clear()
+
+        return sync
 
     # --- faults ------------------------------------------------------------------------------------
 
@@ -386,6 +412,12 @@ class FaultyFiles:
                 raise FileNotFoundError(ENOENT, "no such directory", path)
             node = entry
         return node
+
+    def _directories(self, directory: Directory) -> Iterator[Directory]:
+        yield directory
+        for _, node in sorted(directory.entries.items()):
+            if isinstance(node, Directory):
+                yield from self._directories(node)
 
     def _inodes(self, directory: Directory, path: str) -> Iterator[tuple[str, Inode]]:
         for name, node in sorted(directory.entries.items()):

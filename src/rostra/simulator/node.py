@@ -76,7 +76,9 @@ from rostra.simulator.watched import Watched, logs_of
 from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
 from rostra.wire.messages import ClientMessage, Publish
 
-LOG_SETTINGS = LogSettings(index_every_bytes=512, indexes_cached_max=8, files_open_max=16, journal_bytes=8 << 10)
+LOG_SETTINGS = LogSettings(
+    index_every_bytes=512, indexes_cached_max=8, files_open_max=16, sync_together_min=6, journal_bytes=8 << 10
+)
 SYNC_AGAIN_US = 20 * MS_US
 """How long after a full disk refused a sync the next is tried."""
 

@@ -358,7 +358,7 @@ def test_files_open_stay_within_their_bound() -> None:
         store.open(partition, 1 << 20)
         store.append(partition, [batch(0, 2, partition=partition)])
         assert len(store._open_files) <= 3
-        assert len(store._dirty) <= 3
+        assert len(store._holding) <= 3
     for partition in partitions:
         assert read_all(store, partition) == [batch(0, 2, partition=partition)]
         assert len(store._open_files) <= 3
