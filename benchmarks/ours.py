@@ -47,14 +47,20 @@ class Rostra(PacedContender):
         )
 
     @property
+    def fsyncs(self) -> bool:
+        return self._fsync
+
+    @property
     def _fsync_mode(self) -> str:
         return "commit" if self._fsync else "never"
 
     def start(self, servers: Servers) -> Endpoint:
         if importlib.util.find_spec("rostra.__main__") is None:
             raise Unavailable("rostra has no server in this revision")
-        folder = servers.new_folder("rostra")
-        port = free_port()
+        return self.start_in(servers, servers.new_folder("rostra"), free_port())
+
+    def start_in(self, servers: Servers, folder: Path, port: int) -> Endpoint:
+        """On what is in the folder already, if there is anything."""
         serve: list[str | Path] = [
             "serve",
             "--data",

@@ -49,6 +49,39 @@ CATCH_UP = Target(
     unit=" %",
 )
 
+# Ten thousand topics and ten thousand named subscriptions on one node.
+MANY_START = Target(
+    claim="10,000 topics and named subscriptions: start after a clean stop",
+    bound=Bound.BELOW,
+    value=10.0,
+    unit=" s",
+)
+MANY_IDLE = Target(
+    claim="10,000 topics and named subscriptions: processor at rest, of a core",
+    bound=Bound.BELOW,
+    value=5.0,
+    unit=" %",
+)
+MANY_FILES = Target(
+    claim="10,000 topics and named subscriptions: descriptors",
+    bound=Bound.BELOW,
+    value=1024.0,
+    unit="",
+)
+MANY_SPREAD = Target(
+    claim="records/s spread over 10,000 topics, of those to one topic, no fsync",
+    bound=Bound.AT_LEAST,
+    value=80.0,
+    unit=" %",
+)
+MANY_PATTERNS = Target(
+    claim="matching a topic among 10,000 unrelated subscriptions, against 10",
+    bound=Bound.AT_MOST,
+    value=1.5,
+    unit="x",
+)
+MANY = (MANY_START, MANY_IDLE, MANY_FILES, MANY_SPREAD)
+
 # Three nodes on one machine: acknowledged is what a majority has on stable storage.
 CLUSTER_JETSTREAM = times_faster("three nodes, durable records/s against JetStream R3 as shipped", 30.0)
 CLUSTER_REDIS = times_faster("three nodes, durable records/s against Redis with two replicas, WAIT", 6.0)
