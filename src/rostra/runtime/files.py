@@ -54,11 +54,8 @@ class DiskFile:
         if len(buffers) > BUFFERS_PER_WRITE_MAX:
             rest = iter(buffers)
             while few := list(islice(rest, BUFFERS_PER_WRITE_MAX)):
-                position = self._append_few(few, position)
+                position = self.append(few)
             return position
-        return self._append_few(buffers, position)
-
-    def _append_few(self, buffers: Sequence[Buffer], position: int) -> int:
         end = position + sum(map(len, buffers))
         position += os.pwritev(self._descriptor, buffers, position)
         if position < end:

@@ -246,7 +246,8 @@ class Node:
         if self.closed:
             return
         # Before the own disk is written: the others' disks take as long.
-        self.links.flush()
+        if self.links.waiting:
+            self.links.flush()
         while True:
             happened = self._disk.flush()
             for given in happened:
@@ -263,7 +264,8 @@ class Node:
                 # A connection whose send buffer is full says so itself when it has room again.
                 if conn in self._connections and not self._connections[conn].full:
                     self.step(Drain(conn))
-        self.links.flush()
+        if self.links.waiting:
+            self.links.flush()
 
     def stir(self) -> None:
         """Bytes came in, and what they asked for is done: more may follow soon."""

@@ -191,7 +191,8 @@ class PeerLinks:
         self.up: dict[NodeId, Link] = {}
         self._kept: dict[NodeId, Acquaintance] = {}
         self._sought: dict[str, Acquaintance] = {}
-        self._sending: list[Link] = []
+        self.waiting: list[Link] = []
+        """Those for which something has gathered in this turn."""
 
     # --- effects ---
 
@@ -220,17 +221,16 @@ class PeerLinks:
         size = sum(map(len, payload)) if payload else 0
         frame = encode(cast(Framed, effect.message), size)
         if not link.out:
-            self._sending.append(link)
+            self.waiting.append(link)
         link.out.append(frame)
         link.out += payload
         link.waiting_bytes += len(frame) + size
 
     def flush(self) -> None:
         """One write for each peer and turn."""
-        if self._sending:
-            sending, self._sending = self._sending, []
-            for link in sending:
-                self.node.counters.peer_bytes_out += link.flush()
+        waiting, self.waiting = self.waiting, []
+        for link in waiting:
+            self.node.counters.peer_bytes_out += link.flush()
 
     # --- links ---
 

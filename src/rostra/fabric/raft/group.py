@@ -20,7 +20,6 @@ from rostra.fabric.api import (
     Propose,
     Recovered,
     Refused,
-    Sync,
     Synced,
     Trim,
 )
@@ -216,7 +215,7 @@ class Group(Standing):
         term = self.term
         last = stamp(batch, partition=partition, base_offset=base, owner_epoch=term, owner_flags=given.owner_flags)
         copy.end = last + 1
-        return [Append(partition, batch), Accepted(given.token, partition, base, last), Sync(partition)]
+        return [Append(partition, batch, True), Accepted(given.token, partition, base, last)]
 
     def synced_alone(self, given: Synced) -> list[FabricEffect]:
         """As `synced` without anybody to count: what is on this disk is committed."""
