@@ -102,7 +102,7 @@ class Group(Standing):
             return
         if self.quiet:
             self.wake(now)
-        if self._fits_term(peer, message, payload):
+        if message.term == self.term or self._fits_term(peer, message, payload):
             self._dispatch(peer, message, payload)
         self.finish()
 
@@ -112,7 +112,8 @@ class Group(Standing):
             self.keep(lambda: self.synced(self.now, generation, offset))
             return
         if self.copy.made_durable(generation, offset):
-            self.following.mend()
+            if self.whole_at is not None:
+                self.following.mend()
             if self.role is Role.LEADER:
                 self.replication.own_copy_grew()
             elif self.leader is not None:
@@ -391,10 +392,8 @@ class Group(Standing):
     # --- messages ---
 
     def _fits_term(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> bool:
-        """Whether the message is of this term; a higher one is taken over first, a lower one is set right."""
+        """Whether a message of another term counts: a higher one is taken over first, a lower one is set right."""
         term = message.term
-        if term == self.term:
-            return True
         if isinstance(message, VoteAsk) and (message.pre or term < self.term):
             # A question about a term raises none; one about an old term is answered with ours.
             return True
