@@ -63,7 +63,7 @@ from rostra.runtime.awake import StayAwake
 from rostra.runtime.connection import ClientConnection
 from rostra.runtime.counters import Counters, registry_of
 from rostra.runtime.exposition import Exposition
-from rostra.runtime.files import DiskFiles
+from rostra.runtime.files import DiskFiles, files_open_max
 from rostra.runtime.handshake import NO_CLUSTER, Passport
 from rostra.runtime.identity import enter, identify, is_new
 from rostra.runtime.joining import find_cluster
@@ -98,7 +98,7 @@ class Node:
         self.fabric = fabric_named(settings.fabric)
         self._files = DiskFiles(Path(settings.directory))
         syncs = settings.fsync == "commit"
-        self._disk = Disk(Store(self._files, LogSettings(syncs=syncs)), syncs=syncs)
+        self._disk = Disk(Store(self._files, LogSettings(files_open_max=files_open_max(), syncs=syncs)), syncs=syncs)
         self._is_new = is_new(self._files)
         self._card = identify(self._files, settings.fabric, settings.join)
         self._connections: dict[Conn, ClientConnection] = {}
