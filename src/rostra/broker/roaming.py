@@ -61,7 +61,7 @@ class Roaming:
             return True
         if message.moves == here:
             return False
-        # Not counted among what the connection waits for: what follows would be refused for that, before this is judged.
+        # Not counted among what the connection waits for: what follows would be refused before this is judged.
         token = broker.next_token()
         self._waiting[token] = conn, message
         broker.ask_fabric(PassOn(token, served.partition, batch, message.acks, message.moves))
