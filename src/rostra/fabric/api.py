@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-import msgspec
-
 from rostra.errors import RostraError
 from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, Split, Survives, TopicsAre
+from rostra.fabric.values import Now, TopicSpec, Value
 from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
 from rostra.model.view import View
 
-__all__ = ["AcksAll", "Delivers", "Guarantees", "Order", "Split", "Survives", "TopicsAre"]
+__all__ = ["AcksAll", "Delivers", "Guarantees", "Now", "Order", "Split", "Survives", "TopicSpec", "TopicsAre", "Value"]
 
 Buffer = bytes | bytearray | memoryview
 Acks = Literal["none", "owner", "all"]
@@ -28,29 +27,6 @@ CATALOGUE = "_catalogue"
 COORDINATION = NodeId(0)
 """The peer that is no node: a coordination service. Requests leave by `Send`; answers, watches and its loss arrive as
 `PeerReceived` and `PeerLost`, under the same faults as any other link. No node has this id."""
-
-
-class Now(msgspec.Struct, frozen=True, gc=False):
-    """The time of a step: monotonic for timers, wall for timestamps."""
-
-    mono_us: int
-    wall_us: int
-
-
-class Value(msgspec.Struct, frozen=True):
-    """Base of all inputs and effects."""
-
-
-# --- topics ----------------------------------------------------------------------------------------
-
-
-class TopicSpec(Value, frozen=True, array_like=True):
-    """A topic as the catalogue has it. `settings` is opaque here: the broker's own encoding of them."""
-
-    topic: TopicId
-    name: str
-    partitions: int
-    settings: bytes
 
 
 # --- inputs ----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The client as one state machine. Methods are its inputs; `take` gives the effects they caused, in order.
 
-A driver opens and closes connections as told, brings what they carry, and calls `tick` not later than `deadline_us`.
-All times are monotonic microseconds; `wall_offset_us` added to them gives the time of day.
+A driver does as told, brings what connections carry, and calls `tick` not later than `deadline_us`. All times are
+monotonic microseconds; `wall_offset_us` added to them gives the time of day.
 """
 
 from __future__ import annotations
@@ -405,7 +405,6 @@ class Core:
     # --- topics --------------------------------------------------------------------------------------
 
     def create_topic(self, now_us: int, call: CallNumber, name: str, settings: TopicSettings) -> None:
-        """Done with the `Topic`."""
         self._check_open()
         self._topics.create(now_us, call, name, settings)
 
