@@ -31,6 +31,7 @@ MEANINGS = {
     "groups_span_nodes": "named subscriptions span nodes",
     "exactly_once_sink": "exactly-once sink (not offered yet)",
     "passes_on": "a publish may go to any node, which passes it on",
+    "topics": "topics are",
 }
 
 FOOT = """

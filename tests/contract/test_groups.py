@@ -19,7 +19,7 @@ PATIENT_MS = 60_000
 """A lease that does not end while a promise is looked at."""
 
 
-@promised()
+@promised(groups_span_nodes=True)
 @pytest.mark.requirement("CM-8")
 def test_members_share_the_parts_and_lose_nothing_as_they_come_and_go(cluster: Cluster) -> None:
     cluster.create_topic("orders", PARTS)
@@ -100,7 +100,7 @@ def test_a_name_is_the_same_after_a_takeover_as_before(cluster: Cluster) -> None
     assert described(cluster).generation == before.generation, "nothing moved"
 
 
-@promised()
+@promised(groups_span_nodes=True)
 @pytest.mark.requirement("CM-14")
 def test_a_name_is_the_same_after_a_power_cut_of_all_as_before(cluster: Cluster) -> None:
     """Although retention has taken all segments of its log but the last."""
@@ -158,7 +158,7 @@ def overlap(people: People, parts: dict[tuple[int, int], int]) -> bool:
     return any(part in member.parts for member in people.living for part in parts)
 
 
-@promised()
+@promised(groups_span_nodes=True)
 def test_a_position_that_comes_too_late_moves_nothing(cluster: Cluster) -> None:
     cluster.create_topic("orders", 2)
     people = People(cluster, "orders")
@@ -176,7 +176,7 @@ def test_a_position_that_comes_too_late_moves_nothing(cluster: Cluster) -> None:
     assert all(shown[part] >= offset for part, offset in people.handled.acknowledged.items())
 
 
-@promised()
+@promised(groups_span_nodes=True)
 def test_a_name_is_reset_and_deleted_only_while_nobody_is_there(cluster: Cluster) -> None:
     topic = cluster.create_topic("orders")
     people = People(cluster, "orders")

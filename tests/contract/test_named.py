@@ -16,7 +16,7 @@ def numbers(start: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, end)]
 
 
-@promised()
+@promised(groups_span_nodes=True)
 @pytest.mark.requirement("RF-31", "CM-8")
 def test_a_named_subscriber_that_was_away_gets_all_it_missed_in_order_and_once(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -37,7 +37,7 @@ def test_a_named_subscriber_that_was_away_gets_all_it_missed_in_order_and_once(c
     assert cluster.handle(last, 1) == [b"last"]
 
 
-@promised()
+@promised(groups_span_nodes=True)
 @pytest.mark.requirement("CM-8")
 def test_members_of_one_name_share_the_partitions_and_nobody_handles_what_another_does(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=4)
@@ -68,7 +68,7 @@ def test_members_of_one_name_share_the_partitions_and_nobody_handles_what_anothe
     assert second.taken
 
 
-@promised()
+@promised(groups_span_nodes=True)
 @pytest.mark.requirement("CM-8")
 def test_a_slow_handler_is_not_a_dead_member(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -96,7 +96,7 @@ def cluster_takes(cluster: Cluster, member: Member, count: int = 1) -> list[Held
     return member.taken[before:]
 
 
-@promised()
+@promised(groups_span_nodes=True)
 def test_what_a_dead_member_had_not_acknowledged_is_handed_to_another(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *numbers(0, 6))
@@ -110,7 +110,7 @@ def test_what_a_dead_member_had_not_acknowledged_is_handed_to_another(cluster: C
     assert [record.tries for record in heir.taken] == [1, 0, 0, 0]
 
 
-@promised()
+@promised(groups_span_nodes=True)
 def test_after_so_many_tries_a_record_is_in_the_dead_letter_topic_and_in_nobodys_way(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.create_topic("dead")
@@ -131,7 +131,7 @@ def test_after_so_many_tries_a_record_is_in_the_dead_letter_topic_and_in_nobodys
     assert cluster.read("dead") == [b"1"]
 
 
-@promised()
+@promised(groups_span_nodes=True)
 def test_a_reset_name_goes_on_where_it_was_told_to_and_its_lag_can_be_seen(cluster: Cluster) -> None:
     cluster.create_topic("t")
     offsets = [ack.offset for ack in cluster.publish("t", *numbers(0, 5))]

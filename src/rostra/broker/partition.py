@@ -106,6 +106,13 @@ class ServedPartition:
         self.compacted: CompactBelow | None = None
         """The word of an owner that was last carried out here."""
         self.readers: dict[tuple[Conn, int], Reader] = {}
+        self.hold: int | None = None
+        """From here on nothing is shown yet: what comes before it, in another partition, is not here."""
+
+    @property
+    def shown(self) -> int:
+        """Below this readers may see it."""
+        return self.commit if self.hold is None else min(self.commit, self.hold)
 
     def settle_on(self, settings: TopicSettings) -> None:
         """What may be altered while the topic lives."""
@@ -152,6 +159,7 @@ class ServedPartition:
         self.bytes = self.segment_bytes = self.generation = 0
         self.epochs = []
         self._sizes.clear()
+        self.hold = None
         self.books.restore(EMPTY)
         self._restored_at = first
         self.compacted = None

@@ -160,6 +160,9 @@ class Membership:
         self.halt()
         self.link = link
 
+    def renumbered(self) -> None:
+        """Of no concern here."""
+
     def fail(self, error: RostraError) -> None:
         """The partition that kept the name is gone: another may keep it."""
         self.halt()
