@@ -318,6 +318,11 @@ class Cluster(ABC):
 
     # --- named subscriptions -------------------------------------------------------------------------
 
+    @property
+    def sharing(self) -> list[Node]:
+        """Nodes at which a name is the same one."""
+        return self.running if self.guarantees.groups_span_nodes else self.running[:1]
+
     def member(
         self,
         name: str,

@@ -41,6 +41,7 @@ def test_the_table_of_promises_is_this() -> None:
             "exactly_once_sink": False,
             "passes_on": False,
             "topics": "the same at all nodes",
+            "exclusive_ownership": True,
         },
         "flood": {
             "fabric": "flood",
@@ -53,6 +54,7 @@ def test_the_table_of_promises_is_this() -> None:
             "exactly_once_sink": False,
             "passes_on": True,
             "topics": "each node's own; a record makes its topic wherever it comes",
+            "exclusive_ownership": False,
         },
     }
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.errors import NotOffered, TopicDeleted, UnknownTopic
+from rostra.errors import GroupBusy, NotOffered, TopicDeleted, UnknownGroup, UnknownTopic
 from rostra.fabric.api import AcksAll, Delivers, Order, Split, Survives, TopicsAre
 from rostra.model.encode import encode
-from rostra.wire.groups import FindGroup
-from rostra.wire.messages import Failed, Publish, Published, Subscribe, Subscribed
+from rostra.wire.messages import Publish, Published, Subscribe, Subscribed
 from tests.contract.facade import Cluster, Node
 from tests.contract.people import Subscription
 from tests.contract.promises import promised
@@ -285,17 +284,70 @@ def test_a_pattern_gets_every_topic_that_comes_to_its_node_whoever_publishes_to_
     once(cluster, subscriptions, wanted)
 
 
-@promised(order=Order.ORIGIN)
+@promised(exclusive_ownership=False)
 def test_exclusive_ownership_is_refused_with_the_reason(cluster: Cluster) -> None:
     with pytest.raises(NotOffered):
         cluster.create_topic("t", ownership="exclusive")
 
 
-@promised(groups_span_nodes=False)
-def test_a_named_subscription_is_refused_with_the_reason(cluster: Cluster) -> None:
+# --- named subscriptions ---
+
+
+@promised(several=True, groups_span_nodes=False)
+@pytest.mark.requirement("FL-2", "CM-8")
+def test_a_name_is_its_nodes_own_and_at_each_node_it_gets_every_record_once(cluster: Cluster) -> None:
     cluster.create_topic("t")
-    answer = cluster.ask_node(cluster.running[0], FindGroup(1, "billing"))
-    assert isinstance(answer, Failed) and answer.code == NotOffered.__name__
+    nodes = cluster.running
+    members = [cluster.member("billing", "t", at=node) for node in nodes]
+    wanted = [b"%d from %d" % (at, node) for node in nodes for at in range(3)]
+    for node in nodes:
+        cluster.publish("t", *(b"%d from %d" % (at, node) for at in range(3)), at=node)
+    for member in members:
+        assert sorted(value or b"" for value in cluster.handle(member, len(wanted))) == sorted(wanted)
+    cluster.dismiss(members[0])
+    with pytest.raises(GroupBusy):
+        cluster.reset("billing", "earliest", at=nodes[1])
+    cluster.reset("billing", "earliest", at=nodes[0])
+    assert cluster.named("billing", at=nodes[0]).lag == len(wanted)
+    assert not cluster.named("billing", at=nodes[0]).members and cluster.named("billing", at=nodes[1]).members
+    with pytest.raises(UnknownGroup):
+        cluster.named("nobody", at=nodes[0])
+
+
+@promised(several=True, groups_span_nodes=False)
+@pytest.mark.requirement("FL-10", "FL-21")
+def test_what_comes_while_nobody_reads_waits_at_its_node_even_if_that_dies(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    nodes = cluster.running
+    member = cluster.member("billing", "t", at=nodes[0], start="latest")
+    cluster.publish("t", b"first", at=nodes[0])
+    assert cluster.handle(member, 1) == [b"first"]
+    cluster.dismiss(member)
+    cluster.crash(nodes[0])
+    wanted = {b"from %d" % node for node in nodes[1:]}
+    for node in nodes[1:]:
+        cluster.publish("t", b"from %d" % node, at=node)
+    cluster.restart(nodes[0])
+    cluster.await_members(len(nodes))
+    again = cluster.member("billing", "t", at=nodes[0], start="latest")
+    assert set(cluster.handle(again, len(wanted))) == wanted
+    cluster.publish("t", b"last", at=nodes[0])
+    assert cluster.handle(again, 1) == [b"last"]
+
+
+@promised(several=True, groups_span_nodes=False)
+@pytest.mark.requirement("FL-21")
+def test_a_member_whose_node_dies_goes_on_at_another_with_what_it_has_not_handled(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    nodes = cluster.running
+    member = cluster.member("billing", "t", at=nodes[0], lease_ms=20_000)
+    cluster.publish("t", b"0", b"1", b"2", at=nodes[1])
+    assert cluster.handle(member, 3) == [b"0", b"1", b"2"]
+    cluster.crash(nodes[0])
+    cluster.publish("t", b"3", b"4", at=nodes[1])
+    assert cluster.handle(member, 2) == [b"3", b"4"]
+    cluster.publish("t", b"5", at=nodes[2])
+    assert cluster.handle(member, 1) == [b"5"]
 
 
 @promised(topics=TopicsAre.EACH)

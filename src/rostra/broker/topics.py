@@ -282,9 +282,10 @@ class TopicRequests:
 
     def _not_offered(self, settings: TopicSettings) -> RostraError | None:
         """Where every node orders records of its own, nobody knows all publishers of a topic."""
-        if self._broker.roaming is None or settings.ownership == "shared":
+        guarantees = self._broker.fabric.guarantees
+        if guarantees.exclusive_ownership or settings.ownership == "shared":
             return None
-        return NotOffered(self._broker.fabric.guarantees.fabric, "exclusive ownership")
+        return NotOffered(guarantees.fabric, "exclusive ownership")
 
     def _no_topic(self, name: str) -> RostraError | None:
         """Why no topic of this name can be made now."""

@@ -62,3 +62,5 @@ class Guarantees(msgspec.Struct, frozen=True):
     passes_on: bool = False
     """Whether a publish may be sent to any node, which takes it to the owner; else the client is told where to go."""
     topics: TopicsAre = TopicsAre.ONE
+    exclusive_ownership: bool = True
+    """Whether a topic can be such that only its strongest publisher is delivered: somebody must know all of them."""

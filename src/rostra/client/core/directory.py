@@ -12,7 +12,7 @@ from rostra.client.core.backoff import Backoff
 from rostra.client.core.link import Link
 from rostra.client.core.links import Links
 from rostra.client.core.place import Place
-from rostra.errors import Moved, PeerViolation, RostraError, TopicRecreated
+from rostra.errors import Moved, PeerViolation, RostraError, TopicRecreated, Unavailable
 from rostra.wire.frames import Violation
 from rostra.wire.messages import Locate, Located, PartitionPlace, PlaceJoined, Topic
 
@@ -63,6 +63,7 @@ class Directory:
     def told(self, now_us: int, link: Link, topic: Topic, told: PartitionPlace) -> Place:
         """The place of a partition of which this link's node told; whoever asked joins it, or it is forgotten."""
         place = self._place(topic, told.partition, link)
+        place.stays = True
         if told.address:
             self._links.learn(told.address)
         if told.epoch > place.epoch or place.lost:
@@ -273,7 +274,8 @@ class Directory:
         self._relocating.pop(name, None)
         for place in [place for place in self._lost if place.name == name and not place.roams]:
             if place.topic != message.topic.topic:
-                self._fail(place, TopicRecreated(name))
+                away = Unavailable(name, place.index, "the node that keeps it does not answer")
+                self._fail(place, away if message.roams else TopicRecreated(name))
         self._learn(now_us, link, message)
         if message.roams:
             self._relearn(now_us, name, link, message)

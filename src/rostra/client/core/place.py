@@ -56,6 +56,7 @@ class Place:
         "partition",
         "retry_at_us",
         "roams",
+        "stays",
         "topic",
     )
 
@@ -78,6 +79,8 @@ class Place:
         self.partition = topic if roams else index
         """As applications know it: where every node has partitions of its own, their ids tell them apart."""
         self.roams = roams
+        self.stays = False
+        """Whether no other node has a copy of it where every node has partitions of its own."""
         self.own = own
         """Whether it is that of whichever node answers, to publish to."""
         self.moves = 0
@@ -106,7 +109,7 @@ class Place:
 
     def roam(self) -> None:
         """It turns out that every node has partitions of its own: then an id tells it from the others."""
-        if not self.roams:
+        if not self.roams and not self.stays:
             self.roams = True
             self.partition = self.topic
             for follower in list(self.followers):

@@ -32,6 +32,8 @@ from rostra.errors import (
     PeerViolation,
     RostraError,
     TimedOut,
+    TopicRecreated,
+    Unavailable,
     UnknownPartition,
 )
 from rostra.model.batch import Header, placement_seed
@@ -282,6 +284,8 @@ class Subscribing:
         self.topic = 0
         self.start = start
         self.partition = partition
+        self.part: tuple[int, int] | None = None
+        """The only partition that is wanted, by the topic id and the index that nodes know it under."""
         self.below_start: BelowStart = "raise"
         self.credit_bytes = credit_bytes
         self.grant_bytes = min(credit_bytes // 2, GRANT_BYTES_MAX)
@@ -309,9 +313,9 @@ class Subscribing:
     ) -> None:
         """`reached`: where its partitions were left, if it is not its first time."""
         self.topic = topic
-        chosen = [place for place in places if not place.own and self.partition in (None, place.partition)]
-        if self.partition is not None and not chosen:
-            self.end(UnknownPartition(self.name, self.partition))
+        chosen = [place for place in places if self._wants(place)]
+        if not chosen and (self.partition, self.part) != (None, None):
+            self.end(self._not_among(places))
             return
         feeds = [Feed(self, first_number + at, place) for at, place in enumerate(chosen)]
         self.feeds = {feed.partition: feed for feed in feeds}
@@ -323,9 +327,23 @@ class Subscribing:
                 if self.ended:
                     return
 
+    def _wants(self, place: Place) -> bool:
+        if self.part is not None:
+            return not place.own and (place.topic, place.index) == self.part
+        return not place.own and self.partition in (None, place.partition)
+
+    def _not_among(self, places: list[Place]) -> RostraError:
+        if self.part is None:
+            return UnknownPartition(self.name, self.partition or 0)
+        if any(place.roams for place in places):
+            # It comes to this node too, or another one answers next time.
+            return Unavailable(self.name, self.part[1], "the node that was asked has nothing of it yet")
+        return TopicRecreated(self.name)
+
     def joined(self, now_us: int, place: Place, number: int) -> Feed | None:
         """A partition that came later is delivered from its beginning; None if it is not wanted."""
-        if self.ended or not self.topic or self.partition is not None or place.partition in self.feeds:
+        one_only = self.partition is not None or self.part is not None
+        if self.ended or not self.topic or one_only or place.partition in self.feeds:
             return None
         feed = self.feeds[place.partition] = Feed(self, number, place)
         feed.begin_with_first()

@@ -62,10 +62,12 @@ class Subscriptions:
         below_start: BelowStart,
         *,
         create: bool | None = None,
+        part: tuple[int, int] | None = None,
     ) -> Subscribing:
         number = self.next_number()
         subscribing = Subscribing(number, name, start, partition, credit_bytes, call, self._out)
         subscribing.below_start = checked_below_start(below_start)
+        subscribing.part = part
         self._add(now_us, subscribing)
 
         def found(now_us: int, topic: Topic, places: list[Place]) -> None:

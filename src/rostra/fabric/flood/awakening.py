@@ -52,7 +52,8 @@ class Awakening:
 
     def _lost_something(self, *, alone: bool) -> bool:
         flood = self._flood
-        own = [topic.own for topic in flood.topics.named.values() if topic.own is not None]
+        # Of what nobody else has, the own log tells all there is.
+        own = [topic.own for topic in flood.topics.named.values() if topic.own is not None and not topic.own.local]
         if Safeguard.NEW_INCARNATION in flood.without:
             return False
         if alone and own:

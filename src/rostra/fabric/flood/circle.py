@@ -56,6 +56,10 @@ class Circle:
     def synced(self, copy: Copy) -> None:
         """This broker's copy has come further: so do its marks."""
         partition, me = copy.partition, self._flood.node
+        if copy.part.local:
+            self.covered[partition] = copy.synced
+            self._flood.out.append(Covered(partition, copy.synced, View.of(self._flood.ring.view.epoch, (me,))))
+            return
         if copy.own:
             began = self._began.setdefault(partition, deque(maxlen=TIMED_MAX))
             began.append((copy.synced, self._flood.now.mono_us))
@@ -78,6 +82,8 @@ class Circle:
         """Whoever waits for a circle sends its mark again."""
         flood, me = self._flood, self._flood.node
         for partition, copy in flood.copies.items():
+            if copy.part.local:
+                continue
             wanted = copy.synced if copy.own else self._vouched.get(partition, 0)
             if self.covered.get(partition, 0) < wanted:
                 self._close(copy, copy.synced, (me,))

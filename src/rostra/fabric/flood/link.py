@@ -80,7 +80,11 @@ class Link:
         """Parts that the neighbour does not know; empty ones interest nobody."""
         if not self.open:
             return
-        parts = [copy.part for copy in copies if copy.passable > 0 and copy.partition not in self.flows]
+        parts = [
+            copy.part
+            for copy in copies
+            if copy.passable > 0 and copy.partition not in self.flows and not copy.part.local
+        ]
         for at in range(0, len(parts), ENTRIES_PER_MESSAGE):
             chunk = tuple(parts[at : at + ENTRIES_PER_MESSAGE])
             self._flood.out.append(Send(self.peer, Offer(self.number, chunk)))
@@ -203,6 +207,6 @@ class Link:
         lacking = 0
         for partition, copy in self._flood.copies.items():
             flow = self.flows.get(partition)
-            if flow is None or not flow.owns:
+            if not copy.part.local and (flow is None or not flow.owns):
                 lacking += max(copy.passable - max(flow.have if flow is not None else 0, copy.first), 0)
         return lacking

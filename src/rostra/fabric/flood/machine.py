@@ -109,6 +109,7 @@ GUARANTEES = Guarantees(
     exactly_once_sink=False,
     passes_on=True,
     topics=TopicsAre.EACH,
+    exclusive_ownership=False,
 )
 
 BOOT = "flood/boot"
@@ -163,6 +164,8 @@ class Flood:
         self._token = 0
         self._numbered = 0
         self._leaves_us: int | None = None
+        self._unconfirmed: list[int] = []
+        """Who wants to know all topics, before they are open."""
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.now = now
@@ -205,7 +208,7 @@ class Flood:
             case AskHeld():
                 self.out.append(HeldByAll(given.partition, self._held_by_all(given.partition)))
             case Confirm():
-                self.out.append(Confirmed(given.token))
+                self._confirm(given.token)
             case ProposeStart():
                 self._trim(given)
             case WriteFailed():
@@ -319,14 +322,14 @@ class Flood:
         for topic in topics:
             if topic.own is None:
                 continue
-            if renews:
+            if renews and not topic.own.local:
                 self.topics.renew(topic)
                 continue
             copy = self.copies.get(topic.own.partition)
             if copy is not None:
                 copy.own = True
             self.topics.show(topic, None)
-            if copy is not None and copy.damaged_at is not None:
+            if copy is not None and copy.damaged_at is not None and not topic.own.local:
                 # Only without the safeguard: whoever gives offsets again that it cannot know to be free.
                 self.receiving.begin_anew(copy, self.floor(copy.partition))
 
@@ -336,10 +339,19 @@ class Flood:
             self.ready = True
             about: dict[str, int | str] = {"partition": CATALOGUE, "role": "broker", "incarnation": self.boot}
             self.out += [Note("info", "in the ring", about), Ready()]
+            self.out += [Confirmed(token) for token in self._unconfirmed]
+            self._unconfirmed.clear()
             self.relink()
         self.circle.pass_on()
         if self._leaves_us is not None:
             self._leave()
+
+    def _confirm(self, token: int) -> None:
+        """This broker knows its own topics; there are no others here."""
+        if self.ready:
+            self.out.append(Confirmed(token))
+        else:
+            self._unconfirmed.append(token)
 
     def _is_open(self) -> bool:
         return all(topic.open or topic.own is None for topic in self.topics.named.values())
@@ -472,7 +484,7 @@ class Flood:
         self.circle.synced(copy)
 
     def pass_on(self, copy: Copy, base: int, end: int, batch: bytearray, hops: int, came_from: NodeId | None) -> None:
-        if self._hops_bounded and hops > len(self.ring.members):
+        if copy.part.local or (self._hops_bounded and hops > len(self.ring.members)):
             return
         for peer, link in self.links.items():
             if peer != came_from:
@@ -494,6 +506,9 @@ class Flood:
 
     def _held_by_all(self, partition: Partition) -> int:
         """Whoever is away would be sent it again."""
+        copy = self.copies.get(partition)
+        if copy is not None and copy.part.local:
+            return copy.synced
         everybody = len(self.ring.view.active) == len(self.ring.members)
         return self.circle.covered.get(partition, 0) if everybody else 0
 

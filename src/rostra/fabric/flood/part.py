@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from rostra.fabric.api import TopicSpec
-from rostra.model.ids import ID_MAX, NodeId, Partition
+from rostra.model.ids import ID_MAX, NodeId, Partition, is_internal
 
 NAME_MAX = 1024
 SETTINGS_BYTES_MAX = 1 << 16
@@ -27,6 +27,11 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     epoch: Count
     segment_bytes: Count
     settings: Annotated[bytes, Meta(max_length=SETTINGS_BYTES_MAX)]
+
+    @property
+    def local(self) -> bool:
+        """Kept by its broker for itself, as the names of subscriptions are: it goes to nobody."""
+        return is_internal(self.name)
 
     def spec(self) -> TopicSpec:
         """As the topic that has this part for its own is known to the broker above."""

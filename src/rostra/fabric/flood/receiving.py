@@ -48,6 +48,8 @@ class Receiving:
     def offered(self, peer: NodeId, message: Offer) -> None:
         flood = self._flood
         for part in message.parts:
+            if part.local:
+                raise PeerViolation("offer", "what a broker keeps for itself")
             copy = flood.copies.get(part.partition)
             if copy is not None and copy.damaged_at is not None and not copy.own:
                 self.begin_anew(copy, flood.floor(part.partition))

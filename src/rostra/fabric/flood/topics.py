@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from rostra.errors import InvalidSetting, NotOffered, PartitionDamaged, TopicExists, Unavailable, UnknownTopic
+from rostra.errors import InvalidSetting, PartitionDamaged, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import (
     Blocked,
     Drop,
@@ -30,7 +30,7 @@ from rostra.fabric.api import (
     TopicOpened,
 )
 from rostra.fabric.flood.part import Copy, Entry, Part
-from rostra.model.ids import Partition, PartitionIndex, TopicId, is_internal, random_id
+from rostra.model.ids import Partition, PartitionIndex, TopicId, random_id
 
 if TYPE_CHECKING:
     from rostra.fabric.flood.machine import Flood
@@ -127,9 +127,7 @@ class Topics:
     def propose(self, given: ProposeTopic) -> None:
         spec, token = given.spec, given.token
         topic = self.named.get(spec.name)
-        if is_internal(spec.name):
-            self._flood.out.append(Refused(token, NotOffered("flood", "named subscriptions yet")))
-        elif spec.partitions != 1:
+        if spec.partitions != 1:
             reason = "here a topic has one for each broker that publishes to it; leave it at 1"
             self._flood.out.append(Refused(token, InvalidSetting("partitions", reason)))
         elif topic is not None and topic.own is not None:
@@ -248,13 +246,14 @@ class Topics:
         self._write_down(topic, dropped)
 
     def vector(self) -> list[Entry]:
-        """What this broker needs not be sent: what it has, and what it has deleted."""
+        """What this broker needs not be sent: what it has, and what it has deleted; not what it keeps for itself."""
         floors = {
             partition: floor
             for topic in self.named.values()
             if topic.own is None
             for partition, floor in topic.floors.items()
         }
-        whole = {partition: copy for partition, copy in self._flood.copies.items() if copy.damaged_at is None}
+        copies = self._flood.copies.items()
+        whole = {partition: copy for partition, copy in copies if copy.damaged_at is None and not copy.part.local}
         deleted = [Entry(partition, floor) for partition, floor in sorted(floors.items()) if partition not in whole]
         return deleted + [copy.entry() for _, copy in sorted(whole.items())]
