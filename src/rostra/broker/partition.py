@@ -129,10 +129,14 @@ class ServedPartition:
     def _rebuild(self, found: RecoveredLog) -> None:
         self._restored_at = found.checkpoint_at
         self.books.restore(read_checkpoint(found.checkpoint) if found.checkpoint is not None else EMPTY)
+        # In their order, as they were appended: an entry may put a producer into its table, and so another out of it.
+        controls = deque(found.controls)
         for stamp in found.stamps:
+            while controls and controls[0][0] < stamp.base:
+                self.books.apply(*controls.popleft())
             if stamp.producer:
                 self.producers.apply(stamp.base, stamp.last, stamp.producer, stamp.epoch, stamp.sequence, stamp.count)
-        for base, batch in found.controls:
+        for base, batch in controls:
             self.books.apply(base, batch)
 
     def recalled(self, found: RecoveredLog) -> None:
