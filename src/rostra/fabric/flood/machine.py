@@ -493,9 +493,10 @@ class Flood:
     def _write_failed(self, given: WriteFailed) -> None:
         copy = self.copies.get(given.partition)
         if copy is not None:
+            end = copy.end
             copy.cut(given.offset, given.generation)
             if not copy.own:
-                self.receiving.refused_by_disk(copy)
+                self.receiving.refused_by_disk(copy, end)
 
     def _trim(self, given: ProposeStart) -> None:
         """Each copy's retention is its broker's own."""

@@ -33,8 +33,9 @@ class Receiving:
         self._links: dict[NodeId, int] = {}
         """Who passes records on to this broker, and under which number."""
         self._dedups = Safeguard.DEDUP_BY_VECTOR not in flood.without
-        self._lacking: dict[Partition, None] = {}
-        """Parts of which the disk has refused something: whoever sent it believes that it is here."""
+        self._lacking: dict[Partition, int] = {}
+        """Parts of which the disk has refused something, and their end: whoever sent that believes that it is here."""
+        self._told_us = 0
 
     def opening(self, peer: NodeId, message: Opening) -> None:
         flood = self._flood
@@ -123,14 +124,20 @@ class Receiving:
         if topic is not None and partition in topic.parts:
             self._flood.topics.hear_of((topic.parts[partition],))
 
-    def refused_by_disk(self, copy: Copy) -> None:
-        self._lacking[copy.partition] = None
+    def refused_by_disk(self, copy: Copy, end: int) -> None:
+        self._lacking[copy.partition] = max(end, self._lacking.get(copy.partition, 0))
 
     def beat(self) -> None:
-        lacking, self._lacking = self._lacking, {}
-        for partition in lacking:
-            copy = self._flood.copies.get(partition)
-            if copy is not None:
+        """Says what was refused until it has come: an earlier word, that it is here, may arrive behind this one."""
+        flood = self._flood
+        if not self._lacking or flood.now.mono_us - self._told_us < flood.settings.resend_ms * 1000:
+            return
+        self._told_us = flood.now.mono_us
+        for partition, end in list(self._lacking.items()):
+            copy = flood.copies.get(partition)
+            if copy is None or copy.end >= end:
+                del self._lacking[partition]
+            else:
                 self._tell(copy.entry(), gap=True)
 
 
