@@ -86,5 +86,15 @@ OF_GROUPS = (Safeguard.GENERATION_FENCING, Safeguard.UNACKED_REDELIVERY)
 OF_THE_CATALOGUE = (Safeguard.CONFIRMED_WATCH,)
 """Those of what a broker tells of topics, whatever the fabric; they need peers to show."""
 
+OF_A_RING = (
+    Safeguard.DEDUP_BY_VECTOR,
+    Safeguard.RESEND_BY_HOLDER,
+    Safeguard.SYNC_BEFORE_MARK,
+    Safeguard.HOP_BOUND,
+    Safeguard.BARRIER_AND_FENCE,
+    Safeguard.NEW_INCARNATION,
+)
+"""Those of brokers that pass every record round."""
+
 Without = frozenset[Safeguard]
 ALL_ON: Without = frozenset()

@@ -6,21 +6,13 @@ import os
 
 import pytest
 
-from rostra.safeguards import ALL_ON, Safeguard
+from rostra.safeguards import ALL_ON, OF_A_RING, Safeguard
 from rostra.simulator.runner import digests_elsewhere, run_seeds
 from rostra.simulator.seed import run_seed
 
 RING = "flood"
 SEEDS = range(60)
 RERUN_EVERY = 20
-OF_A_RING = (
-    Safeguard.DEDUP_BY_VECTOR,
-    Safeguard.RESEND_BY_HOLDER,
-    Safeguard.SYNC_BEFORE_MARK,
-    Safeguard.HOP_BOUND,
-    Safeguard.BARRIER_AND_FENCE,
-    Safeguard.NEW_INCARNATION,
-)
 
 
 @pytest.mark.requirement("FL-21", "FL-26")

@@ -21,7 +21,7 @@ def _check_feed(
     found: list[str] = []
     stored = final.stored if final is not None else []
     # What was sent again to another node is given to a subscription once, from whichever partition it comes first.
-    others = (other for other in subscription.feeds.values() if origins or other is not feed)
+    others = (other for other in subscription.feeds.values() if origins and other is not feed)
     elsewhere = {got.value for other in others for got in other.got}
     values = {one.offset for one in stored if one.shown and one.value not in elsewhere}
     first = final.first if final is not None else 0
