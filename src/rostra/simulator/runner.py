@@ -127,8 +127,7 @@ def _results(seeds: Sequence[int], fabric: str, nodes: int, workers: int, withou
             for task in finished:
                 yield from task.result()
             if interrupted.is_set():
-                for task in running:
-                    task.cancel()
+                # No task is cancelled: the pool's own thread, when it finds its workers gone, fails on one that is.
                 for worker in set(active_children()) - others:
                     worker.kill()
                 # Leaving the pool waits for its own thread, which sees that the workers are gone and ends.
