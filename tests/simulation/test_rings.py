@@ -1,4 +1,4 @@
-"""Two hundred fixed seeds of rings of three to seven brokers, under every fault, judged by what is seen from outside."""
+"""Two hundred fixed seeds of rings of three to seven brokers, under every fault, judged from outside."""
 
 from __future__ import annotations
 

@@ -1,16 +1,19 @@
 """Producers that came to this partition from another one, where every node has a partition of its own.
 
 A producer counts its moves. What it stored at an earlier place under a sequence that a later place has begun with, it
-has sent again: that surfaces late, is stored like everything, and shown to nobody.
+has sent again: that surfaces late, is stored like everything, and shown to nobody. Nor is anything of a place that a
+later one did not know of: what the producer was not told is stored there it has sent again, to others.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
 from rostra.broker.ledger import Ledger
+from rostra.broker.producers import SEQUENCES
 
 REMEMBERED = 16
 """Of one producer's moves to one partition, the latest."""
@@ -30,6 +33,8 @@ class Move(msgspec.Struct, frozen=True, array_like=True, tag="move"):
     after: int = 0
     after_offset: int = 0
     at: int = -1
+    known: int = 0
+    """The latest of its other moves that was known here: what those between it and this one brought was not."""
 
 
 class Moves(Ledger[int, tuple[Move, ...]]):
@@ -67,3 +72,23 @@ class Moves(Ledger[int, tuple[Move, ...]]):
     def number(self, producer: int) -> int:
         moves = self.get(producer)
         return moves[-1].number if moves else 0
+
+
+def is_hidden(moves: Iterable[Move], number: int, epoch: int, sequence: int) -> bool:
+    """Whether what a producer sent after its `number`th move it has sent again later, given all moves that are known.
+
+    From the last move back, each to the one that it knew of: those that none of them knew never counted.
+    """
+    later = sorted((move for move in moves if move.number > number), key=lambda move: move.number)
+    at = later[-1].number if later else 0
+    for move in reversed(later):
+        if move.number > at:
+            continue
+        if move.epoch == epoch and (move.known < number or _reaches(sequence, move.expected)):
+            return True
+        at = move.known
+    return False
+
+
+def _reaches(sequence: int, expected: int) -> bool:
+    return (sequence - expected) % SEQUENCES < SEQUENCES >> 1

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from rostra.broker.api import BrokerEffect, Conn
 from rostra.broker.catalogue import KnownTopic
-from rostra.broker.moves import Move
+from rostra.broker.moves import Move, is_hidden
 from rostra.broker.partition import ServedPartition
 from rostra.broker.producers import SEQUENCES, Entry
 from rostra.errors import RostraError, Unavailable, UnknownProducer
@@ -102,22 +103,26 @@ class Roaming:
         self, served: ServedPartition, message: Publish, known: Known | None, batch: bytearray
     ) -> RostraError | None:
         producer, epoch, sequence, _ = producer_stamp(batch)
-        move = Move(producer, epoch, sequence, message.moves)
+        before = max(sibling.books.moves.number(producer) for sibling in self._siblings(served))
+        move = Move(producer, epoch, sequence, message.moves, known=before)
         if known is not None and known.entry.epoch == epoch:
             elsewhere = known.served is not served
             after = (known.served.partition.topic, known.end) if elsewhere else (0, 0)
-            move = Move(producer, epoch, known.entry.expected, message.moves, *after)
+            move = Move(producer, epoch, known.entry.expected, message.moves, *after, known=before)
         placed = self._broker.ordering.order(served, [move])
         return placed if isinstance(placed, RostraError) else None
 
     def _known(self, served: ServedPartition, producer: int) -> Known | None:
-        """The furthest that any partition of the topic has of the producer."""
+        """What the last place that the producer is known to have come to has of it: what others have, that one knew."""
+        siblings = self._siblings(served)
+        last = max(sibling.books.moves.number(producer) for sibling in siblings)
         best: Known | None = None
-        for sibling in self._siblings(served):
+        for sibling in siblings:
             entry = sibling.producers.entry(producer)
-            if entry is not None and (best is None or _is_further(entry, best.entry)):
-                end = entry.latest[-1][2] + 1 if entry.latest else 0
-                best = Known(entry, sibling, end)
+            if entry is None or sibling.books.moves.number(producer) < last:
+                continue
+            if best is None or _is_further(entry, best.entry):
+                best = Known(entry, sibling, entry.latest[-1][2] + 1 if entry.latest else 0)
         return best
 
     def _siblings(self, served: ServedPartition) -> list[ServedPartition]:
@@ -141,8 +146,8 @@ class Roaming:
             entry = sibling.producers.entry(producer)
             if sibling is served or entry is None or entry.epoch != epoch:
                 continue
-            for known, _, last in entry.latest:
-                if known == sequence:
+            for known, base, last in entry.latest:
+                if known == sequence and not self._is_fenced(sibling, base, producer, epoch, sequence):
                     self._broker.ask_fabric(Vouch(sibling.partition, last + 1))
                     return sibling, last
         return None
@@ -180,20 +185,16 @@ class Roaming:
                 length = batch_length(buffer, at)
                 whole = at == 0 and length == len(buffer)
                 batch = buffer if whole else buffer[at : at + length]
-                shown.append(self._suppressed(served, batch) if self._is_fenced(served, batch) else batch)
+                base, _, _, _, producer, epoch, sequence = PLACED.unpack_from(batch, 8)
+                fenced = producer and self._is_fenced(served, base, producer, epoch, sequence)
+                shown.append(self._suppressed(served, batch) if fenced else batch)
                 at += length
         return tuple(shown)
 
-    def _is_fenced(self, served: ServedPartition, batch: Buffer) -> bool:
-        base, _, _, _, producer, epoch, sequence = PLACED.unpack_from(batch, 8)
-        if not producer:
-            return False
+    def _is_fenced(self, served: ServedPartition, base: int, producer: int, epoch: int, sequence: int) -> bool:
         number = served.books.moves.number_at(producer, base)
-        return any(
-            move.number > number and move.epoch == epoch and (sequence - move.expected) % SEQUENCES < SEQUENCES >> 1
-            for sibling in self._siblings(served)
-            for move in sibling.books.moves.get(producer) or ()
-        )
+        everywhere = (sibling.books.moves.get(producer) or () for sibling in self._siblings(served))
+        return is_hidden(chain.from_iterable(everywhere), number, epoch, sequence)
 
     def _suppressed(self, served: ServedPartition, batch: Buffer) -> Buffer:
         copy = bytearray(batch)

@@ -156,6 +156,10 @@ class Probe:
             before = self._history.final.get(place)
             if place not in here or (before is not None and before.commit > state.commit):
                 continue
+            if state.state == "damaged" and self._history.origins and before is not None:
+                # Every node has a copy: another's is read.
+                self._tell_damage(topic.name, state.partition, state.end)
+                continue
             final = FinalPartition(place[0], topic.name, place[1], topic.settings)
             final.first, final.commit = state.first, state.commit
             self._history.final[place] = final
@@ -216,6 +220,8 @@ class Probe:
             final.damaged_at = error.offset
             self._tell_damage(error.topic, error.partition, error.offset)
             final.complete = True
+            # Where every node has a copy, what is damaged here is sent again by another.
+            self.turned_away = self._history.origins
         elif isinstance(error, OffsetOutOfRange):
             # Retention went on under the reader's feet: it begins again where the log begins now.
             self._partitions[number] = FinalPartition(0, "", 0, final.settings)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from rostra.broker.moves import REMEMBERED, Move, Moves
+from rostra.broker.api import ProducerStamp, RecoveredLog
+from rostra.broker.books import Books
+from rostra.broker.control import control_batch
+from rostra.broker.moves import REMEMBERED, Move, Moves, is_hidden
+from rostra.broker.partition import ServedPartition
 from rostra.broker.producers import ProducerTable, Verdict
+from rostra.broker.tail import Tails
 from rostra.client.core.seen import Seen
+from rostra.fabric.api import Recovered
+from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.wire.messages import Topic, TopicSettings
 
 
 def test_a_move_counts_from_where_it_stands() -> None:
@@ -66,3 +74,40 @@ def test_a_subscription_knows_what_it_was_given_in_whatever_order_it_comes() -> 
     assert [seen.has(1, 0, sequence, 5) for sequence in (10, 0, 5, 15)] == [False] * 4
     assert [seen.has(1, 0, sequence, 5) for sequence in (0, 5, 10, 15)] == [True] * 4
     assert not seen.has(1, 1, 0, 5) and not seen.has(2, 0, 0, 5)
+
+
+def test_tables_are_rebuilt_in_the_order_of_the_log_so_that_whoever_was_put_out_of_them_is_the_same() -> None:
+    """An entry may put a producer in; were entries applied last, it would put out whoever came after it."""
+    place = Partition(TopicId(1), PartitionIndex(0))
+    books = Books(ProducerTable(2))
+    served = ServedPartition(place, Topic(1, "t", TopicSettings()), books, Tails(1 << 20))
+    stamps = tuple(ProducerStamp(offset, offset, producer, 0, 0, 1) for offset, producer in ((1, 7), (2, 8), (3, 9)))
+    entry = bytes(control_batch([Move(7, 0, 0, 1)], 0))
+    found = RecoveredLog(Recovered(place, 0, 4, ()), None, stamps, 0, 0, ((0, entry),))
+    served.recovered(found)
+    assert [producer for producer in (7, 8, 9) if books.producers.entry(producer) is not None] == [8, 9]
+
+
+def hidden(moves: list[Move], number: int, *sequences: int, epoch: int = 0) -> list[bool]:
+    return [is_hidden(moves, number, epoch, sequence) for sequence in sequences]
+
+
+def test_what_a_later_place_began_with_is_hidden_at_the_earlier_one() -> None:
+    moves = [Move(7, 0, 30, 1)]
+    assert hidden(moves, 0, 29, 30, 31) == [False, True, True]
+    assert hidden(moves, 1, 29, 30, 31) == [False, False, False]
+    assert hidden(moves, 0, 30, epoch=1) == [False], "another life of the producer, with sequences of its own"
+
+
+def test_a_place_that_a_later_one_did_not_know_of_neither_shows_nor_hides_anything() -> None:
+    """The second place stored nothing that anybody was told of; the third went by what the first has."""
+    moves = [Move(7, 0, 20, 1), Move(7, 0, 23, 2, known=1), Move(7, 0, 25, 3, known=1)]
+    assert hidden(moves, 1, 22, 23, 24, 25) == [False, False, False, True]
+    assert hidden(moves, 2, 23, 24, 25) == [True, True, True]
+    assert hidden(moves, 3, 25, 26) == [False, False]
+
+
+def test_a_place_that_the_later_one_knew_of_counts() -> None:
+    moves = [Move(7, 0, 23, 2, known=0), Move(7, 0, 25, 3, known=2)]
+    assert hidden(moves, 0, 22, 23, 24) == [False, True, True]
+    assert hidden(moves, 2, 23, 24, 25) == [False, False, True]
