@@ -6,9 +6,13 @@ import itertools
 
 import pytest
 
-from rostra.fabric.api import RemoveMember
+from rostra.errors import NodeStopping, Unavailable
+from rostra.fabric.api import Agreed, Propose, RemoveMember
+from rostra.fabric.flood.messages import Records
+from rostra.fabric.flood.settings import FloodSettings
+from rostra.model.encode import encode
 from rostra.model.ids import NodeId
-from tests.unit.flood.brokers import Rig
+from tests.unit.flood.brokers import WALL_US, Rig
 
 CLOSED = {1: (2, (1, 2, 3, 4)), 2: (3, (1, 2, 3, 4)), 3: (4, (1, 2, 3, 4)), 4: (1, (1, 2, 3, 4))}
 
@@ -72,3 +76,50 @@ def test_a_member_that_is_removed_is_none_anywhere_even_when_it_returns() -> Non
     rig.settle()
     assert rig[3].machine.ring.is_removed
     assert sorted(rig[1].machine.ring.members) == [1, 2, 4]
+
+
+@pytest.mark.requirement("FL-20")
+def test_a_member_that_is_removed_passes_on_first_what_only_it_has() -> None:
+    rig = Rig(4)
+    rig[3].publish("t", b"known")
+    rig.settle()
+    rig.cut = {(NodeId(3), NodeId(4))}
+    own, end = rig[3].publish("t", b"its own")
+    rig[1].step(RemoveMember(2, NodeId(3)))
+    rig.run(100_000)
+    assert NodeId(3) in rig[1].machine.ring.members, "nobody has it but the one that goes"
+    batch = bytearray(encode([b"late"], timestamp_us=WALL_US))
+    rig[3].step(Propose(50, own, batch))
+    assert [type(refused.error) for refused in rig[3].refused] == [NodeStopping]
+    rig.cut = set()
+    rig.settle()
+    rig.settle()
+    assert sorted(rig[1].machine.ring.members) == [1, 2, 4]
+    assert all(rig[number].machine.copies[own].end == end for number in (1, 2, 4))
+    assert Agreed(2) in rig[1].said
+
+
+@pytest.mark.requirement("FL-20")
+def test_a_member_that_cannot_pass_on_what_it_has_stays_and_whoever_asked_is_told() -> None:
+    rig = Rig(3, settings=FloodSettings(retire_ms=2_000))
+    rig[3].publish("t", b"known")
+    rig.settle()
+    rig.loses = lambda sender, receiver, message: sender == 3 and isinstance(message, Records)
+    own, _ = rig[3].publish("t", b"its own")
+    rig[1].step(RemoveMember(2, NodeId(3)))
+    rig.run(4_000_000)
+    assert [type(refused.error) for refused in rig[1].refused] == [Unavailable]
+    assert NodeId(3) in rig[1].machine.ring.members
+    rig.loses = lambda sender, receiver, message: False
+    rig[3].step(Propose(50, own, bytearray(encode([b"goes on"], timestamp_us=WALL_US))))
+    assert not rig[3].refused
+
+
+def test_a_member_that_is_away_is_removed_at_once_and_the_last_one_may_remove_itself() -> None:
+    rig = Rig(2)
+    rig[2].crash()
+    rig.settle()
+    rig[1].step(RemoveMember(2, NodeId(2)))
+    assert Agreed(2) in rig[1].said and sorted(rig[1].machine.ring.members) == [1]
+    rig[1].step(RemoveMember(3, NodeId(1)))
+    assert Agreed(3) in rig[1].said and rig[1].machine.ring.is_removed

@@ -7,18 +7,15 @@ from typing import assert_never
 
 from rostra.errors import (
     CorruptLog,
-    MemberRemoved,
     NotAReplica,
     PartitionDamaged,
     PeerViolation,
-    UnknownMember,
     UnknownPartition,
 )
 from rostra.fabric.api import (
     CATALOGUE,
     Accepted,
     AcksAll,
-    Agreed,
     Append,
     AskHeld,
     Broke,
@@ -33,7 +30,6 @@ from rostra.fabric.api import (
     FabricInput,
     GiveAway,
     Guarantees,
-    HandedOver,
     HandOver,
     HeldByAll,
     Meet,
@@ -85,6 +81,8 @@ from rostra.fabric.flood.messages import (
     Offer,
     Opening,
     Records,
+    Retire,
+    Retired,
     StateAsk,
     StateTold,
     Told,
@@ -92,6 +90,7 @@ from rostra.fabric.flood.messages import (
 )
 from rostra.fabric.flood.part import Copy
 from rostra.fabric.flood.receiving import Receiving
+from rostra.fabric.flood.retiring import Retiring
 from rostra.fabric.flood.settings import BEAT, FloodSettings
 from rostra.fabric.flood.topics import TOPIC, Topics
 from rostra.model.batch import stamp
@@ -155,6 +154,7 @@ class Flood:
         self.receiving = Receiving(self)
         self.awakening = Awakening(self)
         self.describing = Describing(self)
+        self.retiring = Retiring(self)
         self.ready = False
         self._sync_first = Safeguard.SYNC_BEFORE_ACK not in without
         self._hops_bounded = Safeguard.HOP_BOUND not in without
@@ -163,7 +163,6 @@ class Flood:
         self._reads: dict[int, tuple[Link, Partition]] = {}
         self._token = 0
         self._numbered = 0
-        self._leaves_us: int | None = None
         self._unconfirmed: list[int] = []
         """Who wants to know all topics, before they are open."""
 
@@ -220,13 +219,13 @@ class Flood:
             case Started():
                 self._started(given)
             case Broke():
-                self._leave_ring()
+                self.retiring.leave_ring()
             case HandOver():
-                self._leaves_us = self.now.mono_us + self.settings.leave_ms * 1000
+                self.retiring.stop()
             case Describe():
                 self.describing.ask(given.token)
             case RemoveMember():
-                self._remove(given)
+                self.retiring.remove(given)
             case GiveAway():
                 self._keep(given)
             case Settled():
@@ -256,6 +255,10 @@ class Flood:
                     self._along_the_ring(peer, message, given.payload)
             case Vector() | Have():
                 self._answered(peer, message)
+            case Retire():
+                self.retiring.asked(peer)
+            case Retired():
+                self.retiring.retired(peer)
             case _:
                 raise PeerViolation("message", f"{type(message).__name__} is none of a ring's")
 
@@ -343,8 +346,7 @@ class Flood:
             self._unconfirmed.clear()
             self.relink()
         self.circle.pass_on()
-        if self._leaves_us is not None:
-            self._leave()
+        self.retiring.look()
 
     def _confirm(self, token: int) -> None:
         """This broker knows its own topics; there are no others here."""
@@ -394,6 +396,7 @@ class Flood:
             self.receiving.beat()
             self.circle.beat()
             self.barriers.look()
+            self.retiring.beat()
 
     def next_read(self, link: Link, partition: Partition) -> int:
         # Even tokens: the broker's own reads have odd ones.
@@ -409,26 +412,6 @@ class Flood:
         if copy is not None and isinstance(given.error, CorruptLog):
             self.receiving.broken(copy)
 
-    def _leave(self) -> None:
-        """A broker that stops goes when the next one has what it has, or after a while."""
-        assert self._leaves_us is not None
-        lacking = sum(link.lacks() for link in self.links.values())
-        if not lacking or self.now.mono_us >= self._leaves_us:
-            self._leaves_us = None
-            self._leave_ring()
-            self.out.append(HandedOver())
-
-    def _leave_ring(self) -> None:
-        self.ring.out = True
-        self.ring.beat()
-
-    def _remove(self, given: RemoveMember) -> None:
-        if given.node not in self.ring.members:
-            self.out.append(Refused(given.token, UnknownMember(given.node)))
-            return
-        self.ring.remove(given.node)
-        self.out.append(Agreed(given.token))
-
     def _keep(self, given: GiveAway) -> None:
         """Nobody but its origin orders a part."""
         copy = self.copies.get(given.partition)
@@ -440,10 +423,11 @@ class Flood:
 
     def _propose(self, given: Propose) -> None:
         copy = self.copies.get(given.partition)
+        refusal = self.retiring.refusal()
         if copy is None or not copy.own:
             self.out.append(Refused(given.token, UnknownPartition("", given.partition.index)))
-        elif self.ring.is_removed:
-            self.out.append(Refused(given.token, MemberRemoved(self.node)))
+        elif refusal is not None:
+            self.out.append(Refused(given.token, refusal))
         elif copy.damaged_at is not None:
             error = PartitionDamaged(copy.part.name, given.partition.index, copy.damaged_at)
             self.out.append(Refused(given.token, error))
@@ -525,8 +509,9 @@ class Flood:
     # --- topics --------------------------------------------------------------------------------------
 
     def _propose_topic(self, given: ProposeTopic) -> None:
-        if self.ring.is_removed:
-            self.out.append(Refused(given.token, MemberRemoved(self.node)))
+        refusal = self.retiring.refusal()
+        if refusal is not None:
+            self.out.append(Refused(given.token, refusal))
         else:
             self.topics.propose(given)
 
@@ -543,7 +528,8 @@ class Flood:
             self.receiving.taken_in(partition)
 
     def _pass_on(self, given: PassOn) -> None:
-        if self.ring.is_removed:
-            self.out.append(Refused(given.token, MemberRemoved(self.node)))
+        refusal = self.retiring.refusal()
+        if refusal is not None:
+            self.out.append(Refused(given.token, refusal))
         else:
             self.barriers.arrive(given)

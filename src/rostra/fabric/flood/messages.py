@@ -179,8 +179,35 @@ class StateTold(PeerMessage, frozen=True, array_like=True):
     more: bool = False
 
 
+# --- going -----------------------------------------------------------------------------------------
+
+
+class Retire(PeerMessage, frozen=True, array_like=True):
+    """The receiver is to be removed: it takes nothing more, and says when the others have all that it has."""
+
+    kind: ClassVar[int] = 173
+
+
+class Retired(PeerMessage, frozen=True, array_like=True):
+    kind: ClassVar[int] = 174
+
+
 FloodMessage = (
-    Beat | Members | Ask | Told | Opening | Vector | Offer | Records | Have | Marks | Barrier | StateAsk | StateTold
+    Beat
+    | Members
+    | Ask
+    | Told
+    | Opening
+    | Vector
+    | Offer
+    | Records
+    | Have
+    | Marks
+    | Barrier
+    | StateAsk
+    | StateTold
+    | Retire
+    | Retired
 )
 
 PEER_KINDS: dict[int, type[FloodMessage]] = {kind.kind: kind for kind in get_args(FloodMessage)}

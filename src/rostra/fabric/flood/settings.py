@@ -22,6 +22,8 @@ class FloodSettings(msgspec.Struct, frozen=True):
     """What one read for a neighbour that is behind brings."""
     leave_ms: int = 1_000
     """How long a broker that stops waits for the next one to have what it has."""
+    retire_ms: int = 10_000
+    """How long a broker that is removed has to pass on what it has; then it stays, and the order is refused."""
     early_max: int = 1024
     """Publishes of arriving producers that wait for their barrier; one more is refused."""
     both_ways: bool = False
