@@ -12,7 +12,8 @@ RostraError
 │   ├── Unavailable         └── PartitionDamaged
 ├── ClusterError
 │   ├── UnknownMember       ├── MemberRemoved      ├── QuorumAtRisk
-│   ├── CopiesAway          ├── NotAReplica        └── NotHandedOver
+│   ├── CopiesAway          ├── NotAReplica        ├── NotHandedOver
+│   └── NotOffered
 ├── GroupError              about a named subscription
 │   ├── InvalidGroupName    ├── UnknownGroup       ├── GroupExists
 │   ├── AlreadySubscribed   ├── NotSubscribed      ├── GroupBusy
@@ -253,6 +254,14 @@ class CopiesAway(ClusterError):
     partition: int
     fact = "too few copies of {topic}/{partition} are there to do without that of {node:016x}"
     remedy = "bring back the members that hold them, or delete the topic"
+
+
+@dataclass(eq=False)
+class NotOffered(ClusterError):
+    fabric: str
+    feature: str
+    fact = "nodes of {fabric} offer no {feature}"
+    remedy = "do without, or take a fabric that does; docs/guarantees.md compares them"
 
 
 @dataclass(eq=False)
