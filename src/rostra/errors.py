@@ -23,6 +23,7 @@ RostraError
 ├── StorageError
 │   ├── DiskFull            ├── DiskFailed         ├── SyncFailed
 │   ├── CorruptLog          ├── OffsetTrimmed      └── StoreInUse
+├── PipelineFailed          a query on Spark ended before its time
 ├── LimitExceeded           a configured bound was reached
 ├── LinkError               between a client and a node, or two nodes
 │   ├── Unreachable         ├── LinkLost           ├── TimedOut
@@ -441,6 +442,16 @@ class StoreInUse(StorageError):
     path: str
     fact = "{path} is used by another node process"
     remedy = "stop that process or choose another --data directory"
+
+
+# --- pipelines -----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class PipelineFailed(RostraError):
+    reason: str
+    fact = "the query failed: {reason}"
+    remedy = "mend that and start it again: it goes on where it stopped"
 
 
 # --- limits, links, peers --------------------------------------------------------------------------

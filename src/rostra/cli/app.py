@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from rostra.cli import alter, cluster, config, measure, publish, serve, show, simulate, subscribe, topic
+from rostra.cli import alter, cluster, config, measure, pipeline, publish, serve, show, simulate, subscribe, topic
 from rostra.cli.exits import MEANINGS, ExitCode, exit_code_of
 from rostra.cli.flags import Command, Group
 from rostra.cli.invocation import Common, ConfigOption, NodeOption, OutputOption
@@ -70,11 +70,16 @@ add(clusters, "add", cluster.add, cluster.ADD_EXAMPLES)
 add(clusters, "remove", cluster.remove, cluster.REMOVE_EXAMPLES)
 add(clusters, "transfer", cluster.transfer, cluster.TRANSFER_EXAMPLES)
 
+pipelines = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(pipeline.EXAMPLES))
+add(pipelines, "archive", pipeline.archive, pipeline.ARCHIVE_EXAMPLES)
+add(pipelines, "rollup", pipeline.rollup, pipeline.ROLLUP_EXAMPLES)
+
 add(app, "serve", serve.serve, serve.EXAMPLES)
 app.add_typer(topics, name="topic", help="Create, alter, delete, list and describe topics.")
 app.add_typer(clusters, name="cluster", help="Show the members and partitions of a cluster, and change them.")
 add(app, "pub", publish.publish, publish.EXAMPLES)
 add(app, "sub", subscribe.subscribe, subscribe.EXAMPLES)
+app.add_typer(pipelines, name="pipeline", help="Read topics with Spark: to a lake of Parquet files, to figures.")
 add(app, "demo", show.demo, show.EXAMPLES)
 add(app, "sim", simulate.simulate, simulate.EXAMPLES)
 add(app, "bench", measure.bench, measure.EXAMPLES)
