@@ -3,8 +3,8 @@
 RostraError
 ├── UsageError              the caller asked for something that cannot be
 │   ├── InvalidTopicName    ├── InvalidPattern     ├── InvalidSetting
-│   ├── RecordTooLarge      ├── CodecUnavailable   ├── SparkMissing
-│   ├── JavaMissing         └── ClientClosed
+│   ├── RecordTooLarge      ├── CodecUnavailable   ├── ArrowMissing
+│   ├── SparkMissing        ├── JavaMissing        └── ClientClosed
 ├── TopicError
 │   ├── UnknownTopic        ├── TopicExists        ├── TopicRecreated
 │   └── TopicDeleted
@@ -123,6 +123,12 @@ class CodecUnavailable(UsageError):
     codec: str
     fact = "no library for {codec} compression is installed"
     remedy = "pip install 'rostra[{codec}]'"
+
+
+@dataclass(eq=False)
+class ArrowMissing(UsageError):
+    fact = "traces are Parquet files, and pyarrow is not installed"
+    remedy = "pip install 'rostra[arrow]'"
 
 
 @dataclass(eq=False)
