@@ -33,25 +33,27 @@ class Event(StrEnum):
 class Row(NamedTuple):
     """One thing that happened to a batch, or to a subscription. Zero where a column says nothing of the event."""
 
+    number: int
+    """Rises with every row of the same writer."""
     event: str
     time_us: int
     who: int
     """The client or node that wrote the row."""
     topic: str
     partition: int
-    subscription: int
-    first: int
-    end: int
+    subscription: int = 0
+    first: int = 0
+    end: int = 0
     """Offsets from `first` to just before `end`; both −1 where they are not known."""
-    count: int
-    bytes: int
-    epoch: int
+    records: int = 0
+    bytes: int = 0
+    epoch: int = 0
     """Owner epoch."""
-    producer: int
-    sequence: int
-    born_us: int
+    producer: int = 0
+    sequence: int = 0
+    born_us: int = 0
     """When the first record of the batch was made, by the publisher's clock."""
-    hops: int
+    hops: int = 0
 
 
 COLUMNS = Row._fields

@@ -87,7 +87,7 @@ def schema(role: Role) -> Any:
         "event": pa.string(),
         "topic": pa.string(),
         "partition": pa.int32(),
-        "count": pa.int32(),
+        "records": pa.int32(),
         "sequence": pa.int64(),
         "hops": pa.int32(),
     }
