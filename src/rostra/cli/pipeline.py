@@ -147,7 +147,7 @@ def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]
         if not equals or not name:
             raise typer.BadParameter(f"{written!r} is not KEY=VALUE", param_hint="'--conf'")
         settings[name] = value
-    from rostra.spark.session import session
+    from rostra.spark.sessions import session
 
     note("starting Spark")
     spark = session("rostra-pipeline", master=master, conf=settings)

@@ -42,9 +42,9 @@ svg .line { fill: none; stroke: var(--main); stroke-width: 2; } svg .area { fill
 def report(audit: Audit, *, title: str = "Rostra audit", windows: Sequence[Mapping[str, object]] = ()) -> str:
     """The page. `windows` are rows of a rollup."""
     total = audit.total
-    verdict = (
-        "Every record arrived, once and in order." if total.sound else "Not every record arrived once and in order."
-    )
+    verdict = "Every record arrived, once and in order."
+    if not total.sound:
+        verdict = "Not every record arrived once and in order."
     parts = [
         f"<h1>{escape(title)}</h1><p>{verdict}</p>",
         _tiles(total, audit.latencies[0] if audit.latencies else None),
@@ -83,37 +83,24 @@ def _tone(wrong: int) -> str:
 
 
 def _delivery(topics: Sequence[TopicFindings], total: TopicFindings) -> str:
-    names = (
-        "topic",
-        "created",
-        "subscribed",
-        "sent",
-        "expected",
-        "delivered",
-        "%",
-        "lost",
-        "duplicated",
-        "out of order",
-    )
-    rows = [_row(topic) for topic in (*topics[:TOPICS_SHOWN_MAX], total)]
+    counted = ("created", "subscribed", "sent", "expected", "delivered", "%", "lost", "duplicated", "out of order")
+    shown, further = topics[:TOPICS_SHOWN_MAX], len(topics) - TOPICS_SHOWN_MAX
     drawn = [
         Bar(
             topic.topic,
             topic.delivered,
             f"{topic.delivered:,} ({topic.percent:.4g} %)",
-            "main" if not topic.lost else "bad",
+            "bad" if topic.lost else "main",
         )
-        for topic in topics[:TOPICS_SHOWN_MAX]
+        for topic in shown
     ]
-    more = (
-        f"<p>{len(topics) - TOPICS_SHOWN_MAX:,} more topics are in the total.</p>"
-        if len(topics) > TOPICS_SHOWN_MAX
-        else ""
-    )
+    more = f"<p>{further:,} more topics are in the total.</p>" if further > 0 else ""
     return _section(
         "Delivery",
         "Records acknowledged to publishers, and how many of them each subscription got.",
-        bars(drawn, "Deliveries by topic") + _table(names, rows) + more,
+        bars(drawn, "Deliveries by topic")
+        + _table(("topic", *counted), [_row(topic) for topic in (*shown, total)])
+        + more,
     )
 
 
