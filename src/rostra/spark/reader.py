@@ -41,10 +41,9 @@ class _Pushing:
     `__func__` it passes for the inherited one, and is called all the same where push-down is on.
     """
 
-    __func__ = DataSourceReader.pushFilters
-
     def __init__(self, reader: RostraReader) -> None:
         self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
         self._reader.window, left = narrow(self._reader.window, filters)

@@ -29,10 +29,10 @@ def session(
         raise SparkMissing() from None
     there = SparkSession.getActiveSession()
     if there is not None:
-        # The only one of our settings that can still be made, and that a session of others does not have by itself.
-        there.conf.set(PUSH_DOWN, "true")
-        for name, value in (conf or {}).items():
-            there.conf.set(name, value)
+        # Of ours it is the only setting that can still be made; of others, as with Spark itself, those that can be.
+        for name, value in {PUSH_DOWN: "true", **(conf or {})}.items():
+            if there.conf.isModifiable(name):
+                there.conf.set(name, value)
         return there
     from rostra.spark.java import provide_java
 
