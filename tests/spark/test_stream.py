@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Batches = dict[int, list[int]]
 
 
-def run(frame: DataFrame, place: Path, take: Callable[[DataFrame, int], None], *, patience_s: int = 60) -> Any:
+def run(frame: DataFrame, place: Path, take: Callable[[DataFrame, int], None], *, patience_s: int = 180) -> Any:
     """All that is there now, from the checkpoint of that place on."""
     query = (
         frame.writeStream.foreachBatch(take).option("checkpointLocation", str(place)).trigger(availableNow=True).start()
@@ -90,7 +90,7 @@ def test_a_batch_that_failed_is_read_again_as_it_was_though_more_has_come(
         publisher = threading.Thread(target=lambda: _keep_filling(client, query))
         publisher.start()
         with pytest.raises(StreamingQueryException):
-            query.awaitTermination(60)
+            query.awaitTermination(180)
         publisher.join()
         second: Batches = {}
         run(frame, tmp_path / "checkpoint", into(second))

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from rostra.cli.configuration import Configuration
-from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TopicArgument, begin
+from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TopicArgument, TraceOption, begin
 from rostra.cli.output import note
 from rostra.model.ids import check_topic_name
 from rostra.wire.messages import Acks
@@ -59,6 +59,7 @@ def publish(
         Path | None, typer.Option(metavar="FILE", exists=True, dir_okay=False, help="One record per line of this file.")
     ] = None,
     repeat: Annotated[int, typer.Option(metavar="N", min=1, help="Publish the values this many times.")] = 1,
+    trace: TraceOption = None,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
@@ -74,7 +75,7 @@ def publish(
         raise typer.BadParameter("values come from arguments or from a file, not from both", param_hint="'--file'")
     invocation = begin(context, {"acks": acks}, node=node, output=output, config=config)
     records = _Records(topic, None if key is None else key.encode(), headers, partition, invocation.configuration)
-    with invocation.connect() as client:
+    with invocation.connect(trace=trace) as client:
         if values and values != ["-"] and repeat == 1:
             _publish_each(invocation, client, records, values)
         elif values and values != ["-"]:

@@ -11,7 +11,7 @@ import typer
 
 from rostra.cli.completion import complete_topic
 from rostra.cli.exits import ExitCode
-from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, begin
+from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, TraceOption, begin
 from rostra.cli.output import Cell, bytes_cell, note
 from rostra.cli.quantities import parse_duration_ms, parse_moment_us
 from rostra.model.ids import check_topic_name
@@ -54,6 +54,7 @@ def subscribe(
         typer.Option(metavar="TIME", help="End when no record came for so long, e.g. 5s.", show_default="never"),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Values only, one per line, as they are.")] = False,
+    trace: TraceOption = None,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
@@ -79,7 +80,7 @@ def subscribe(
     encode = _raw if raw else _json if invocation.output.is_json else _line
     shown = 0
     with (
-        invocation.connect() as client,
+        invocation.connect(trace=trace) as client,
         client.subscribe(*topics, start=begin_at, partition=partition) as subscription,
     ):
         if not invocation.output.is_json and start == "latest":

@@ -38,6 +38,7 @@ from rostra.wire.messages import NodeMessage
 if TYPE_CHECKING:
     from rostra.client.aio_producer import Producer
     from rostra.client.aio_subscription import Inbox
+    from rostra.client.tracing import ClientTrace
 
 EVENTS_KEPT_MAX = 1000
 
@@ -45,8 +46,11 @@ EVENTS_KEPT_MAX = 1000
 class Driver:
     """One core, its connections and its timer. Inputs come from the socket, the timer and the application's calls."""
 
-    def __init__(self, options: Options, on_event: Callable[[ClientEvent], None] | None) -> None:
+    def __init__(
+        self, options: Options, on_event: Callable[[ClientEvent], None] | None, trace: ClientTrace | None = None
+    ) -> None:
         self.core = Core(options, SystemRandom(), time_ns() // 1000 - now_us())
+        self.trace = trace
         self.producers: dict[int, Producer] = {}
         self.inboxes: dict[int, Inbox] = {}
         self._on_event = on_event
@@ -81,6 +85,9 @@ class Driver:
         self._news.set()
         # One turn, so that the transport gets to send what was written and to close its socket.
         await asyncio.sleep(0)
+        trace, self.trace = self.trace, None
+        if trace is not None:
+            await asyncio.to_thread(trace.close)
 
     # --- calls ---------------------------------------------------------------------------------------
 
@@ -186,6 +193,9 @@ class Driver:
     def _carry_out(self, effect: ClientEffect) -> None:
         match effect:
             case Acknowledged():
+                if self.trace is not None:
+                    topic = self.core.topic_of(effect.producer)
+                    self.trace.published(topic, effect.partition, effect.offset, effect.count)
                 producer = self.producers.get(effect.producer)
                 if producer is not None and producer.on_ack is not None:
                     self.loop.call_soon(producer.on_ack, effect)

@@ -36,6 +36,7 @@ from rostra.errors import ClientClosed, PeerViolation, RostraError
 if TYPE_CHECKING:
     from rostra.client.blocking_producer import Producer
     from rostra.client.blocking_subscription import Inbox
+    from rostra.client.tracing import ClientTrace
 
 EVENTS_KEPT_MAX = 1000
 
@@ -43,8 +44,11 @@ EVENTS_KEPT_MAX = 1000
 class Driver:
     """One core and its sockets. Nothing happens between calls."""
 
-    def __init__(self, options: Options, on_event: Callable[[ClientEvent], None] | None) -> None:
+    def __init__(
+        self, options: Options, on_event: Callable[[ClientEvent], None] | None, trace: ClientTrace | None = None
+    ) -> None:
         self.core = Core(options, SystemRandom(), time_ns() // 1000 - now_us())
+        self.trace = trace
         self.lock = RLock()
         self.producers: dict[int, Producer] = {}
         self.inboxes: dict[int, Inbox] = {}
@@ -69,6 +73,9 @@ class Driver:
             self.core.close(now_us())
             self.run()
             self._sockets.close_all()
+            trace, self.trace = self.trace, None
+            if trace is not None:
+                trace.close()
 
     # --- calls ---------------------------------------------------------------------------------------
 
@@ -203,6 +210,9 @@ class Driver:
                 if effect.call in self._answers:
                     self._answers[effect.call] = effect.error
             case Acknowledged():
+                if self.trace is not None:
+                    topic = self.core.topic_of(effect.producer)
+                    self.trace.published(topic, effect.partition, effect.offset, effect.count)
                 producer = self.producers.get(effect.producer)
                 if producer is not None and producer.on_ack is not None:
                     on_ack = producer.on_ack
