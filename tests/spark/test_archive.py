@@ -27,7 +27,10 @@ TOPIC = "plant/line-1"
 
 def rows(lake: Path) -> Counter[int]:
     """What a reader that knows nothing of Spark finds."""
-    table = ds.dataset(lake, format="parquet", partitioning="hive", exclude_invalid_files=False).to_table()
+    files = [str(path) for path in lake.glob("topic=*/date=*/*.parquet")]
+    if not files:
+        return Counter()
+    table = ds.dataset(lake, format="parquet", partitioning="hive").to_table()
     return Counter(int(value) for value in table["value"].to_pylist())
 
 
@@ -175,4 +178,4 @@ def test_plans_are_readable_and_bounded(spark: SparkSession, rostra_node: Embedd
         fill(client, TOPIC, 5)
     store(read(spark, rostra_node.address, subscribe=TOPIC), str(lake), "once")
     plan = json.loads((lake / "_rostra" / "plans" / "once" / "000000000000.json").read_text())
-    assert list(plan["moves"].values())[0].startswith("topic=plant%2Fline-1/date=2023-11-14/part-once-")
+    assert next(iter(plan["moves"].values())).startswith("topic=plant%2Fline-1/date=2023-11-14/part-once-")

@@ -73,6 +73,8 @@ add(clusters, "transfer", cluster.transfer, cluster.TRANSFER_EXAMPLES)
 pipelines = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(pipeline.EXAMPLES))
 add(pipelines, "archive", pipeline.archive, pipeline.ARCHIVE_EXAMPLES)
 add(pipelines, "rollup", pipeline.rollup, pipeline.ROLLUP_EXAMPLES)
+add(pipelines, "audit", pipeline.audit, pipeline.AUDIT_EXAMPLES)
+add(pipelines, "report", pipeline.report, pipeline.REPORT_EXAMPLES)
 
 add(app, "serve", serve.serve, serve.EXAMPLES)
 app.add_typer(topics, name="topic", help="Create, alter, delete, list and describe topics.")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from rostra.cli.completion import complete_topic
+from rostra.cli.exits import ExitCode
 from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, begin
-from rostra.cli.output import note
+from rostra.cli.output import Cell, note
 from rostra.cli.quantities import parse_duration_ms
 from rostra.errors import PipelineFailed
 
@@ -18,13 +21,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from rostra.spark.pipelines.findings import TopicFindings
+
 EXAMPLES = """
 rostra pipeline archive orders --lake lake --once
-rostra pipeline rollup orders --lake figures --window '10 seconds'"""
+rostra pipeline rollup orders --lake figures --window '10 seconds'
+rostra pipeline audit traces --save audit.json
+rostra pipeline report audit.json"""
 ARCHIVE_EXAMPLES = """
 rostra pipeline archive orders clicks --lake lake
 rostra pipeline archive --pattern 'plant/#' --lake lake --once
 rostra pipeline archive orders --lake s3a://bucket/lake --master spark://host:7077"""
+AUDIT_EXAMPLES = """
+rostra pipeline audit traces
+rostra pipeline audit traces --save audit.json --conf spark.driver.memory=8g"""
+REPORT_EXAMPLES = """
+rostra pipeline report audit.json --to report.html
+rostra pipeline report audit.json --windows figures"""
 ROLLUP_EXAMPLES = """
 rostra pipeline rollup orders --lake figures --window '1 minute' --by topic,key --once"""
 
@@ -127,6 +140,66 @@ def rollup(
             frame, window=window, slide=slide, watermark=watermark, by=groups, measure=measure, exact=exact
         )
         _follow(rollup_to_lake(rolled, lake, checkpoint=checkpoint, once=once, trigger_ms=every_ms), invocation)
+
+
+def audit(
+    context: typer.Context,
+    traces: Annotated[list[str], typer.Argument(metavar="DIR...", help="Directories of traces.")],
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep the findings as JSON, for `rostra pipeline report`.")
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    output: OutputOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Tell from traces what was sent, expected and delivered, and what was lost, came twice or out of order.
+
+    Traces are written with --trace by `rostra serve`, `pub` and `sub`, and by clients that are told to. The exit code
+    is 1 if not every record arrived once and in order.
+    """
+    invocation = begin(context, output=output, config=config)
+    with _spark(master, conf) as spark:
+        from rostra.spark.pipelines.audit import audit as audited
+        from rostra.spark.pipelines.audit import read_traces
+
+        found = audited(read_traces(spark, *traces))
+    if save is not None:
+        save.write_bytes(msgspec.json.encode(found))
+    rows = [_findings(topic) for topic in (*found.topics, found.total)]
+    columns = ["topic", "created", "subscribed", "sent", "expected", "delivered", "percent"]
+    invocation.output.rows(rows, columns=[*columns, "lost", "duplicated", "out_of_order"])
+    if not invocation.output.is_json and found.latencies:
+        shares = ", ".join(f"{name} {value / 1000:,.1f} ms" for name, value in found.latencies[0].shares_us.items())
+        note(
+            f"latency: {shares}; busiest node {found.imbalance:.2f} times the mean; {len(found.gaps)} changes of owner"
+        )
+    if not found.total.sound:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _findings(topic: TopicFindings) -> dict[str, Cell]:
+    return {**msgspec.structs.asdict(topic), "percent": topic.percent}
+
+
+def report(
+    findings: Annotated[
+        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="What `rostra pipeline audit` saved.")
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The page to write.")] = Path("report.html"),
+    windows: Annotated[
+        Path | None, typer.Option(metavar="DIR", exists=True, help="A lake that `rostra pipeline rollup` filled.")
+    ] = None,
+    title: Annotated[str, typer.Option(metavar="TEXT", help="What stands at the top.")] = "Rostra audit",
+) -> None:
+    """Make one page of HTML with plots from an audit, and from windows if there are any; it needs no network."""
+    from rostra.spark.pipelines.findings import Audit
+    from rostra.spark.pipelines.report import report as page
+    from rostra.spark.pipelines.report import windows_in
+
+    found = msgspec.json.decode(findings.read_bytes(), type=Audit)
+    to.write_text(page(found, title=title, windows=windows_in(windows) if windows is not None else ()))
+    note(f"wrote {to}")
 
 
 # --- what they share -------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rostra.broker.partition import ServedPartition
 
 _CONTROL = int(Flag.CONTROL)
-_FLAGS_AND_TIME = Struct("<H2xq")
-_FLAGS_AT = 60
+_COUNT_FLAGS_AND_TIME = Struct("<IH2xq")
+_COUNT_AT = 56
 
 
 class NodeTrace:
@@ -30,10 +30,10 @@ class NodeTrace:
         self._recorder.close()
 
     def stored(self, served: ServedPartition, batch: bytearray) -> None:
-        flags, born_us = _FLAGS_AND_TIME.unpack_from(batch, _FLAGS_AT)
+        records, flags, born_us = _COUNT_FLAGS_AND_TIME.unpack_from(batch, _COUNT_AT)
         if flags & _CONTROL or is_internal(served.topic):
             return
-        base, epoch, delta, _, producer, _, sequence, records = PLACED.unpack_from(batch, 8)
+        base, epoch, delta, _, producer, _, sequence = PLACED.unpack_from(batch, 8)
         self._number += 1
         self._recorder.note(
             Row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 from rostra.spark.pipelines.findings import Audit, Latency, TopicFindings
 from rostra.spark.pipelines.plots import Bar, bars, duration, latency_plot, series, short_number, size_of
@@ -61,6 +62,14 @@ def report(audit: Audit, *, title: str = "Rostra audit", windows: Sequence[Mappi
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
     )
+
+
+def windows_in(lake: Path) -> list[dict[str, object]]:
+    """The rows of a rollup that lie in a directory."""
+    import pyarrow.dataset as ds
+
+    rows: list[dict[str, object]] = ds.dataset(lake, format="parquet").to_table(["start", "per_second"]).to_pylist()
+    return rows
 
 
 def _tiles(total: TopicFindings, latency: Latency | None) -> str:
