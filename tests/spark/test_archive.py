@@ -87,17 +87,17 @@ def test_a_death_between_writing_a_batch_and_adding_it_costs_and_doubles_nothing
     lake = tmp_path / "lake"
     with rostra_node.client() as client:
         client.create_topic(TOPIC)
-        fill(client, TOPIC, 100)
         frame = stream(spark, rostra_node.address)
-        for place in ("_finish", "_forget"):
+        for sent, place in enumerate(("_finish", "_forget")):
+            fill(client, TOPIC, 60, first=100 * sent)
             with pytest.MonkeyPatch.context() as patch:
                 dies_at(patch, place, 1)
                 with pytest.raises(StreamingQueryException):
                     archive(frame, str(lake), once=True).awaitTermination(180)
                 assert all(count == 1 for count in rows(lake).values())
-            fill(client, TOPIC, 10, first=100 if place == "_finish" else 110)
+            fill(client, TOPIC, 40, first=100 * sent + 60)
             archive(frame, str(lake), once=True).awaitTermination(180)
-    assert rows(lake) == Counter(range(120))
+    assert rows(lake) == Counter(range(200))
 
 
 @pytest.mark.requirement("PL-10")

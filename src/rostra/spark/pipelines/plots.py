@@ -9,9 +9,10 @@ from math import log10
 import msgspec
 
 WIDTH = 720
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 64, 28, 16, 40
 BAR_HEIGHT, BAR_GAP = 18, 8
 LABEL_WIDTH = 170
+NUMBER_WIDTH = 150
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -25,7 +26,7 @@ class Bar(msgspec.Struct, frozen=True):
 def bars(rows: Sequence[Bar], what: str) -> str:
     """Horizontal bars from zero, each with its number at the end."""
     most = max((row.size for row in rows), default=0) or 1
-    span = WIDTH - LABEL_WIDTH - 110
+    span = WIDTH - LABEL_WIDTH - NUMBER_WIDTH
     height = len(rows) * (BAR_HEIGHT + BAR_GAP) + BAR_GAP
     drawn = []
     for at, row in enumerate(rows):
@@ -113,7 +114,7 @@ def series(points: Sequence[tuple[float, float]], unit: str, what: str) -> str:
         f'<text class="axis" x="{LEFT - 6}" y="{floor}" text-anchor="end">0</text>'
         f'<text class="axis" x="{LEFT}" y="{floor + 16}">0 s</text>'
         f'<text class="axis" x="{WIDTH - RIGHT}" y="{floor + 16}" text-anchor="end">{end - begin:,.0f} s</text>'
-        f'<text class="axis" x="{LEFT}" y="{TOP}">{escape(unit)}</text>'
+        f'<text class="axis" x="{LEFT}" y="{TOP - 5}">{escape(unit)}</text>'
     )
     return _svg(drawn, height, what)
 

@@ -22,13 +22,13 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   padding: 2rem 1rem 4rem; max-width: 60rem; }
 h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; }
 p { margin: .25rem 0 .75rem; color: var(--soft); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.2rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .6rem .9rem; }
 .tile b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: .85rem; }
 .good b { color: var(--good); } .bad b { color: var(--bad); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th, td { padding: .3rem .45rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 th { font-weight: 600; color: var(--soft); } td.bad { color: var(--bad); font-weight: 600; }
 svg { width: 100%; height: auto; display: block; } svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
