@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from io import StringIO
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -11,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 import rostra.testing
 from rostra import blocking
+from rostra.demo.pipeline import show
 from rostra.spark.pipelines.audit import audit, read_traces
 from rostra.spark.pipelines.findings import Audit, bucket_of, latency_of
 from rostra.traces.events import Event, Role, Row
@@ -169,6 +172,14 @@ def test_of_a_real_cluster_every_record_arrived_once_and_in_order(spark: SparkSe
                 batch = subscription.poll(60)
                 assert batch is not None
                 got += len(batch)
+        subscriber.close()
+        publisher.close()
+        page, screen = tmp_path / "report.html", StringIO()
+        # As the demo ends.
+        shown = Console(file=screen, width=160)
+        show(spark, shown, [cluster[0].address], ["orders"], place, page)
+    assert "100 %" in screen.getvalue() and "rollup of the topics" in screen.getvalue()
+    assert "Every record arrived, once and in order." in page.read_text() and "<h2>Rate</h2>" in page.read_text()
     found = audit(read_traces(spark, str(place)))
     total = found.total
     assert (total.sent, total.expected, total.delivered, total.percent) == (2_000, 2_000, 2_000, 100.0)
