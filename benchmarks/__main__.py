@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks import fetch
 
-SCENARIOS = ("relay", "throughput", "fanout", "latency", "memory", "stall", "catchup", "cluster", "pipeline")
+SCENARIOS = ("relay", "throughput", "fanout", "latency", "memory", "stall", "catchup", "cluster", "trace", "pipeline")
 RESULTS = Path(__file__).parent / "RESULTS.md"
 LOG_COLUMNS = 160
 EXIT_MISSED = 1

@@ -32,10 +32,13 @@ READER_NICE = 19
 
 
 class Rostra(PacedContender):
-    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0) -> None:
+    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, traced: bool = False) -> None:
         self._fsync = fsync
         self._busy_poll_ms = busy_poll_ms
+        self._traced = traced
         self.name = "Rostra" if fsync else "Rostra, no fsync"
+        if traced:
+            self.name += ", traced"
         if busy_poll_ms:
             self.name += ", busy poll"
         self.durability = Durability.FSYNC if fsync else Durability.FSYNC_LATER
@@ -66,12 +69,17 @@ class Rostra(PacedContender):
             "--busy-poll",
             f"{self._busy_poll_ms}ms",
         ]
+        if self._traced:
+            serve += ["--trace", folder / "trace"]
         pid = servers.start([sys.executable, "-m", "rostra", *serve, "--fsync", self._fsync_mode], folder, port)
         return Endpoint(port=port, pids=(pid,), folder=folder)
 
+    def _trace(self, endpoint: Endpoint) -> str | None:
+        return str(endpoint.folder / "trace") if self._traced and endpoint.folder is not None else None
+
     def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         async def run() -> None:
-            client = await rostra.connect(address(endpoint))
+            client = await rostra.connect(address(endpoint), trace=self._trace(endpoint))
             async with client.producer(topic, acks="all") as producer:
                 await stage.start()
                 for chunk in chunks(messages, CALL_RECORDS, 1 << 20):
@@ -97,7 +105,7 @@ class Rostra(PacedContender):
         subscribed = asyncio.Semaphore(0)
 
         async def fill(inbox: Inbox) -> None:
-            client = await rostra.connect(address(endpoint))
+            client = await rostra.connect(address(endpoint), trace=self._trace(endpoint))
             async with client.subscribe(topic, start="earliest") as subscription:
                 subscribed.release()
                 async for batch in subscription.batches():

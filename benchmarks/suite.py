@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from benchmarks import catchup, cluster, fanout, latency, memory, pipeline, relay, stall, throughput
+from benchmarks import catchup, cluster, fanout, latency, memory, pipeline, relay, stall, throughput, tracing
 from benchmarks.findings import Findings
 from benchmarks.servers import Servers
 from benchmarks.workbench import Workbench
@@ -18,6 +18,7 @@ SCENARIOS: dict[str, Callable[[Workbench], None]] = {
     "stall": stall.run,
     "catchup": catchup.run,
     "cluster": cluster.run,
+    "trace": tracing.run,
     "pipeline": pipeline.run,
 }
 

@@ -69,3 +69,9 @@ CLUSTER_LATENCY_P99 = Target(
 SPARK_BATCH = times_faster("Spark batch read of topics against Parquet files", 0.6)
 SPARK_STREAM = times_faster("Spark stream read of topics, availableNow, against a stream of Parquet files", 0.5)
 SPARK_ARCHIVE = times_faster("archive against Spark writing Parquet from memory", 0.8)
+TRACE = Target(
+    claim="cost of traces of node, publisher and subscriber",
+    bound=Bound.BELOW,
+    value=5.0,
+    unit=" %",
+)
