@@ -69,7 +69,7 @@ class Publisher(threading.Thread):
     def run(self) -> None:
         with blocking.connect(*self._addresses) as client:
             sent = 0
-            while not self.over.wait(0.05):
+            while not self.over.wait(0.2):
                 with client.producer(self._topic) as producer:
                     values = [b"%d" % n for n in range(sent, sent + 50)]
                     for value in values:
@@ -81,7 +81,7 @@ class Publisher(threading.Thread):
 def rounds_of_death(place: Path, cluster: Cluster[ProcessNode], rounds: int) -> None:
     """Spark and a node die in every round, in the middle of what they do."""
     lake, addresses = place / "lake", [node.address for node in cluster]
-    archive = ["archive", "orders", "--lake", "lake", "--every", "200ms", "--limit", "2000"]
+    archive = ["archive", "orders", "--lake", "lake", "--every", "200ms", "--limit", "50000"]
     archive += [part for address in addresses for part in ("--node", address)]
     with blocking.connect(*addresses) as client:
         client.create_topic("orders", partitions=2)
