@@ -94,8 +94,10 @@ def admit(starts: Mapping[Place, int], ends: Mapping[Place, int], limit: int) ->
     reached = {place: starts[place] for place in ends}
     waiting = list(backlog)
     if limit < len(waiting):
-        turn = sum(starts.values()) % len(waiting)
-        for place in (waiting[turn:] + waiting[:turn])[:limit]:
+        # Each batch moves the sum by the limit, so the next one begins where this one ends, among all partitions.
+        turn = sum(starts.values()) % len(ends)
+        everyone = sorted(ends)
+        for place in [place for place in everyone[turn:] + everyone[:turn] if place in backlog][:limit]:
             reached[place] += 1
         return reached
     for place, share in _shares({place: size - 1 for place, size in backlog.items()}, limit - len(waiting)).items():

@@ -70,7 +70,7 @@ def test_every_partition_gets_its_turn_however_large_the_others_are(backlog: dic
     starts = {("t", p): 0 for p in backlog}
     ends = {("t", p): size for p, size in backlog.items()}
     waiting = {place for place in ends if ends[place]}
-    for _ in range(len(waiting)):
+    for _ in range(len(ends)):
         reached = admit(starts, ends, limit)
         waiting -= {place for place in ends if reached[place] > starts[place]}
         starts = reached
