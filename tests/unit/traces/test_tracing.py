@@ -52,10 +52,10 @@ def test_publishers_subscribers_and_nodes_tell_of_the_same_batches(tmp_path: Pat
     }
     assert sum(row["records"] for row in own) == 300
     assert all(row["time_us"] >= row["born_us"] > 0 for row in own)
-    # Each of the three nodes has a copy; the owner had it first.
+    # The owner has it first; one more makes a majority, and the third may be late for the end.
     stored = rows(place, "stored")
     assert sum(row["records"] for row in stored if row["hops"] == 0) == 301
-    assert sum(row["records"] for row in stored if row["hops"] == 1) == 602
+    assert 301 <= sum(row["records"] for row in stored if row["hops"] == 1) <= 602
     assert sum(row["bytes"] for row in rows(place, "served")) >= sum(row["bytes"] for row in own)
     ended = {(row["partition"], row["end"]) for row in rows(place, "unsubscribed") if row["who"] == first}
     assert ended == {(p, max(row["end"] for row in own if row["partition"] == p)) for p in (0, 1)}
