@@ -69,12 +69,11 @@ class Files:
             stream.close()
 
     def write_json(self, path: str, content: object) -> None:
-        """The whole of it, or nothing: it gets its name last."""
+        """A new file; the whole of it, or nothing: it gets its name last."""
         draft = f"{path}.draft"
         stream = self._system.create(self._path(draft), True)
         try:
             stream.write(bytearray(json.dumps(content).encode()))
         finally:
             stream.close()
-        self.delete(path)
         self.rename(draft, path)

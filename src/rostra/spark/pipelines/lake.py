@@ -3,7 +3,7 @@
     LAKE/topic=orders/date=2026-01-31/part-….parquet
     LAKE/_rostra/staging/QUERY/BATCH/…       files that are being written
     LAKE/_rostra/plans/QUERY/BATCH.json      which of them go where; as soon as it is there, the batch counts
-    LAKE/_rostra/schema.json                 the columns there have been
+    LAKE/_rostra/schema/NUMBER.json          the columns there have been; the last file has them all
 
 A batch is written to the side, then its plan, then its files are renamed to their places. Whoever finds a plan finishes
 it and does not write again; without one, what lies at the side is thrown away. So no reader of the directory, Spark or
@@ -124,8 +124,7 @@ class Lake:
 
     def accept(self, frame: DataFrame) -> None:
         """Columns may come and go between runs; one that is there never changes its type."""
-        place = self._own("schema.json")
-        known: dict[str, str] = self._files.read_json(place) if self._files.exists(place) else {}
+        known = self._columns()
         columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
         for name, kind in columns.items():
             if known.get(name, kind) != kind:
@@ -133,12 +132,17 @@ class Lake:
                     "lake", f"column {name} is {known[name]} in {self.root}, and would be {kind}; name another lake"
                 )
         if columns.keys() - known.keys():
-            self._files.write_json(place, {**known, **columns})
+            number = len(self._files.names(self._own("schema")))
+            self._files.write_json(self._own("schema", f"{number:06}.json"), {**known, **columns})
+
+    def _columns(self) -> dict[str, str]:
+        written = [name for name in self._files.names(self._own("schema")) if name.endswith(".json")]
+        found: dict[str, str] = self._files.read_json(self._own("schema", written[-1])) if written else {}
+        return found
 
     def read(self) -> DataFrame:
         """All that was added, each column as it was, none of them guessed from the names of directories."""
-        known: dict[str, str] = self._files.read_json(self._own("schema.json"))
-        schema = ", ".join(f"`{name}` {kind}" for name, kind in known.items())
+        schema = ", ".join(f"`{name}` {kind}" for name, kind in self._columns().items())
         return self._spark.read.schema(schema).parquet(self.root)
 
 
