@@ -1,6 +1,7 @@
 """Three nodes on one machine: records per second against each peer's own three, and the delay at 1,000/s."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from statistics import median
 
 import msgspec
@@ -10,7 +11,7 @@ from benchmarks.contender import Contender, Endpoint, PacedContender
 from benchmarks.estimates import percentile, ratio_estimate
 from benchmarks.findings import Target
 from benchmarks.harness import Trial
-from benchmarks.latency import PER_SECOND, paced
+from benchmarks.latency import PER_SECOND, STAY_AWAKE_MS, paced
 from benchmarks.ours_trio import RostraTrio, RostraTrioBlocking
 from benchmarks.peers.jetstream_r3 import JetStreamR3
 from benchmarks.peers.kafka_cluster import KafkaTrio
@@ -110,21 +111,23 @@ def compare(bench: Workbench, entry: Entry, ours: RostraTrio, rates: dict[str, l
 
 
 def run_latency(bench: Workbench) -> None:
-    ours, peer = RostraTrioBlocking(fsync=False), JetStreamR3(sync_always=False)
+    ours = RostraTrioBlocking(fsync=False, stay_awake_ms=STAY_AWAKE_MS)
+    as_shipped, peer = RostraTrioBlocking(fsync=False), JetStreamR3(sync_always=False)
     bench.say(f"three nodes, latency at {PER_SECOND:,}/s: {ours.name} and {peer.name}")
     promised = {"p50": targets.CLUSTER_LATENCY_P50, "p99": targets.CLUSTER_LATENCY_P99}
-    with bench.running(ours) as our_endpoint, bench.running(peer) as peer_endpoint:
-        say_settings(bench, [ours, peer])
+    contenders: tuple[PacedContender, ...] = (ours, peer, as_shipped)
+    with ExitStack() as running:
+        say_settings(bench, contenders)
         measurements: dict[str, Measurement] = {}
-        if our_endpoint is not None:
-            measurements[ours.name] = paced(bench, ours, our_endpoint)
-        if peer_endpoint is not None:
-            measurements[peer.name] = paced(bench, peer, peer_endpoint)
+        for contender in contenders:
+            endpoint = running.enter_context(bench.running(contender))
+            if endpoint is not None:
+                measurements[contender.name] = paced(bench, contender, endpoint)
         trials = bench.interleaved(measurements, LATENCY_ROUNDS)
     both: tuple[PacedContender, ...] = (ours, peer)
-    for contender in both:
+    for contender in contenders:
         note_delays(bench, contender, trials.get(contender.name, []))
-    if len(trials) < len(both):
+    if any(each.name not in trials for each in both):
         for target in promised.values():
             bench.judge(target, None, absence(bench, *both))
         return

@@ -32,19 +32,19 @@ READER_NICE = 19
 
 
 class Rostra(PacedContender):
-    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, traced: bool = False) -> None:
+    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, stay_awake_ms: int = 0, traced: bool = False) -> None:
         self._fsync = fsync
-        self._busy_poll_ms = busy_poll_ms
         self._traced = traced
+        self._for_delay = ("--busy-poll", f"{busy_poll_ms}ms", "--stay-awake", f"{stay_awake_ms}ms")
         self.name = "Rostra" if fsync else "Rostra, no fsync"
         if traced:
             self.name += ", traced"
-        if busy_poll_ms:
-            self.name += ", busy poll"
+        is_tuned = bool(busy_poll_ms or stay_awake_ms)
+        if is_tuned:
+            self.name += ", tuned for delay"
         self.durability = Durability.FSYNC if fsync else Durability.FSYNC_LATER
         self.settings = (
-            f"one node, --fsync {self._fsync_mode}, acks=all"
-            + (f", --busy-poll {busy_poll_ms}ms on node and clients" if busy_poll_ms else ""),
+            f"one node, --fsync {self._fsync_mode}, acks=all" + (f", {' '.join(self._for_delay)}" if is_tuned else ""),
             f"asyncio client on uvloop, send_many of {CALL_RECORDS}, batches() received",
             "latency with the blocking client",
         )
@@ -66,8 +66,7 @@ class Rostra(PacedContender):
             f"127.0.0.1:{port}",
             "--peer-listen",
             "127.0.0.1:0",  # the port after the other, as by default, may be somebody's
-            "--busy-poll",
-            f"{self._busy_poll_ms}ms",
+            *self._for_delay,
         ]
         if self._traced:
             serve += ["--trace", folder / "trace"]
@@ -91,7 +90,7 @@ class Rostra(PacedContender):
         uvloop.run(run())
 
     def publish_paced(self, endpoint: Endpoint, topic: str, stage: Stage, pace: Pace) -> None:
-        with rostra.blocking.connect(address(endpoint), busy_poll_ms=self._busy_poll_ms) as client:
+        with rostra.blocking.connect(address(endpoint)) as client:
             stage.ready()
             stage.wait_for_start()
             for value in pace.values():
@@ -125,7 +124,7 @@ class Rostra(PacedContender):
     def subscribe_blocking(self, endpoint: Endpoint, topic: str, stage: Stage, inbox: Inbox) -> None:
         """One subscriber on blocking sockets: no event loop between the socket and the caller."""
         with (
-            rostra.blocking.connect(address(endpoint), busy_poll_ms=self._busy_poll_ms) as client,
+            rostra.blocking.connect(address(endpoint)) as client,
             client.subscribe(topic, start="earliest") as subscription,
         ):
             stage.ready()
@@ -182,8 +181,8 @@ class Rostra(PacedContender):
 class RostraBlocking(Rostra):
     """The same node with blocking clients at both ends, for latency."""
 
-    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0) -> None:
-        super().__init__(fsync=fsync, busy_poll_ms=busy_poll_ms)
+    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, stay_awake_ms: int = 0) -> None:
+        super().__init__(fsync=fsync, busy_poll_ms=busy_poll_ms, stay_awake_ms=stay_awake_ms)
         self.name = f"{self.name}, blocking client"
 
     def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:

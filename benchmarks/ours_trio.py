@@ -16,12 +16,13 @@ from rostra.model.cluster import ClusterState, PlacedPartition
 
 
 class RostraTrio(Rostra):
-    def __init__(self, *, fsync: bool) -> None:
-        super().__init__(fsync=fsync)
+    def __init__(self, *, fsync: bool, stay_awake_ms: int = 0) -> None:
+        super().__init__(fsync=fsync, stay_awake_ms=stay_awake_ms)
         self.name = "Rostra, 3 nodes" if fsync else "Rostra, 3 nodes, no fsync"
         self.durability = Durability.MAJORITY_FSYNC if fsync else Durability.MAJORITY_LATER
         self.settings = (
-            f"three nodes, --fsync {self._fsync_mode}, topic with replicas=3, acks=all",
+            f"three nodes, --fsync {self._fsync_mode}, topic with replicas=3, acks=all"
+            + (f", --stay-awake {stay_awake_ms}ms" if stay_awake_ms else ""),
             f"asyncio client on uvloop, send_many of {CALL_RECORDS}, batches() received",
             "clients connected to the topic's owner",
         )
@@ -41,6 +42,7 @@ class RostraTrio(Rostra):
         return [
             *(sys.executable, "-m", "rostra", "serve", "--data", folder / "data", "--fsync", self._fsync_mode),
             *("--listen", f"127.0.0.1:{port}", "--peer-listen", f"127.0.0.1:{peer_port}", *joining),
+            *self._for_delay,
         ]
 
     def create(self, endpoint: Endpoint, topic: str) -> None:
@@ -73,9 +75,10 @@ class RostraTrio(Rostra):
 class RostraTrioBlocking(RostraTrio):
     """The same nodes with blocking clients at both ends, for latency."""
 
-    def __init__(self, *, fsync: bool) -> None:
-        super().__init__(fsync=fsync)
-        self.name = f"{self.name}, blocking client"
+    def __init__(self, *, fsync: bool, stay_awake_ms: int = 0) -> None:
+        super().__init__(fsync=fsync, stay_awake_ms=stay_awake_ms)
+        tuned = ", tuned for delay" if stay_awake_ms else ""
+        self.name = f"{self.name}{tuned}, blocking client"
         clients = "blocking clients connected to the topic's owner, producer.send_nowait, batches() received"
         self.settings = (self.settings[0], clients)
 

@@ -12,15 +12,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rostra import blocking
     from rostra.client.aio import Client, connect
+    from rostra.client.aio_named import NamedSubscription
     from rostra.client.aio_producer import Producer
     from rostra.client.aio_subscription import Subscription
+    from rostra.client.aio_user import User
     from rostra.client.core.delivered import Delivered
-    from rostra.client.core.effects import Ack, Acknowledged, TopicDescription
+    from rostra.client.core.effects import (
+        Ack,
+        Acknowledged,
+        SubscriptionDescription,
+        SubscriptionPart,
+        TopicDescription,
+    )
     from rostra.client.core.events import (
         ClientEvent,
         Connected,
+        DeadLettered,
         Disconnected,
+        HandedOutAgain,
         MayDuplicate,
+        MembershipLost,
         Reconnected,
         Resent,
         Resubscribed,
@@ -28,10 +39,12 @@ if TYPE_CHECKING:
         TopicAppeared,
         TopicGone,
     )
+    from rostra.client.core.holding import HeldRecord
     from rostra.client.core.options import Last, Offset, Time
     from rostra.errors import RostraError
     from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
     from rostra.model.decode import Record
+    from rostra.wire.groups import GroupMember, GroupSummary
     from rostra.wire.messages import PartitionState, Topic, TopicSettings
 
 __version__ = "0.1.0"
@@ -44,10 +57,17 @@ __all__ = [
     "ClusterState",
     "Connected",
     "CopyState",
+    "DeadLettered",
     "Delivered",
     "Disconnected",
+    "GroupMember",
+    "GroupSummary",
+    "HandedOutAgain",
+    "HeldRecord",
     "Last",
     "MayDuplicate",
+    "MembershipLost",
+    "NamedSubscription",
     "NodeState",
     "Offset",
     "PartitionState",
@@ -60,12 +80,15 @@ __all__ = [
     "RostraError",
     "Skipped",
     "Subscription",
+    "SubscriptionDescription",
+    "SubscriptionPart",
     "Time",
     "Topic",
     "TopicAppeared",
     "TopicDescription",
     "TopicGone",
     "TopicSettings",
+    "User",
     "blocking",
     "connect",
 ]
@@ -78,10 +101,17 @@ _HOMES = {
     "ClusterState": "rostra.model.cluster",
     "Connected": "rostra.client.core.events",
     "CopyState": "rostra.model.cluster",
+    "DeadLettered": "rostra.client.core.events",
     "Delivered": "rostra.client.core.delivered",
     "Disconnected": "rostra.client.core.events",
+    "GroupMember": "rostra.wire.groups",
+    "GroupSummary": "rostra.wire.groups",
+    "HandedOutAgain": "rostra.client.core.events",
+    "HeldRecord": "rostra.client.core.holding",
     "Last": "rostra.client.core.options",
     "MayDuplicate": "rostra.client.core.events",
+    "MembershipLost": "rostra.client.core.events",
+    "NamedSubscription": "rostra.client.aio_named",
     "NodeState": "rostra.model.cluster",
     "Offset": "rostra.client.core.options",
     "PartitionState": "rostra.wire.messages",
@@ -94,14 +124,17 @@ _HOMES = {
     "RostraError": "rostra.errors",
     "Skipped": "rostra.client.core.events",
     "Subscription": "rostra.client.aio_subscription",
+    "SubscriptionDescription": "rostra.client.core.effects",
+    "SubscriptionPart": "rostra.client.core.effects",
     "Time": "rostra.client.core.options",
     "Topic": "rostra.wire.messages",
     "TopicAppeared": "rostra.client.core.events",
     "TopicDescription": "rostra.client.core.effects",
     "TopicGone": "rostra.client.core.events",
     "TopicSettings": "rostra.wire.messages",
-    "connect": "rostra.client.aio",
+    "User": "rostra.client.aio_user",
     "blocking": "rostra.blocking",
+    "connect": "rostra.client.aio",
 }
 """Where each name lives. Loaded when first used: `rostra --help` needs none of them, and neither does a node."""
 

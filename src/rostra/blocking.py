@@ -5,7 +5,9 @@
 """
 
 from rostra.client.blocking import Client, connect
+from rostra.client.blocking_named import NamedSubscription
 from rostra.client.blocking_producer import Producer
 from rostra.client.blocking_subscription import Subscription
+from rostra.client.blocking_user import User
 
-__all__ = ["Client", "Producer", "Subscription", "connect"]
+__all__ = ["Client", "NamedSubscription", "Producer", "Subscription", "User", "connect"]

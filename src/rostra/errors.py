@@ -15,7 +15,8 @@ RostraError
 │   ├── UnknownMember       ├── MemberRemoved      ├── QuorumAtRisk
 │   ├── CopiesAway          ├── NotAReplica        └── NotHandedOver
 ├── GroupError              about a named subscription
-│   ├── InvalidGroupName    ├── UnknownGroup       ├── GroupBusy
+│   ├── InvalidGroupName    ├── UnknownGroup       ├── GroupExists
+│   ├── AlreadySubscribed   ├── NotSubscribed      ├── GroupBusy
 │   ├── NotAMember          └── StaleGeneration
 ├── PublishError
 │   ├── BatchRejected       ├── UnknownProducer    ├── ProducerFenced
@@ -322,6 +323,29 @@ class UnknownGroup(GroupError):
     group: str
     fact = "there is no subscription named {group!r}"
     remedy = "`rostra subscription list` shows those there are; `rostra sub --name` makes one"
+
+
+@dataclass(eq=False)
+class GroupExists(GroupError):
+    group: str
+    fact = "there is a user or a subscription named {group!r} already"
+    remedy = "choose another name, or go on as that one"
+
+
+@dataclass(eq=False)
+class AlreadySubscribed(GroupError):
+    group: str
+    topic: str
+    fact = "{group!r} is subscribed to {topic!r} already"
+    remedy = "receive what waits, or unsubscribe first"
+
+
+@dataclass(eq=False)
+class NotSubscribed(GroupError):
+    group: str
+    topic: str
+    fact = "{group!r} is not subscribed to {topic!r}"
+    remedy = "`rostra subscription lag {group}` shows what it is subscribed to"
 
 
 @dataclass(eq=False)

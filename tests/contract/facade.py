@@ -10,8 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from rostra.client.core.effects import Ack, Result, TopicDescription
-from rostra.client.core.options import BelowStart, Start
+from rostra.client.core.effects import Ack, Result, SubscriptionDescription, TopicDescription
+from rostra.client.core.options import BelowStart, MemberSettings, Start
+from rostra.client.core.partitioner import partition_of
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import Guarantees
 from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
@@ -27,6 +28,7 @@ from rostra.wire.messages import (
     Topic,
     TopicSettings,
 )
+from tests.contract.named_members import Member
 from tests.contract.people import Begin, Got, Producer, Station, Subscription
 from tests.contract.wires import Wire
 
@@ -38,6 +40,8 @@ PATIENCE_S = 30.0
 SHORT_MS = 1_500
 """Of whoever expects to be refused."""
 LONG_MS = 25_000
+LEASE_MS = 2_000
+"""Of members: those that die are noticed after it."""
 CONNECT_MS = 2_000
 """For one attempt to connect: a host that is gone answers nothing."""
 
@@ -60,6 +64,7 @@ class Cluster(ABC):
     """Below the line the two drivers differ; above it they do not."""
 
     guarantees: Guarantees
+    _members_so_far = 0
 
     # --- topics --------------------------------------------------------------------------------------
 
@@ -234,6 +239,57 @@ class Cluster(ABC):
         got = subscription.got
         self.unsubscribe(subscription)
         return sorted(got, key=lambda record: (record.partition, record.offset))
+
+    # --- named subscriptions -------------------------------------------------------------------------
+
+    def member(
+        self,
+        name: str,
+        *topics: str,
+        at: Node = 0,
+        start: Start = "earliest",
+        tries: int = 0,
+        dead_letter: str = "",
+        lease_ms: int = LEASE_MS,
+    ) -> Member:
+        """One with a client of its own. Returns when it is known where it begins; what it takes is in its `taken`."""
+        self._members_so_far += 1
+        station = self.station(at, LONG_MS + self._members_so_far)
+        member = Member(station, name, MemberSettings(topics, start, tries, dead_letter, lease_ms))
+        self.run_until(lambda: member.joined or member.ended is not None, f"a member of {name}")
+        if member.ended is not None:
+            raise member.ended
+        return member
+
+    def dismiss(self, member: Member) -> None:
+        member.leave()
+        self.run_until(lambda: member.left, f"a member of {member.name} to leave")
+
+    def handle(self, member: Member, count: int) -> list[bytes | None]:
+        """Let it take and acknowledge so many records more; their values."""
+        before = len(member.taken)
+
+        def enough() -> bool:
+            member.take(count - len(member.taken) + before, ack=True)
+            return len(member.taken) - before >= count
+
+        self.run_until(enough, f"{count} records at a member of {member.name}")
+        return member.values[before:]
+
+    def named(self, name: str, *, at: Node = 0) -> SubscriptionDescription:
+        described = self._ask(at, "describe a name", lambda core, now, call: core.groups.describe(now, call, name))
+        assert isinstance(described, SubscriptionDescription)
+        return described
+
+    def reset(self, name: str, start: Start, *, at: Node = 0) -> None:
+        self._ask(at, "reset a name", lambda core, now, call: core.groups.reset(now, call, name, start))
+
+    def coordinator(self, name: str) -> Node:
+        """The node that decides about this name."""
+        partitions = [placed for placed in self.state(at=self.running[0]).partitions if placed.topic == "_groups"]
+        return self.owner("_groups", partition_of(name.encode(), len(partitions)))
+
+    # --- copies --------------------------------------------------------------------------------------
 
     def copies(self, topic: str, partition: int = 0) -> list[list[Held]]:
         """What the running nodes that hold the partition have of it in their files, below its commit offset."""

@@ -15,6 +15,9 @@ Test = TypeVar("Test", bound=Callable[..., None])
 SEVERAL = 3
 ALONE = 1
 
+OF_SEVERAL = {"acks_all", "delivers", "split", "survives"}
+"""Cells that say nothing of a node that stands alone."""
+
 
 class Promise(msgspec.Struct, frozen=True):
     """The cells of the table that a test proves. Without any, every fabric keeps it."""
@@ -30,13 +33,16 @@ class Promise(msgspec.Struct, frozen=True):
         return [kind for kind in FABRICS.values() if self.made_by(kind.guarantees)]
 
 
-def promised(*sizes: int, **cells: object) -> Callable[[Test], Test]:
-    """By clusters of these sizes, by default by one node and by several.
+def promised(*, several: bool = False, alone: bool = False, **cells: object) -> Callable[[Test], Test]:
+    """By one node as by several, unless it is about one of these only.
 
-    >>> @promised(SEVERAL, split=Split.REFUSES)  # doctest: +SKIP
+    >>> @promised(split=Split.REFUSES)  # doctest: +SKIP
     ... def test_a_side_without_a_majority_refuses(cluster): ...
     """
-    promise = Promise(tuple(sorted(cells.items())), sizes or (SEVERAL, ALONE))
+    several = several or not OF_SEVERAL.isdisjoint(cells)
+    assert not (several and alone), "one node is not several"
+    sizes = (SEVERAL,) if several else (ALONE,) if alone else (SEVERAL, ALONE)
+    promise = Promise(tuple(sorted(cells.items())), sizes)
     unknown = [field for field in cells if field not in Guarantees.__struct_fields__]
     assert not unknown, f"no fabric promises {unknown}"
 

@@ -43,7 +43,6 @@ from tests.contract.wires import SimulatedWire
 SPARE_NODES = 1
 """Who may join later."""
 STEP_US = 10 * MS_US
-SLOW_US_MAX = 100 * MS_US
 FOR_EVER_US = 1_000_000 * SECOND_US
 
 
@@ -297,18 +296,7 @@ def weather(seed: int) -> Swarm:
     draws them. What befalls nodes is for the promise to say."""
     drawn = Swarm.draw(chance(seed, "weather"))
     unhurt = {name: 0 for name in Swarm.__struct_fields__ if name.endswith("_every_us")}
-    return msgspec.structs.replace(
-        drawn,
-        **unhurt,
-        sync_fails=0.0,
-        write_fails=0.0,
-        outage=0.0,
-        syncs=True,
-        # Nodes have the timeouts they are shipped with: what is slower than those for long is no weather to promise in.
-        spike_us=min(drawn.spike_us, SLOW_US_MAX),
-        slow_us=min(drawn.slow_us, SLOW_US_MAX),
-        slow_link_us=min(drawn.slow_link_us, SLOW_US_MAX),
-    )
+    return msgspec.structs.replace(drawn, **unhurt, sync_fails=0.0, write_fails=0.0, outage=0.0, syncs=True)
 
 
 def limits(seed: int) -> BrokerSettings:

@@ -8,7 +8,7 @@ from rostra.errors import RostraError
 from rostra.fabric.api import AcksAll, Split, Survives
 from tests.contract.facade import SHORT_MS, Cluster
 from tests.contract.people import Producer, Subscription
-from tests.contract.promises import ALONE, SEVERAL, promised
+from tests.contract.promises import promised
 
 FEW = [b"%d" % number for number in range(20)]
 
@@ -24,7 +24,7 @@ def assert_exactly_once(cluster: Cluster, producer: Producer, subscription: Subs
 # --- crashes ---
 
 
-@promised(SEVERAL, survives=Survives.MINORITY)
+@promised(survives=Survives.MINORITY)
 @pytest.mark.requirement("RF-6", "RF-32")
 def test_each_record_is_delivered_once_across_the_crash_of_its_owner(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -42,7 +42,7 @@ def test_each_record_is_delivered_once_across_the_crash_of_its_owner(cluster: Cl
     cluster.await_equal_copies("t", count=3)
 
 
-@promised(SEVERAL, acks_all=AcksAll.MAJORITY)
+@promised(acks_all=AcksAll.MAJORITY)
 @pytest.mark.requirement("RF-32", "RF-35")
 def test_an_acknowledgement_needs_a_majority_however_many_are_unreachable(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
@@ -62,13 +62,13 @@ def test_an_acknowledgement_needs_a_majority_however_many_are_unreachable(cluste
     assert [value for value in cluster.read("t") if value != b"one"] == [b"three", b"two", b"two again"]
 
 
-@promised(SEVERAL, acks_all=AcksAll.MAJORITY)
+@promised(acks_all=AcksAll.MAJORITY)
 @pytest.mark.requirement("RF-34", "CM-14")
 def test_what_a_majority_acknowledged_survives_a_power_cut_of_all(cluster: Cluster) -> None:
     survives_power_cut(cluster)
 
 
-@promised(ALONE)
+@promised(alone=True)
 @pytest.mark.requirement("CM-14")
 def test_what_a_node_alone_acknowledged_survives_its_power_cut(cluster: Cluster) -> None:
     survives_power_cut(cluster)
@@ -85,13 +85,13 @@ def survives_power_cut(cluster: Cluster) -> None:
         assert cluster.read("t", at=nodes[-1]) == FEW[: turn * 5 + 5]
 
 
-@promised(ALONE)
+@promised(alone=True)
 @pytest.mark.requirement("CM-12")
 def test_a_crashed_node_goes_on_where_it_was(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
 
 
-@promised(SEVERAL)
+@promised(several=True)
 @pytest.mark.requirement("CM-12", "CM-26")
 def test_a_data_directory_restarts_a_member_as_what_it_was(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
@@ -114,7 +114,7 @@ def restarts_as_it_was(cluster: Cluster) -> None:
 # --- silence ---
 
 
-@promised(SEVERAL, survives=Survives.MINORITY)
+@promised(survives=Survives.MINORITY)
 @pytest.mark.requirement("RF-33")
 def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_doubled(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -136,7 +136,7 @@ def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_doubled(clus
 # --- splits ---
 
 
-@promised(SEVERAL, split=Split.REFUSES)
+@promised(split=Split.REFUSES)
 @pytest.mark.requirement("RF-35", "RF-36")
 def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -160,7 +160,7 @@ def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Clus
         assert sorted(cluster.topics(at=node)) == ["made-meanwhile", "t"]
 
 
-@promised(SEVERAL, split=Split.REFUSES)
+@promised(split=Split.REFUSES)
 @pytest.mark.requirement("RF-6")
 def test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -181,7 +181,7 @@ def test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody(cluster: Clust
     assert subscription.values == final
 
 
-@promised(SEVERAL, split=Split.REFUSES)
+@promised(split=Split.REFUSES)
 @pytest.mark.requirement("RF-33", "RF-35")
 def test_each_record_is_delivered_once_across_a_split(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -207,7 +207,7 @@ def test_each_record_is_delivered_once_across_a_split(cluster: Cluster) -> None:
     cluster.await_equal_copies("t", count=3)
 
 
-@promised(SEVERAL)
+@promised(several=True)
 @pytest.mark.requirement("RF-11")
 def test_a_node_that_is_away_is_shown_so_to_every_member(cluster: Cluster) -> None:
     gone = cluster.running[-1]
@@ -231,7 +231,7 @@ def test_a_node_that_is_away_is_shown_so_to_every_member(cluster: Cluster) -> No
 # --- coming back ---
 
 
-@promised(SEVERAL)
+@promised(several=True)
 @pytest.mark.requirement("RF-30")
 def test_a_node_that_was_away_catches_up_by_itself(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -249,7 +249,7 @@ def test_a_node_that_was_away_catches_up_by_itself(cluster: Cluster) -> None:
     assert cluster.read("t", at=away) == FEW
 
 
-@promised(SEVERAL)
+@promised(several=True)
 @pytest.mark.requirement("RF-30")
 def test_a_node_that_was_away_longer_than_retention_catches_up_from_log_start(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=8_000, segment_bytes=1 << 12)

@@ -10,7 +10,7 @@ from rostra.wire.groups import DeleteGroup, DescribeGroup, GroupDescribed, Posit
 from rostra.wire.messages import Agreed
 from tests.contract.facade import Cluster
 from tests.contract.members import NAME, People, ask_coordinator, coordinator, described
-from tests.contract.promises import ALONE, SEVERAL, promised
+from tests.contract.promises import promised
 
 PARTS = 5
 SHORT_LEASE_MS = 600
@@ -39,7 +39,7 @@ def test_members_share_the_parts_and_lose_nothing_as_they_come_and_go(cluster: C
     people.await_progress()
 
 
-@promised(SEVERAL, survives=Survives.MINORITY, groups_span_nodes=True)
+@promised(survives=Survives.MINORITY, groups_span_nodes=True)
 @pytest.mark.requirement("CM-8")
 def test_the_death_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cluster: Cluster) -> None:
     cluster.create_topic("orders", PARTS)
@@ -59,7 +59,7 @@ def test_the_death_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cl
         people.await_progress()
 
 
-@promised(SEVERAL, split=Split.REFUSES, groups_span_nodes=True)
+@promised(split=Split.REFUSES, groups_span_nodes=True)
 def test_a_coordinator_that_is_cut_off_or_stands_still_agrees_to_nothing_that_is_lost(cluster: Cluster) -> None:
     cluster.create_topic("orders", PARTS)
     people = People(cluster, "orders")
@@ -80,7 +80,7 @@ def test_a_coordinator_that_is_cut_off_or_stands_still_agrees_to_nothing_that_is
     people.await_progress()
 
 
-@promised(SEVERAL, survives=Survives.MINORITY, groups_span_nodes=True)
+@promised(survives=Survives.MINORITY, groups_span_nodes=True)
 def test_a_name_is_the_same_after_a_takeover_as_before(cluster: Cluster) -> None:
     cluster.create_topic("orders", PARTS)
     people = People(cluster, "orders")
@@ -100,18 +100,9 @@ def test_a_name_is_the_same_after_a_takeover_as_before(cluster: Cluster) -> None
     assert described(cluster).generation == before.generation, "nothing moved"
 
 
-@promised(ALONE)
-def test_a_name_is_the_same_after_a_restart_as_before(cluster: Cluster) -> None:
-    outlives_power_cut(cluster)
-
-
-@promised(SEVERAL, survives=Survives.MINORITY)
+@promised()
 @pytest.mark.requirement("CM-14")
 def test_a_name_is_the_same_after_a_power_cut_of_all_as_before(cluster: Cluster) -> None:
-    outlives_power_cut(cluster)
-
-
-def outlives_power_cut(cluster: Cluster) -> None:
     """Although retention has taken all segments of its log but the last."""
     cluster.create_topic("orders", PARTS)
     people = People(cluster, "orders")
@@ -141,7 +132,7 @@ def coordinator_partition(cluster: Cluster) -> int:
     return max(busy, key=lambda one: one.commit).partition
 
 
-@promised(SEVERAL, survives=Survives.MINORITY, groups_span_nodes=True)
+@promised(survives=Survives.MINORITY, groups_span_nodes=True)
 def test_whoever_was_taken_for_dead_has_no_say_at_any_coordinator(cluster: Cluster) -> None:
     cluster.create_topic("orders", 2)
     people = People(cluster, "orders")

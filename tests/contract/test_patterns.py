@@ -10,7 +10,7 @@ from rostra.errors import RostraError
 from rostra.fabric.api import Split, Survives
 from tests.contract.facade import SHORT_MS, Cluster
 from tests.contract.people import Subscription
-from tests.contract.promises import ALONE, SEVERAL, promised
+from tests.contract.promises import promised
 
 
 def await_all(cluster: Cluster, subscription: Subscription, expected: set[bytes], what: str) -> None:
@@ -101,7 +101,7 @@ def test_a_deleted_topic_leaves_a_pattern_quietly_and_comes_back_as_another(clus
         assert subscription.ended is None
 
 
-@promised(SEVERAL, survives=Survives.MINORITY)
+@promised(survives=Survives.MINORITY)
 @pytest.mark.requirement("CM-6", "CM-10")
 def test_no_topic_is_missed_when_the_node_that_watches_crashes(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -121,7 +121,7 @@ def test_no_topic_is_missed_when_the_node_that_watches_crashes(cluster: Cluster)
         await_all(cluster, subscription, expected, "all topics in spite of crashes")
 
 
-@promised(ALONE)
+@promised(alone=True)
 @pytest.mark.requirement("CM-6", "CM-10")
 def test_a_pattern_goes_on_after_the_node_was_started_again(cluster: Cluster) -> None:
     cluster.create_topic("a/one")
@@ -134,7 +134,7 @@ def test_a_pattern_goes_on_after_the_node_was_started_again(cluster: Cluster) ->
     await_all(cluster, subscription, {b"1", b"2"}, "both topics")
 
 
-@promised(SEVERAL, split=Split.REFUSES)
+@promised(split=Split.REFUSES)
 @pytest.mark.requirement("CM-6")
 def test_no_topic_is_missed_by_who_was_cut_off_when_it_was_made(cluster: Cluster) -> None:
     alone, one, other = cluster.running
@@ -146,7 +146,7 @@ def test_no_topic_is_missed_by_who_was_cut_off_when_it_was_made(cluster: Cluster
     await_all(cluster, subscription, {b"1"}, "the topic that was made behind its back")
 
 
-@promised(SEVERAL, split=Split.REFUSES)
+@promised(split=Split.REFUSES)
 @pytest.mark.requirement("CM-6")
 def test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone(cluster: Cluster) -> None:
     behind, one, other = cluster.running

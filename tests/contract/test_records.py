@@ -9,7 +9,7 @@ from rostra.fabric.api import Delivers, Order
 from rostra.model.encode import encode
 from rostra.wire.messages import Failed, Publish, Subscribe, Subscribed
 from tests.contract.facade import Answer, Cluster, Node
-from tests.contract.promises import ALONE, SEVERAL, promised
+from tests.contract.promises import promised
 
 
 @promised(order=Order.PARTITION)
@@ -101,7 +101,7 @@ def settled_answer(
     return answers[-1]
 
 
-@promised(SEVERAL, delivers=Delivers.REPLICA)
+@promised(several=True, delivers=Delivers.REPLICA)
 def test_every_copy_serves_subscriptions(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     for node in cluster.running:
@@ -122,7 +122,7 @@ def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -
     assert cluster.read("t", at=owner) == [b"x"]
 
 
-@promised(ALONE)
+@promised(alone=True)
 def test_a_node_alone_is_its_whole_cluster(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=3)
     state = cluster.state()

@@ -6,7 +6,7 @@ import pytest
 
 from rostra.errors import TopicExists, UnknownTopic
 from tests.contract.facade import Cluster
-from tests.contract.promises import SEVERAL, promised
+from tests.contract.promises import promised
 
 
 @promised()
@@ -34,7 +34,7 @@ def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> Non
         assert cluster.topics(at=node) == {}
 
 
-@promised(SEVERAL)
+@promised(several=True)
 @pytest.mark.requirement("CM-3")
 def test_a_node_without_a_copy_describes_a_topic_as_its_owner_does(cluster: Cluster) -> None:
     cluster.create_topic("t")

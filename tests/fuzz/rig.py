@@ -201,6 +201,9 @@ class Round:
             self.desk.step(SyncBroke(SyncFailed("EIO")))
         self.desk.step(Stop())
         self.desk.settle()
+        # What waits for the fabric's word is asked for again after a while.
+        self.desk.after_ms(1_000)
+        self.desk.settle()
         assert self.desk.stopped
 
 

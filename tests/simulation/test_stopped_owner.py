@@ -1,4 +1,4 @@
-"""A node that is stopped keeps its connections, and nothing on them says so: its clients must find out."""
+"""A node that is stopped keeps its connections, and nothing on them says so: its clients must find out themselves."""
 
 from __future__ import annotations
 

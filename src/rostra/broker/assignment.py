@@ -19,6 +19,9 @@ def assign(wanted: Mapping[PartKey, Members], held: Mapping[PartKey, int]) -> di
     others, and still have fewer. Where all may have everything, loads differ by one at most, and no assignment as even
     as that moves fewer parts. The same input gives the same answer, at any coordinator.
     """
+    kinds = set(wanted.values())
+    if len(kinds) == 1:
+        return _alike(sorted(wanted), kinds.pop(), held)
     loads = _Loads(wanted)
     free: dict[Members, list[PartKey]] = defaultdict(list)
     for part in sorted(wanted):
@@ -38,6 +41,27 @@ def assign(wanted: Mapping[PartKey, Members], held: Mapping[PartKey, int]) -> di
             heapreplace(heap, (loads.of[member], member))
     loads.even_out()
     return loads.holders
+
+
+def _alike(parts: list[PartKey], members: Members, held: Mapping[PartKey, int]) -> dict[PartKey, int]:
+    """All may have everything, which is the rule. Whoever has most already gets the larger shares."""
+    has: dict[int, list[PartKey]] = {member: [] for member in members}
+    spare: list[PartKey] = []
+    for part in parts:
+        has.get(held.get(part, 0), spare).append(part)
+    if not members:
+        return {}
+    least, larger = divmod(len(parts), len(members))
+    by_load = sorted(members, key=lambda member: (-len(has[member]), member))
+    shares = {member: least + (place < larger) for place, member in enumerate(by_load)}
+    for member in members:
+        spare += has[member][shares[member] :]
+        del has[member][shares[member] :]
+    spare.sort(reverse=True)
+    for member in members:
+        while len(has[member]) < shares[member]:
+            has[member].append(spare.pop())
+    return {part: member for member in members for part in has[member]}
 
 
 class _Loads:

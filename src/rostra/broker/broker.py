@@ -175,6 +175,7 @@ class Broker:
             case Drain():
                 self.delivery.drain(given.conn, out)
                 self.watching.drained(given.conn)
+                self.coordinator.drained(given.conn)
             case Accept():
                 self._accept(given)
             case Lose():
@@ -384,6 +385,7 @@ class Broker:
         for served in self.catalogue.partitions():
             self.fail(served.give_up(), error)
         self.topics.broke(error)
+        self.coordinator.broke(error)
         self.ask_fabric(Broke(error))
 
     # --- connections and time ---

@@ -80,6 +80,10 @@ class Coordinator:
         self._keeping.set_timer()
         return True
 
+    def broke(self, error: RostraError) -> None:
+        """Nothing is acknowledged here any more."""
+        self.places.broke(error)
+
     def serving(self, served: ServedPartition) -> None:
         """The fabric said who owns a partition."""
         if served.topic == GROUPS_TOPIC:
@@ -96,6 +100,9 @@ class Coordinator:
 
     def lose(self, conn: Conn) -> None:
         self._stewardship.seats.lose(conn)
+
+    def drained(self, conn: Conn) -> None:
+        self._stewardship.drained(conn)
 
     def timer(self) -> None:
         self._keeping.timer()

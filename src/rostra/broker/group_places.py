@@ -77,7 +77,9 @@ class GroupPlaces:
         """True if the token was the one of this question."""
         if not token or token != self._token:
             return False
-        if self._broker.catalogue.named(GROUPS_TOPIC) is not None:
+        if not self._waiting:
+            self._token = 0
+        elif self._broker.catalogue.named(GROUPS_TOPIC) is not None:
             self.opened(token)
         else:
             self._make()
@@ -105,7 +107,9 @@ class GroupPlaces:
         if known is None:
             self.refused(token, Unavailable(GROUPS_TOPIC, 0, "it was deleted as soon as it was made"))
             return
-        for conn, message in self._all():
+        self._token = 0
+        waiting, self._waiting = self._waiting, []
+        for conn, message in waiting:
             if self._broker.answered(conn):
                 self._answer(conn, message, known)
 
@@ -115,12 +119,13 @@ class GroupPlaces:
             return False
         if isinstance(error, TopicExists):
             error = Unavailable(GROUPS_TOPIC, 0, "another node has only just made it")
-        for conn, message in self._all():
-            if self._broker.answered(conn):
-                self._broker.refuse(conn, message.request, error)
+        self.broke(error)
+        self._token = 0
         return True
 
-    def _all(self) -> list[tuple[Conn, FindGroup]]:
-        self._token = 0
+    def broke(self, error: RostraError) -> None:
+        """Nobody may ever answer what was asked: those who wait are told so, and a late answer finds nobody."""
         waiting, self._waiting = self._waiting, []
-        return waiting
+        for conn, message in waiting:
+            if self._broker.answered(conn):
+                self._broker.refuse(conn, message.request, error)

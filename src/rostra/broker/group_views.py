@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from rostra.broker.catalogue import Catalogue
 from rostra.broker.group_topics import topic_of
@@ -24,12 +25,22 @@ from rostra.wire.groups import (
 )
 
 
-def assigned(catalogue: Catalogue, group: Group, member: int, without: Without) -> list[Assigned]:
-    """What the member holds and was not told to let go of."""
-    parts: list[GroupPart] = []
+def shares(group: Group) -> dict[int, list[PartKey]]:
+    """By member, what it holds and was not told to let go of."""
+    held: dict[int, list[PartKey]] = defaultdict(list)
     for key in sorted(group.parts):
         part = group.parts[key]
-        topic = topic_of(catalogue, key) if part.holder == member and not part.revoked else None
+        if not part.revoked:
+            held[part.holder].append(key)
+    return held
+
+
+def assigned(
+    catalogue: Catalogue, group: Group, member: int, share: Sequence[PartKey], without: Without
+) -> list[Assigned]:
+    parts: list[GroupPart] = []
+    for key in share:
+        part, topic = group.parts[key], topic_of(catalogue, key)
         if topic is not None:
             start, value = _start(part, without)
             parts.append(GroupPart(key.topic, topic, key.partition, start, value, part.tries, part.since))

@@ -20,10 +20,12 @@ Seated = tuple[str, int]
 class Seat:
     """A member is heard on a connection, or was last on one that is gone."""
 
-    __slots__ = ("conn", "heard_us")
+    __slots__ = ("behind", "conn", "heard_us")
 
     def __init__(self, conn: Conn | None, heard_us: int) -> None:
         self.conn = conn
+        self.behind = False
+        """It was not told what it holds, because its connection had no room for it."""
         self.heard_us = heard_us
         """Of use once the connection is gone; while it stands its session knows better."""
 
@@ -64,6 +66,13 @@ class Seats:
             seat.conn = None
             if session is not None:
                 seat.heard_us = session.heard_us
+
+    def behind_at(self, conn: Conn) -> list[Seated]:
+        """Members on this connection that are to be told what they hold; they are not named again."""
+        behind = [seated for seated in self._by_conn.get(conn, ()) if self.by_member[seated].behind]
+        for seated in behind:
+            self.by_member[seated].behind = False
+        return behind
 
     def conn_of(self, seated: Seated) -> Conn | None:
         seat = self.by_member.get(seated)

@@ -137,13 +137,30 @@ class Stewardship:
     def tell(self, served: ServedPartition, group: Group, changed: Changed, also: int = 0) -> None:
         """What they hold now, when it is committed."""
         broker = self._broker
-        for member in sorted({*changed.touched, also} - {0}):
-            conn = self.seats.conn_of((group.settings.name, member))
+        members = sorted({*changed.touched, also} - {0})
+        shares = group_views.shares(group) if members else {}
+        for member in members:
+            seat = self.seats.by_member.get((group.settings.name, member))
+            conn = seat.conn if seat is not None else None
             session = broker.sessions.get(conn) if conn is not None else None
-            if conn is None or session is None:
+            if seat is None or conn is None or session is None:
                 continue
-            for message in group_views.assigned(broker.catalogue, group, member, broker.without):
+            if broker.delivery.is_congested(conn):
+                # Nobody asked for these messages, so nothing else bounds how many wait for a client that reads none.
+                seat.behind = True
+                continue
+            for message in group_views.assigned(
+                broker.catalogue, group, member, shares.get(member, ()), broker.without
+            ):
                 broker.ordering.reply_when_safe(conn, session, served, changed.last, message)
+
+    def drained(self, conn: Conn) -> None:
+        """There is room again for what was not told."""
+        for name, member in self.seats.behind_at(conn):
+            found = self.find(name)
+            if found is not None:
+                served, group = found
+                self.tell(served, group, Changed(served.end - 1, (member,)))
 
     def end(self, conn: Conn, seated: Seated, error: RostraError) -> None:
         self._broker.reply(conn, GroupEnded(*seated, type(error).__name__, error.carried()))

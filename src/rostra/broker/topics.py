@@ -84,12 +84,12 @@ class TopicRequests:
         elif token in self._made:
             self._fail_all(self._making.pop(self._made.pop(token)), error)
         elif token in self._dropping:
-            asked = self._dropping.pop(token)
+            dropping = self._dropping.pop(token)
             # Whoever asked knows the topic by its name, the fabric by its id.
-            self._fail_all([asked], UnknownTopic(asked.name) if isinstance(error, UnknownTopic) else error)
+            self._fail_all([dropping], UnknownTopic(dropping.name) if isinstance(error, UnknownTopic) else error)
         elif token in self._describing:
-            conn, describe = self._describing.pop(token)
-            self._fail_all([Asked(conn, describe.request, lookup=True)], error)
+            conn, asked = self._describing.pop(token)
+            self._fail_all([Asked(conn, asked.request, lookup=True)], error)
         elif token in self._altering:
             self._fail_all([self._altering.pop(token)], error)
         else:

@@ -10,7 +10,21 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from rostra.cli import alter, cluster, config, measure, pipeline, publish, serve, show, simulate, subscribe, topic
+from rostra.cli import (
+    alter,
+    cluster,
+    config,
+    measure,
+    pipeline,
+    publish,
+    serve,
+    show,
+    simulate,
+    subscribe,
+    subscription,
+    topic,
+    user,
+)
 from rostra.cli.exits import MEANINGS, ExitCode, exit_code_of
 from rostra.cli.flags import Command, Group
 from rostra.cli.invocation import Common, ConfigOption, NodeOption, OutputOption
@@ -70,6 +84,20 @@ add(clusters, "add", cluster.add, cluster.ADD_EXAMPLES)
 add(clusters, "remove", cluster.remove, cluster.REMOVE_EXAMPLES)
 add(clusters, "transfer", cluster.transfer, cluster.TRANSFER_EXAMPLES)
 
+subscriptions = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(subscription.EXAMPLES))
+add(subscriptions, "list", subscription.list_subscriptions, subscription.LIST_EXAMPLES)
+add(subscriptions, "lag", subscription.lag, subscription.LAG_EXAMPLES)
+add(subscriptions, "reset", subscription.reset, subscription.RESET_EXAMPLES)
+add(subscriptions, "delete", subscription.delete, subscription.DELETE_EXAMPLES)
+
+users = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(user.EXAMPLES))
+add(users, "create", user.create, user.CREATE_EXAMPLES)
+add(users, "subscribe", user.subscribe, user.SUBSCRIBE_EXAMPLES)
+add(users, "unsubscribe", user.unsubscribe, user.UNSUBSCRIBE_EXAMPLES)
+add(users, "publish", user.publish, user.PUBLISH_EXAMPLES)
+add(users, "receive", user.receive, user.RECEIVE_EXAMPLES)
+add(users, "destroy", user.destroy, user.DESTROY_EXAMPLES)
+
 pipelines = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(pipeline.EXAMPLES))
 add(pipelines, "archive", pipeline.archive, pipeline.ARCHIVE_EXAMPLES)
 add(pipelines, "rollup", pipeline.rollup, pipeline.ROLLUP_EXAMPLES)
@@ -81,6 +109,8 @@ app.add_typer(topics, name="topic", help="Create, alter, delete, list and descri
 app.add_typer(clusters, name="cluster", help="Show the members and partitions of a cluster, and change them.")
 add(app, "pub", publish.publish, publish.EXAMPLES)
 add(app, "sub", subscribe.subscribe, subscribe.EXAMPLES)
+app.add_typer(subscriptions, name="subscription", help="Show named subscriptions and how far they are; reset them.")
+app.add_typer(users, name="user", help="Users with topics: what is published waits until they receive it.")
 app.add_typer(pipelines, name="pipeline", help="Read topics with Spark: to a lake of Parquet files, to figures.")
 add(app, "demo", show.demo, show.EXAMPLES)
 add(app, "sim", simulate.simulate, simulate.EXAMPLES)

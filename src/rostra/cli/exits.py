@@ -22,7 +22,7 @@ MEANINGS = {
     ExitCode.FAILURE: "it failed; the line `error:` says why, `hint:` what to do",
     ExitCode.WRONG_USE: "wrong use: an argument, option, name or configuration file is not right",
     ExitCode.UNREACHABLE: "no node could be reached, or the connection to it was lost for good",
-    ExitCode.UNKNOWN: "there is no such topic, partition or member",
+    ExitCode.UNKNOWN: "there is no such topic, partition, member or subscription",
     ExitCode.TOPIC_EXISTS: "the topic exists already",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
 }
@@ -38,6 +38,10 @@ def exit_code_of(error: errors.RostraError) -> ExitCode:
             return ExitCode.UNREACHABLE
         case errors.UnknownTopic() | errors.TopicDeleted() | errors.UnknownPartition() | errors.UnknownMember():
             return ExitCode.UNKNOWN
+        case errors.UnknownGroup() | errors.NotSubscribed():
+            return ExitCode.UNKNOWN
+        case errors.InvalidGroupName():
+            return ExitCode.WRONG_USE
         case errors.TopicExists():
             return ExitCode.TOPIC_EXISTS
         case _:

@@ -66,7 +66,7 @@ class Invocation:
 
 def _tell(event: ClientEvent) -> None:
     """Someone who waits for records wants to know why none come."""
-    from rostra import Disconnected, MayDuplicate, Reconnected
+    from rostra import DeadLettered, Disconnected, MayDuplicate, MembershipLost, Reconnected, Skipped
 
     match event:
         case Disconnected(reason="interrupted"):
@@ -76,6 +76,14 @@ def _tell(event: ClientEvent) -> None:
             note(f"note: the connection to {event.address} was lost ({event.reason}); trying again")
         case Reconnected():
             note(f"note: connected again, to {event.address}")
+        case DeadLettered():
+            where = f"is in {event.dead_letter} now" if event.dead_letter else "is given up"
+            note(f"note: {event.topic}/{event.partition}@{event.offset} was tried {event.tries} times and {where}")
+        case Skipped():
+            place = f"{event.topic}/{event.partition}"
+            note(f"note: retention has removed {place} from {event.offset} on; going on at {event.first}")
+        case MembershipLost():
+            note(f"note: {event.reason}")
         case MayDuplicate():
             note(f"note: {event.records} records of {event.topic} may be stored twice: {event.reason}")
         case _:

@@ -81,6 +81,14 @@ def serve(
             show_default="0ms",
         ),
     ] = None,
+    stay_awake: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Let no core sleep for so long after bytes came in: lower delay for power. Linux only, as root.",
+            show_default="0ms",
+        ),
+    ] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A bound of the node; `rostra config` lists them. Repeatable."),
@@ -108,6 +116,7 @@ def serve(
         "log_level": log_level,
         "stop_deadline_ms": stop_deadline,
         "busy_poll_ms": busy_poll,
+        "stay_awake_ms": stay_awake,
         **_limits(limit or []),
     }
     configuration = begin(context, flags, config=config).configuration
@@ -148,5 +157,6 @@ def node_settings(configuration: Configuration) -> NodeSettings:
         trace=configuration.text("trace"),
         stop_deadline_ms=configuration.number("stop_deadline_ms"),
         busy_poll_ms=configuration.number("busy_poll_ms"),
+        stay_awake_ms=configuration.number("stay_awake_ms"),
         broker=msgspec.convert(limits, BrokerSettings),
     )

@@ -160,6 +160,7 @@ SERVE = (
     Setting("serve", "log_level", "info", choice("debug", "info", "warning", "error"), "least severe log line shown"),
     Setting("serve", "stop_deadline_ms", 10_000, duration_ms, "how long a graceful stop may take"),
     Setting("serve", "busy_poll_ms", 0, duration_ms, "how long to look for more before sleeping"),
+    Setting("serve", "stay_awake_ms", 0, duration_ms, "how long to keep the cores awake after bytes came in"),
 )
 SETTINGS: tuple[Setting, ...] = (*CLIENT, *SERVE, *_limits())
 BY_NAME = {setting.name: setting for setting in SETTINGS}

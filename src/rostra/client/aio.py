@@ -12,17 +12,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import TracebackType
-from typing import Self
+from typing import Self, overload
 
 from rostra.client.aio_driver import Driver, now_us
+from rostra.client.aio_named import NamedSubscription
 from rostra.client.aio_producer import Producer
 from rostra.client.aio_subscription import Subscription
+from rostra.client.aio_user import User
 from rostra.client.core.core import CREDIT_BYTES
-from rostra.client.core.effects import Ack, Acknowledged, TopicDescription
+from rostra.client.core.effects import (
+    Ack,
+    Acknowledged,
+    SubscriptionDescription,
+    SubscriptionList,
+    TopicDescription,
+)
 from rostra.client.core.events import ClientEvent
 from rostra.client.core.options import (
     DEFAULT_ADDRESS,
+    LEASE_MS,
     BelowStart,
+    MemberSettings,
     Options,
     ProducerSettings,
     Start,
@@ -30,9 +40,10 @@ from rostra.client.core.options import (
     codec_named,
 )
 from rostra.client.tracing import trace_into
-from rostra.errors import TopicExists, UnknownTopic
+from rostra.errors import InvalidSetting, TopicExists, UnknownGroup, UnknownTopic
 from rostra.model.cluster import ClusterState
 from rostra.model.encode import Headers
+from rostra.wire.groups import GroupSummary
 from rostra.wire.messages import TOMBSTONE_MS, Acks, Topic, TopicSettings
 
 
@@ -240,6 +251,31 @@ class Client:
 
     # --- subscribing ---------------------------------------------------------------------------------
 
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *further: str,
+        start: Start = ...,
+        partition: int | None = ...,
+        credit_bytes: int = ...,
+        below_start: BelowStart = ...,
+        name: None = ...,
+    ) -> Subscription: ...
+
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *further: str,
+        start: Start = ...,
+        credit_bytes: int = ...,
+        name: str,
+        tries: int = ...,
+        dead_letter: str = ...,
+        lease_ms: int = ...,
+    ) -> NamedSubscription: ...
+
     def subscribe(
         self,
         topic: str,
@@ -248,7 +284,11 @@ class Client:
         partition: int | None = None,
         credit_bytes: int = CREDIT_BYTES,
         below_start: BelowStart = "raise",
-    ) -> Subscription:
+        name: str | None = None,
+        tries: int = 0,
+        dead_letter: str = "",
+        lease_ms: int = LEASE_MS,
+    ) -> Subscription | NamedSubscription:
         """Records as they are stored, from `start` on; of all partitions unless one is named.
 
         Several topics can be named, and patterns, in which `+` stands for one level and `#` for the rest. Each topic is
@@ -262,8 +302,76 @@ class Client:
         ...     async for record in records:
         ...         print(record.value)
         >>> async with client.subscribe("orders", "sensors/+/temp") as records: ...  # doctest: +SKIP
+
+        With a `name` the cluster keeps the position, and all who use that name share the partitions. `start` is for the
+        first who uses it; later ones go on where it stands. Each record is handed out until it is acknowledged, or was
+        tried in vain so many `tries` (0: without end): then it goes to the topic `dead_letter`, if one is named. A
+        member that is not heard of for `lease_ms` is taken for dead; its handler may take any time.
+
+        >>> async with client.subscribe("orders", name="billing") as records:  # doctest: +SKIP
+        ...     async for record in records:
+        ...         async with record:
+        ...             await bill(record)
         """
+        if name is not None:
+            if partition is not None:
+                raise InvalidSetting("partition", "the members of a name share all partitions")
+            settings = MemberSettings((topic, *further), start, tries, dead_letter, lease_ms, credit_bytes)
+            return NamedSubscription(self._driver, name, settings)
         return Subscription(self._driver, (topic, *further), start, partition, credit_bytes, below_start)
+
+    # --- named subscriptions -------------------------------------------------------------------------
+
+    async def list_subscriptions(self) -> tuple[GroupSummary, ...]:
+        """Every name, and how many members and parts it has."""
+        core = self._driver.core
+        listed = await self._driver.call(lambda call: core.groups.list_all(now_us(), call))
+        assert isinstance(listed, SubscriptionList)
+        return listed.subscriptions
+
+    async def describe_subscription(self, name: str) -> SubscriptionDescription:
+        """Its members, and for every partition how far it is acknowledged and how much lies behind that.
+
+        >>> (await client.describe_subscription("billing")).lag  # doctest: +SKIP
+        0
+        """
+        core = self._driver.core
+        described = await self._driver.call(lambda call: core.groups.describe(now_us(), call, name))
+        assert isinstance(described, SubscriptionDescription)
+        return described
+
+    async def reset_subscription(self, name: str, start: Start, *, topic: str | None = None) -> None:
+        """Lets it go on elsewhere, in all of its topics or in one. It must have no members, else `GroupBusy`.
+
+        >>> await client.reset_subscription("billing", "earliest")  # doctest: +SKIP
+        """
+        core = self._driver.core
+        await self._driver.call(lambda call: core.groups.reset(now_us(), call, name, start, topic))
+
+    async def delete_subscription(self, name: str, *, if_exists: bool = False) -> None:
+        """Forgets the name and its positions. It must have no members, else `GroupBusy`."""
+        core = self._driver.core
+        try:
+            await self._driver.call(lambda call: core.groups.delete(now_us(), call, name))
+        except UnknownGroup:
+            if not if_exists:
+                raise
+
+    # --- users ---------------------------------------------------------------------------------------
+
+    async def create_user(self, name: str) -> User:
+        """A user has topics, and what is published there waits for it until it receives; `GroupExists` if it is there.
+
+        >>> alice = await client.create_user("alice")  # doctest: +SKIP
+        >>> await alice.subscribe("news")  # doctest: +SKIP
+        """
+        user = self.user(name)
+        await user.create()
+        return user
+
+    def user(self, name: str) -> User:
+        """A user that is there already."""
+        return User(self, self._driver, name)
 
     # --- events --------------------------------------------------------------------------------------
 

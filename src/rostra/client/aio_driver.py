@@ -21,6 +21,7 @@ from rostra.client.core.effects import (
     Fail,
     Finish,
     HangUp,
+    Ready,
     Refused,
     Result,
     Resume,
@@ -38,6 +39,7 @@ from rostra.wire.messages import NodeMessage
 if TYPE_CHECKING:
     from rostra.client.aio_producer import Producer
     from rostra.client.aio_subscription import Inbox
+    from rostra.client.background import Background
     from rostra.client.tracing import ClientTrace
 
 EVENTS_KEPT_MAX = 1000
@@ -66,6 +68,8 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = 0
         self._turn_scheduled = False
+        self.background: Background | None = None
+        """The client's named subscriptions, if it has any."""
 
     # --- opening and closing -------------------------------------------------------------------------
 
@@ -78,6 +82,10 @@ class Driver:
             raise
 
     async def close(self) -> None:
+        background, self.background = self.background, None
+        if background is not None:
+            await asyncio.wrap_future(background.stopping())
+            background.finish()
         self.core.close(now_us())
         self.run()
         if self._timer is not None:
@@ -207,6 +215,10 @@ class Driver:
                 inbox = self.inboxes.get(effect.subscription)
                 if inbox is not None:
                     inbox.deliver(effect.batches)
+            case Ready():
+                inbox = self.inboxes.get(effect.subscription)
+                if inbox is not None:
+                    inbox.wake()
             case Finish():
                 inbox = self.inboxes.pop(effect.subscription, None)
                 if inbox is not None:
@@ -224,7 +236,7 @@ class Driver:
             case HangUp():
                 self._hang_up(effect.link)
             case Tell():
-                self._tell(effect.event)
+                self.tell(effect.event)
             case Refused() | Write():
                 # The producer remembers its first error for `flush`; writes were gathered before.
                 pass
@@ -253,7 +265,7 @@ class Driver:
         if connection is not None:
             connection.close()
 
-    def _tell(self, event: ClientEvent) -> None:
+    def tell(self, event: ClientEvent) -> None:
         for kept in self._listeners:
             kept.append(event)
         self._news.set()

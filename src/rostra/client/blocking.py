@@ -13,17 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Self, overload
 
 from rostra.client.blocking_driver import Driver, now_us
+from rostra.client.blocking_named import NamedSubscription
 from rostra.client.blocking_producer import Producer
 from rostra.client.blocking_subscription import Subscription
+from rostra.client.blocking_user import User
 from rostra.client.core.core import CREDIT_BYTES
-from rostra.client.core.effects import Ack, Acknowledged, TopicDescription
+from rostra.client.core.effects import (
+    Ack,
+    Acknowledged,
+    SubscriptionDescription,
+    SubscriptionList,
+    TopicDescription,
+)
 from rostra.client.core.events import ClientEvent
 from rostra.client.core.options import (
     DEFAULT_ADDRESS,
+    LEASE_MS,
     BelowStart,
+    MemberSettings,
     Options,
     ProducerSettings,
     Start,
@@ -31,9 +41,10 @@ from rostra.client.core.options import (
     codec_named,
 )
 from rostra.client.tracing import trace_into
-from rostra.errors import TopicExists, UnknownTopic
+from rostra.errors import InvalidSetting, TopicExists, UnknownGroup, UnknownTopic
 from rostra.model.cluster import ClusterState
 from rostra.model.encode import Headers
+from rostra.wire.groups import GroupSummary
 from rostra.wire.messages import TOMBSTONE_MS, Acks, Topic, TopicSettings
 
 
@@ -237,6 +248,31 @@ class Client:
 
     # --- subscribing ---------------------------------------------------------------------------------
 
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *further: str,
+        start: Start = ...,
+        partition: int | None = ...,
+        credit_bytes: int = ...,
+        below_start: BelowStart = ...,
+        name: None = ...,
+    ) -> Subscription: ...
+
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *further: str,
+        start: Start = ...,
+        credit_bytes: int = ...,
+        name: str,
+        tries: int = ...,
+        dead_letter: str = ...,
+        lease_ms: int = ...,
+    ) -> NamedSubscription: ...
+
     def subscribe(
         self,
         topic: str,
@@ -245,7 +281,11 @@ class Client:
         partition: int | None = None,
         credit_bytes: int = CREDIT_BYTES,
         below_start: BelowStart = "raise",
-    ) -> Subscription:
+        name: str | None = None,
+        tries: int = 0,
+        dead_letter: str = "",
+        lease_ms: int = LEASE_MS,
+    ) -> Subscription | NamedSubscription:
         """Records as they are stored, from `start` on; of all partitions unless one is named.
 
         Several topics can be named, and patterns, in which `+` stands for one level and `#` for the rest. Each topic is
@@ -258,8 +298,76 @@ class Client:
         >>> with client.subscribe("orders", start=rostra.Last(10)) as records:  # doctest: +SKIP
         ...     for record in records:
         ...         print(record.value)
+
+        With a `name` the cluster keeps the position, and all who use that name share the partitions. `start` is for the
+        first who uses it; later ones go on where it stands. Each record is handed out until it is acknowledged, or was
+        tried in vain so many `tries` (0: without end): then it goes to the topic `dead_letter`, if one is named. A
+        member that is not heard of for `lease_ms` is taken for dead; its handler may take any time.
+
+        >>> with client.subscribe("orders", name="billing") as records:  # doctest: +SKIP
+        ...     for record in records:
+        ...         with record:
+        ...             bill(record)
         """
+        if name is not None:
+            if partition is not None:
+                raise InvalidSetting("partition", "the members of a name share all partitions")
+            settings = MemberSettings((topic, *further), start, tries, dead_letter, lease_ms, credit_bytes)
+            return NamedSubscription(self._driver, name, settings)
         return Subscription(self._driver, (topic, *further), start, partition, credit_bytes, below_start)
+
+    # --- named subscriptions -------------------------------------------------------------------------
+
+    def list_subscriptions(self) -> tuple[GroupSummary, ...]:
+        """Every name, and how many members and parts it has."""
+        core = self._driver.core
+        listed = self._driver.call(lambda call: core.groups.list_all(now_us(), call))
+        assert isinstance(listed, SubscriptionList)
+        return listed.subscriptions
+
+    def describe_subscription(self, name: str) -> SubscriptionDescription:
+        """Its members, and for every partition how far it is acknowledged and how much lies behind that.
+
+        >>> (client.describe_subscription("billing")).lag  # doctest: +SKIP
+        0
+        """
+        core = self._driver.core
+        described = self._driver.call(lambda call: core.groups.describe(now_us(), call, name))
+        assert isinstance(described, SubscriptionDescription)
+        return described
+
+    def reset_subscription(self, name: str, start: Start, *, topic: str | None = None) -> None:
+        """Lets it go on elsewhere, in all of its topics or in one. It must have no members, else `GroupBusy`.
+
+        >>> client.reset_subscription("billing", "earliest")  # doctest: +SKIP
+        """
+        core = self._driver.core
+        self._driver.call(lambda call: core.groups.reset(now_us(), call, name, start, topic))
+
+    def delete_subscription(self, name: str, *, if_exists: bool = False) -> None:
+        """Forgets the name and its positions. It must have no members, else `GroupBusy`."""
+        core = self._driver.core
+        try:
+            self._driver.call(lambda call: core.groups.delete(now_us(), call, name))
+        except UnknownGroup:
+            if not if_exists:
+                raise
+
+    # --- users ---------------------------------------------------------------------------------------
+
+    def create_user(self, name: str) -> User:
+        """A user has topics, and what is published there waits for it until it receives; `GroupExists` if it is there.
+
+        >>> alice = client.create_user("alice")  # doctest: +SKIP
+        >>> alice.subscribe("news")  # doctest: +SKIP
+        """
+        user = self.user(name)
+        user.create()
+        return user
+
+    def user(self, name: str) -> User:
+        """A user that is there already."""
+        return User(self, self._driver, name)
 
     # --- events --------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from rostra.client.core.effects import (
     Fail,
     Finish,
     HangUp,
+    Ready,
     Refused,
     Result,
     Resume,
@@ -34,6 +35,7 @@ from rostra.client.reasons import reason_of
 from rostra.errors import ClientClosed, PeerViolation, RostraError
 
 if TYPE_CHECKING:
+    from rostra.client.background import Background
     from rostra.client.blocking_producer import Producer
     from rostra.client.blocking_subscription import Inbox
     from rostra.client.tracing import ClientTrace
@@ -57,6 +59,10 @@ class Driver:
         self._sockets = BlockingSockets(options.busy_poll_ms)
         self._answers: dict[int, Result | RostraError | EllipsisType] = {}
         self._last_call = 0
+        self.background: Background | None = None
+        """The client's named subscriptions, if it has any."""
+        self.overheard: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT_MAX)
+        """What happened there, until the application calls."""
 
     # --- opening and closing -------------------------------------------------------------------------
 
@@ -69,6 +75,11 @@ class Driver:
                 raise
 
     def close(self) -> None:
+        background, self.background = self.background, None
+        if background is not None:
+            background.stopping().result()
+            background.finish()
+            self.retell()
         with self.lock:
             self.core.close(now_us())
             self.run()
@@ -230,12 +241,20 @@ class Driver:
                 if self._on_event is not None:
                     on_event, event = self._on_event, effect.event
                     callbacks.append(lambda: on_event(event))
-            case Resume() | Refused() | Deliver():
+            case Resume() | Refused() | Deliver() | Ready():
                 # Whoever waits for room looks for itself; the producer remembers its first error for `flush`.
-                # Batches lie in the inbox that the subscription was given.
+                # Batches lie in the inbox that the subscription was given; named subscriptions have another driver.
                 pass
             case _:
                 assert_never(effect)
+
+    def retell(self) -> None:
+        """What happened to named subscriptions is told on the application's own thread."""
+        while self.overheard:
+            event = self.overheard.popleft()
+            self.events.append(event)
+            if self._on_event is not None:
+                self._on_event(event)
 
     def _write(self, effect: Write) -> None:
         there = self._sockets.by_number.get(effect.link)

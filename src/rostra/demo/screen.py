@@ -109,6 +109,9 @@ class Screen:
                 self._gather(f"may have stored records twice ({event.reason})", f"{who} {event.records} records")
             case rostra.Connected() | rostra.TopicAppeared() | rostra.TopicGone():
                 pass
+            case rostra.HandedOutAgain() | rostra.DeadLettered() | rostra.MembershipLost():
+                # Nobody has a named subscription here.
+                pass
 
     def _gather(self, what: str, who: str) -> None:
         with self._lock:

@@ -69,7 +69,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         for message, payload in messages:
             node.step(Receive(number, message, payload))
         node.settle()
-        node.busy.stir()
+        node.stir()
 
     def eof_received(self) -> bool:
         if self._ignored:
@@ -97,10 +97,13 @@ class ClientConnection(asyncio.BufferedProtocol):
     def send(self) -> None:
         """Hands over what has gathered since the last turn."""
         out, self.out = self.out, []
+        self.write(out)
+
+    def write(self, buffers: list[Buffer]) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        send_at_once(transport, self._fd, out)
+        send_at_once(transport, self._fd, buffers)
 
     def close(self) -> None:
         if not self._closing and self._transport is not None:

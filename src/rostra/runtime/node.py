@@ -58,6 +58,7 @@ from rostra.fabric.catalog import Seat, fabric_named
 from rostra.log.store import Store
 from rostra.model.ids import text
 from rostra.runtime.addresses import bind, bound_address, next_door, split_address, told_address
+from rostra.runtime.awake import StayAwake
 from rostra.runtime.connection import ClientConnection
 from rostra.runtime.counters import Counters, registry_of
 from rostra.runtime.exposition import Exposition
@@ -118,7 +119,9 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._listening = self._loop.create_future()
         self._stopped = self._loop.create_future()
-        self.busy = BusyPoll(self._loop, self._settings.busy_poll_ms)
+        self._busy = BusyPoll(self._loop, self._settings.busy_poll_ms)
+        self._awake = StayAwake(self._loop, self._settings.stay_awake_ms, self.log)
+        self._to_close.append(self._awake.release)
         self._storage = Storage(self, self._disk, self._loop)
         self.log = self.log.bind(node=text(self._card.identity.node), role="starting")
         try:
@@ -265,6 +268,11 @@ class Node:
                     self.step(Drain(conn))
         self.links.flush()
 
+    def stir(self) -> None:
+        """Bytes came in, and what they asked for is done: more may follow soon."""
+        self._awake.stir()
+        self._busy.stir()
+
     def settle_with(self, given: BrokerInput) -> None:
         self.step(given)
         self.settle()
@@ -347,10 +355,12 @@ class Node:
         self.counters.pushes += 1
         if self.trace is not None:
             self.trace.sent(size)
-        if not connection.out:
-            self._sending.append(connection)
-        connection.out.append(frame)
-        connection.out += effect.batches
+        if connection.out:
+            connection.out.append(frame)
+            connection.out += effect.batches
+        else:
+            # At once: the subscriber reads while this node still has to answer the publisher.
+            connection.write([frame, *effect.batches])
 
     def _close_connection(self, effect: CloseConn) -> None:
         if effect.violation:

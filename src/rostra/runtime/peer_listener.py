@@ -107,7 +107,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                     raise PeerViolation(Violation.OUT_OF_ORDER, "PeerHello came twice")
                 else:
                     if payload is not None:
-                        node.busy.stir()
+                        node.stir()
                     node.step(PeerReceived(self.peer, message, payload))
         except PeerViolation as violation:
             self._reject(violation)

@@ -32,5 +32,6 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Directory for the node's trace; empty for none."""
     stop_deadline_ms: int = 10_000
     busy_poll_ms: int = 0
+    stay_awake_ms: int = 0
     """How long the node looks for more without sleeping after bytes came in: a shorter delay for a core's time."""
     broker: BrokerSettings = BrokerSettings()

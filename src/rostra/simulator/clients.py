@@ -17,6 +17,7 @@ from rostra.client.core.effects import (
     Fail,
     Finish,
     HangUp,
+    Ready,
     Refused,
     Result,
     Resume,
@@ -62,6 +63,7 @@ class Client:
         self.delivered: dict[int, Callable[[Deliver], None]] = {}
         self.finished: dict[int, Callable[[RostraError], None]] = {}
         self.resumed: dict[int, Callable[[], None]] = {}
+        self.ready: dict[int, Callable[[], None]] = {}
         self.told: list[Callable[[ClientEvent], None]] = []
         self.subscribed: list[Callable[[Subscribed], None]] = []
         self.credit_bytes = 0
@@ -125,6 +127,10 @@ class Client:
                 deliver = self.delivered.get(effect.subscription)
                 if deliver is not None:
                     deliver(effect)
+            case Ready():
+                ready = self.ready.get(effect.subscription)
+                if ready is not None:
+                    ready()
             case Finish():
                 self.trace.note(self.name, "finish", b"%d" % effect.subscription, effect)
                 self.delivered.pop(effect.subscription, None)

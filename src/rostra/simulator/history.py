@@ -180,6 +180,28 @@ class Demand(NamedTuple):
     done_us: int
 
 
+class Named:
+    """A named subscription, as its members saw it."""
+
+    def __init__(self, name: str, topics: list[str]) -> None:
+        self.name = name
+        self.topics = topics
+        self.dealt_with: set[tuple[int, int, int]] = set()
+        """(topic, partition, offset) that a member acknowledged."""
+        self.again: list[str] = []
+        """What was handed out although the coordinator keeps that it was acknowledged."""
+        self._kept: dict[tuple[int, int], int] = {}
+
+    def keeps(self, topic: int, partition: int, offset: int) -> None:
+        """The coordinator has said that nothing below this is left to do."""
+        self._kept[topic, partition] = max(offset, self._kept.get((topic, partition), 0))
+
+    def handed(self, topic: int, partition: int, offset: int, member: str, at_us: int) -> None:
+        kept = self._kept.get((topic, partition), 0)
+        if offset < kept:
+            self.again.append(f"{member} got {topic:x}/{partition}:{offset} at {at_us}, but {kept} was kept")
+
+
 class History:
     def __init__(self, *, replicated: bool = False) -> None:
         self.replicated = replicated
@@ -227,6 +249,7 @@ class History:
         """Each node's log at the end, as far as it is committed there."""
         self.asked: list[Asked] = []
         self.demands: list[Demand] = []
+        self.named: dict[str, Named] = {}
         self.places: set[tuple[int, int]] = set()
         """(topic, partition) of all that is listed at the end."""
         self.lists: dict[int, dict[int, str]] = {}

@@ -565,4 +565,5 @@ def settings_for(random: Random) -> BrokerSettings:
         # Twice as often it would be every third event. Who hears three times nothing must know before the quiet ends.
         heartbeat_ms=random.choice((1_000, 1_500)),
         retention_check_ms=1_500,
+        group_partitions=1,
     )

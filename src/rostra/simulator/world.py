@@ -7,7 +7,7 @@ from random import Random
 
 from rostra.client.core.options import Options
 from rostra.fabric.raft.catalogue import META
-from rostra.model.ids import NodeId, Partition
+from rostra.model.ids import NodeId, Partition, is_internal
 from rostra.safeguards import ALL_ON, Without
 from rostra.simulator.applications import Application, Keeper, Publisher, Subscriber, Visitor
 from rostra.simulator.clients import Client
@@ -15,8 +15,9 @@ from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
 from rostra.simulator.faults import Fault, Swarm, Tally
 from rostra.simulator.files import FaultyFiles, Outage
 from rostra.simulator.gatherers import Gatherer
+from rostra.simulator.handlers import Handler
 from rostra.simulator.herald import Herald
-from rostra.simulator.history import History
+from rostra.simulator.history import History, Named
 from rostra.simulator.links import Network
 from rostra.simulator.mesh import Mesh
 from rostra.simulator.mischief import Mischief
@@ -42,6 +43,10 @@ PROGRESS_ELECTIONS = 10
 RECORDS = 900
 RECORDS_AMONG_NODES = 320
 """Fewer, as each is written and sent several times."""
+MEMBERS_IN = 0.3
+"""The part of the seeds that have a named subscription."""
+STEADY_US = 3 * SECOND_US
+"""More than the lease of a member: whoever died before is found dead by then."""
 
 COUNTED = {
     "outages": Fault.OUTAGE,
@@ -97,6 +102,9 @@ class World:
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
         self.gatherers: list[Gatherer] = []
+        self.handlers: list[Handler] = []
+        self._generations: list[int] = []
+        self._steady_since_us = 0
         self._people(random)
 
     def _build(self, random: Random, without: Without) -> list[Node]:
@@ -188,6 +196,7 @@ class World:
             gatherer = Gatherer(self.client("g", gathering), gathering, HEAL_US)
             self.gatherers.append(gatherer)
             self._begin_at(310 * MS_US, gatherer)
+        self._members(names)
         for number in range(random.randint(1, 2) if many else 0):
             client = self.client(f"r{number}", random)
             registrar = Registrar(client, chance(self.seed, client.name), ["m0", "m1"], HEAL_US)
@@ -199,6 +208,19 @@ class World:
             steward = Steward(self.client("steward", random), choice, self.leaver.id, begins_us, HEAL_US)
             self._begin_at(500 * MS_US, steward)
             self.clock.at(begins_us, self._look_for_leaver, steward)
+
+    def _members(self, topics: list[str]) -> None:
+        """Of one named subscription, in some of the seeds."""
+        random = chance(self.seed, "members")
+        if random.random() >= MEMBERS_IN:
+            return
+        named = self.history.named["g"] = Named("g", random.sample(topics, random.randint(1, len(topics))))
+        for number in range(random.randint(1, 3)):
+            client = self.client(f"h{number}", random)
+            come = lambda name: self.client(name, random)  # noqa: E731
+            handler = Handler(client, chance(self.seed, client.name), named.topics, HEAL_US, named, come)
+            self.handlers.append(handler)
+            self._begin_at(350 * MS_US + number, handler)
 
     def _begin_at(self, time_us: int, application: Application) -> None:
         time_us += self.elected_us
@@ -238,7 +260,8 @@ class World:
         self.until(HEAL_US)
         self._heal()
         self._work_on()
-        self.until(END_US)
+        # Acks `owner` are given before the others have the record: a look right behind the last one would see less.
+        self.until(max(END_US, clock.now_us + SECOND_US))
         while not self._settled() and clock.now_us < HEAL_US + CONVERGE_US:
             self.until(clock.now_us + LOOK_EVERY_US)
         self._look_around()
@@ -276,7 +299,7 @@ class World:
         places = [
             (partition, name)
             for partition, (name, configs) in sorted(voters.items())
-            if partition != META and all(_has_majority(sound, config) for config in configs)
+            if partition != META and not is_internal(name) and all(_has_majority(sound, config) for config in configs)
         ]
         self.mischief.heal(dead)
         limit_us = self.clock.now_us + self._elections_us()
@@ -333,7 +356,17 @@ class World:
         if self._waiting() or not self._works() or not all(subscriber.at_end() for subscriber in self.subscribers):
             return False
         # Where the only copy is damaged, whoever wants all of it gets to no end.
-        return bool(self.history.flipped) or all(gatherer.at_end() for gatherer in self.gatherers)
+        return bool(self.history.flipped) or (all(gatherer.at_end() for gatherer in self.gatherers) and self._steady())
+
+    def _steady(self) -> bool:
+        """The members of a name have nothing left to do, and no part is on its way from one to another."""
+        now_us = self.clock.now_us
+        generations = [handler.generation for handler in self.handlers if handler.at_end()]
+        if generations != self._generations:
+            self._generations, self._steady_since_us = generations, now_us
+        return len(generations) == len(self.handlers) and (
+            not generations or now_us - self._steady_since_us >= STEADY_US
+        )
 
     def _works(self) -> bool:
         """Every node serves, and knows of everything it has a part in who leads it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from rostra.broker.api import Congest, Drain, Stop, SyncBroke
 from rostra.broker.broker import RETENTION
 from rostra.broker.groups import Part, PartKey
 from rostra.broker.settings import BrokerSettings
@@ -16,11 +17,13 @@ from rostra.errors import (
     LimitExceeded,
     NotAMember,
     StaleGeneration,
+    SyncFailed,
     UnknownGroup,
     UnknownPartition,
 )
 from rostra.fabric.api import TimerFired
 from rostra.wire.groups import (
+    Assigned,
     DeleteGroup,
     DescribeGroup,
     FindGroup,
@@ -76,6 +79,19 @@ def test_many_who_ask_at_once_make_one_topic() -> None:
     desk.settle()
     assert len({place.topic for place in desk.heard(CONN, GroupPlace)}) == 1
     assert len(desk.broker.catalogue) == 1
+
+
+def test_whoever_asks_when_the_disk_fails_is_told_so_and_the_node_can_stop() -> None:
+    desk = Desk().start()
+    desk.connect(CONN)
+    desk.say(CONN, FindGroup(desk.request(), "billing"))
+    desk.step(SyncBroke(SyncFailed("gone")))
+    assert isinstance(desk.error(CONN), SyncFailed)
+    desk.say(CONN, FindGroup(desk.request(), "billing"))
+    assert isinstance(desk.error(CONN), SyncFailed)
+    desk.step(Stop())
+    desk.settle()
+    assert desk.stopped
 
 
 def test_the_topic_of_names_is_nobodys_to_use(desk: Desk) -> None:
@@ -221,6 +237,22 @@ def test_a_name_joined_over_two_connections_is_heard_on_the_last(desk: Desk) -> 
     assert isinstance(ann.ended[0], NotAMember)
     assert isinstance(ann.beat(), NotAMember)
     assert double.beat() is None
+
+
+def test_whoever_does_not_read_is_told_once_when_it_does(desk: Desk) -> None:
+    desk.make_topic(CONN, "orders", partitions=4)
+    ann, bob, cem = Person(desk, 1), Person(desk, 2), Person(desk, 3)
+    ann.join("orders")
+    desk.step(Congest(ann.conn))
+    bob.join("orders")
+    cem.join("orders")
+    assert not ann.listen()
+    desk.step(Drain(ann.conn))
+    desk.settle()
+    assert len(desk.heard(ann.conn, Assigned)) == 1
+    assert ann.join("orders") is None
+    settle_all(ann, bob, cem)
+    assert sorted(len(person.parts) for person in (ann, bob, cem)) == [1, 1, 2]
 
 
 # --- positions ---

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from random import Random
 
 import pytest
 
@@ -42,7 +42,7 @@ class Hesitant(Raft):
     """A fabric that confirms, or refuses to, when the test says so."""
 
     def __init__(self) -> None:
-        super().__init__(IDENTITY.node, "here:1", random=random.Random(1))
+        super().__init__(IDENTITY.node, "here:1", random=Random(1))
         self.asked: list[int] = []
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:

@@ -59,6 +59,11 @@ WRONG_USES = [
     (["cluster", "remove"], "NODE"),
     (["cluster", "transfer", "orders/0"], "NODE"),
     (["sim", "--rerun", "150%"], "150%"),
+    (["sub", "t", "--tries", "3"], "--name"),
+    (["sub", "t", "--name", "n", "--partition", "0"], "--partition"),
+    (["subscription", "reset", "n"], "--to"),
+    (["subscription", "reset", "n", "--to", "yesterday"], "yesterday"),
+    (["user", "receive", "alice", "--timeout", "soon"], "soon"),
 ]
 
 
@@ -80,6 +85,9 @@ def test_every_promised_command_is_there() -> None:
     promised = "serve topic cluster pub sub sim bench demo config version"
     assert {f"rostra {name}" for name in promised.split()} <= COMMANDS.keys()
     assert {f"rostra topic {name}" for name in ("create", "delete", "list", "describe")} <= COMMANDS.keys()
+    assert {f"rostra subscription {name}" for name in ("list", "lag", "reset", "delete")} <= COMMANDS.keys()
+    verbs = "create subscribe unsubscribe publish receive destroy"
+    assert {f"rostra user {name}" for name in verbs.split()} <= COMMANDS.keys()
     promised = "status members add remove transfer"
     assert {f"rostra cluster {name}" for name in promised.split()} <= COMMANDS.keys()
 

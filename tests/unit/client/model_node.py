@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from rostra.errors import (
-    NotSupported,
     OffsetOutOfRange,
     ProducerFenced,
     RostraError,
@@ -23,7 +22,6 @@ from rostra.model.cluster import ClusterState, NodeState
 from rostra.model.decode import Batch
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.model.patterns import Pattern
-from rostra.wire.features import GROUPS
 from rostra.wire.groups import (
     Beat,
     DeleteGroup,
@@ -81,6 +79,7 @@ from rostra.wire.messages import (
     Watched,
     Welcome,
 )
+from tests.unit.client.model_coordinator import GROUPS_TOPIC, PARTITIONS, ModelCoordinator
 
 REPLICAS = 3
 
@@ -168,6 +167,7 @@ class ModelNode:
         self.features: tuple[str, ...] = ()
         self.credits: list[int] = []
         self.subscribes: list[Subscribe] = []
+        self.coordinator = ModelCoordinator(lambda: list(self.topics.values()))
 
     def log(self, name: str, partition: int = 0) -> Log:
         return self.logs[self.topics[name].topic, partition]
@@ -175,6 +175,7 @@ class ModelNode:
     def lost(self, conn: int) -> None:
         self.feeds.pop(conn, None)
         self.watchers.pop(conn, None)
+        self.coordinator.lost(conn)
 
     def received(self, conn: int, message: ClientMessage, payload: bytearray | None) -> list[Reply]:
         """The answers on the same connection; pushes to others are asked for with `pushes`."""
@@ -190,6 +191,9 @@ class ModelNode:
                 return [Welcome(message.request, 1, self.features, 7, self.number, "raft", *limits)]
             case Ping():
                 return [Pong(message.request)]
+            case Locate(name="_groups"):
+                topic = Topic(GROUPS_TOPIC, message.name, TopicSettings(PARTITIONS))
+                return [Located(message.request, topic, tuple(self.place(topic, p) for p in range(PARTITIONS)))]
             case Locate():
                 if message.name not in self.topics and message.create:
                     self._create(message.name, TopicSettings())
@@ -263,7 +267,7 @@ class ModelNode:
                 | ResetGroup()
                 | DeleteGroup()
             ):
-                raise NotSupported(GROUPS)
+                return self.coordinator.answer(conn, message)
             case Goodbye() | Pong():
                 return []
 
@@ -347,7 +351,7 @@ class ModelNode:
 
     def pushes(self, conn: int) -> list[Reply]:
         """What is due to the subscriptions of a connection, as far as credit goes."""
-        due: list[Reply] = []
+        due: list[Reply] = [(said, None) for said in self.coordinator.pushes(conn)]
         for number, watcher in self.watchers.get(conn, {}).items():
             due += [(said, None) for said in watcher.changes(number, self.topics)]
         for number, feed in self.feeds.get(conn, {}).items():

@@ -19,6 +19,7 @@ from rostra.client.core.effects import (
     Fail,
     Finish,
     HangUp,
+    Ready,
     Refused,
     Result,
     Resume,
@@ -54,6 +55,7 @@ class Play:
         self.resumed: list[int] = []
         self.delivered: dict[int, list[Delivered]] = {}
         self.finished: dict[int, RostraError] = {}
+        self.ready: list[int] = []
         self._call = 0
         self._reader: FrameReader[ClientMessage] = FrameReader(FROM_CLIENT, FRAME_BYTES_MAX)
 
@@ -81,6 +83,8 @@ class Play:
                     self.resumed.append(effect.producer)
                 case Deliver():
                     self.delivered.setdefault(effect.subscription, []).extend(effect.batches)
+                case Ready():
+                    self.ready.append(effect.subscription)
                 case Finish():
                     self.finished[effect.subscription] = effect.error
                 case Tell():

@@ -18,8 +18,10 @@ PAIRS = [
     (rostra.Client, blocking.Client),
     (rostra.Producer, blocking.Producer),
     (rostra.Subscription, blocking.Subscription),
+    (rostra.NamedSubscription, blocking.NamedSubscription),
+    (rostra.User, blocking.User),
 ]
-BLOCKING_ONLY = {"Client": set(), "Producer": set(), "Subscription": {"poll"}}
+BLOCKING_ONLY: dict[str, set[str]] = {"Subscription": {"poll"}}
 """A blocking program asks for what came so far; an asyncio one cancels its wait instead."""
 
 
@@ -32,12 +34,12 @@ def parameters(call: Callable[..., object]) -> dict[str, object]:
 
 
 @pytest.mark.requirement("CM-22")
-@pytest.mark.parametrize(("asyncio_kind", "blocking_kind"), PAIRS, ids=["Client", "Producer", "Subscription"])
+@pytest.mark.parametrize(("asyncio_kind", "blocking_kind"), PAIRS, ids=[pair[0].__name__ for pair in PAIRS])
 def test_both_clients_have_the_same_names_with_the_same_arguments(
     asyncio_kind: type[Any], blocking_kind: type[Any]
 ) -> None:
     ours, theirs = public(asyncio_kind), public(blocking_kind)
-    assert theirs.keys() - ours.keys() == BLOCKING_ONLY[asyncio_kind.__name__]
+    assert theirs.keys() - ours.keys() == BLOCKING_ONLY.get(asyncio_kind.__name__, set())
     assert ours.keys() <= theirs.keys()
     for name, member in ours.items():
         if not callable(member):
@@ -55,13 +57,13 @@ def test_both_are_opened_by_connect_with_the_same_options() -> None:
 
 
 @pytest.mark.requirement("CM-22")
-@pytest.mark.parametrize(("asyncio_kind", "blocking_kind"), PAIRS, ids=["Client", "Producer", "Subscription"])
+@pytest.mark.parametrize(("asyncio_kind", "blocking_kind"), PAIRS, ids=[pair[0].__name__ for pair in PAIRS])
 def test_both_are_context_managers_and_subscriptions_are_iterated(
     asyncio_kind: type[Any], blocking_kind: type[Any]
 ) -> None:
     assert {"__aenter__", "__aexit__"} <= set(dir(asyncio_kind))
     assert {"__enter__", "__exit__"} <= set(dir(blocking_kind))
-    if asyncio_kind is rostra.Subscription:
+    if asyncio_kind in (rostra.Subscription, rostra.NamedSubscription):
         assert {"__aiter__", "__anext__"} <= set(dir(asyncio_kind))
         assert {"__iter__", "__next__"} <= set(dir(blocking_kind))
 

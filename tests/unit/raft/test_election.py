@@ -144,6 +144,7 @@ def test_a_partitioned_servers_return_raises_no_term(asks_first: bool) -> None:
 def test_a_leader_without_a_majority_steps_down_within_one_election_timeout(checks: bool) -> None:
     rig = Rig(5, without=ALL_ON if checks else frozenset({Safeguard.CHECK_QUORUM}))
     leader = rig.elect()
+    rig.publish(b"heard by all")
     others = [node for node in rig.members if node != leader.node]
     rig.network.split((leader.node, others[0]), tuple(others[1:]))
     rig.run(TIMEOUT_MS)
@@ -165,6 +166,19 @@ def test_an_unreachable_peer_never_shrinks_the_quorum() -> None:
     rig.run(60_000)
     assert rig.leader() is None
     assert len(checkers.leaders) == 1, "alone it is elected in no term"
+
+
+@pytest.mark.requirement("RF-33")
+@pytest.mark.parametrize("seed", range(5))
+def test_links_as_slow_as_the_shortest_timeout_there_and_back_depose_nobody(seed: int) -> None:
+    rig = Rig(3, seed=seed)
+    slow_us = rig.settings.election_us * 2 // 3
+    rig.network.delay_us = (slow_us, slow_us)
+    leader = rig.elect()
+    term = leader.group.term
+    rig.run(10_000)
+    assert leader.leads
+    assert leader.group.term == term
 
 
 @pytest.mark.requirement("RF-33")

@@ -6,11 +6,11 @@ import pytest
 
 from rostra.errors import CopiesAway, MemberRemoved, Moved, QuorumAtRisk, Unavailable, UnknownMember
 from rostra.fabric.api import Confirm, Elsewhere, PeerReceived, ProposeTopic, RemoveMember, TopicSpec
-from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.catalogue import META, Asker, Entry, Made, MoveBegun
 from rostra.fabric.raft.hard import key_of, unpack_hard
 from rostra.fabric.raft.messages import Heartbeat, Join, Removed, VoteAsk
 from rostra.fabric.raft.settings import RaftSettings
-from rostra.model.ids import NodeId, Partition, TopicId
+from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from tests.unit.raft.nodes import Cluster
 
 
@@ -75,6 +75,22 @@ def test_while_a_member_is_removed_no_partition_ever_has_fewer_voters_than_it_sh
     remove(cluster, 2, at=3)
     cluster.run_until(over, 60_000)
     assert fewest == 3
+
+
+def test_a_topic_whose_first_members_hear_of_it_and_of_its_move_at_once_is_served() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    spec = TopicSpec(TopicId(77), "t", 1, b"")
+    partition = Partition(TopicId(77), PartitionIndex(0))
+    one, two, three = NodeId(1), NodeId(2), NodeId(3)
+    made = Made(spec, 1 << 20, ((two, three),), Asker(one, 0, 0))
+    entries: list[Entry] = [made, MoveBegun(partition, (one, two, three))]
+    for node in cluster.alive:
+        for entry in entries:
+            assert node.raft.meta.catalogue.apply(entry) is None
+        node.carry_out(node.raft.hosting.follow_catalogue({}, entries))
+    cluster.run_until(lambda: voters(cluster, partition) == (1, 2, 3), 20_000)
+    cluster.publish(partition, b"taken")
 
 
 @pytest.mark.requirement("RF-17")

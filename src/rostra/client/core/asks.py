@@ -8,6 +8,7 @@ from rostra.client.core.backoff import Backoff
 from rostra.client.core.link import Link
 from rostra.client.core.links import Links
 from rostra.errors import NotSupported, RostraError, TimedOut
+from rostra.wire.groups import GroupPlace
 from rostra.wire.messages import (
     Agreed,
     ClientMessage,
@@ -20,7 +21,17 @@ from rostra.wire.messages import (
     TopicPage,
 )
 
-Answer = Located | TopicCreated | TopicAltered | TopicDropped | TopicPage | TopicDescribed | ClusterDescribed | Agreed
+Answer = (
+    Located
+    | TopicCreated
+    | TopicAltered
+    | TopicDropped
+    | TopicPage
+    | TopicDescribed
+    | ClusterDescribed
+    | Agreed
+    | GroupPlace
+)
 """The messages that answer an `Ask`."""
 
 PATIENCE_MS = 3_000

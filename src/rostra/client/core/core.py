@@ -14,13 +14,19 @@ from rostra.client.core.asks import Ask, Asks
 from rostra.client.core.backoff import Backoff
 from rostra.client.core.directory import Directory
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, LinkNumber, ProducerNumber, Tell
+from rostra.client.core.errand import Coordinators, Word
 from rostra.client.core.events import Connected, Disconnected, Reconnected
 from rostra.client.core.gathering import Gathering
+from rostra.client.core.groups import Groups
+from rostra.client.core.holding import Desk
 from rostra.client.core.lane import Outgoing
 from rostra.client.core.link import Link, State
 from rostra.client.core.links import ADDRESSES_MAX, Links
 from rostra.client.core.lookout import Lookout, Lookouts
-from rostra.client.core.options import BelowStart, Options, ProducerSettings, Start
+from rostra.client.core.membership import Membership
+from rostra.client.core.memberships import Memberships
+from rostra.client.core.options import BelowStart, MemberSettings, Options, ProducerSettings, Start
+from rostra.client.core.own_calls import OwnCalls
 from rostra.client.core.producers import Producers
 from rostra.client.core.producing import Producing
 from rostra.client.core.subscribing import Feed, Leaving, Subscribing
@@ -86,6 +92,20 @@ class Core:
         self._administration = Administration(self._asks, self._out, timeout_us)
         self._lookouts = Lookouts(self.links, backoff)
         self._subscriptions = Subscriptions(self._directory, self._lookouts, timeout_us, self._out)
+        self._coordinators = Coordinators(self._asks, self._directory, timeout_us)
+        self._own_calls = calls = OwnCalls()
+        self._memberships = Memberships(
+            self._directory,
+            self._coordinators,
+            self._subscriptions,
+            self._producers,
+            calls,
+            backoff,
+            random,
+            timeout_us,
+            self._out,
+        )
+        self._groups = Groups(self._coordinators, self._directory, self._subscriptions, calls, timeout_us, self._out)
         self._with_deadlines = (
             self.links,
             self._asks,
@@ -93,6 +113,9 @@ class Core:
             self._producers,
             self._lookouts,
             self._subscriptions,
+            self._coordinators,
+            self._memberships,
+            self._own_calls,
         )
         self._starting: CallNumber = 0
         self._start_due_us = 0
@@ -116,7 +139,7 @@ class Core:
         """The effects since the last time, to be carried out in order."""
         effects = self._out[:]
         self._out.clear()
-        return effects
+        return self._own_calls.claimed(effects)
 
     # --- connections ---------------------------------------------------------------------------------
 
@@ -195,6 +218,8 @@ class Core:
             self._out.append(Fail(self._starting, error))
             self._starting = 0
         self._asks.fail_all(now_us, error)
+        self._coordinators.fail_all(now_us, error)
+        self._memberships.end_all(error)
         self._producers.end_all(error)
         self._subscriptions.end_all(error)
 
@@ -257,7 +282,9 @@ class Core:
     def _received(self, now_us: int, link: Link, message: NodeMessage, payload: bytearray | None) -> None:
         match message:
             case Push():
-                self._subscriptions.pushed(link, message, payload)
+                feed = self._subscriptions.pushed(link, message, payload)
+                if feed is not None and feed.subscribing.inbox is not None:
+                    self._memberships.pushed(now_us, feed.subscribing)
             case Published():
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Outgoing):
@@ -295,19 +322,31 @@ class Core:
                 | TopicPage()
                 | TopicDescribed()
                 | ClusterDescribed()
-                | Agreed()
+                | GroupPlace()
             ):
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Ask):
                     self._asks.answered(now_us, waiter, message)
+            case Agreed():
+                waiter = link.awaiting.pop(message.request, None)
+                if isinstance(waiter, Ask):
+                    self._asks.answered(now_us, waiter, message)
+                elif isinstance(waiter, Word):
+                    waiter.answered(now_us, message)
                 elif isinstance(waiter, Leaving):
                     self._subscriptions.left(waiter)
+            case GroupJoined() | GroupPage() | GroupDescribed():
+                waiter = link.awaiting.pop(message.request, None)
+                if isinstance(waiter, Word):
+                    waiter.answered(now_us, message)
+            case Assigned():
+                self._memberships.assigned(now_us, link, message)
+            case GroupEnded():
+                self._memberships.ended(now_us, link, message)
             case Goodbye():
                 self._disconnected(now_us, link, message.reason, hang_up=True)
             case Welcome():
                 raise PeerViolation(Violation.OUT_OF_ORDER, "a second Welcome")
-            case GroupPlace() | GroupJoined() | Assigned() | GroupPage() | GroupDescribed() | GroupEnded():
-                raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__}, but nothing was joined")
             case _:
                 assert_never(message)
 
@@ -333,6 +372,8 @@ class Core:
                 self._subscriptions.left(waiter)
             case Lookout():
                 self._lookouts.refused(now_us, waiter, error)
+            case Word():
+                waiter.refused(now_us, error)
             case None:
                 for request, lane, epoch in link.unanswered:
                     if request == message.request:
@@ -485,6 +526,23 @@ class Core:
         """The application took a batch of so many bytes: there is room for others."""
         subscribing.taken(partition, size, topic)
 
+    # --- named subscriptions -------------------------------------------------------------------------
+
+    def join(self, now_us: int, call: CallNumber, name: str, settings: MemberSettings, desk: Desk) -> Membership:
+        """Done when it is known where each part begins that this member is to hold."""
+        self._check_open()
+        return self._memberships.join(now_us, call, name, settings, desk)
+
+    def leave(self, now_us: int, call: CallNumber, membership: Membership) -> None:
+        """Done when its positions are kept, and others may have what it held."""
+        self._memberships.leave(now_us, call, membership)
+
+    @property
+    def groups(self) -> Groups:
+        """Questions and orders about named subscriptions, whoever their members are."""
+        self._check_open()
+        return self._groups
+
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
@@ -508,6 +566,9 @@ class Core:
         self._producers.tick(now_us)
         self._lookouts.tick(now_us)
         self._subscriptions.tick(now_us)
+        self._coordinators.tick(now_us)
+        self._own_calls.tick(now_us)
+        self._memberships.tick(now_us)
 
     def _give_up_start(self, now_us: int, error: RostraError) -> None:
         call, self._starting = self._starting, 0

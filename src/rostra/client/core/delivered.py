@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from rostra.model.batch import Header
-from rostra.model.decode import Batch, Record
+from rostra.model.decode import Batch, Record, RecordHeaders
 
 if TYPE_CHECKING:
     import pyarrow
@@ -58,6 +58,9 @@ class Delivered:
     def timestamps(self) -> list[int]:
         """Microseconds since 1970, UTC."""
         return self._batch.timestamps()[self._skipped :]
+
+    def headers(self) -> list[RecordHeaders]:
+        return self._batch.headers()[self._skipped :]
 
     def records(self) -> list[Record]:
         records = self._batch.records(self.topic, self.partition)

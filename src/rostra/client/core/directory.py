@@ -35,7 +35,7 @@ class Directory:
         self._backoff = backoff
         self._create = create
         self._timeout_us = timeout_us
-        self._waiting: dict[str, list[tuple[OnPlaces, OnError]]] = {}
+        self._waiting: dict[tuple[str, bool], list[tuple[OnPlaces, OnError]]] = {}
         self._places: dict[tuple[int, int], Place] = {}
         self._lost: dict[Place, None] = {}
         self._relocating: dict[str, None] = {}
@@ -45,11 +45,23 @@ class Directory:
 
     # --- whoever comes anew --------------------------------------------------------------------------
 
-    def find(self, now_us: int, name: str, found: OnPlaces, failed: OnError) -> None:
-        waiting = self._waiting.setdefault(name, [])
+    def find(self, now_us: int, name: str, found: OnPlaces, failed: OnError, *, create: bool | None = None) -> None:
+        """With `create`, a topic that is not there is made; unless told, as the client is set."""
+        create = self._create if create is None else create
+        waiting = self._waiting.setdefault((name, create), [])
         waiting.append((found, failed))
         if len(waiting) == 1:
-            self._locate(now_us, name, self._found, self._failed, create=self._create, turn=0)
+            answered, refused = partial(self._found, create), partial(self._failed, create)
+            self._locate(now_us, name, answered, refused, create=create, turn=0)
+
+    def told(self, now_us: int, link: Link, topic: Topic, told: PartitionPlace) -> Place:
+        """The place of a partition of which this link's node told; whoever asked joins it, or it is forgotten."""
+        place = self._place(topic, told.partition, link)
+        if told.address:
+            self._links.learn(told.address)
+        if told.epoch > place.epoch or place.lost:
+            self._told(now_us, place, told, link)
+        return place
 
     def enlist(self, topic: Topic) -> list[Place]:
         """The places of a topic that a node told of. Those that nobody used so far are lost: `tick` asks for them."""
@@ -82,18 +94,18 @@ class Directory:
         ask = Ask(f"locate {name}", build, answered, partial(failed, name), due_us, turn=turn, other_than=other_than)
         self._asks.add(now_us, ask)
 
-    def _found(self, name: str, now_us: int, link: Link, message: Located) -> None:
+    def _found(self, create: bool, name: str, now_us: int, link: Link, message: Located) -> None:
         topic = message.topic
         places = [self._place(topic, partition, link) for partition in range(topic.settings.partitions)]
         self._learn(now_us, link, message)
-        for found, _ in self._waiting.pop(name, ()):
+        for found, _ in self._waiting.pop((name, create), ()):
             found(now_us, topic, places)
         for place in places:
             if not place.followers:
                 self.forsaken(place)
 
-    def _failed(self, name: str, now_us: int, error: RostraError) -> None:
-        for _, failed in self._waiting.pop(name, ()):
+    def _failed(self, create: bool, name: str, now_us: int, error: RostraError) -> None:
+        for _, failed in self._waiting.pop((name, create), ()):
             failed(now_us, error)
 
     def _place(self, topic: Topic, partition: int, link: Link) -> Place:

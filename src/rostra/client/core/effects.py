@@ -8,6 +8,7 @@ from rostra.client.core.delivered import Delivered
 from rostra.client.core.events import ClientEvent
 from rostra.errors import RostraError
 from rostra.model.cluster import ClusterState
+from rostra.wire.groups import GroupMember, GroupSummary
 from rostra.wire.messages import PartitionState, Topic, TopicSettings
 
 Buffer = bytes | bytearray | memoryview
@@ -15,7 +16,7 @@ Buffer = bytes | bytearray | memoryview
 LinkNumber = int
 """A connection or the attempt at one; never used again."""
 CallNumber = int
-"""Chosen by the driver; zero means that nobody waits."""
+"""Chosen by the driver; zero means that nobody waits. Those below zero are the core's own and reach no driver."""
 ProducerNumber = int
 SubscriptionNumber = int
 
@@ -37,7 +38,53 @@ class TopicDescription(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionState, ...]
 
 
-Result = None | Ack | Topic | tuple[Topic, ...] | TopicDescription | ClusterState
+class SubscriptionList(msgspec.Struct, frozen=True):
+    """Every named subscription, by name."""
+
+    subscriptions: tuple[GroupSummary, ...]
+
+
+class SubscriptionPart(msgspec.Struct, frozen=True):
+    """Where a named subscription stands in one partition. `member` is who has it, 0 if nobody has."""
+
+    topic: str
+    partition: int
+    offset: int
+    """The first that is not acknowledged."""
+    tries: int
+    end: int
+    """The offset behind the last record that can be seen."""
+    lag: int
+    member: int
+
+
+class SubscriptionDescription(msgspec.Struct, frozen=True):
+    """A named subscription, who its members are, and how far it has come."""
+
+    name: str
+    generation: int
+    patterns: tuple[str, ...]
+    tries: int
+    dead_letter: str
+    members: tuple[GroupMember, ...]
+    parts: tuple[SubscriptionPart, ...]
+
+    @property
+    def lag(self) -> int:
+        """How many offsets lie between its positions and the ends."""
+        return sum(part.lag for part in self.parts)
+
+
+Result = (
+    None
+    | Ack
+    | Topic
+    | tuple[Topic, ...]
+    | TopicDescription
+    | ClusterState
+    | SubscriptionList
+    | SubscriptionDescription
+)
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -107,8 +154,14 @@ class Finish(Effect, frozen=True):
     error: RostraError
 
 
+class Ready(Effect, frozen=True):
+    """Somebody waited for records of a named subscription, and now there are some to take."""
+
+    subscription: SubscriptionNumber
+
+
 class Tell(Effect, frozen=True):
     event: ClientEvent
 
 
-ClientEffect = Write | Acknowledged | Resume | Refused | Deliver | Finish | Done | Fail | Dial | HangUp | Tell
+ClientEffect = Write | Acknowledged | Resume | Refused | Deliver | Ready | Finish | Done | Fail | Dial | HangUp | Tell

@@ -83,6 +83,43 @@ class TopicGone(Event, frozen=True):
     topic_id: int
 
 
+class HandedOutAgain(Event, frozen=True):
+    """A record of a named subscription was tried in vain so often, and is to be tried again."""
+
+    topic: str
+    partition: int
+    offset: int
+    tries: int
+
+
+class DeadLettered(Event, frozen=True):
+    """A record was tried in vain so often that it is tried no more. The topic `dead_letter` has it, if there is one."""
+
+    topic: str
+    partition: int
+    offset: int
+    tries: int
+    dead_letter: str
+
+
+class MembershipLost(Event, frozen=True):
+    """A member was not heard of for as long as its lease: others may get what it held, and it has joined anew."""
+
+    name: str
+    reason: str
+
+
 ClientEvent = (
-    Connected | Disconnected | Reconnected | Resubscribed | Skipped | Resent | MayDuplicate | TopicAppeared | TopicGone
+    Connected
+    | Disconnected
+    | Reconnected
+    | Resubscribed
+    | Resent
+    | MayDuplicate
+    | TopicAppeared
+    | TopicGone
+    | HandedOutAgain
+    | DeadLettered
+    | Skipped
+    | MembershipLost
 )

@@ -14,12 +14,13 @@ from rostra.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, ClientMessage, Hell
 
 if TYPE_CHECKING:
     from rostra.client.core.asks import Ask
+    from rostra.client.core.errand import Word
     from rostra.client.core.lane import Lane, Outgoing
     from rostra.client.core.lookout import Lookout
     from rostra.client.core.place import Place
     from rostra.client.core.subscribing import Feed, Leaving
 
-    Waiter: TypeAlias = Ask | Outgoing | Feed | Leaving | Lookout
+    Waiter: TypeAlias = Ask | Outgoing | Feed | Leaving | Lookout | Word
 
 SILENT_HEARTBEATS_MAX = 3
 BATCH_BYTES_MAX = 1 << 20

@@ -6,11 +6,16 @@ from typing import Literal, Protocol, Self, get_args
 
 import msgspec
 
-from rostra.errors import InvalidSetting
+from rostra.errors import InvalidGroupName, InvalidSetting, InvalidTopicName
 from rostra.model.batch import Codec
+from rostra.model.ids import check_topic_name
+from rostra.model.patterns import Pattern
+from rostra.wire.groups import LEASE_MS_MAX, LEASE_MS_MIN, PATTERNS_MAX
 from rostra.wire.messages import Acks, StartAt, TopicSettings
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
+LEASE_MS = 10_000
+"""How long the members of a named subscription may be silent; their handlers may take any time."""
 PORT = 7400
 BATCHES_IN_FLIGHT_MAX = 64
 EAGER_BATCHES = 4
@@ -66,6 +71,34 @@ class ProducerSettings(msgspec.Struct, frozen=True):
             raise InvalidSetting("linger_ms", "it must not be negative")
         if self.partition is not None and self.partition < 0:
             raise InvalidSetting("partition", "it must not be negative")
+
+
+class MemberSettings(msgspec.Struct, frozen=True):
+    """The settings of one member of a named subscription."""
+
+    patterns: tuple[str, ...] = ()
+    """Topics, or patterns of them; without any, those that the name was last joined with."""
+    start: Start = "latest"
+    tries_max: int = 0
+    dead_letter: str = ""
+    lease_ms: int = LEASE_MS
+    credit_bytes: int = 1 << 20
+    client: str = ""
+
+    def __post_init__(self) -> None:
+        start_on_the_wire(self.start)
+        for pattern in self.patterns:
+            Pattern.parse(pattern)
+        if len(self.patterns) > PATTERNS_MAX:
+            raise InvalidSetting("patterns", f"there are more than {PATTERNS_MAX}")
+        if self.tries_max < 0:
+            raise InvalidSetting("tries", "it must not be negative; 0 means without end")
+        if self.dead_letter:
+            check_topic_name(self.dead_letter)
+        if not LEASE_MS_MIN <= self.lease_ms <= LEASE_MS_MAX:
+            raise InvalidSetting("lease_ms", f"it must be {LEASE_MS_MIN} to {LEASE_MS_MAX}")
+        if self.credit_bytes < 1:
+            raise InvalidSetting("credit_bytes", "it must be above zero")
 
 
 class Offset(msgspec.Struct, frozen=True):
@@ -146,6 +179,14 @@ def start_on_the_wire(start: Start) -> tuple[StartAt, int]:
             return "latest", 0
         case _:
             raise InvalidSetting("start", f"{start!r} is none of 'earliest', 'latest', Offset(n), Last(n), Time(us)")
+
+
+def check_group_name(name: str) -> None:
+    """Spelled like a topic's."""
+    try:
+        check_topic_name(name)
+    except InvalidTopicName as error:
+        raise InvalidGroupName(name, error.reason) from None
 
 
 def codec_named(codec: str | None) -> Codec:

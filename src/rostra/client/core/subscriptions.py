@@ -13,7 +13,7 @@ from rostra.client.core.subscribing import Feed, FeedState, Leaving, Subscribing
 from rostra.errors import InvalidSetting, RostraError, from_wire
 from rostra.model.ids import check_topic_name
 from rostra.model.patterns import Pattern
-from rostra.wire.messages import PATTERNS_PER_WATCH_MAX, Ended, Push, Subscribed, Topic, Unwatch
+from rostra.wire.messages import PATTERNS_PER_WATCH_MAX, Ended, Push, StartAt, Subscribed, Topic, Unwatch
 
 AnySubscription = Subscribing | Gathering
 
@@ -44,9 +44,26 @@ class Subscriptions:
     ) -> Subscribing:
         check_topic_name(name)
         _check_credit(credit_bytes)
+        return self.begin(now_us, call, name, start_on_the_wire(start), partition, credit_bytes, below_start)
+
+    def next_number(self) -> SubscriptionNumber:
         self._last += 1
-        wired = start_on_the_wire(start)
-        subscribing = Subscribing(self._last, name, wired, partition, credit_bytes, call, self._out)
+        return self._last
+
+    def begin(
+        self,
+        now_us: int,
+        call: CallNumber,
+        name: str,
+        start: tuple[StartAt, int],
+        partition: int | None,
+        credit_bytes: int,
+        below_start: BelowStart,
+        *,
+        create: bool | None = None,
+    ) -> Subscribing:
+        number = self.next_number()
+        subscribing = Subscribing(number, name, start, partition, credit_bytes, call, self._out)
         subscribing.below_start = checked_below_start(below_start)
         self._add(now_us, subscribing)
 
@@ -57,7 +74,7 @@ class Subscriptions:
         def failed(now_us: int, error: RostraError) -> None:
             subscribing.end(error)
 
-        self._directory.find(now_us, name, found, failed)
+        self._directory.find(now_us, name, found, failed, create=create)
         return subscribing
 
     def open_several(
@@ -160,11 +177,13 @@ class Subscriptions:
 
     # --- messages ------------------------------------------------------------------------------------
 
-    def pushed(self, link: Link, message: Push, payload: bytearray | None) -> None:
+    def pushed(self, link: Link, message: Push, payload: bytearray | None) -> Feed | None:
+        """The feed that it was for, if there is such a one."""
         feed = self._feeds.get(message.subscription)
         # A node that was left may not know it yet.
         if feed is not None and feed.link is link and payload is not None:
             feed.pushed(message, payload)
+        return feed
 
     def subscribed(self, feed: Feed, message: Subscribed) -> None:
         if feed.state is FeedState.ASKED:

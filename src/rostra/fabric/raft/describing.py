@@ -49,7 +49,7 @@ class Describing:
     def ask(self, token: int) -> None:
         raft = self._raft
         peers = {member.node for member in raft.peers.members() if raft.peers.is_there(member.node)}
-        gathering = Gathering(raft.now.mono_us + raft.settings.election_us, peers)
+        gathering = Gathering(raft.now.mono_us + raft.settings.patience_us, peers)
         gathering.take(raft.node, self._own())
         self._gatherings[token] = gathering
         raft.out += [Send(peer, StateAsk(raft.since_boot(token))) for peer in sorted(peers)]

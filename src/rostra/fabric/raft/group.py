@@ -368,7 +368,7 @@ class Group(Standing):
         self.quiet = False
         if self.role is Role.LEADER:
             for progress in self.replication.peers.values():
-                progress.heard_us = now.mono_us
+                progress.heard_us = self.replication.as_if_heard_us()
                 progress.quiet = False
             self.deadline_us = self.replication.quorum_deadline_us()
         else:
@@ -376,7 +376,17 @@ class Group(Standing):
 
     def peer_lost(self, now: Now, peer: NodeId) -> None:
         """The pair's heartbeat, which stands in for that of a silent group, is lost, or the peer was started anew."""
-        if self.quiet and (self.role is Role.LEADER or self.leader == peer):
+        self.now = now
+        if self.role is Role.LEADER:
+            self.wake(now)
+            progress = self.replication.peers.get(peer)
+            if progress is not None:
+                # It was silent for long already: for it the first answer is not waited for any longer than another.
+                progress.heard_us = min(progress.heard_us, now.mono_us)
+                deadline_us = self.replication.quorum_deadline_us()
+                if deadline_us is not None:
+                    self.deadline_us = min(deadline_us, self.deadline_us or deadline_us)
+        elif self.leader == peer:
             self.wake(now)
 
     # --- messages ---

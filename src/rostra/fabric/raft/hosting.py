@@ -111,8 +111,11 @@ class Hosting:
         if partition in raft.groups or partition in self._retiring:
             return
         self._routes.pop(partition, None)
-        late = partition in raft.meta.catalogue.placed
-        config = None if late else Config(tuple(sorted(placed.replicas)))
+        # One of the first members that never took part begins as such, whatever is planned for the partition by now:
+        # perhaps all of them heard of the plan together with the topic, and nobody else could begin the group.
+        born = made.replicas[partition.index]
+        late = partition in raft.meta.catalogue.placed and (raft.node not in born or raft.has_met(partition))
+        config = None if late else Config(tuple(sorted(born)))
         group = raft.make_group(partition, made.segment_bytes, config, late=late)
         group.name = made.spec.name
         group.start(raft.now)

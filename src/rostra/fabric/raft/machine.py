@@ -155,6 +155,7 @@ class Raft:
         self._token = 0
         self._ready = False
         self._disk_refused = False
+        self._electing: list[Group] = []
         """Since its start: a node with a full disk serves what it has, although it cannot begin a term."""
         self._stirred = False
         """The catalogue's group did something: perhaps something is committed."""
@@ -293,6 +294,11 @@ class Raft:
         for address in self._join:
             self.out.append(Meet(SOMEBODY, address))
         self.out.append(SetTimer(BEAT, self.now.mono_us))
+
+    def has_met(self, partition: Partition) -> bool:
+        """Whether this node took part in the partition's group: then it voted, or has something of its log."""
+        found = self._found.get(partition)
+        return key_of(partition) in self.hard or (found is not None and found.end > 0)
 
     def make_group(
         self, partition: Partition, segment_bytes: int, config: Config | None, *, late: bool = False
@@ -452,8 +458,16 @@ class Raft:
         """Whether a group of this node alone has yet to find its commit again, which needs nobody's word."""
         if self._ready or self._disk_refused:
             return False
-        alone = [group for group in self.groups.values() if group.config.voters == (self.node,) and group.may_lead]
-        return any(not group.is_current for group in alone)
+        # Those it waited for last time, and only when they are done with, all: there may be thousands.
+        waiting = self._electing
+        while waiting and not self._has_yet_to_lead(waiting[-1]):
+            waiting.pop()
+        if not waiting:
+            waiting += [group for group in self.groups.values() if self._has_yet_to_lead(group)]
+        return bool(waiting)
+
+    def _has_yet_to_lead(self, group: Group) -> bool:
+        return group.config.voters == (self.node,) and group.may_lead and not group.is_current
 
     def _write_failed(self, given: WriteFailed) -> None:
         self._disk_refused = True

@@ -9,6 +9,7 @@ from rostra.fabric.raft.catalogue import META, Catalogue, Member
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.messages import Beat, Heartbeat, HeartbeatReply, Join, Removed
 from rostra.fabric.raft.pairs import Pairs
+from rostra.fabric.raft.roles import Role
 from rostra.model.ids import NodeId
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Peers:
         """Gone, or started anew: silent groups that rely on it wake."""
         raft = self._raft
         for group in list(raft.groups.values()):
-            if group.quiet:
+            if group.quiet or group.role is Role.LEADER:
                 group.peer_lost(raft.now, peer)
                 raft.touch(group)
         raft.hosting.reroute()

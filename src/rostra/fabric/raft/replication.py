@@ -44,7 +44,7 @@ class Replication:
         known, self.peers = self.peers, {}
         for peer in group.config.everyone:
             if peer != group.me:
-                self.peers[peer] = known.get(peer) or Progress(group.copy.end, group.now.mono_us)
+                self.peers[peer] = known.get(peer) or Progress(group.copy.end, self.as_if_heard_us())
 
     def held_by_all(self) -> int:
         """How far every member's copy is known to be on stable storage."""
@@ -276,6 +276,11 @@ class Replication:
         for peer, progress in self.peers.items():
             if progress.stage is Stage.REPLICATE and not progress.in_flight and progress.next == group.copy.end:
                 self._send(peer, progress, progress.next, group.copy.last_term, (), 0, 0)
+
+    def as_if_heard_us(self) -> int:
+        """Of a follower that has not been asked yet: it gets the whole patience to answer the first time."""
+        settings = self._group.settings
+        return self._group.now.mono_us + settings.patience_us - settings.election_us
 
     def quorum_deadline_us(self) -> int | None:
         """When this leader must have heard a majority again, or step down."""

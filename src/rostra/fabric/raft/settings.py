@@ -37,3 +37,11 @@ class RaftSettings(msgspec.Struct, frozen=True):
     def election_us(self) -> int:
         """The shortest election timeout: for so long a node that heard its leader elects no other."""
         return self.election_timeout_ms_min * 1000
+
+    @property
+    def patience_us(self) -> int:
+        """The longest election timeout: so long an answer is waited for that has to come all the way there and back.
+
+        Were it shorter, slow links would depose every leader before the first word of those who elected it.
+        """
+        return self.election_timeout_ms_max * 1000

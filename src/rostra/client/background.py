@@ -1,0 +1,257 @@
+"""What must go on while the application computes: a thread with an event loop and connections of its own.
+
+Named subscriptions live here, so that no handler, however slow, keeps their heartbeats from being sent. Applications
+take and settle records on their own threads: one lock guards the core, and is held for moments only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from threading import RLock, Thread
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from rostra.client.aio_driver import Driver, now_us
+from rostra.client.core.effects import Result
+from rostra.client.core.events import ClientEvent
+from rostra.client.core.holding import HeldRecord
+from rostra.client.core.membership import Membership
+from rostra.client.core.options import MemberSettings, Options
+from rostra.errors import ClientClosed, RostraError
+from rostra.wire.messages import NodeMessage
+
+if TYPE_CHECKING:
+    from rostra.client.aio_subscription import Inbox
+
+Answer = TypeVar("Answer")
+
+LEAVE_S_MAX = 5.0
+"""So long a client that is closed waits for its members to leave; otherwise their leases end by themselves."""
+
+
+class SharedDriver(Driver):
+    """Whatever touches the core, be it the loop or the application, has the lock."""
+
+    def __init__(self, options: Options, on_event: Callable[[ClientEvent], None] | None) -> None:
+        super().__init__(options, on_event)
+        self.lock = RLock()
+
+    async def call(self, begin: Callable[[int], object]) -> Result:
+        with self.lock:
+            number, answer = self.new_call()
+            begin(number)
+            self.run()
+        return await answer
+
+    async def close(self) -> None:
+        with self.lock:
+            self.core.close(now_us())
+        await super().close()
+
+    def opened(self, number: int) -> None:
+        with self.lock:
+            super().opened(number)
+
+    def lost(self, number: int, reason: str) -> None:
+        with self.lock:
+            super().lost(number, reason)
+
+    def received(self, number: int, messages: list[tuple[NodeMessage, bytearray | None]]) -> None:
+        with self.lock:
+            super().received(number, messages)
+
+    def congested(self, number: int) -> None:
+        with self.lock:
+            super().congested(number)
+
+    def drained(self, number: int) -> None:
+        with self.lock:
+            super().drained(number)
+
+    def run(self) -> None:
+        with self.lock:
+            super().run()
+
+    def _ticked(self) -> None:
+        with self.lock:
+            super()._ticked()
+
+
+class Background:
+    """Begins with the first named subscription of a client, and ends with the client."""
+
+    def __init__(self, options: Options, on_event: Callable[[ClientEvent], None]) -> None:
+        self.driver = SharedDriver(options, on_event)
+        self.loop = asyncio.new_event_loop()
+        self._desks: dict[int, MemberDesk] = {}
+        self._thread = Thread(target=self._turn, name="rostra-subscriptions", daemon=True)
+        self._connecting: asyncio.Task[None] | None = None
+        self._nudged = False
+        self._thread.start()
+
+    def _turn(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+    def begin(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
+        """Run this over there."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError:
+            work.close()
+            raise ClientClosed() from None
+
+    @property
+    def broken(self) -> bool:
+        """It could not connect, and will not try again."""
+        return self.driver.core.closed
+
+    async def _connected(self) -> None:
+        if self._connecting is None:
+            self._connecting = self.loop.create_task(self.driver.start())
+        await asyncio.shield(self._connecting)
+
+    # --- members -------------------------------------------------------------------------------------
+
+    async def join(self, name: str, settings: MemberSettings, desk: MemberDesk) -> None:
+        await self._connected()
+        driver = self.driver
+
+        def begin(call: int) -> None:
+            desk.membership = driver.core.join(now_us(), call, name, settings, desk)
+            self._desks[desk.membership.number] = desk
+            # It is woken and told of its end like any inbox.
+            driver.inboxes[desk.membership.number] = cast("Inbox", desk)
+
+        try:
+            await driver.call(begin)
+        except BaseException:
+            await self._part_with(desk)
+            raise
+
+    async def leave(self, desk: MemberDesk) -> None:
+        """When this returns its positions are kept."""
+        membership = desk.membership
+        if membership is None or self._desks.pop(membership.number, None) is None:
+            return
+        try:
+            if not self.driver.core.closed:
+                await self.driver.call(lambda call: self.driver.core.leave(now_us(), call, membership))
+        finally:
+            self.driver.inboxes.pop(membership.number, None)
+
+    async def _part_with(self, desk: MemberDesk) -> None:
+        with suppress(RostraError, TimeoutError):
+            async with asyncio.timeout(LEAVE_S_MAX):
+                await self.leave(desk)
+
+    def nudge(self) -> None:
+        """The core has something to do that its timer does not know of. Called with the lock."""
+        if self._nudged:
+            return
+        self._nudged = True
+        # The loop may have ended meanwhile, and with it whatever there was to do.
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        with self.driver.lock:
+            self._nudged = False
+            self.driver.run()
+
+    # --- the end -------------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        await asyncio.gather(*(self._part_with(desk) for desk in list(self._desks.values())))
+        await self.driver.close()
+        if self._connecting is not None:
+            await asyncio.gather(self._connecting, return_exceptions=True)
+
+    def stopping(self) -> Future[None]:
+        """Begin the end; `join` when this is done."""
+        return self.begin(self._stop())
+
+    def finish(self) -> None:
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+
+class MemberDesk:
+    """Where an application takes the records of one membership and settles them, on whatever thread."""
+
+    def __init__(self, background: Background, woken: Callable[[], None]) -> None:
+        self.background = background
+        self.lock = background.driver.lock
+        self.membership: Membership | None = None
+        self.error: RostraError | None = None
+        self._woken = woken
+
+    def take(self) -> HeldRecord | None:
+        """The next record; if there is none, `woken` is called when there is one, or never will be."""
+        with self.lock:
+            membership = self.membership
+            if membership is None or self.error is not None:
+                return None
+            record = membership.hands.take(now_us())
+            if record is None:
+                # Another thread that gets one must not let this one be forgotten.
+                membership.hands.waiting = True
+            self._look_after(membership)
+            return record
+
+    def ack(self, record: HeldRecord) -> None:
+        with self.lock:
+            if self.membership is not None:
+                self.membership.hands.ack(now_us(), record)
+                self._look_after(self.membership)
+
+    def retry(self, record: HeldRecord) -> None:
+        with self.lock:
+            if self.membership is not None:
+                self.membership.hands.retry(now_us(), record)
+                self._look_after(self.membership)
+
+    def give_back(self, record: HeldRecord) -> None:
+        with self.lock:
+            if self.membership is not None:
+                self.membership.hands.give_back(now_us(), record)
+                self._look_after(self.membership)
+
+    def _look_after(self, membership: Membership) -> None:
+        if membership.hurried or not self.background.driver.core.idle:
+            membership.hurried = False
+            self.background.nudge()
+
+    # --- where it stands -----------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> dict[str, dict[int, int]]:
+        """The parts it holds, by topic and partition, and the first offset of each that is not acknowledged."""
+        topics: dict[str, dict[int, int]] = {}
+        with self.lock:
+            for holding in self.membership.holdings.values() if self.membership is not None else ():
+                standing = holding.standing()
+                if standing is not None:
+                    topics.setdefault(holding.name, {})[holding.partition] = standing.offset
+        return topics
+
+    @property
+    def lag(self) -> int:
+        with self.lock:
+            return 0 if self.membership is None else self.membership.lag
+
+    # --- what the driver tells -----------------------------------------------------------------------
+
+    def wake(self) -> None:
+        self._woken()
+
+    def finish(self, error: RostraError) -> None:
+        self.error = error
+        self._woken()

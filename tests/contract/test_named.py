@@ -1,0 +1,168 @@
+"""Named subscriptions: positions that the cluster keeps, members that share partitions, records tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+from rostra.client.core.holding import HeldRecord
+from rostra.client.core.options import Offset
+from rostra.fabric.api import Survives
+from tests.contract.facade import LEASE_MS, Cluster
+from tests.contract.named_members import Member
+from tests.contract.promises import promised
+
+
+def numbers(start: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, end)]
+
+
+@promised()
+@pytest.mark.requirement("RF-31", "CM-8")
+def test_a_named_subscriber_that_was_away_gets_all_it_missed_in_order_and_once(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    nodes = cluster.running
+    member = cluster.member("billing", "t", at=nodes[0], start="latest")
+    cluster.publish("t", *numbers(0, 5), at=nodes[0])
+    assert cluster.handle(member, 3) == numbers(0, 3)
+    cluster.dismiss(member)
+    for node in nodes:
+        cluster.publish("t", *numbers(5 + 4 * node, 9 + 4 * node), at=node)
+    everything = numbers(3, 5 + 4 * len(nodes))
+    again = cluster.member("billing", "t", at=nodes[-1], start="latest")
+    assert cluster.handle(again, len(everything)) == everything
+    cluster.dismiss(again)
+    assert cluster.named("billing").lag == 0
+    last = cluster.member("billing", "t", at=nodes[0])
+    cluster.publish("t", b"last", at=nodes[-1])
+    assert cluster.handle(last, 1) == [b"last"]
+
+
+@promised()
+@pytest.mark.requirement("CM-8")
+def test_members_of_one_name_share_the_partitions_and_nobody_handles_what_another_does(cluster: Cluster) -> None:
+    cluster.create_topic("t", partitions=4)
+    first = cluster.member("billing", "t", at=cluster.running[0])
+    sent = {partition: [b"%d-%d" % (partition, at) for at in range(6)] for partition in range(4)}
+    for partition, values in sent.items():
+        cluster.publish("t", *values[:3], partition=partition)
+    assert len(cluster.handle(first, 12)) == 12
+    second = cluster.member("billing", "t", at=cluster.running[-1])
+
+    def shared() -> bool:
+        first.take(ack=True)
+        return len(first.membership.holdings) == len(second.membership.holdings) == 2
+
+    cluster.run_until(shared, "each to hold half of the parts")
+    for partition, values in sent.items():
+        cluster.publish("t", *values[3:], partition=partition)
+
+    def all_handled() -> bool:
+        first.take(ack=True)
+        second.take(ack=True)
+        return len(first.taken) + len(second.taken) >= 24
+
+    cluster.run_until(all_handled, "all records at either")
+    for partition, values in sent.items():
+        handled = [record.value for record in first.taken + second.taken if record.partition == partition]
+        assert handled == values
+    assert second.taken
+
+
+@promised()
+@pytest.mark.requirement("CM-8")
+def test_a_slow_handler_is_not_a_dead_member(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.publish("t", *numbers(0, 3))
+    slow = cluster.member("billing", "t", lease_ms=LEASE_MS // 4)
+    (record,) = cluster_takes(cluster, slow)
+    other = cluster.member("billing", "t", at=cluster.running[-1])
+    end_us = cluster.now_us + LEASE_MS * 1000
+    cluster.run_until(lambda: cluster.now_us >= end_us, "several leases to pass")
+    assert other.take() == []
+    record.ack()
+    assert [*slow.values, *cluster.handle(slow, 2)] == numbers(0, 3)
+    assert {record.tries for record in slow.taken} == {0}
+
+
+def cluster_takes(cluster: Cluster, member: Member, count: int = 1) -> list[HeldRecord]:
+    """So many records in the hands of a member, which settles none."""
+    before = len(member.taken)
+
+    def enough() -> bool:
+        member.take(count - len(member.taken) + before)
+        return len(member.taken) - before >= count
+
+    cluster.run_until(enough, f"{count} records in hand")
+    return member.taken[before:]
+
+
+@promised()
+def test_what_a_dead_member_had_not_acknowledged_is_handed_to_another(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.publish("t", *numbers(0, 6))
+    doomed = cluster.member("billing", "t", lease_ms=1_500)
+    assert cluster.handle(doomed, 2) == numbers(0, 2)
+    cluster_takes(cluster, doomed, 2)
+    cluster.run_until(lambda: cluster.named("billing").lag == 4, "the positions to be kept")
+    doomed.die()
+    heir = cluster.member("billing", "t", at=cluster.running[-1])
+    assert cluster.handle(heir, 4) == numbers(2, 6)
+    assert [record.tries for record in heir.taken] == [1, 0, 0, 0]
+
+
+@promised()
+def test_after_so_many_tries_a_record_is_in_the_dead_letter_topic_and_in_nobodys_way(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.create_topic("dead")
+    cluster.publish("t", *numbers(0, 3))
+    member = cluster.member("billing", "t", tries=3, dead_letter="dead")
+
+    def all_handled() -> bool:
+        for record in member.take():
+            if record.value == b"1":
+                record.retry()
+            else:
+                record.ack()
+        return cluster.named("billing").lag == 0
+
+    cluster.run_until(all_handled, "no lag")
+    assert [record.tries for record in member.taken if record.value == b"1"] == [0, 1, 2]
+    assert sorted(set(member.values), key=str) == numbers(0, 3)
+    assert cluster.read("dead") == [b"1"]
+
+
+@promised()
+def test_a_reset_name_goes_on_where_it_was_told_to_and_its_lag_can_be_seen(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    offsets = [ack.offset for ack in cluster.publish("t", *numbers(0, 5))]
+    member = cluster.member("billing", "t")
+    assert cluster.handle(member, 5) == numbers(0, 5)
+    cluster.dismiss(member)
+    assert cluster.named("billing").lag == 0
+    for start, expected in (("earliest", numbers(0, 5)), (Offset(offsets[2]), numbers(2, 5)), ("latest", [])):
+        cluster.reset("billing", start, at=cluster.running[-1])
+        assert (cluster.named("billing").lag == 0) == (not expected)
+        again = cluster.member("billing", "t", at=cluster.running[-1])
+        assert cluster.handle(again, len(expected)) == expected
+        cluster.dismiss(again)
+
+
+@promised(survives=Survives.MINORITY, groups_span_nodes=True)
+@pytest.mark.requirement("RF-31")
+def test_members_go_on_at_another_coordinator_and_what_was_acknowledged_stays_so(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.publish("t", *numbers(0, 4))
+    nodes = cluster.running
+    member = cluster.member("billing", "t", at=nodes[0], lease_ms=20_000)
+    assert cluster.handle(member, 4) == numbers(0, 4)
+    cluster.run_until(lambda: cluster.named("billing").lag == 0, "the position to be kept")
+    coordinator = cluster.coordinator("billing")
+    cluster.crash(coordinator)
+    (survivor, *_) = cluster.others(coordinator)
+    cluster.publish("t", *numbers(4, 8), at=survivor)
+    assert cluster.handle(member, 4) == numbers(4, 8)
+    cluster.run_until(lambda: cluster.named("billing", at=survivor).lag == 0, "the position to be kept again")
+    cluster.dismiss(member)
+    heir = cluster.member("billing", "t", at=survivor)
+    cluster.publish("t", b"last", at=survivor)
+    assert cluster.handle(heir, 1) == [b"last"]

@@ -1,0 +1,90 @@
+"""Named subscriptions and users on the command line, against a real node. The commands run inside this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import rostra.testing
+from rostra.cli.app import run
+from rostra.testing.embedded import EmbeddedNode
+from tests.processes.command_line import Ran
+
+Commands = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[EmbeddedNode]:
+    with rostra.testing.node(fsync="never") as started:
+        yield started
+
+
+@pytest.fixture
+def cli(
+    node: EmbeddedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Commands:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ROSTRA_NODE", node.address)
+
+    def ran(*arguments: str) -> Ran:
+        code = run(arguments)
+        return Ran(code, *capfd.readouterr())
+
+    return ran
+
+
+def lag(cli: Commands, name: str) -> list[object]:
+    shown = cli("subscription", "lag", name)
+    assert shown.code == 0, shown.err
+    return [row["lag"] for row in shown.rows]
+
+
+@pytest.mark.requirement("CM-8", "CM-17")
+def test_a_name_goes_on_where_it_stands_and_its_lag_is_shown(cli: Commands) -> None:
+    cli("pub", "orders", "a", "b", "c", "d")
+    first = cli("sub", "orders", "--name", "billing", "--from", "earliest", "--count", "2", "--raw")
+    assert (first.code, first.out) == (0, "a\nb\n")
+    assert lag(cli, "billing") == [2]
+    seen = cli("sub", "orders", "--group", "billing", "--count", "1", "--no-ack", "--raw")
+    assert seen.out == "c\n"
+    again = cli("sub", "orders", "--name", "billing", "--timeout", "300ms", "--raw")
+    assert again.out == "c\nd\n"
+    assert lag(cli, "billing") == [0]
+    too_few = cli("sub", "orders", "--name", "billing", "--timeout", "50ms", "--count", "1")
+    assert (too_few.code, "0 of 1 records came" in too_few.err) == (1, True)
+
+
+def test_a_name_is_listed_reset_and_deleted(cli: Commands) -> None:
+    cli("pub", "bills", "a", "b", "c", "d")
+    cli("sub", "bills", "--name", "accounting", "--from", "earliest", "--count", "4", "--raw")
+    listed = cli("subscription", "list")
+    assert ("accounting", 0) in [(row["name"], row["members"]) for row in listed.rows]
+    reset = cli("subscription", "reset", "accounting", "--to", "last:1")
+    assert (reset.code, [row["lag"] for row in reset.rows]) == (0, [1])
+    wrong = cli("subscription", "reset", "accounting", "--to", "99")
+    assert (wrong.code, "offset 99 is outside" in wrong.err) == (1, True)
+    assert cli("subscription", "delete", "accounting").code == 0
+    missing = cli("subscription", "lag", "accounting")
+    assert missing.code == 4
+    assert "error: there is no subscription named 'accounting'" in missing.err
+    assert cli("subscription", "delete", "accounting", "--if-exists").code == 0
+
+
+@pytest.mark.requirement("FL-3")
+def test_a_user_is_made_subscribed_gets_what_waits_and_is_destroyed(cli: Commands) -> None:
+    assert cli("user", "create", "alice").code == 0
+    twice = cli("user", "create", "alice")
+    assert (twice.code, "already" in twice.err) == (1, True)
+    assert cli("user", "subscribe", "alice", "news").code == 0
+    assert cli("user", "publish", "alice", "news", "hello").code == 0
+    got = cli("user", "receive", "alice", "--raw")
+    assert (got.code, got.out) == (0, "hello\n")
+    none = cli("user", "receive", "alice", "--timeout", "50ms")
+    assert (none.code, none.out) == (1, "")
+    assert cli("user", "unsubscribe", "alice", "news").code == 0
+    assert cli("user", "unsubscribe", "alice", "news").code == 4
+    assert cli("user", "destroy", "alice").code == 0
+    assert cli("user", "receive", "alice").code == 4
