@@ -263,4 +263,7 @@ def _follow(query: StreamingQuery, invocation: Invocation) -> None:
         records = follow(query, tell)
     except StreamingQueryException as error:
         raise PipelineFailed(cause_of(str(error))) from None
-    invocation.output.row({"records": records}) if invocation.output.is_json else note(f"{records:,} records")
+    if invocation.output.is_json:
+        invocation.output.row({"records": records})
+    else:
+        note(f"{records:,} records")
