@@ -15,11 +15,11 @@ DAY_US = 86_400_000_000
 COMPACT_EVERY = 20
 
 
-def with_date(frame: DataFrame) -> DataFrame:
-    """With the day of each record in UTC, whatever the session's time zone is."""
+def with_date(frame: DataFrame, moment: str = "timestamp") -> DataFrame:
+    """With the day of each row in UTC, whatever the session's time zone is."""
     from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
 
-    day = F.floor(F.unix_micros("timestamp") / F.lit(DAY_US)).cast("int")
+    day = F.floor(F.unix_micros(moment) / F.lit(DAY_US)).cast("int")
     return frame.withColumn("date", F.date_from_unix_date(day))
 
 
@@ -50,7 +50,7 @@ def archive(
         if compact_every and number % compact_every == compact_every - 1:
             into.compact()
 
-    writer = dated.writeStream.foreachBatch(add).option("checkpointLocation", place).queryName("archive")
+    writer = dated.writeStream.foreachBatch(add).option("checkpointLocation", place)
     trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{trigger_ms} milliseconds")
     return trigger.start()
 

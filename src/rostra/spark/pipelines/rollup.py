@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.errors import InvalidSetting
-from rostra.spark.pipelines.archive import query_id
+from rostra.spark.pipelines.archive import query_id, with_date
 from rostra.spark.pipelines.lake import OWN, Lake
 
 if TYPE_CHECKING:
@@ -77,13 +77,10 @@ def rollup_to_lake(
     rolled: DataFrame, lake: str, *, checkpoint: str | None = None, once: bool = False, trigger_ms: int = 10_000
 ) -> StreamingQuery:
     """Start a query that adds each window to the lake when the watermark has passed it, once."""
-    from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
-
     if not rolled.isStreaming:
         raise InvalidSetting("frame", "it is no stream; write a batch with `rolled.write.parquet`")
-    day = F.floor(F.unix_micros("start") / F.lit(86_400_000_000)).cast("int")
-    dated = rolled.withColumn("date", F.date_from_unix_date(day))
-    into = Lake(rolled.sparkSession, lake)
+    dated = with_date(rolled, "start")
+    into = Lake(rolled.sparkSession, lake, partition_by=("topic", "date") if "topic" in rolled.columns else ("date",))
     into.accept(dated)
     place = checkpoint or f"{into.root}/{OWN}/checkpoint"
 
@@ -91,6 +88,5 @@ def rollup_to_lake(
         into.add(batch, query_id(batch), number)
 
     writer = dated.writeStream.foreachBatch(add).outputMode("append").option("checkpointLocation", place)
-    writer = writer.queryName("rollup")
     trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{trigger_ms} milliseconds")
     return trigger.start()
