@@ -22,7 +22,7 @@ from rostra.testing.process import ProcessNode
 from tests.processes.command_line import COMMAND, environment, wait_until
 from tools.house import ROOT
 
-PATIENCE_S = 240.0
+PATIENCE_S = 400.0
 QUICK = ("--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1", "--master", "local[2]")
 
 
