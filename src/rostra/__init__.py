@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         DeadLettered,
         Disconnected,
         HandedOutAgain,
+        Lapsed,
         MayDuplicate,
         MembershipLost,
         Reconnected,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
     from rostra.model.decode import Record
     from rostra.wire.groups import GroupMember, GroupSummary
-    from rostra.wire.messages import PartitionState, Topic, TopicSettings
+    from rostra.wire.messages import PartitionState, PublisherState, Topic, TopicSettings
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,7 @@ __all__ = [
     "GroupSummary",
     "HandedOutAgain",
     "HeldRecord",
+    "Lapsed",
     "Last",
     "MayDuplicate",
     "MembershipLost",
@@ -73,6 +75,7 @@ __all__ = [
     "PartitionState",
     "PlacedPartition",
     "Producer",
+    "PublisherState",
     "Reconnected",
     "Record",
     "Resent",
@@ -108,6 +111,7 @@ _HOMES = {
     "GroupSummary": "rostra.wire.groups",
     "HandedOutAgain": "rostra.client.core.events",
     "HeldRecord": "rostra.client.core.holding",
+    "Lapsed": "rostra.client.core.events",
     "Last": "rostra.client.core.options",
     "MayDuplicate": "rostra.client.core.events",
     "MembershipLost": "rostra.client.core.events",
@@ -117,6 +121,7 @@ _HOMES = {
     "PartitionState": "rostra.wire.messages",
     "PlacedPartition": "rostra.model.cluster",
     "Producer": "rostra.client.aio_producer",
+    "PublisherState": "rostra.wire.messages",
     "Reconnected": "rostra.client.core.events",
     "Record": "rostra.model.decode",
     "Resent": "rostra.client.core.events",

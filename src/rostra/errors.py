@@ -20,7 +20,7 @@ RostraError
 │   ├── NotAMember          └── StaleGeneration
 ├── PublishError
 │   ├── BatchRejected       ├── UnknownProducer    ├── ProducerFenced
-│   ├── SequenceGap         └── NotAcknowledged
+│   ├── SequenceGap         ├── NotAcknowledged    └── NotRegistered
 ├── StorageError
 │   ├── DiskFull            ├── DiskFailed         ├── SyncFailed
 │   ├── CorruptLog          ├── OffsetTrimmed      └── StoreInUse
@@ -419,6 +419,16 @@ class NotAcknowledged(PublishError):
     waited_ms: int
     fact = "{records} records were not acknowledged within {waited_ms} ms; they may or may not be stored"
     remedy = "send them again with the same producer, or raise the delivery timeout"
+
+
+@dataclass(eq=False)
+class NotRegistered(PublishError):
+    topic: str
+    partition: int
+    publisher: int
+    retryable = True
+    fact = "publisher {publisher:016x} is not registered in partition {partition} of {topic!r} any more"
+    remedy = "its lease ran out; the client registers it again and sends again"
 
 
 # --- storage -------------------------------------------------------------------------------------

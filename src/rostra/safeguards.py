@@ -51,8 +51,17 @@ class Safeguard(StrEnum):
     CONFIRMED_WATCH = "confirmed-watch"
     """Who asks which topics there are is told when the others have confirmed that none is missing."""
 
+    OWNERSHIP_LOGGED = "ownership-logged"
+    """Who is the strongest publisher stands in the log before the first batch that it decides about."""
 
-OF_ONE_NODE = (Safeguard.DEDUP, Safeguard.SYNC_BEFORE_ACK, Safeguard.CHECKSUM, Safeguard.SEQUENCE)
+
+OF_ONE_NODE = (
+    Safeguard.DEDUP,
+    Safeguard.SYNC_BEFORE_ACK,
+    Safeguard.CHECKSUM,
+    Safeguard.SEQUENCE,
+    Safeguard.OWNERSHIP_LOGGED,
+)
 """Those that a node which stands alone cannot be without; the others need peers to show."""
 
 OF_THE_BOOKS = (Safeguard.CHECKPOINT_BATCH,)

@@ -18,14 +18,18 @@ from rostra.fabric.api import Guarantees
 from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator.history import Held
-from rostra.simulator.watched import below
+from rostra.simulator.watched import batches_in, below
 from rostra.wire.messages import (
+    PUBLISHER_LEASE_MS,
+    DescribeTopic,
     Failed,
+    Ownership,
     Publish,
     Published,
     Subscribe,
     Subscribed,
     Topic,
+    TopicDescribed,
     TopicSettings,
 )
 from tests.contract.named_members import Member
@@ -46,8 +50,9 @@ CONNECT_MS = 2_000
 """For one attempt to connect: a host that is gone answers nothing."""
 
 
-Answer = Published | Subscribed | Failed
-"""What a node says to a publish or a subscription."""
+Question = Publish | Subscribe | DescribeTopic
+Answer = Published | Subscribed | TopicDescribed | Failed
+"""What a node says to these."""
 
 
 def is_whole(placed: PlacedPartition) -> bool:
@@ -77,9 +82,16 @@ class Cluster(ABC):
         retention_bytes: int = 0,
         segment_bytes: int = 1 << 26,
         compaction: bool = False,
+        ownership: Ownership = "shared",
+        history_depth: int = 0,
     ) -> Topic:
         settings = TopicSettings(
-            partitions, retention_bytes=retention_bytes, segment_bytes=segment_bytes, compaction=compaction
+            partitions,
+            retention_bytes=retention_bytes,
+            segment_bytes=segment_bytes,
+            compaction=compaction,
+            ownership=ownership,
+            history_depth=history_depth,
         )
         begin: Begin = lambda core, now, call: core.create_topic(now, call, name, settings)  # noqa: E731
         made = self._insist(at, f"make {name}", begin, TopicExists)
@@ -160,6 +172,13 @@ class Cluster(ABC):
 
         self.run_until(all_there, f"{count} members there")
 
+    def transfer(self, topic: str, node: Node, partition: int = 0) -> None:
+        """By an operator's word; returns when the node orders the partition."""
+        state = self.seen(node, at=node)
+        assert state is not None
+        begin: Begin = lambda core, now, call: core.transfer_partition(now, call, topic, partition, state.node)  # noqa: E731
+        self._ask(self.owner(topic, partition), "transfer", begin)
+
     def leave(self, node: Node) -> None:
         """By an operator's word; returns when the others know, and the node is switched off."""
         rest = self.others(node)
@@ -206,6 +225,42 @@ class Cluster(ABC):
         self.run_until(lambda: producer.opened, f"a producer on {topic}")
         return producer
 
+    def publisher(self, topic: str, strength: int, *, at: Node = 0, lease_ms: int = PUBLISHER_LEASE_MS) -> Producer:
+        """One with a strength, registered and in a program of its own."""
+        producer = Producer(self.newcomer(at), topic, strength, lease_ms)
+        self.run_until(lambda: producer.opened, f"a publisher on {topic}")
+        return producer
+
+    def say(self, producer: Producer, *values: bytes) -> None:
+        """One batch for each value, acknowledged before this returns."""
+        for value in values:
+            producer.send(value)
+            self.run_until(lambda: producer.settled, f"{value!r} to be settled")
+        assert not producer.failed, producer.failed
+
+    def set_strength(self, producer: Producer, strength: int) -> None:
+        """Returns when all are judged by it."""
+        producer.set_strength(strength)
+        self.run_until(lambda: producer.strength == strength, f"a publisher to have the strength {strength}")
+
+    def leave_topic(self, producer: Producer) -> None:
+        producer.leave()
+        self.run_until(lambda: producer.left, f"a publisher to leave {producer.topic}")
+
+    def publishers(self, topic: str, node: Node, partition: int = 0) -> dict[int, int]:
+        """Whom this very node has as publishers of a partition, the strongest first, with their strengths."""
+        described = self.ask_node(node, DescribeTopic(1, topic))
+        assert isinstance(described, TopicDescribed), described
+        return {one.publisher: one.strength for one in described.partitions[partition].publishers}
+
+    def await_publishers(self, topic: str, wanted: dict[int, int]) -> None:
+        """Until every running node has these."""
+
+        def equal() -> bool:
+            return all(self.publishers(topic, node) == wanted for node in self.running)
+
+        self.run_until(equal, f"the publishers {wanted} of {topic} at every node")
+
     def subscribe(
         self, *topics: str, at: Node = 0, start: Start = "earliest", below_start: BelowStart = "raise"
     ) -> Subscription:
@@ -216,6 +271,12 @@ class Cluster(ABC):
         if subscription.ended is not None:
             raise subscription.ended
         return subscription
+
+    def pass_time(self, elapsed_ms: int, *, at: Node = 0) -> None:
+        """For what must not happen however long one waits."""
+        station = self.station(at, LONG_MS)
+        until_us = station.now_us + elapsed_ms * 1000
+        self.run_until(lambda: station.now_us >= until_us, f"{elapsed_ms} ms to pass")
 
     def unsubscribe(self, subscription: Subscription) -> None:
         subscription.leave()
@@ -365,20 +426,31 @@ class Cluster(ABC):
         """A client at this node, which gives up what is not answered or acknowledged in that time."""
 
     @abstractmethod
+    def newcomer(self, node: Node) -> Station:
+        """Another one there, of its own."""
+
+    @abstractmethod
     def run_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
         """Lets time pass until this holds. It may ask questions itself."""
 
     @abstractmethod
-    def ask_node(self, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b"") -> Answer:
+    def ask_node(self, node: Node, message: Question, payload: bytes | bytearray = b"") -> Answer:
         """This very node's answer to a request, with which no client follows to another."""
 
     @abstractmethod
     def wire(self, node: Node) -> Wire:
         """A connection to this very node, to be spoken to in messages."""
 
-    @abstractmethod
     def log(self, node: Node, partition: Partition) -> list[Held]:
         """What a node has in the files of a partition, batch by batch."""
+        found: list[Held] = []
+        for content in self.segments(node, partition):
+            found += batches_in(content, partition, check=True)
+        return found
+
+    @abstractmethod
+    def segments(self, node: Node, partition: Partition) -> list[bytes]:
+        """The files of a partition at a node, as they are."""
 
     @abstractmethod
     def crash(self, *nodes: Node) -> None:

@@ -14,6 +14,7 @@ from rostra.client.core.options import BelowStart, ProducerSettings, Start
 from rostra.client.core.producing import Producing
 from rostra.client.core.subscribing import Subscribing
 from rostra.errors import RostraError
+from rostra.wire.messages import PUBLISHER_LEASE_MS
 
 Outcome = Callable[[Result | RostraError], None]
 Begin = Callable[[Core, int, int], object]
@@ -38,6 +39,8 @@ class Station(Protocol):
         """Carries out what the core wants after something was asked of it."""
 
     def later(self, act: Callable[..., None], *about: object) -> None: ...
+    def vanish(self) -> None:
+        """Its program is killed: its connections end, and it says nothing to anybody."""
 
 
 class Got(NamedTuple):
@@ -48,9 +51,14 @@ class Got(NamedTuple):
 
 
 class Producer:
-    def __init__(self, station: Station, topic: str) -> None:
+    def __init__(
+        self, station: Station, topic: str, strength: int | None = None, lease_ms: int = PUBLISHER_LEASE_MS
+    ) -> None:
         self.topic = topic
         self.opened = False
+        self.left = False
+        self.strength = strength
+        """None while a change of it is under way."""
         self.sent: list[bytes] = []
         self.acked: dict[bytes, Ack] = {}
         self.failed: dict[bytes, RostraError] = {}
@@ -58,7 +66,7 @@ class Producer:
         """When it had to say that it cannot keep its promise."""
         self._station = station
         station.told.append(self._told)
-        settings = ProducerSettings(batch_bytes=BATCH_BYTES)
+        settings = ProducerSettings(batch_bytes=BATCH_BYTES, strength=strength, lease_ms=lease_ms)
         call = station.call(f"producer on {topic}", self._opened)
         self._producing: Producing = station.core.open_producer(station.now_us, call, topic, settings)
         station.act()
@@ -67,6 +75,35 @@ class Producer:
         if isinstance(result, RostraError):
             raise result
         self.opened = True
+
+    @property
+    def publisher(self) -> int:
+        return self._producing.producer
+
+    def set_strength(self, strength: int) -> None:
+        """Does not wait: what it sends next is judged by it."""
+        self.strength = None
+        call = self._station.call(f"strength {strength}", partial(self._changed, strength))
+        self._producing.set_strength(self._station.now_us, call, strength)
+        self._station.act()
+
+    def _changed(self, strength: int, result: Result | RostraError) -> None:
+        if isinstance(result, RostraError):
+            raise result
+        self.strength = strength
+
+    def leave(self) -> None:
+        call = self._station.call(f"leave {self.topic}", self._gone)
+        self._producing.resign(self._station.now_us, call)
+        self._station.act()
+
+    def _gone(self, result: Result | RostraError) -> None:
+        if isinstance(result, RostraError):
+            raise result
+        self.left = True
+
+    def vanish(self) -> None:
+        self._station.vanish()
 
     def send(self, *values: bytes) -> None:
         """Gives them away, and does not wait."""

@@ -19,25 +19,24 @@ from rostra.simulator.clients import FRAME_BYTES_MAX, Client
 from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
 from rostra.simulator.faults import Fault, Swarm, Tally
 from rostra.simulator.files import FaultyFiles
-from rostra.simulator.history import Held, History
+from rostra.simulator.history import History
 from rostra.simulator.links import Link, Network
 from rostra.simulator.mesh import Mesh
 from rostra.simulator.node import raft_settings_for
 from rostra.simulator.splits import Split
 from rostra.simulator.trace import Trace
-from rostra.simulator.watched import below, logs_of
+from rostra.simulator.watched import below, logs_of, partition_of
 from rostra.wire.frames import FROM_NODE, FrameReader, encode
 from rostra.wire.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     Failed,
     Hello,
-    Publish,
     Published,
-    Subscribe,
     Subscribed,
+    TopicDescribed,
 )
-from tests.contract.facade import CONNECT_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime
+from tests.contract.facade import CONNECT_MS, LONG_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime, Question
 from tests.contract.wires import SimulatedWire
 
 SPARE_NODES = 1
@@ -121,7 +120,7 @@ class Asker:
 
     def received(self, link: Link, chunk: bytes) -> None:
         for message, _ in self._reader.feed(chunk):
-            if isinstance(message, Published | Subscribed | Failed):
+            if isinstance(message, Published | Subscribed | TopicDescribed | Failed):
                 self.answer = message
 
     def lost(self, link: Link, reason: str) -> None: ...
@@ -156,6 +155,7 @@ class SimulatedCluster(Cluster):
         self._come = count
         self._stations: dict[tuple[Node, int], SimulatedStation] = {}
         self._wires = 0
+        self._newcomers = 0
         for number in range(count):
             self._nodes[number].join = (self._nodes[0].peer_address,) if number else ()
         self.restart(*range(count))
@@ -211,20 +211,26 @@ class SimulatedCluster(Cluster):
     def station(self, node: Node, patience_ms: int) -> SimulatedStation:
         found = self._stations.get((node, patience_ms))
         if found is None:
-            options = Options(
-                (self.address(node),),
-                auto_create=False,
-                connect_timeout_ms=CONNECT_MS,
-                call_timeout_ms=patience_ms,
-                delivery_timeout_ms=patience_ms,
-                backoff_ms_max=200,
-            )
-            name = f"{patience_ms}@{node}"
-            random = chance(self._seed, f"client {name}")
-            found = SimulatedStation(name, self._clock, self._trace, self._history, self._network, options, random)
-            self._stations[node, patience_ms] = found
-            found.start()
+            found = self._stations[node, patience_ms] = self._station(f"{patience_ms}@{node}", node, patience_ms)
         return found
+
+    def newcomer(self, node: Node) -> SimulatedStation:
+        self._newcomers += 1
+        return self._station(f"newcomer {self._newcomers}@{node}", node, LONG_MS)
+
+    def _station(self, name: str, node: Node, patience_ms: int) -> SimulatedStation:
+        options = Options(
+            (self.address(node),),
+            auto_create=False,
+            connect_timeout_ms=CONNECT_MS,
+            call_timeout_ms=patience_ms,
+            delivery_timeout_ms=patience_ms,
+            backoff_ms_max=200,
+        )
+        random = chance(self._seed, f"client {name}")
+        station = SimulatedStation(name, self._clock, self._trace, self._history, self._network, options, random)
+        station.start()
+        return station
 
     def run_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
         deadline_us = self._clock.now_us + int(patience_s * SECOND_US)
@@ -236,7 +242,7 @@ class SimulatedCluster(Cluster):
                 raise NotInTime(f"not within {patience_s:g} virtual seconds of seed {self._seed}: {what}\n{story}")
             self._clock.run_until(self._clock.now_us + STEP_US)
 
-    def ask_node(self, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b"") -> Answer:
+    def ask_node(self, node: Node, message: Question, payload: bytes | bytearray = b"") -> Answer:
         asker = Asker(self._network, node, self.address(node), encode(message, len(payload)) + payload)
         self.run_until(lambda: asker.answer is not None, f"node {node} to answer {message}")
         assert asker.answer is not None
@@ -246,8 +252,10 @@ class SimulatedCluster(Cluster):
         self._wires += 1
         return SimulatedWire(f"wire{self._wires}@{node}", self._network, self.address(node))
 
-    def log(self, node: Node, partition: Partition) -> list[Held]:
-        return logs_of(self._nodes[node].files).get(partition, [])
+    def segments(self, node: Node, partition: Partition) -> list[bytes]:
+        files = self._nodes[node].files
+        paths = [path for path in files.paths("topics") if path.endswith(".log") and partition_of(path) == partition]
+        return [files.read_whole(path) for path in sorted(paths)]
 
     # --- what befalls nodes --------------------------------------------------------------------------
 

@@ -18,11 +18,9 @@ from rostra.client.core.options import Options
 from rostra.errors import RostraError
 from rostra.fabric.catalog import FabricKind
 from rostra.model.ids import Partition, text
-from rostra.simulator.history import Held
-from rostra.simulator.watched import batches_in
 from rostra.testing.embedded import EmbeddedNode
-from rostra.wire.messages import Failed, Publish, Published, Subscribe, Subscribed
-from tests.contract.facade import CONNECT_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime
+from rostra.wire.messages import DescribeTopic, Failed, Published, Subscribed, TopicDescribed
+from tests.contract.facade import CONNECT_MS, LONG_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime, Question
 from tests.contract.people import Outcome
 from tests.contract.switchboard import Switchboard, last_turns
 from tests.contract.wires import SocketWire
@@ -98,6 +96,14 @@ class SocketStation:
     def later(self, act: Callable[..., None], *about: object) -> None:
         self._loop.call_soon(act, *about)
 
+    def vanish(self) -> None:
+        """The core says its last words to nobody."""
+        self.core.close(now_us())
+        self.core.take()
+        for connection in list(self._driver._connections.values()):
+            if connection.transport is not None:
+                connection.transport.abort()
+
     async def close(self) -> None:
         await self._driver.close()
         await asyncio.gather(self._starting, return_exceptions=True)
@@ -117,6 +123,7 @@ class SocketCluster(Cluster):
         self._peer_addresses: list[str] = []
         self._stations: dict[tuple[Node, int], SocketStation] = {}
         self._wires: list[SocketWire] = []
+        self._newcomers: list[SocketStation] = []
         try:
             for number in range(count):
                 self._add(() if number == 0 else (self._peer_addresses[0],))
@@ -160,7 +167,7 @@ class SocketCluster(Cluster):
     async def _close_stations(self) -> None:
         for wire in self._wires:
             wire.close()
-        for station in self._stations.values():
+        for station in [*self._stations.values(), *self._newcomers]:
             await station.close()
         rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in rest:
@@ -188,18 +195,27 @@ class SocketCluster(Cluster):
     def station(self, node: Node, patience_ms: int) -> SocketStation:
         found = self._stations.get((node, patience_ms))
         if found is None:
-            options = Options(
-                (self._addresses[node],),
-                name=f"{patience_ms}@{node}",
-                auto_create=False,
-                connect_timeout_ms=CONNECT_MS,
-                call_timeout_ms=patience_ms,
-                delivery_timeout_ms=patience_ms,
-                backoff_ms_max=200,
-            )
-            found = self._stations[node, patience_ms] = SocketStation(self._loop, options)
-            self._turn()
+            found = self._stations[node, patience_ms] = self._station(f"{patience_ms}@{node}", node, patience_ms)
         return found
+
+    def newcomer(self, node: Node) -> SocketStation:
+        station = self._station(f"newcomer {len(self._newcomers)}@{node}", node, LONG_MS)
+        self._newcomers.append(station)
+        return station
+
+    def _station(self, name: str, node: Node, patience_ms: int) -> SocketStation:
+        options = Options(
+            (self._addresses[node],),
+            name=name,
+            auto_create=False,
+            connect_timeout_ms=CONNECT_MS,
+            call_timeout_ms=patience_ms,
+            delivery_timeout_ms=patience_ms,
+            backoff_ms_max=200,
+        )
+        station = SocketStation(self._loop, options)
+        self._turn()
+        return station
 
     def _turn(self) -> None:
         self._loop.run_until_complete(asyncio.sleep(TURN_S))
@@ -211,25 +227,29 @@ class SocketCluster(Cluster):
                 raise NotInTime(f"not within {patience_s:g} s: {what}")
             self._turn()
 
-    def ask_node(self, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b"") -> Answer:
-        with RawClient(self._nodes[node].address) as client:
-            client.say(message, payload)
-            while True:
-                answer, _ = client.hear(object)
-                if isinstance(answer, Published | Subscribed | Failed):
-                    return answer
+    def ask_node(self, node: Node, message: Question, payload: bytes | bytearray = b"") -> Answer:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with RawClient(self._nodes[node].address) as client:
+                    client.say(message, payload)
+                    while True:
+                        answer, _ = client.hear(object)
+                        if isinstance(answer, Published | Subscribed | TopicDescribed | Failed):
+                            return answer
+            except OSError:
+                # It says nothing while it waits, and a node that is slow to answer may take it for dead.
+                if not isinstance(message, DescribeTopic) or time.monotonic() > deadline:
+                    raise
 
     def wire(self, node: Node) -> SocketWire:
         wire = SocketWire(f"wire@{node}", self._loop, self._addresses[node])
         self._wires.append(wire)
         return wire
 
-    def log(self, node: Node, partition: Partition) -> list[Held]:
+    def segments(self, node: Node, partition: Partition) -> list[bytes]:
         place = self._nodes[node].directory / "topics" / f"{text(partition.topic)}-{partition.index}"
-        found: list[Held] = []
-        for segment in sorted(place.glob("*.log")):
-            found += batches_in(segment.read_bytes(), partition, check=True)
-        return found
+        return [segment.read_bytes() for segment in sorted(place.glob("*.log"))]
 
     # --- what befalls nodes --------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from tests.contract import test_failures as failures
 from tests.contract import test_groups as groups
 from tests.contract import test_keeping as keeping
 from tests.contract import test_patterns as patterns
+from tests.contract import test_publishers as publishers
 from tests.contract.conftest import SEEDS
 from tests.contract.facade import Cluster, NotInTime
 from tests.contract.promises import promise_of
@@ -23,6 +24,7 @@ from tests.contract.simulated import SimulatedCluster
         (Safeguard.COMMIT_VISIBILITY, failures.test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody),
         (Safeguard.COMMIT_VISIBILITY, failures.test_an_acknowledgement_needs_a_majority_however_many_are_unreachable),
         (Safeguard.COMMIT_VISIBILITY, failures.test_each_record_is_delivered_once_across_a_split),
+        (Safeguard.OWNERSHIP_LOGGED, publishers.test_a_new_owner_goes_by_the_log_and_not_by_whom_it_has_heard),
         (
             Safeguard.CONFIRMED_WATCH,
             patterns.test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone,

@@ -24,8 +24,12 @@ class RawClient:
         self.address = str(self._socket.getsockname())
         """As the node's log names it."""
         if greet:
-            self.say(Hello(0, 1, 1))
-            self.hear(Welcome)
+            try:
+                self.say(Hello(0, 1, 1))
+                self.hear(Welcome)
+            except BaseException:
+                self._socket.close()
+                raise
 
     def __enter__(self) -> Self:
         return self

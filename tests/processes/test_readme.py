@@ -1,4 +1,4 @@
-"""The examples of the README run as printed."""
+"""The examples of the README and of the documents run as printed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ import pytest
 
 import rostra.testing
 
-README = Path(__file__).resolve().parent.parent.parent / "README.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+ROOT = Path(__file__).resolve().parent.parent.parent
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "publishers.md")
+EXAMPLES = [
+    example
+    for document in DOCUMENTS
+    for example in re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+]
 SCRIPTS = [example for example in EXAMPLES if "127.0.0.1:7400" in example]
 
 

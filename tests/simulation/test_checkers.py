@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from rostra.broker.control import Checkpoint
+from rostra.broker.publishers import Departed, Registered
 from rostra.errors import OffsetOutOfRange, PartitionDamaged, RemoteError, TopicDeleted
+from rostra.model.batch import OwnerFlag
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator import checkers
 from rostra.simulator.checkers import CHECKERS, judge
@@ -24,6 +28,7 @@ from rostra.simulator.history import (
     Held,
     History,
     Made,
+    Named,
     Sent,
     Stored,
     Subscription,
@@ -51,12 +56,16 @@ def good() -> History:
     gathered = Gathered("g")
     gathered.stands, gathered.topics = True, [TOPIC]
     history.gathered.append(gathered)
+    named = history.named["n"] = Named("n", ["t"])
     for order, (offset, value) in enumerate(((0, A), (1, B), (3, C))):
         history.sent[value] = Sent(value, "p", order, "t", "all")
         history.acked[value] = Acked(value, TOPIC, 0, offset)
         feed.got.append(Got(offset, offset, value))
         gathered.feed(TOPIC, 0).got.append(Got(offset, offset, value))
         final.stored.append(Stored(offset, value, False))
+        named.handed(TOPIC, 0, offset, "h", offset)
+        named.dealt_with.add((TOPIC, 0, offset))
+        named.keeps(TOPIC, 0, offset + 1)
     final.stored.insert(2, Stored(2, b"checkpoint", True))
     batches = [Held(0, 2, 11), Held(2, 3, 12), Held(3, 4, 13)]
     history.committed[PLACE] = dict.fromkeys(batches, 1)
@@ -70,6 +79,14 @@ def good() -> History:
     ]
     history.demands.append(Demand("a record", 10, 90, 40))
     return history
+
+
+def hand_out_what_was_acknowledged(history: History) -> None:
+    history.named["n"].handed(TOPIC, 0, 1, "h", 99)
+
+
+def hand_out_less_than_all(history: History) -> None:
+    history.named["n"].dealt_with.remove((TOPIC, 0, 1))
 
 
 def final_of(history: History) -> FinalPartition:
@@ -317,7 +334,67 @@ def be_late(history: History) -> None:
     history.demands.append(Demand("a change of the catalogue", 10, 90, 91))
 
 
+def exclusive(history: History, *log: Stored) -> History:
+    """A partition of exclusive ownership besides, with this log."""
+    final = FinalPartition(TOPIC, "t", 1, TopicSettings(2, ownership="exclusive"))
+    final.stored = list(log)
+    history.final[TOPIC, 1] = final
+    return history
+
+
+def said(offset: int, *entries: Registered | Departed) -> list[Stored]:
+    flag = int(OwnerFlag.LEDGER)
+    return [Stored(offset + at, msgspec.msgpack.encode(one), True, 0, flag) for at, one in enumerate(entries)]
+
+
+def written(offset: int, publisher: int, *, suppressed: bool = False) -> Stored:
+    return Stored(offset, b"%d" % offset, False, publisher, int(OwnerFlag.SUPPRESSED) if suppressed else 0)
+
+
+def carried(offset: int, *entries: Registered) -> Stored:
+    value = msgspec.msgpack.encode(Checkpoint([], [], [msgspec.msgpack.encode(entry) for entry in entries]))
+    return Stored(offset, value, True, 0, int(OwnerFlag.CHECKPOINT))
+
+
+WEAK, STRONG, EQUAL = Registered(1, 0, 100), Registered(2, 3, 100), Registered(3, 3, 100)
+
+
+def deliver_the_weaker(history: History) -> None:
+    exclusive(history, *said(0, WEAK, STRONG), written(2, 1))
+
+
+def deliver_the_higher_of_equals(history: History) -> None:
+    exclusive(history, *said(0, EQUAL, STRONG), written(2, 3))
+
+
+def suppress_the_strongest(history: History) -> None:
+    exclusive(history, *said(0, WEAK, STRONG, Departed(2, "left")), written(3, 1, suppressed=True))
+
+
+def deliver_whom_the_log_does_not_know(history: History) -> None:
+    exclusive(history, written(0, 1))
+
+
+def forget_a_publisher_at_a_checkpoint(history: History) -> None:
+    exclusive(history, *said(0, WEAK, STRONG), carried(2, WEAK))
+
+
+def give_a_strength_that_nobody_asked_for(history: History) -> None:
+    history.wanted(2, 1, 0)
+    exclusive(history, *said(0, STRONG))
+
+
+def suppress_where_all_share(history: History) -> None:
+    final_of(history).stored[1] = Stored(1, B, False, 1, int(OwnerFlag.SUPPRESSED))
+
+
+def show_what_is_suppressed(history: History) -> None:
+    exclusive(history, *said(0, WEAK, STRONG), written(2, 1, suppressed=True))
+    history.subscriptions[0].feed(TOPIC, 1).got.append(Got(5, 2, b"2"))
+
+
 LEADERS = "one leader in a term"
+OWNERSHIP = "the strongest publisher is delivered"
 COPIES = "copies agree below commit"
 CATALOGUE = "the catalogue is one"
 PROGRESS = "a majority is enough"
@@ -334,6 +411,14 @@ ERRORS = "only typed errors"
 CONVERGENCE = "everything converges after healing"
 
 BROKEN: list[tuple[Callable[[History], None], str]] = [
+    (deliver_the_weaker, OWNERSHIP),
+    (deliver_the_higher_of_equals, OWNERSHIP),
+    (suppress_the_strongest, OWNERSHIP),
+    (deliver_whom_the_log_does_not_know, OWNERSHIP),
+    (forget_a_publisher_at_a_checkpoint, OWNERSHIP),
+    (give_a_strength_that_nobody_asked_for, OWNERSHIP),
+    (suppress_where_all_share, OWNERSHIP),
+    (show_what_is_suppressed, OWNERSHIP),
     (lose_one, LOSS),
     (lose_one_without_offset, LOSS),
     (replace_one, LOSS),
@@ -369,6 +454,8 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (deliver_after_leaving, TOPICS),
     (expire_what_has_no_retention, RETENTION),
     (expire_too_much, RETENTION),
+    (hand_out_what_was_acknowledged, "what a name has acknowledged comes to nobody again"),
+    (hand_out_less_than_all, "every record comes to a member of each name"),
     (elect_two, LEADERS),
     (commit_two_things_at_one_offset, COPIES),
     (commit_across_a_boundary, COPIES),
@@ -393,6 +480,15 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
 
 def test_a_history_in_which_all_is_well_is_left_alone() -> None:
     assert judge(good()) == []
+
+
+def test_whoever_is_delivered_by_the_rules_is_left_alone() -> None:
+    history = good()
+    for publisher, strength in ((1, 0), (2, 3), (3, 3)):
+        history.wanted(publisher, strength, 0)
+    log = [carried(5, WEAK), written(6, 1), *said(7, STRONG), written(8, 1, suppressed=True), written(9, 2)]
+    log += [*said(10, EQUAL, Departed(2, "left")), written(12, 3), carried(13, WEAK, EQUAL), written(14, 3)]
+    assert CHECKERS[OWNERSHIP](exclusive(history, *log)) == []
 
 
 @pytest.mark.parametrize(("breach", "promise"), BROKEN, ids=[breach.__name__ for breach, _ in BROKEN])
@@ -425,6 +521,7 @@ def test_what_a_client_announced_may_be_stored_twice() -> None:
     store_twice(history)
     history.subscriptions[0].feed(TOPIC, 0).reached = 5
     history.gathered[0].feed(TOPIC, 0).got.append(Got(9, 4, A))
+    history.named["n"].dealt_with.add((TOPIC, 0, 4))
     assert judge(history) == []
 
 

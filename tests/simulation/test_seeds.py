@@ -96,6 +96,7 @@ PROVES = {
     Safeguard.SYNC_BEFORE_ACK: ("CM-14", "nothing acknowledged is lost"),
     Safeguard.CHECKSUM: ("CM-13", "damage is reported, not served"),
     Safeguard.SEQUENCE: ("CM-5", "nothing acknowledged is lost"),
+    Safeguard.OWNERSHIP_LOGGED: ("HR-12", "the strongest publisher is delivered"),
 }
 
 

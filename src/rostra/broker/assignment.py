@@ -19,9 +19,9 @@ def assign(wanted: Mapping[PartKey, Members], held: Mapping[PartKey, int]) -> di
     others, and still have fewer. Where all may have everything, loads differ by one at most, and no assignment as even
     as that moves fewer parts. The same input gives the same answer, at any coordinator.
     """
-    kinds = set(wanted.values())
+    kinds = list(dict.fromkeys(wanted.values()))
     if len(kinds) == 1:
-        return _alike(sorted(wanted), kinds.pop(), held)
+        return _alike(sorted(wanted), kinds[0], held)
     loads = _Loads(wanted)
     free: dict[Members, list[PartKey]] = defaultdict(list)
     for part in sorted(wanted):

@@ -23,6 +23,7 @@ from rostra.broker.groups import (
     PositionsMoved,
 )
 from rostra.broker.producers import ProducerTable
+from rostra.broker.publishers import Departed, PublisherBook, Registered
 from rostra.model.batch import Buffer
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
@@ -43,8 +44,9 @@ class Books:
     def __init__(self, producers: ProducerTable, without: Without = ALL_ON) -> None:
         self.producers = producers
         self.compaction = Compaction()
+        self.publishers = PublisherBook()
         self.groups = GroupBook()
-        self._kept: tuple[Book, ...] = (self.compaction, self.groups)
+        self._kept: tuple[Book, ...] = (self.compaction, self.publishers, self.groups)
         """All but the producers': those that change by entries."""
         self._newest = -1
         """Where the last entries stand, while they may be cut."""
@@ -60,6 +62,8 @@ class Books:
         match entry:
             case CompactBelow():
                 self.compaction.apply(base, entry)
+            case Registered() | Departed():
+                self.publishers.apply(base, entry)
             case GroupSet() | MemberJoined() | MemberLeft() | PartsChanged() | PositionsMoved() | GroupForgotten():
                 self.groups.apply(base, entry)
             case _:
@@ -91,7 +95,7 @@ class Books:
 
     def _entries(self) -> Iterable[Booked]:
         """Entered into empty books, these make them what they are."""
-        return chain(self.compaction.entries(), self.groups.entries())
+        return chain(self.compaction.entries(), self.publishers.entries(), self.groups.entries())
 
     def restore(self, found: Checkpoint) -> None:
         """As of the checkpoint; nothing of it can be undone."""

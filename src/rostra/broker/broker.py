@@ -36,6 +36,7 @@ from rostra.broker.coordinator import Coordinator
 from rostra.broker.delivery import CATCH_UP, Delivery
 from rostra.broker.keeping import GROUPS_TIMER
 from rostra.broker.ordering import Ordering
+from rostra.broker.ownership import LEASES, Ownership
 from rostra.broker.partition import Parked
 from rostra.broker.placement import Placement
 from rostra.broker.requests import PEERS, Requests
@@ -103,6 +104,8 @@ from rostra.wire.messages import NEIGHBOURS_MAX, Failed, Goodbye, NodeMessage, P
 
 SWEEP = "broker/sweep"
 RETENTION = "broker/retention"
+PASSED_ON = (Send, SetTimer, Sync, Persist, Read, Note, Meet, Part)
+"""What a fabric wants of its driver and the broker has no part in; the most frequent first."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -131,6 +134,7 @@ class Broker:
         self.tails = Tails(settings.tail_bytes_max)
         self.delivery = Delivery(settings)
         self.ordering = Ordering(self)
+        self.ownership = Ownership(self)
         self.requests = Requests(self)
         self.topics = TopicRequests(self)
         self.watching = Watching(self)
@@ -163,6 +167,10 @@ class Broker:
                 self.requests.answer(given.conn, given.message, given.payload)
             case Synced():
                 self._synced(given)
+            case TimerFired():
+                self._timer(given)
+            case Persisted():
+                self.carry_out(given.then)
             case PeerMet() | PeerLost():
                 self.ask_fabric(given)
             case ReadDone():
@@ -192,10 +200,6 @@ class Broker:
                 self._write_failed(given)
             case SyncBroke():
                 self._broke(given.error)
-            case TimerFired():
-                self._timer(given)
-            case Persisted():
-                self.carry_out(given.then)
             case Boot():
                 self.placement.boot(given)
             case Stop():
@@ -213,9 +217,10 @@ class Broker:
 
     def carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
         for effect in effects:
+            if isinstance(effect, PASSED_ON):
+                self.out.append(effect)
+                continue
             match effect:
-                case Send() | Sync() | SetTimer():
-                    self.out.append(effect)
                 case Append():
                     served = self.catalogue.served(effect.partition)
                     if served is not None:
@@ -225,8 +230,6 @@ class Broker:
                     self.ordering.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
-                case Persist() | Read() | Note() | Meet() | Part():
-                    self.out.append(effect)
                 case Open():
                     self.placement.opened(effect)
                     self.out.append(effect)
@@ -402,6 +405,9 @@ class Broker:
 
     def forget(self, conn: Conn) -> None:
         self.delivery.lose(conn)
+        session = self.sessions.get(conn)
+        if session is not None:
+            self.ownership.lost(conn, session.heard_us)
         self.watching.lose(conn)
         self.coordinator.lose(conn)
         self.sessions.close(conn)
@@ -424,6 +430,8 @@ class Broker:
                 self.hang_up(conn, "silent for three heartbeats")
             self.watching.doubt()
             self.out.append(SetTimer(SWEEP, self.now.mono_us + self.settings.heartbeat_ms * 1000))
+        elif given.timer == LEASES:
+            self.ownership.fired()
         elif given.timer == GROUPS_TIMER:
             self.coordinator.timer()
         elif given.timer == CATCH_UP:

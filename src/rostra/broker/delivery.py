@@ -60,7 +60,7 @@ class Delivery:
                 reader.next = asked.value
             case "last":
                 self._register(reader)
-                count = min(asked.value, self._settings.history_max)
+                count = min(asked.value, served.history_depth or asked.value, self._settings.history_max)
                 token = self._ask(reader)
                 out.append(FindLast(token, served.partition, count, served.commit))
                 return None

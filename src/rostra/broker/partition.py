@@ -15,7 +15,7 @@ from rostra.errors import RostraError, Unavailable
 from rostra.model.batch import CHECKPOINT, HEADER_BYTES, LEDGER, PLACED, Buffer, base_offset
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, is_internal
-from rostra.wire.messages import NodeMessage, Topic
+from rostra.wire.messages import NodeMessage, Topic, TopicSettings
 
 OF_THE_BROKER = CHECKPOINT | LEDGER
 
@@ -59,7 +59,9 @@ class ServedPartition:
         self.topic = topic.name
         self.internal = is_internal(topic.name)
         """Written by Rostra alone."""
-        self.segment_bytes_max = topic.settings.segment_bytes
+        self.exclusive = topic.settings.ownership == "exclusive"
+        """Whether only the strongest publisher's records are delivered."""
+        self.settle_on(topic.settings)
         self.epoch = 0
         self.first = 0
         self.end = 0
@@ -82,6 +84,7 @@ class ServedPartition:
         """Since the start nobody has said how much of the log is committed: more is than is known here."""
         self.books = books
         self.producers = books.producers
+        self.publishers = books.publishers
         self.unsure: RostraError | None = None
         """Why nothing is ordered here, while the log is looked at again."""
         self._since: list[Buffer] | None = None
@@ -103,6 +106,11 @@ class ServedPartition:
         self.compacted: CompactBelow | None = None
         """The word of an owner that was last carried out here."""
         self.readers: dict[tuple[Conn, int], Reader] = {}
+
+    def settle_on(self, settings: TopicSettings) -> None:
+        """What may be altered while the topic lives."""
+        self.segment_bytes_max = settings.segment_bytes
+        self.history_depth = settings.history_depth
 
     def recovered(self, found: RecoveredLog) -> None:
         """From what the disk had, all of it fsynced: the last checkpoint and the batches behind it."""

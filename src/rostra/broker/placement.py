@@ -84,7 +84,7 @@ class Placement:
         if known is not None:
             known.topic = topic
             for served in known.partitions:
-                served.segment_bytes_max = topic.settings.segment_bytes
+                served.settle_on(topic.settings)
         self._broker.topics.altered(effect.token, topic)
 
     def answer_openers(self) -> None:
@@ -105,6 +105,7 @@ class Placement:
         if known is not None:
             error = TopicDeleted(known.topic.name)
             for served in known.partitions:
+                broker.ownership.disowned(served.partition)
                 broker.fail(served.close(), error)
                 self._end_readers(served, error)
             broker.watching.gone(known.topic)
@@ -142,6 +143,7 @@ class Placement:
         if recovered is not None:
             served.recovered(recovered)
             served.commit_is_old = effect.commit < effect.end
+        begins = effect.owner and (not served.owner or served.epoch != effect.epoch)
         served.copy, served.owner = True, effect.owner
         served.epoch, served.address = effect.epoch, effect.address
         served.first, served.end, served.commit = effect.first, effect.end, effect.commit
@@ -149,6 +151,8 @@ class Placement:
         served.tail.next = effect.end
         served.books.commit(effect.commit)
         served.blocked = served.unsure
+        if begins:
+            self._broker.ownership.owned(served)
         if not effect.owner:
             self._turn_away(served)
         self._broker.coordinator.serving(served)
@@ -160,6 +164,8 @@ class Placement:
             return
         if not isinstance(given.log, RostraError):
             served.recalled(given.log)
+            if served.owner:
+                self._broker.ownership.owned(served)
             self._broker.coordinator.follow(served)
             return
         note = Note("error", "log not read again", {"partition": str(given.partition), "error": str(given.log)})
@@ -185,6 +191,7 @@ class Placement:
 
     def _turn_away(self, served: ServedPartition) -> None:
         """This node does not own it any more. What was ordered here may still commit: the new owner will know it."""
+        self._broker.ownership.disowned(served.partition)
         self._broker.fail(served.give_up(), self.not_owner(served))
         error = self.no_reading(served)
         if error is not None:

@@ -11,7 +11,7 @@ from rostra.broker.api import Conn, Greeted
 from rostra.broker.partition import Parked, ServedPartition
 from rostra.broker.producers import Verdict
 from rostra.broker.sessions import Session
-from rostra.broker.topics import FOR_ROSTRA
+from rostra.broker.topics import FOR_ROSTRA, OfPartition
 from rostra.errors import (
     BatchRejected,
     IncompatibleVersion,
@@ -60,7 +60,9 @@ from rostra.wire.messages import (
     Pong,
     Publish,
     Published,
+    Register,
     RemoveMember,
+    Resign,
     Subscribe,
     TransferPartition,
     Unsubscribe,
@@ -128,6 +130,10 @@ class Requests:
                 self._unsubscribe(conn, message)
             case Hello():
                 self._hello(conn, session, message)
+            case Register():
+                self._broker.ownership.register(conn, session, message)
+            case Resign():
+                self._broker.ownership.resign(conn, session, message)
             case Locate() | DescribeTopic() | ListTopics():
                 self._broker.topics.look_up(conn, session, message)
             case CreateTopic():
@@ -213,7 +219,7 @@ class Requests:
         broker = self._broker
         served = broker.catalogue.find(message.topic, message.partition)
         if isinstance(served, RostraError):
-            self._not_found(conn, session, message, served)
+            self.not_found(conn, session, message, served)
             return
         if (
             session.waiting >= self._waiting_max
@@ -245,13 +251,17 @@ class Requests:
                 return
         if served.segment_bytes >= served.segment_bytes_max:
             broker.ordering.roll(served)
-        placed = broker.ordering.propose(served, payload, 0)
+        flags = broker.ownership.judge(conn, served, producer) if served.exclusive else 0
+        if isinstance(flags, RostraError):
+            self._fail(conn, message.request, flags)
+            return
+        placed = broker.ordering.propose(served, payload, flags)
         if isinstance(placed, RostraError):
             self._fail(conn, message.request, placed)
         else:
             self._park(conn, session, served, message, *placed)
 
-    def _not_found(self, conn: Conn, session: Session, message: Publish | Subscribe, error: RostraError) -> None:
+    def not_found(self, conn: Conn, session: Session, message: OfPartition, error: RostraError) -> None:
         if isinstance(error, UnknownTopic) and conn != PEERS:
             self._broker.topics.unheard_of(conn, session, message)
         else:
@@ -334,7 +344,7 @@ class Requests:
         broker = self._broker
         served = broker.catalogue.find(message.topic, message.partition)
         if isinstance(served, RostraError):
-            self._not_found(conn, session, message, served)
+            self.not_found(conn, session, message, served)
             return
         if broker.delivery.has(conn, message.subscription):
             self._violated(conn, Violation.OUT_OF_ORDER, f"subscription {message.subscription} exists")

@@ -30,6 +30,8 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     """One more is refused with LimitExceeded; those being made count."""
     producers_per_partition_max: int = 10_000
     """The least recently used producer is forgotten; if it returns it hears UnknownProducer."""
+    publishers_per_partition_max: int = 1_000
+    """One more is refused with LimitExceeded; those whose lease runs out make room."""
     credit_bytes_max: int = 64 << 20
     """A subscription that grants more is refused."""
     push_bytes_max: int = 1 << 20
@@ -46,7 +48,7 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     tail_bytes_max: int = 32 << 20
     """Recent batches kept in memory for subscribers at the end of their partition; older ones are read from disk."""
     history_max: int = 100_000
-    """The largest N of a subscription to the last N records."""
+    """The largest N of a subscription to the last N records; a topic's history_depth may be less."""
     heartbeat_ms: int = 5_000
     """A connection that is silent for three of these is closed."""
     retention_check_ms: int = 10_000

@@ -24,6 +24,7 @@ from rostra.fabric.api import Confirm, Describe, ProposeDrop, ProposeSettings, P
 from rostra.model.cluster import ClusterState, PlacedPartition
 from rostra.model.ids import TopicId, check_topic_name, is_internal, random_id
 from rostra.wire.messages import (
+    PUBLISHERS_SHOWN_MAX,
     AlterTopic,
     CreateTopic,
     DeleteTopic,
@@ -34,6 +35,8 @@ from rostra.wire.messages import (
     PartitionPlace,
     PartitionState,
     Publish,
+    Register,
+    Resign,
     Subscribe,
     Topic,
     TopicAltered,
@@ -49,10 +52,11 @@ if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
 LookUp = Locate | DescribeTopic | ListTopics
-Doubtful = LookUp | CreateTopic | AlterTopic | DeleteTopic | Publish | Subscribe | Watch
+OfPartition = Publish | Subscribe | Register | Resign
+Doubtful = LookUp | CreateTopic | AlterTopic | DeleteTopic | OfPartition | Watch
 """What is answered only when the fabric has confirmed that what this node knows of topics is still so."""
 
-FIXED = ("partitions", "replicas")
+FIXED = ("partitions", "replicas", "ownership")
 """Settings that a topic keeps for as long as it lives."""
 
 
@@ -123,7 +127,7 @@ class TopicRequests:
         else:
             self.confirm(conn, session, message, name)
 
-    def unheard_of(self, conn: Conn, session: Session, message: Publish | Subscribe) -> None:
+    def unheard_of(self, conn: Conn, session: Session, message: OfPartition) -> None:
         """The topic's id means nothing here: perhaps others know it, and this node will in a moment."""
         if self._broker.stopping:
             self._broker.refuse(conn, message.request, NodeStopping())
@@ -160,14 +164,14 @@ class TopicRequests:
                 self._delete(conn, session, message)
             case AlterTopic():
                 self._alter(conn, session, message)
-            case Publish() | Subscribe():
+            case Publish() | Subscribe() | Register() | Resign():
                 self._heard_of(conn, message)
             case Watch():
                 self._broker.watching.begin(conn, message)
             case _:
                 assert_never(message)
 
-    def _heard_of(self, conn: Conn, message: Publish | Subscribe) -> None:
+    def _heard_of(self, conn: Conn, message: OfPartition) -> None:
         """Refused even if the topic is known now: what the client sent behind it (further batches, an unsubscribe) may
         have been answered meanwhile, and must not be overtaken. It tries again, in order.
         """
@@ -349,13 +353,14 @@ class TopicRequests:
 
 
 def _state(served: ServedPartition, told: PlacedPartition | None) -> PartitionState:
-    """`told` is what the best informed say of it; its bytes are known only where there is a copy."""
-    index = served.partition.index
+    """`told` is what the best informed say of it; its bytes and publishers are known only where there is a copy."""
+    index, publishers = served.partition.index, served.publishers.shown(PUBLISHERS_SHOWN_MAX)
     state = "damaged" if served.blocked is not None else "serving"
     if served.owner or told is None:
-        return PartitionState(index, served.first, served.commit, served.end, served.bytes, served.epoch, state)
+        ends = served.first, served.commit, served.end
+        return PartitionState(index, *ends, served.bytes, served.epoch, state, publishers)
     state = state if told.owner else "without owner"
-    return PartitionState(index, told.first, told.commit, told.end, served.bytes, told.epoch, state)
+    return PartitionState(index, told.first, told.commit, told.end, served.bytes, told.epoch, state, publishers)
 
 
 def _altered(settings: TopicSettings, changes: dict[str, int | str]) -> TopicSettings | RostraError:

@@ -32,6 +32,10 @@ def alter(
     tombstones: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long a compacted topic remembers deleted keys, e.g. 1d.")
     ] = None,
+    history_depth: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="How many of its last records are given; 0: as the node."),
+    ] = None,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
@@ -42,7 +46,7 @@ def alter(
     size = None if retention_bytes is None else bytes_of(retention_bytes, 0)
     segment = None if segment_bytes is None else bytes_of(segment_bytes, 0)
     tombstone_ms = None if tombstones is None else duration_ms_of(tombstones)
-    if all(given is None for given in (age_ms, size, segment, compaction, tombstone_ms)):
+    if all(given is None for given in (age_ms, size, segment, compaction, tombstone_ms, history_depth)):
         raise typer.BadParameter("name at least one setting to change; --help lists them")
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
@@ -53,5 +57,6 @@ def alter(
             segment_bytes=segment,
             compaction=compaction,
             tombstone_ms=tombstone_ms,
+            history_depth=history_depth,
         )
     show_topic(invocation, altered)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,8 @@ from rostra.model.ids import check_topic_name
 from rostra.wire.messages import Acks
 
 if TYPE_CHECKING:
-    from rostra.blocking import Client
+    from rostra.blocking import Client, Producer
+    from rostra.client.core.effects import Acknowledged
     from rostra.model.encode import Headers
 
 EXAMPLES = """
@@ -27,9 +29,11 @@ rostra pub greetings hello
 rostra pub orders '{"sku": 7}' --key customer-1 --header source=shop
 cat lines.txt | rostra pub lines
 rostra pub lines --file lines.txt --acks owner
-rostra pub load x --repeat 1000"""
+rostra pub load x --repeat 1000 --rate 50
+rostra pub position "52.5 13.4" --strength 10"""
 
 CHUNK_BYTES = 1 << 16
+CATCH_UP_S = 0.01
 
 
 def publish(
@@ -58,6 +62,18 @@ def publish(
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", exists=True, dir_okay=False, help="One record per line of this file.")
     ] = None,
+    strength: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=2**31 - 1,
+            help="Publish with this strength: of an exclusive topic only the strongest publisher is delivered.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(metavar="N", min=0.001, help="At most this many records in a second.")
+    ] = None,
     repeat: Annotated[int, typer.Option(metavar="N", min=1, help="Publish the values this many times.")] = 1,
     trace: TraceOption = None,
     node: NodeOption = None,
@@ -74,7 +90,8 @@ def publish(
     if file is not None and values:
         raise typer.BadParameter("values come from arguments or from a file, not from both", param_hint="'--file'")
     invocation = begin(context, {"acks": acks}, node=node, output=output, config=config)
-    records = _Records(topic, None if key is None else key.encode(), headers, partition, invocation.configuration)
+    keyed = None if key is None else key.encode()
+    records = _Records(topic, keyed, headers, partition, strength, _Pace(rate), invocation.configuration)
     with invocation.connect(trace=trace) as client:
         if values and values != ["-"] and repeat == 1:
             _publish_each(invocation, client, records, values)
@@ -98,47 +115,74 @@ class _Records:
         key: bytes | None,
         headers: Headers | None,
         partition: int | None,
+        strength: int | None,
+        pace: _Pace,
         configuration: Configuration,
     ) -> None:
         self.topic = topic
         self.key = key
         self.headers = headers
         self.partition = partition
+        self.strength = strength
+        self.pace = pace
         self.acks: Acks = msgspec.convert(configuration["acks"], Acks)
+
+    def producer(self, client: Client, on_ack: Callable[[Acknowledged], None] | None = None) -> Producer:
+        return client.producer(
+            self.topic, acks=self.acks, partition=self.partition, strength=self.strength, on_ack=on_ack
+        )
+
+
+class _Pace:
+    """Lets records leave evenly, no faster than asked for."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._pause_s = 1 / rate if rate else 0.0
+        self._next_s = 0.0
+
+    def hold(self, before: Callable[[], None] = lambda: None) -> None:
+        """Waits until the next record may leave; calls `before` first if that is not yet so."""
+        if not self._pause_s:
+            return
+        if self._next_s > time.monotonic():
+            before()
+            time.sleep(max(self._next_s - time.monotonic(), 0))
+        # A little of what a slow one cost is made up for, else a high rate would never be reached.
+        self._next_s = max(self._next_s, time.monotonic() - CATCH_UP_S) + self._pause_s
 
 
 def _publish_each(invocation: Invocation, client: Client, records: _Records, values: list[str]) -> None:
-    for value in values:
-        ack = client.publish(
-            records.topic,
-            value.encode(),
-            key=records.key,
-            headers=records.headers,
-            partition=records.partition,
-            acks=records.acks,
-        )
-        if invocation.output.is_json:
-            invocation.output.row({"topic": ack.topic, "partition": ack.partition, "offset": ack.offset})
-        else:
-            stored = f"offset {ack.offset}" if ack.offset >= 0 else "sent, without waiting"
-            invocation.output.line(f"{ack.topic}/{ack.partition}  {stored}")
+    acked: list[Acknowledged] = []
+    with records.producer(client, acked.append) as producer:
+        for value in values:
+            records.pace.hold()
+            producer.send(value.encode(), records.key, records.headers)
+            producer.flush()
+            ack = acked[-1]
+            if invocation.output.is_json:
+                invocation.output.row({"topic": records.topic, "partition": ack.partition, "offset": ack.offset})
+            else:
+                stored = f"offset {ack.offset}" if ack.offset >= 0 else "sent, without waiting"
+                invocation.output.line(f"{records.topic}/{ack.partition}  {stored}")
 
 
 def _publish_repeatedly(
     invocation: Invocation, client: Client, records: _Records, values: list[bytes], repeat: int
 ) -> None:
-    with client.producer(records.topic, acks=records.acks, partition=records.partition) as producer:
+    with records.producer(client) as producer:
         for _ in range(repeat):
             for value in values:
+                records.pace.hold(producer.flush)
                 producer.send(value, records.key, records.headers)
     _tell(invocation, records, len(values) * repeat)
 
 
 def _publish_lines(invocation: Invocation, client: Client, records: _Records, descriptor: int) -> None:
     sent = 0
-    with client.producer(records.topic, acks=records.acks, partition=records.partition) as producer:
+    with records.producer(client) as producer:
         for lines in chunks_of_lines(descriptor):
             for line in lines:
+                records.pace.hold(producer.flush)
                 producer.send(line, records.key, records.headers)
             sent += len(lines)
             # A line that was typed must not wait for the next one; a stream must not wait for every chunk.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,7 +13,7 @@ from rostra.errors import UnknownTopic
 from rostra.model.ids import check_topic_name, text
 
 if TYPE_CHECKING:
-    from rostra.wire.messages import PartitionState, Topic, TopicSettings
+    from rostra.wire.messages import Ownership, PartitionState, Topic, TopicSettings
 
 EXAMPLES = """
 rostra topic create orders --partitions 4 --retention 7d
@@ -22,6 +22,7 @@ rostra topic list"""
 CREATE_EXAMPLES = """
 rostra topic create orders
 rostra topic create orders/eu --partitions 4 --retention 7d --retention-bytes 10GiB
+rostra topic create position --ownership exclusive --history-depth 100
 rostra topic create orders --if-not-exists"""
 
 DELETE_EXAMPLES = """
@@ -39,6 +40,7 @@ rostra -n 127.0.0.1:7401 topic describe orders -o json"""
 SEGMENT_BYTES = 64 << 20
 LIST_COLUMNS = ("name", "partitions", "retention", "kept_at_most", "id")
 DESCRIBE_COLUMNS = ("partition", "state", "first", "commit", "end", "offsets", "bytes", "epoch")
+PUBLISHER_COLUMNS = ("partition", "publisher", "strength", "lease", "delivered")
 
 
 def bytes_of(written: str | None, default: int) -> int:
@@ -89,6 +91,21 @@ def create(
         str | None,
         typer.Option(metavar="TIME", help="How long a compacted topic remembers deleted keys.", show_default="1d"),
     ] = None,
+    ownership: Annotated[
+        str,
+        typer.Option(
+            metavar="shared|exclusive", help="Whose records are delivered: everybody's, or the strongest publisher's."
+        ),
+    ] = "shared",
+    history_depth: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="How many of its last records are given.",
+            show_default="as the node is set",
+        ),
+    ] = 0,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if it exists.")] = False,
     node: NodeOption = None,
     output: OutputOption = None,
@@ -104,8 +121,19 @@ def create(
     from rostra.wire.messages import TOMBSTONE_MS, TopicSettings
 
     tombstone_ms = TOMBSTONE_MS if tombstones is None else duration_ms_of(tombstones)
+    owned = cast("Ownership", ownership)
     check_topic_settings(
-        TopicSettings(partitions, replicas, age_ms, size, segment, compaction=compaction, tombstone_ms=tombstone_ms)
+        TopicSettings(
+            partitions,
+            replicas,
+            age_ms,
+            size,
+            segment,
+            compaction=compaction,
+            tombstone_ms=tombstone_ms,
+            ownership=owned,
+            history_depth=history_depth,
+        )
     )
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
@@ -118,6 +146,8 @@ def create(
             segment_bytes=segment,
             compaction=compaction,
             tombstone_ms=tombstone_ms,
+            ownership=owned,
+            history_depth=history_depth,
             if_not_exists=if_not_exists,
         )
     show_topic(invocation, made)
@@ -183,6 +213,10 @@ def describe(
     invocation.output.line("")
     shown = [{**_partition_row(state), "bytes": show_bytes(state.bytes)} for state in found.partitions]
     invocation.output.rows(shown, columns=DESCRIBE_COLUMNS)
+    publishers = [row for state in found.partitions for row in _publisher_rows(state, found.settings)]
+    if publishers:
+        invocation.output.line("")
+        invocation.output.rows(publishers, columns=PUBLISHER_COLUMNS)
 
 
 def show_topic(invocation: Invocation, topic: Topic) -> None:
@@ -208,6 +242,8 @@ def _row(topic: int, name: str, settings: TopicSettings) -> dict[str, Cell]:
         "segment_bytes": settings.segment_bytes,
         "compaction": settings.compaction,
         "tombstone_ms": settings.tombstone_ms,
+        "ownership": settings.ownership,
+        "history_depth": settings.history_depth,
     }
 
 
@@ -221,4 +257,22 @@ def _partition_row(state: PartitionState) -> dict[str, Cell]:
         "offsets": state.commit - state.first,
         "bytes": state.bytes,
         "epoch": state.epoch,
+        "publishers": [
+            {"publisher": text(one.publisher), "strength": one.strength, "lease_ms": one.lease_ms}
+            for one in state.publishers
+        ],
     }
+
+
+def _publisher_rows(state: PartitionState, settings: TopicSettings) -> list[dict[str, Cell]]:
+    """The strongest first: of an exclusive topic it is the only one that is delivered."""
+    return [
+        {
+            "partition": state.partition,
+            "publisher": text(one.publisher),
+            "strength": one.strength,
+            "lease": show_duration(one.lease_ms),
+            "delivered": settings.ownership == "shared" or place == 0,
+        }
+        for place, one in enumerate(state.publishers)
+    ]

@@ -44,7 +44,7 @@ from rostra.errors import InvalidSetting, TopicExists, UnknownGroup, UnknownTopi
 from rostra.model.cluster import ClusterState
 from rostra.model.encode import Headers
 from rostra.wire.groups import GroupSummary
-from rostra.wire.messages import TOMBSTONE_MS, Acks, Topic, TopicSettings
+from rostra.wire.messages import PUBLISHER_LEASE_MS, TOMBSTONE_MS, Acks, Ownership, Topic, TopicSettings
 
 
 class Client:
@@ -88,9 +88,13 @@ class Client:
         segment_bytes: int = 1 << 26,
         compaction: bool = False,
         tombstone_ms: int = TOMBSTONE_MS,
+        ownership: Ownership = "shared",
+        history_depth: int = 0,
         if_not_exists: bool = False,
     ) -> Topic:
-        """Zero for a retention means that nothing is ever removed on its account, for `replicas` the fabric's default.
+        """Zero for a retention means that nothing is ever removed on its account, for `replicas` the fabric's default,
+        for `history_depth`, the most that `Last(n)` gives, the node's. With `ownership="exclusive"` only the records
+        of the strongest publisher alive are delivered.
 
         >>> await client.create_topic("orders", partitions=4, retention_ms=86_400_000)  # doctest: +SKIP
         """
@@ -102,6 +106,8 @@ class Client:
             segment_bytes,
             compaction=compaction,
             tombstone_ms=tombstone_ms,
+            ownership=ownership,
+            history_depth=history_depth,
         )
         core = self._driver.core
         try:
@@ -125,6 +131,7 @@ class Client:
         segment_bytes: int | None = None,
         compaction: bool | None = None,
         tombstone_ms: int | None = None,
+        history_depth: int | None = None,
     ) -> Topic:
         """Gives the settings that are named another value; the others stay.
 
@@ -136,6 +143,7 @@ class Client:
             segment_bytes=segment_bytes,
             compaction=compaction,
             tombstone_ms=tombstone_ms,
+            history_depth=history_depth,
         )
         core = self._driver.core
         topic = await self._driver.call(lambda call: core.alter_topic(now_us(), call, name, changes))
@@ -238,15 +246,22 @@ class Client:
         window_bytes: int = 8 << 20,
         codec: str | None = None,
         partition: int | None = None,
+        strength: int | None = None,
+        lease_ms: int = PUBLISHER_LEASE_MS,
         on_ack: Callable[[Acknowledged], None] | None = None,
     ) -> Producer:
         """For streams of records: batches, keeps a window under way, holds the caller back when it is full.
+
+        With a `strength` it is a publisher among others: where a topic's ownership is exclusive, only the records of
+        the strongest one alive are delivered. It counts as dead when it is not heard for `lease_ms`; close it to leave.
 
         >>> async with client.producer("orders") as producer:  # doctest: +SKIP
         ...     for line in lines:
         ...         await producer.send(line)
         """
-        settings = ProducerSettings(acks, batch_bytes, linger_ms, window_bytes, codec_named(codec), partition)
+        settings = ProducerSettings(
+            acks, batch_bytes, linger_ms, window_bytes, codec_named(codec), partition, strength, lease_ms
+        )
         return Producer(self._driver, topic, settings, on_ack)
 
     # --- subscribing ---------------------------------------------------------------------------------

@@ -77,12 +77,41 @@ class Producer:
             self._forget()
 
     async def close(self) -> None:
-        """Flush, and give up the producer."""
+        """Flush, leave, and give up the producer."""
         try:
             if self._state is not None and not self._driver.core.closed:
                 await self.flush()
+                # If nobody hears it now, the end of its lease will tell.
+                with suppress(RostraError):
+                    await self._resign()
         finally:
             self._forget()
+
+    async def leave(self) -> None:
+        """The same, certain that it is no publisher of the topic any more: the next strongest is delivered from now on.
+
+        >>> await producer.leave()  # doctest: +SKIP
+        """
+        try:
+            await self.flush()
+            await self._resign()
+        finally:
+            self._forget()
+
+    async def set_strength(self, strength: int) -> None:
+        """Returns when it is judged by that: the records sent before this call by what it was, those after by this.
+
+        >>> await producer.set_strength(10)  # doctest: +SKIP
+        """
+        state = self._state
+        if state is None:
+            raise ClientClosed()
+        await self._driver.call(lambda call: state.set_strength(_now_us(), call, strength))
+
+    async def _resign(self) -> None:
+        state = self._state
+        if state is not None and state.enrolment is not None:
+            await self._driver.call(lambda call: state.resign(_now_us(), call))
 
     def _forget(self) -> None:
         if self._state is not None:

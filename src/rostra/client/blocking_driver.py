@@ -10,6 +10,7 @@ from time import monotonic_ns, sleep, time_ns
 from types import EllipsisType
 from typing import TYPE_CHECKING, assert_never
 
+from rostra.client.blocking_heartbeat import Heartbeat
 from rostra.client.blocking_socket import SLICE_US, BlockingSocket
 from rostra.client.blocking_sockets import BlockingSockets
 from rostra.client.core import Core
@@ -44,7 +45,7 @@ EVENTS_KEPT_MAX = 1000
 
 
 class Driver:
-    """One core and its sockets. Nothing happens between calls."""
+    """One core and its sockets. Nothing happens between calls, but what the lease of a publisher asks for."""
 
     def __init__(
         self, options: Options, on_event: Callable[[ClientEvent], None] | None, trace: ClientTrace | None = None
@@ -54,6 +55,7 @@ class Driver:
         self.lock = RLock()
         self.producers: dict[int, Producer] = {}
         self.inboxes: dict[int, Inbox] = {}
+        self.heartbeat = Heartbeat(self)
         self.events: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT_MAX)
         self._on_event = on_event
         self._sockets = BlockingSockets(options.busy_poll_ms)
@@ -87,6 +89,7 @@ class Driver:
             trace, self.trace = self.trace, None
             if trace is not None:
                 trace.close()
+        self.heartbeat.stop()
 
     # --- calls ---------------------------------------------------------------------------------------
 

@@ -59,6 +59,8 @@ class Producer:
                 driver.answer(call)
                 self._state = state
                 driver.producers[state.number] = self
+                if state.enrolment is not None:
+                    driver.heartbeat.keep(self._settings.lease_ms)
         return self
 
     def __enter__(self) -> Self:
@@ -77,12 +79,41 @@ class Producer:
             self._forget()
 
     def close(self) -> None:
-        """Flush, and give up the producer."""
+        """Flush, leave, and give up the producer."""
         try:
             if self._state is not None and not self._driver.core.closed:
                 self.flush()
+                # If nobody hears it now, the end of its lease will tell.
+                with suppress(RostraError):
+                    self._resign()
         finally:
             self._forget()
+
+    def leave(self) -> None:
+        """The same, certain that it is no publisher of the topic any more: the next strongest is delivered from now on.
+
+        >>> producer.leave()  # doctest: +SKIP
+        """
+        try:
+            self.flush()
+            self._resign()
+        finally:
+            self._forget()
+
+    def set_strength(self, strength: int) -> None:
+        """Returns when it is judged by that: the records sent before this call by what it was, those after by this.
+
+        >>> producer.set_strength(10)  # doctest: +SKIP
+        """
+        with self._lock:
+            state = self._opened()
+            self._driver.call(lambda call: state.set_strength(_now_us(), call, strength))
+            self._driver.heartbeat.keep(self._settings.lease_ms)
+
+    def _resign(self) -> None:
+        state = self._state
+        if state is not None and state.enrolment is not None:
+            self._driver.call(lambda call: state.resign(_now_us(), call))
 
     def _forget(self) -> None:
         if self._state is not None:

@@ -107,6 +107,8 @@ class Screen:
                 )
             case rostra.MayDuplicate():
                 self._gather(f"may have stored records twice ({event.reason})", f"{who} {event.records} records")
+            case rostra.Lapsed():
+                self._gather(f"was silent for its lease as a publisher of {event.topic}", who)
             case rostra.Connected() | rostra.TopicAppeared() | rostra.TopicGone():
                 pass
             case rostra.HandedOutAgain() | rostra.DeadLettered() | rostra.MembershipLost():

@@ -21,12 +21,11 @@ from rostra.log.last_segment import LastSegment
 from rostra.log.open_files import OpenFiles
 from rostra.log.scan import Damage, scan, stored_length
 from rostra.log.segment import CONTROL, Indexes, Segment
-from rostra.model.batch import HEADER_BYTES, OwnerFlag, last_offset
+from rostra.model.batch import HEADER_BYTES, SUPPRESSED, OwnerFlag, last_offset
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, text
 
 CHECKPOINT = int(OwnerFlag.CHECKPOINT)
-SUPPRESSED = int(OwnerFlag.SUPPRESSED)
 _PLACED = Struct("<4xIQQIH30xH10xq")
 """length, base offset, owner epoch, last offset delta, owner flags, flags, maximum timestamp."""
 _first = attrgetter("first")
@@ -481,7 +480,7 @@ class PartitionLog:
         return segments[0].first
 
     def find_time(self, timestamp_us: int, end: int) -> int:
-        """The first record below `end` at or after the timestamp; the end if there is none."""
+        """The first record below `end` at or after the timestamp, of those delivered; the end if there is none."""
         return self._steadily(lambda: self._find_time(timestamp_us, end))
 
     def _find_time(self, timestamp_us: int, end: int) -> int:

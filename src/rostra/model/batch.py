@@ -46,6 +46,7 @@ class OwnerFlag(IntFlag):
     LEDGER = 4
 
 
+SUPPRESSED = int(OwnerFlag.SUPPRESSED)
 CHECKPOINT = int(OwnerFlag.CHECKPOINT)
 LEDGER = int(OwnerFlag.LEDGER)
 """As plain numbers: on the hot path the operators of an enumeration cost more than all else."""

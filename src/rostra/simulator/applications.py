@@ -22,6 +22,8 @@ from rostra.simulator.history import OPERATIONS_MIN, Acked, Failed, Got, History
 from rostra.wire.messages import Acks, Subscribed, Topic, TopicSettings
 
 REOPEN_US = 700 * MS_US
+STRENGTH_CHANGES = 0.15
+"""In so many bursts of a publisher that has one."""
 LAST_LOOKS_US = 4 * SECOND_US
 
 
@@ -51,10 +53,18 @@ class Publisher(Application):
     """Bursts of records to one topic, so that several batches are under way at once."""
 
     def __init__(
-        self, client: Client, random: Random, topics: list[str], ends_us: int, acks: Acks, records: int
+        self,
+        client: Client,
+        random: Random,
+        topics: list[str],
+        ends_us: int,
+        acks: Acks,
+        records: int,
+        rivalry: Random,
     ) -> None:
         super().__init__(client, random, topics, ends_us)
         self.acks = acks
+        self._rivalry = rivalry
         self._left = records
         self._order = 0
         self._pace_us = int(ends_us * 14 / records)
@@ -64,6 +74,8 @@ class Publisher(Application):
             linger_ms=random.choice((0, 0, 5)),
             window_bytes=random.choice((3_000, 20_000)),
             partition=random.choice((None, None, 0)),
+            strength=rivalry.choice((None, None, 1, 2, 3)),
+            lease_ms=rivalry.choice((2_000, 6_000)),
         )
         self._keyed = random.random() < 0.3
         self._stays_bursts = random.choice((5, 1_000))
@@ -78,6 +90,7 @@ class Publisher(Application):
         self.history.operations += 1
         call = self.client.call(f"producer on {topic}", self._opened)
         self._producing = self.client.core.open_producer(self.clock.now_us, call, topic, self._settings)
+        self.history.wanted(self._producing.producer, self._settings.strength or 0, self.clock.now_us)
         self.client.act()
 
     def _opened(self, result: Result | RostraError) -> None:
@@ -101,6 +114,8 @@ class Publisher(Application):
         if producing.ended is not None:
             self._again()
             return
+        if producing.enrolment is not None and self._rivalry.random() < STRENGTH_CHANGES:
+            self._change_strength(producing)
         for _ in range(min(self.random.choice((1, 3, 12, 30)), self._left)):
             if producing.full:
                 break
@@ -113,12 +128,26 @@ class Publisher(Application):
             self.later(self._pace_us // 3, self._pace_us, self._burst)
         self.client.act()
 
+    def _change_strength(self, producing: Producing) -> None:
+        strength = self._rivalry.randrange(5)
+        self.history.operations += 1
+        self.history.wanted(producing.producer, strength, self.clock.now_us)
+        producing.set_strength(self.clock.now_us, self.client.call(f"strength {strength}", lambda _: None), strength)
+
     def _flush(self, producing: Producing) -> None:
         """Wait for everything, then go on with a new producer."""
         self.history.operations += 1
         producing.flush(self.clock.now_us, self.client.call("flush", partial(self._flushed, producing)))
 
     def _flushed(self, producing: Producing, result: Result | RostraError) -> None:
+        self.clock.after(0, self._leave if self._rivalry.random() < 0.5 else self._close, producing)
+
+    def _leave(self, producing: Producing) -> None:
+        """Wait until the nodes know that it publishes no more; `_close` alone tells them without waiting."""
+        producing.resign(self.clock.now_us, self.client.call("leave", partial(self._left_topic, producing)))
+        self.client.act()
+
+    def _left_topic(self, producing: Producing, result: Result | RostraError) -> None:
         self.clock.after(0, self._close, producing)
 
     def _close(self, producing: Producing) -> None:
@@ -160,7 +189,7 @@ class Publisher(Application):
 
 
 class Visitor(Application):
-    """Comes with a new client each time, publishes one by one to whatever topic, and leaves in the middle of it."""
+    """Comes with a new client each time, publishes one by one to whatever topic, and leaves or dies in the middle."""
 
     def __init__(
         self,
@@ -169,9 +198,11 @@ class Visitor(Application):
         topics: list[str],
         ends_us: int,
         newcomer: Callable[[str], Client],
+        death: Random,
     ) -> None:
         super().__init__(client, random, topics, ends_us)
         self._newcomer = newcomer
+        self._death = death
         self._visits = 0
         self._order = 0
         self._unsettled: dict[bytes, str] = {}
@@ -221,7 +252,11 @@ class Visitor(Application):
     def _leave(self) -> None:
         if self.over:
             return
-        self.client.close()
+        if self._death.random() < 0.5:
+            self.client.close()
+        else:
+            # Killed: whatever topics it was the strongest publisher of must wait for its lease.
+            self.client.vanish()
         self._visits += 1
         self.client = self._newcomer(f"{self.client.name.split('-')[0]}-{self._visits}")
         self.client.start()

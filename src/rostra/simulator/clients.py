@@ -32,7 +32,7 @@ from rostra.simulator.history import History
 from rostra.simulator.links import BUFFER_HIGH, Link, Network
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import FROM_NODE, FrameReader
-from rostra.wire.messages import CreateTopic, DeleteTopic, Ended, Failed, NodeMessage, Subscribed
+from rostra.wire.messages import CreateTopic, DeleteTopic, Ended, Failed, NodeMessage, Pong, Subscribed
 
 FRAME_BYTES_MAX = 8 << 20
 KIND_AT = slice(8, 10)
@@ -74,6 +74,8 @@ class Client:
         self._call = 0
         self._waiting: dict[int, tuple[str, Outcome]] = {}
         self._armed_us: int | None = None
+        self._due_us: int | None = None
+        """When the core last wanted to be woken."""
 
     # --- the application's side ----------------------------------------------------------------------
 
@@ -91,6 +93,15 @@ class Client:
         self.core.close(self.clock.now_us)
         self.act()
 
+    def vanish(self) -> None:
+        """Its program is killed: its connections end, and its core says its last words to nobody."""
+        self.core.close(self.clock.now_us)
+        self.core.take()
+        self._waiting.clear()
+        links, self._links = self._links, {}
+        for link, _ in links.values():
+            link.client_closes()
+
     def start(self) -> None:
         self.core.start(self.clock.now_us, self.call("connect", lambda _: None))
         self.act()
@@ -106,9 +117,13 @@ class Client:
         except Exception:
             self._escaped("acting")
             return
+        self._due_us = due_us
         if due_us is not None and (self._armed_us is None or due_us < self._armed_us):
-            self._armed_us = max(due_us, self.clock.now_us)
-            self.clock.at(self._armed_us, self._tick, self._armed_us)
+            self._arm(due_us)
+
+    def _arm(self, due_us: int) -> None:
+        self._armed_us = max(due_us, self.clock.now_us)
+        self.clock.at(self._armed_us, self._tick, self._armed_us)
 
     def _carry_out(self, effect: ClientEffect) -> None:
         match effect:
@@ -167,6 +182,11 @@ class Client:
         if self._armed_us != armed_us:
             return
         self._armed_us = None
+        if self._due_us is None or self._due_us > self.clock.now_us:
+            # What it was for has come meanwhile.
+            if self._due_us is not None:
+                self._arm(self._due_us)
+            return
         try:
             self.core.tick(self.clock.now_us)
         except Exception:
@@ -188,15 +208,20 @@ class Client:
         if found is None:
             return
         self.trace.note(self.name, "received", chunk)
+        pongs_only = True
         try:
             for message, payload in found[1].feed(chunk):
-                self._observe(message)
+                if not isinstance(message, Pong):
+                    pongs_only = False
+                    self._observe(message)
                 self.core.received(self.clock.now_us, link.number, message, payload)
         except PeerViolation:
             self._escaped("reading")
         except Exception:
             self._escaped("receiving")
-        self.act()
+        # Every third message is a pong. Nothing follows from it: whatever is due will not be due any sooner.
+        if not pongs_only or not self.core.idle:
+            self.act()
 
     def _observe(self, message: NodeMessage) -> None:
         """The node's word that a partition is damaged, to whichever request it came, and where delivery begins."""

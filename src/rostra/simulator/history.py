@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rostra.errors import RostraError
+from rostra.model.decode import Batch
 from rostra.model.ids import Partition
 from rostra.wire.messages import Acks, TopicSettings
 
@@ -111,6 +112,19 @@ class Stored(NamedTuple):
     offset: int
     value: bytes | None
     control: bool
+    publisher: int = 0
+    owner_flags: int = 0
+
+    @property
+    def shown(self) -> bool:
+        """Whether subscribers are to get it."""
+        return not self.control and not self.owner_flags
+
+
+def stored_in(batch: Batch) -> list[Stored]:
+    header = batch.header
+    places = zip(batch.offsets(), batch.values(), strict=True)
+    return [Stored(offset, value, batch.is_control, header.producer, header.owner_flags) for offset, value in places]
 
 
 class FinalPartition:
@@ -216,6 +230,8 @@ class History:
         self.delete_asked: set[str] = set()
         self.deleted: dict[int, int] = {}
         """Topics whose deletion was acknowledged, and when."""
+        self.strengths: dict[int, dict[int, int]] = {}
+        """By publisher, the strengths its application asked for, and when."""
         self.maybe_twice: set[bytes] = set()
         """Records that a client said may be stored twice."""
         self.damage_told: dict[tuple[str, int, int], int] = {}
@@ -255,12 +271,15 @@ class History:
         self.lists: dict[int, dict[int, str]] = {}
         """Topics by id at the end, as each node lists them."""
 
+    def wanted(self, publisher: int, strength: int, at_us: int) -> None:
+        self.strengths.setdefault(publisher, {}).setdefault(strength, at_us)
+
     def is_outdated(self, final: FinalPartition, value: bytes | None, offset: int) -> bool:
         """Whether compaction may have removed the record: a later one of the same key is there."""
         sent = self.sent.get(value) if value is not None else None
         if not final.settings.compaction or sent is None or sent.key is None:
             return False
-        later = (self.sent.get(stored.value or b"") for stored in final.stored if stored.offset > offset)
+        later = (self.sent.get(one.value or b"") for one in final.stored if one.shown and one.offset > offset)
         return any(other is not None and other.key == sent.key for other in later)
 
     def led(self, partition: Partition, term: int, node: int) -> None:

@@ -21,6 +21,7 @@ from rostra.simulator.splits import Split
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import Dialect, encode
 
+OF_LEADERS = (Heartbeat, Entries, Refill, TimeoutNow)
 KNOCK_AGAIN_US = 200 * MS_US
 STREAM_BREAKS_US = SECOND_US
 """How long a stream waits behind a split before it breaks."""
@@ -130,7 +131,8 @@ class Mesh:
     def send(self, sender: Peer, receiver: NodeId, message: object, payload: tuple[Buffer, ...]) -> None:
         assert isinstance(message, PeerMessage)
         own = sender.id
-        self._observe(own, message)
+        if isinstance(message, OF_LEADERS):
+            self._observe(own, message)
         wire = self._wires.get((own, receiver))
         if wire is None:
             return
@@ -194,16 +196,13 @@ class Mesh:
     def _delay_us(self) -> int:
         return self._low + int(self._random.random() * self._spread)
 
-    def _observe(self, sender: NodeId, message: PeerMessage) -> None:
+    def _observe(self, sender: NodeId, message: Heartbeat | Entries | Refill | TimeoutNow) -> None:
         """Who speaks as a leader, of what and in which term, can be heard on the wire."""
-        match message:
-            case Heartbeat():
-                for beat in message.beats:
-                    self._history.led(beat.partition, beat.term, sender)
-            case Entries() | Refill() | TimeoutNow():
-                self._history.led(message.partition, message.term, sender)
-            case _:
-                pass
+        if isinstance(message, Heartbeat):
+            for beat in message.beats:
+                self._history.led(beat.partition, beat.term, sender)
+        else:
+            self._history.led(message.partition, message.term, sender)
 
     # --- splits ------------------------------------------------------------------------------------------
 

@@ -314,7 +314,7 @@ class Node:
         if self._wrote and not self._flushing and self.broker is not None:
             self._flushing = True
             self._wrote = False
-            self._later(self.random.randint(0, self.swarm.turn_us), self._flush)
+            self._later(int(self.random.random() * self.swarm.turn_us), self._flush)
 
     def _carry_out(self, effect: BrokerEffect) -> None:
         match effect:

@@ -14,7 +14,7 @@ from rostra.errors import (
 from rostra.model.check import check_stored
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
-from rostra.simulator.history import FinalPartition, History, Stored
+from rostra.simulator.history import FinalPartition, History, stored_in
 from rostra.simulator.links import Link, Network
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import FROM_NODE, FrameReader, encode
@@ -176,7 +176,7 @@ class Probe:
             try:
                 length = check_stored(payload, at, place)
                 batch = Batch(payload, at)
-                values = batch.values()
+                found = stored_in(batch)
             except BatchRejected as rejected:
                 final.served_damage = f"{rejected.reason} at offset {self._next[number]}"
                 final.complete = True
@@ -184,10 +184,9 @@ class Probe:
             if batch.base_offset != self._next[number]:
                 final.served_damage = f"offset {batch.base_offset} where {self._next[number]} belongs"
             self._next[number] = batch.next_offset
-            if not final.settings.compaction and len(values) != batch.next_offset - batch.base_offset:
-                final.served_damage = f"{len(values)} records up to {batch.next_offset}: a gap that nothing explains"
-            for offset, value in zip(batch.offsets(), values, strict=True):
-                final.stored.append(Stored(offset, value, batch.is_control))
+            if not final.settings.compaction and len(found) != batch.next_offset - batch.base_offset:
+                final.served_damage = f"{len(found)} records up to {batch.next_offset}: a gap that nothing explains"
+            final.stored += found
             final.bytes += length
             at += length
         if self._next[number] >= final.commit:

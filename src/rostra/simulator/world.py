@@ -43,7 +43,7 @@ PROGRESS_ELECTIONS = 10
 RECORDS = 900
 RECORDS_AMONG_NODES = 320
 """Fewer, as each is written and sent several times."""
-MEMBERS_IN = 0.3
+MEMBERS_IN = 0.25
 """The part of the seeds that have a named subscription."""
 STEADY_US = 3 * SECOND_US
 """More than the lease of a member: whoever died before is found dead by then."""
@@ -160,6 +160,7 @@ class World:
         """Who is in this world and what they are up to."""
         many = len(self.nodes) > 1
         names = [f"t{number}" for number in range(random.randint(2, 3 if many else 4))]
+        owns = chance(self.seed, "ownership")
         compacts = chance(self.seed, "compaction")
         settings = {
             name: TopicSettings(
@@ -169,6 +170,8 @@ class World:
                 retention_ms=random.choice((0, 0, 0, 0, 8_000)),
                 compaction=compacts.random() < 0.4,
                 tombstone_ms=compacts.choice((0, 3_000)),
+                ownership=owns.choice(("shared", "shared", "exclusive")),
+                history_depth=owns.choice((0, 0, 4)),
             )
             for name in names
         }
@@ -179,12 +182,15 @@ class World:
         for number in range(publishers):
             acks: Acks = random.choice(("all", "all", "owner", "none") if number else ("all", "owner"))
             client = self.client(f"p{number}", random)
-            publisher = Publisher(client, chance(self.seed, client.name), names, QUIET_US, acks, records)
+            rivalry = chance(self.seed, f"strength of {client.name}")
+            publisher = Publisher(client, chance(self.seed, client.name), names, QUIET_US, acks, records, rivalry)
             self.publishers.append(publisher)
             self._begin_at(200 * MS_US + number, publisher)
         if random.random() < 0.5:
             visits = chance(self.seed, "visits")
-            visitor = Visitor(self.client("v", random), visits, names, HEAL_US, lambda name: self.client(name, visits))
+            death = chance(self.seed, "death")
+            newcomer = lambda name: self.client(name, visits)  # noqa: E731
+            visitor = Visitor(self.client("v", random), visits, names, HEAL_US, newcomer, death)
             self._begin_at(250 * MS_US, visitor)
         for number in range(2 if many else random.randint(2, 3)):
             client = self.client(f"s{number}", random)

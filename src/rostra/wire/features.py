@@ -9,6 +9,9 @@ from __future__ import annotations
 ADMINISTRATION = "administration"
 """Describing the cluster, removing members, transferring partitions."""
 
+PUBLISHERS = "publishers"
+"""Registering publishers with a strength and a lease, and taking them back."""
+
 PATTERNS = "patterns"
 """Watching for topics that match patterns."""
 
@@ -21,7 +24,7 @@ ALTERATION = "alteration"
 GROUPS = "groups"
 """Named subscriptions: positions kept in the cluster, members that share partitions."""
 
-FEATURES: tuple[str, ...] = (ADMINISTRATION, PATTERNS, START_AT_A_TIME, ALTERATION, GROUPS)
+FEATURES: tuple[str, ...] = (ADMINISTRATION, PUBLISHERS, PATTERNS, START_AT_A_TIME, ALTERATION, GROUPS)
 
 
 def in_common(offered: tuple[str, ...], known: tuple[str, ...] = FEATURES) -> tuple[str, ...]:

@@ -92,6 +92,12 @@ class Dialect(Generic[M]):
         self.kinds: dict[int, tuple[msgspec.msgpack.Decoder[M], bool]] = {
             message.kind: (msgspec.msgpack.Decoder(message), message.payload) for message in messages
         }
+        self._decodes = {
+            (kind, has): decoder.decode
+            for kind, (decoder, payload) in self.kinds.items()
+            for has in (payload, payload and not payload_optional)
+        }
+        """How a frame is decoded that is as it should be: by its kind, and whether it has a payload."""
 
     def read(self, frame: bytes, frame_bytes_max: int) -> tuple[M, bytearray | None]:
         """What is in a frame that is there whole, with nothing behind it."""
@@ -102,8 +108,13 @@ class Dialect(Generic[M]):
         meta = frame[FRAME_BYTES:middle]
         if crc32c(frame[:PREFIX_BYTES] + meta) != checksum:
             raise PeerViolation(Violation.CHECKSUM, f"kind {kind}")
-        message = self.decode(kind, meta, length - meta_bytes)
-        return message, bytearray(frame[middle:]) if length > meta_bytes else None
+        has_payload = length > meta_bytes
+        try:
+            message = self._decodes[kind, has_payload](meta)
+        except (KeyError, UnicodeDecodeError, RecursionError, msgspec.DecodeError):
+            # Again, to say what is wrong with it.
+            message = self.decode(kind, meta, length - meta_bytes)
+        return message, bytearray(frame[middle:]) if has_payload else None
 
     def decode(self, kind: int, meta: Buffer, payload_bytes: int) -> M:
         found = self.kinds.get(kind)

@@ -41,18 +41,28 @@ PROTOCOL_MAX = 1
 TOPICS_PER_PAGE_MAX = 1000
 PARTITIONS_PER_PAGE_MAX = 1000
 NEIGHBOURS_MAX = 32
+PUBLISHERS_SHOWN_MAX = 16
+PUBLISHER_LEASE_MS_MIN = 50
+PUBLISHER_LEASE_MS_MAX = 86_400_000
+PUBLISHER_LEASE_MS = 15_000
+"""Of a publisher that does not say how long it may be silent."""
 PATTERNS_PER_WATCH_MAX = 1024
 TOMBSTONE_MS = 86_400_000
 
 Acks = Literal["none", "owner", "all"]
 StartAt = Literal["earliest", "latest", "offset", "last", "time"]
+Ownership = Literal["shared", "exclusive"]
+Strength = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+LeaseMs = Annotated[int, Meta(ge=PUBLISHER_LEASE_MS_MIN, le=PUBLISHER_LEASE_MS_MAX)]
 
 
 # --- values inside messages ----------------------------------------------------------------------
 
 
 class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
-    """What a topic is created with. Zero means: no bound; for `replicas`: as many as the node is set to make."""
+    """What a topic is created with. Zero means: no bound; for `replicas`: as many as the node is set to make; for
+    `history_depth`: as many of the last records as the node is set to give.
+    """
 
     partitions: Annotated[int, Meta(ge=1, le=1024)] = 1
     replicas: Annotated[int, Meta(ge=0, le=15)] = 0
@@ -63,6 +73,9 @@ class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
     """Of the records of a key, only the latest is kept for good."""
     tombstone_ms: Count = TOMBSTONE_MS
     """How long a compacted topic remembers that a key was deleted: who reads it must come by so often."""
+    ownership: Ownership = "shared"
+    """`exclusive`: only the records of the strongest publisher alive are delivered."""
+    history_depth: Count = 0
 
 
 class PartitionPlace(msgspec.Struct, frozen=True, array_like=True):
@@ -79,8 +92,19 @@ class PartitionPlace(msgspec.Struct, frozen=True, array_like=True):
     known: bool = True
 
 
+class PublisherState(msgspec.Struct, frozen=True, array_like=True):
+    """One that is registered in a partition, as the copy of the node that answers has it."""
+
+    publisher: Id
+    strength: Strength
+    lease_ms: Count
+
+
 class PartitionState(msgspec.Struct, frozen=True, array_like=True):
-    """`first` is the log start, `commit` the offset below which records are shown, `end` the next to be written."""
+    """`first` is the log start, `commit` the offset below which records are shown, `end` the next to be written.
+
+    `publishers` begins with the strongest; the weakest of very many are left out.
+    """
 
     partition: Index
     first: Count
@@ -89,6 +113,7 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True):
     bytes: Count
     epoch: Count
     state: Text
+    publishers: Annotated[tuple[PublisherState, ...], Meta(max_length=PUBLISHERS_SHOWN_MAX)] = ()
 
 
 class Topic(msgspec.Struct, frozen=True, array_like=True):
@@ -244,6 +269,31 @@ class TransferPartition(Message, frozen=True, array_like=True):
     node: Id
 
 
+class Register(Message, frozen=True, array_like=True):
+    """Makes a producer a publisher of the partition, or changes the strength it has; answered when that is committed.
+
+    It lives as long as its lease is renewed, by whatever is heard on this connection.
+    """
+
+    kind: ClassVar[int] = 17
+    request: Request
+    topic: Id
+    partition: Index
+    publisher: Id
+    strength: Strength
+    lease_ms: LeaseMs = PUBLISHER_LEASE_MS
+
+
+class Resign(Message, frozen=True, array_like=True):
+    """The publisher leaves the partition, at once. `Agreed` when that is committed."""
+
+    kind: ClassVar[int] = 18
+    request: Request
+    topic: Id
+    partition: Index
+    publisher: Id
+
+
 class Watch(Message, frozen=True, array_like=True):
     """Which topics are there that match any of the patterns, and from now on: which come and go?
 
@@ -395,6 +445,26 @@ class Agreed(Message, frozen=True, array_like=True):
     request: Request
 
 
+class PublisherRegistered(Message, frozen=True, array_like=True):
+    """`strongest` is the publisher whose records were delivered when this was ordered."""
+
+    kind: ClassVar[int] = 46
+    request: Request
+    strongest: Id
+
+
+class Unregistered(Message, frozen=True, array_like=True):
+    """What a publisher of this connection registered holds here no longer. It `lapsed` if the node heard nothing of it
+    for its lease; otherwise another node orders the partition, with the same publishers, and must hear of it there.
+    """
+
+    kind: ClassVar[int] = 47
+    topic: Id
+    partition: Index
+    publisher: Id
+    lapsed: bool
+
+
 class Watched(Message, frozen=True, array_like=True):
     """Topics that match, by name; `after` says from where on there may be more, nothing that these were all."""
 
@@ -440,6 +510,8 @@ ClientMessage = (
     | DescribeCluster
     | RemoveMember
     | TransferPartition
+    | Register
+    | Resign
     | Watch
     | Unwatch
     | FindGroup
@@ -472,6 +544,8 @@ NodeMessage = (
     | Failed
     | ClusterDescribed
     | Agreed
+    | PublisherRegistered
+    | Unregistered
     | Watched
     | TopicsAppeared
     | TopicsGone

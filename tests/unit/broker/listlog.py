@@ -8,7 +8,15 @@ from itertools import pairwise
 from rostra.broker.api import ProducerStamp, RecoveredLog, SegmentFacts
 from rostra.errors import BatchRejected, OffsetTrimmed
 from rostra.fabric.api import EpochStart, Recovered
-from rostra.model.batch import OwnerFlag, base_offset, last_offset, owner_epoch, producer_stamp, read_header
+from rostra.model.batch import (
+    SUPPRESSED,
+    OwnerFlag,
+    base_offset,
+    last_offset,
+    owner_epoch,
+    producer_stamp,
+    read_header,
+)
 from rostra.model.decode import Batch, iterate
 from rostra.model.ids import Partition
 
@@ -58,10 +66,10 @@ class ListLog:
         return b"".join(taken), following
 
     def find_last(self, count: int, end: int) -> int:
-        """Where the last `count` records below `end` begin; control batches do not count."""
+        """Where the last `count` records below `end` begin; those that are not delivered do not count."""
         for batch in reversed([batch for batch in self.batches if last_offset(batch) < end]):
             header = read_header(batch)
-            if header.is_control:
+            if header.is_control or header.owner_flags & SUPPRESSED:
                 continue
             if count <= header.count:
                 return header.next_offset - count

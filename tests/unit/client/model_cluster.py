@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rostra.errors import Moved, NodeStopping, RostraError, Unavailable
+from rostra.wire.features import FEATURES
 from rostra.wire.messages import (
+    Agreed,
     ClientMessage,
     CreateTopic,
     DeleteTopic,
@@ -17,6 +19,9 @@ from rostra.wire.messages import (
     PartitionPlace,
     Publish,
     Published,
+    PublisherRegistered,
+    Register,
+    Resign,
     Subscribe,
     Subscribed,
     Topic,
@@ -53,6 +58,8 @@ class Member(ModelNode):
         self.address = address
         self.topics = cluster.topics
         self.logs = cluster.logs
+        self.publishers = cluster.publishers
+        self.features = FEATURES
         self.heartbeat_ms = 60_000
         self.believes: dict[tuple[int, int], Owner] = {}
         self.held: dict[tuple[int, int], list[Held]] = {}
@@ -104,6 +111,14 @@ class Member(ModelNode):
         self._here(message.topic, message.partition)
         return super()._subscribe(conn, message)
 
+    def _register(self, message: Register) -> PublisherRegistered:
+        self._here(message.topic, message.partition)
+        return super()._register(message)
+
+    def _resign(self, message: Resign) -> Agreed:
+        self._here(message.topic, message.partition)
+        return super()._resign(message)
+
     def lost(self, conn: int) -> None:
         super().lost(conn)
         self.says.pop(conn, None)
@@ -144,6 +159,7 @@ class Cluster:
     def __init__(self, *addresses: str) -> None:
         self.topics: dict[str, Topic] = {}
         self.logs: dict[tuple[int, int], Log] = {}
+        self.publishers: dict[tuple[int, int], dict[int, int]] = {}
         self.owners: dict[tuple[int, int], Owner] = {}
         self.commits = True
         self.members = {address: Member(self, address, number) for number, address in enumerate(addresses, 1)}

@@ -58,8 +58,11 @@ from rostra.wire.messages import (
     Pong,
     Publish,
     Published,
+    PublisherRegistered,
     Push,
+    Register,
     RemoveMember,
+    Resign,
     Subscribe,
     Subscribed,
     Topic,
@@ -168,6 +171,10 @@ class ModelNode:
         self.credits: list[int] = []
         self.subscribes: list[Subscribe] = []
         self.coordinator = ModelCoordinator(lambda: list(self.topics.values()))
+        self.publishers: dict[tuple[int, int], dict[int, int]] = {}
+        """By topic and partition, the strength of each publisher."""
+        self.registers: list[Register] = []
+        self.pings = 0
 
     def log(self, name: str, partition: int = 0) -> Log:
         return self.logs[self.topics[name].topic, partition]
@@ -190,6 +197,7 @@ class ModelNode:
                 limits = (1 << 26, self.batch_bytes_max, self.heartbeat_ms)
                 return [Welcome(message.request, 1, self.features, 7, self.number, "raft", *limits)]
             case Ping():
+                self.pings += 1
                 return [Pong(message.request)]
             case Locate(name="_groups"):
                 topic = Topic(GROUPS_TOPIC, message.name, TopicSettings(PARTITIONS))
@@ -250,6 +258,10 @@ class ModelNode:
             case TransferPartition():
                 self._topic(message.name)
                 return [Agreed(message.request)]
+            case Register():
+                return [self._register(message)]
+            case Resign():
+                return [self._resign(message)]
             case Watch():
                 return [self._watch(conn, message)]
             case Unwatch():
@@ -292,6 +304,20 @@ class ModelNode:
         log = self.logs[message.topic, message.partition]
         log.commit = log.end
         return [] if message.acks == "none" else [Published(message.request, offset)]
+
+    def _register(self, message: Register) -> PublisherRegistered:
+        self._named(message.topic)
+        if self.refuse is not None:
+            raise self.refuse
+        self.registers.append(message)
+        book = self.publishers.setdefault((message.topic, message.partition), {})
+        book[message.publisher] = message.strength
+        return PublisherRegistered(message.request, min(book, key=lambda one: (-book[one], one)))
+
+    def _resign(self, message: Resign) -> Agreed:
+        self._named(message.topic)
+        self.publishers.get((message.topic, message.partition), {}).pop(message.publisher, None)
+        return Agreed(message.request)
 
     def _topic(self, name: str) -> Topic:
         if name not in self.topics:

@@ -27,6 +27,7 @@ def batch(
     checkpoint: bool = False,
     control: bool = False,
     ledger: bool = False,
+    suppressed: bool = False,
     value: bytes = b"value",
     times_us: list[int] | None = None,
     partition: Partition = PARTITION,
@@ -45,7 +46,9 @@ def batch(
         partition=partition,
         base_offset=base,
         owner_epoch=epoch,
-        owner_flags=int(OwnerFlag.CHECKPOINT) * checkpoint | int(OwnerFlag.LEDGER) * ledger,
+        owner_flags=int(OwnerFlag.CHECKPOINT) * checkpoint
+        | int(OwnerFlag.LEDGER) * ledger
+        | int(OwnerFlag.SUPPRESSED) * suppressed,
     )
     return made
 

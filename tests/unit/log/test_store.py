@@ -252,6 +252,15 @@ def test_from_a_time_on_is_the_first_record_at_or_after_it(files: Files) -> None
             assert store.find_time(PARTITION, wanted, end) == min(first, end)
 
 
+@pytest.mark.requirement("HR-16")
+def test_what_is_suppressed_is_neither_counted_nor_found_by_its_time(files: Files) -> None:
+    store = opened(files)
+    store.append(PARTITION, [batch(0, 2), batch(2, 3, suppressed=True), batch(5), batch(6, suppressed=True)])
+    assert [store.find_last(PARTITION, count, 7) for count in range(5)] == [7, 5, 1, 0, 0]
+    assert store.find_time(PARTITION, 1_000_002, 7) == 5
+    assert store.find_time(PARTITION, 1_000_006, 7) == 7
+
+
 @pytest.mark.requirement("CM-15")
 def test_a_full_disk_refuses_the_append_and_reads_go_on() -> None:
     files = faulty(capacity_bytes=6000)

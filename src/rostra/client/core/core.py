@@ -14,6 +14,7 @@ from rostra.client.core.asks import Ask, Asks
 from rostra.client.core.backoff import Backoff
 from rostra.client.core.directory import Directory
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, LinkNumber, ProducerNumber, Tell
+from rostra.client.core.enrolment import Enrolling
 from rostra.client.core.errand import Coordinators, Word
 from rostra.client.core.events import Connected, Disconnected, Reconnected
 from rostra.client.core.gathering import Gathering
@@ -57,6 +58,7 @@ from rostra.wire.messages import (
     Ping,
     Pong,
     Published,
+    PublisherRegistered,
     Push,
     Subscribed,
     TopicAltered,
@@ -67,6 +69,7 @@ from rostra.wire.messages import (
     TopicsAppeared,
     TopicSettings,
     TopicsGone,
+    Unregistered,
     Unsubscribed,
     Watched,
     Welcome,
@@ -210,6 +213,7 @@ class Core:
         self.closed = True
         error = ClientClosed()
         waiting = [waiter for link in self.links.by_number.values() for waiter in link.awaiting.values()]
+        self._producers.resign_all()
         self.links.stop()
         for waiter in waiting:
             if isinstance(waiter, Leaving):
@@ -265,6 +269,8 @@ class Core:
                 | Ended()
                 | ClusterDescribed()
                 | Agreed()
+                | PublisherRegistered()
+                | Unregistered()
                 | Watched()
                 | TopicsAppeared()
                 | TopicsGone()
@@ -335,6 +341,14 @@ class Core:
                     waiter.answered(now_us, message)
                 elif isinstance(waiter, Leaving):
                     self._subscriptions.left(waiter)
+                elif isinstance(waiter, Enrolling):
+                    waiter.confirmed()
+            case PublisherRegistered():
+                waiter = link.awaiting.pop(message.request, None)
+                if isinstance(waiter, Enrolling):
+                    waiter.confirmed()
+            case Unregistered():
+                self._producers.unregistered(now_us, message)
             case GroupJoined() | GroupPage() | GroupDescribed():
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Word):
@@ -370,6 +384,12 @@ class Core:
                 self._asks.refused(now_us, waiter, error)
             case Leaving():
                 self._subscriptions.left(waiter)
+            case Enrolling():
+                producing = waiter.lane.producing
+                if isinstance(error, TopicError):
+                    self._producers.forget_topic(producing.name)
+                waiter.lane.not_enrolled(now_us, error)
+                self._producers.forget_if_ended(producing)
             case Lookout():
                 self._lookouts.refused(now_us, waiter, error)
             case Word():
@@ -434,6 +454,11 @@ class Core:
         """Done when the topic is located, so that `draft` may be used."""
         self._check_open()
         return self._producers.open(now_us, call, name, settings)
+
+    @property
+    def has_leases(self) -> bool:
+        """Whether nodes must go on hearing from this client, for there is a publisher that they would take for dead."""
+        return self._producers.has_leases
 
     def close_producer(self, producing: Producing) -> None:
         """Forget it; what it has under way is given up. `flush` first."""

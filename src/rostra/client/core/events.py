@@ -69,6 +69,15 @@ class MayDuplicate(Event, frozen=True):
     reason: str
 
 
+class Lapsed(Event, frozen=True):
+    """The node heard nothing of a publisher for its lease, and others may have been delivered instead; the client
+    registers it again.
+    """
+
+    topic: str
+    partition: int
+
+
 class TopicAppeared(Event, frozen=True):
     """A topic was made that a subscription to several topics covers: its records are delivered from the first on."""
 
@@ -116,6 +125,7 @@ ClientEvent = (
     | Resubscribed
     | Resent
     | MayDuplicate
+    | Lapsed
     | TopicAppeared
     | TopicGone
     | HandedOutAgain

@@ -10,7 +10,8 @@ from crc32c import crc32c
 
 from rostra.client.core.draft import Draft
 from rostra.client.core.effects import Ack, Acknowledged, Buffer, CallNumber, Done, Fail, Refused, Tell, Write
-from rostra.client.core.events import MayDuplicate, Resent
+from rostra.client.core.enrolment import Enrolling
+from rostra.client.core.events import Lapsed, MayDuplicate, Resent
 from rostra.client.core.link import Link
 from rostra.client.core.options import EAGER_BATCHES
 from rostra.client.core.place import Place
@@ -20,6 +21,7 @@ from rostra.errors import (
     Moved,
     NodeStopping,
     NotAcknowledged,
+    NotRegistered,
     ProducerFenced,
     RecordTooLarge,
     RostraError,
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 
 SEQUENCES = 2**32
 """Sequences count records modulo this."""
+
+PUBLISHERS_MAX = "publishers_per_partition_max"
+"""Of the bounds that a node may name, the one that waiting a little does not help against."""
 
 _STAMP = Struct("<II")
 _STAMP_AT = 48
@@ -115,6 +120,9 @@ class Lane:
         self.sequence = 0
         self.refusals = 0
         self.paused_until_us: int | None = None
+        self.enrolled = 0
+        """What the partition's owner has confirmed of its producer's enrolment."""
+        self._enrolling: Enrolling | None = None
 
     # --- closing batches -----------------------------------------------------------------------------
 
@@ -172,7 +180,8 @@ class Lane:
         self.queue.append(outgoing)
         if self.flowing:
             self._send(outgoing)
-            if self.link.looks_us is None:
+            looks_us = self.link.looks_us
+            if looks_us is None or looks_us <= outgoing.closed_us:
                 self.link.watch(outgoing.closed_us)
             if not self.producing.answered:
                 self._forget_unacknowledged()
@@ -212,6 +221,7 @@ class Lane:
             return
         self.flowing = True
         self.paused_until_us = None
+        self.enrol(now_us)
         again = [outgoing for outgoing in self.queue if outgoing.attempts and not outgoing.settled]
         if again:
             records = sum(outgoing.count for outgoing in again)
@@ -219,6 +229,13 @@ class Lane:
         self._send_all()
         self.link.watch(now_us)
         self._close_waiting(now_us)
+
+    def enrol(self, now_us: int) -> None:
+        """Say on this link with which strength the batches behind it are sent, where there is such a thing."""
+        enrolment = self.producing.enrolment
+        if enrolment is not None:
+            self._enrolling = enrolment.say(self)
+            self.link.watch(now_us)
 
     def move(self, link: Link) -> None:
         """Another node orders the partition: what is not acknowledged goes there, under the same numbers."""
@@ -249,6 +266,8 @@ class Lane:
         awaiting = self.link.awaiting
         for outgoing in self.queue:
             awaiting.pop(outgoing.request, None)
+        if self._enrolling is not None:
+            awaiting.pop(self._enrolling.request, None)
 
     def _renumber(self, epoch: int, sequence: int) -> None:
         self.epoch, self.sequence = epoch, sequence
@@ -309,8 +328,35 @@ class Lane:
         if isinstance(error, Moved | Unavailable | NodeStopping | SyncFailed):
             self._stop()
             self.place.refused(now_us, error)
+        elif isinstance(error, NotRegistered):
+            self._pause(now_us)
         elif not error.retryable and not isinstance(error, UnknownProducer | SequenceGap | BatchRejected):
             self.producing.end(error)
+
+    def not_enrolled(self, now_us: int, error: RostraError) -> None:
+        """The owner does not take it as a publisher. What was sent behind that is refused for the same reason."""
+        match error:
+            case Moved() | Unavailable() | NodeStopping() | SyncFailed():
+                self._stop()
+                self.place.refused(now_us, error)
+            case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition():
+                self.producing.end(error)
+            case _ if error.retryable:
+                self._pause(now_us)
+            case LimitExceeded(limit) if limit != PUBLISHERS_MAX:
+                self._pause(now_us)
+            case _:
+                if self.producing.enrolment is not None:
+                    self.producing.enrolment.fail(error)
+                if isinstance(error, LimitExceeded):
+                    self._pause(now_us)
+
+    def unregistered(self, now_us: int, *, lapsed: bool) -> None:
+        """Say it again: if another node orders the partition, the answer leads there."""
+        if lapsed:
+            self._tell(Lapsed(self.producing.name, self.partition))
+        if self.flowing:
+            self.enrol(now_us)
 
     def _drop(self, outgoing: Outgoing, error: RostraError) -> None:
         """Go on without this batch. What follows it was refused too, for the gap, and takes over its numbers.
@@ -422,5 +468,5 @@ class Lane:
             self._renumber(self.epoch, sequence)
         self._close_waiting(now_us)
 
-    def _tell(self, event: Resent | MayDuplicate) -> None:
+    def _tell(self, event: Resent | MayDuplicate | Lapsed) -> None:
         self.out.append(Tell(event))

@@ -14,15 +14,18 @@ from rostra.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, ClientMessage, Hell
 
 if TYPE_CHECKING:
     from rostra.client.core.asks import Ask
+    from rostra.client.core.enrolment import Enrolling
     from rostra.client.core.errand import Word
     from rostra.client.core.lane import Lane, Outgoing
     from rostra.client.core.lookout import Lookout
     from rostra.client.core.place import Place
     from rostra.client.core.subscribing import Feed, Leaving
 
-    Waiter: TypeAlias = Ask | Outgoing | Feed | Leaving | Lookout | Word
+    Waiter: TypeAlias = Ask | Outgoing | Feed | Leaving | Lookout | Word | Enrolling
 
 SILENT_HEARTBEATS_MAX = 3
+PINGS_PER_LEASE = 4
+"""One may be late, and the next one too."""
 BATCH_BYTES_MAX = 1 << 20
 """Until a node has told its own."""
 HEARTBEAT_MS_MIN = 10
@@ -65,8 +68,12 @@ class Link:
         self._request = 0
         self.due_us = due_us
         self._heartbeat_us = 0
+        self._ping_us = 0
+        """How often the node hears us: more often than it asks for, where a publisher's lease is short."""
+        self._beat_us = 0
+        """When the present heartbeat is over."""
         self._silent = 0
-        """Pings sent since the node was last heard."""
+        """Heartbeats since the node was last heard."""
         self.looks_us: int | None = None
         """When it is looked whether what was asked is answered; None while nothing is."""
         self.doubtful = False
@@ -91,8 +98,8 @@ class Link:
         self.node = welcome.node
         self.batch_bytes_max = welcome.batch_bytes_max
         self.features = welcome.features
-        self._heartbeat_us = max(welcome.heartbeat_ms, HEARTBEAT_MS_MIN) * 1000
-        self.due_us = now_us + self._heartbeat_us
+        self._ping_us = self._heartbeat_us = max(welcome.heartbeat_ms, HEARTBEAT_MS_MIN) * 1000
+        self.due_us = self._beat_us = now_us + self._heartbeat_us
         self.heard()
 
     def gone(self) -> None:
@@ -108,6 +115,13 @@ class Link:
         self._silent = 0
         self.doubtful = False
 
+    def hasten(self, lease_ms: int) -> None:
+        """A publisher on it must be heard several times in its lease."""
+        ping_us = max(lease_ms // PINGS_PER_LEASE, HEARTBEAT_MS_MIN) * 1000
+        if ping_us < self._ping_us:
+            # The next one at once: nobody knows here how long ago the last was.
+            self._ping_us, self.due_us = ping_us, 0
+
     def write(self, message: ClientMessage, payload: Buffer | None = None) -> None:
         if payload is None:
             self.out.append(Write(self.number, (encode(message),)))
@@ -121,17 +135,21 @@ class Link:
         self.write(message(request))
         return request
 
+    @property
+    def waits(self) -> bool:
+        """Whether something that was asked has no answer yet."""
+        return bool(self.awaiting or self._silent)
+
     def watch(self, now_us: int) -> None:
         """Something was asked: it shall not go unanswered unnoticed."""
-        if self.looks_us is None:
+        if self.looks_us is None or (self.looks_us <= now_us and len(self.awaiting) <= 1 and not self._silent):
             self.looks_us = now_us + DOUBT_MS * 1000
             self._oldest = next(iter(self.awaiting), 0)
 
     def look(self, now_us: int) -> bool:
         """Whether the node has left the same question, or a ping, unanswered since the last look."""
         before, self._oldest = self._oldest, next(iter(self.awaiting), 0)
-        waits = bool(self._oldest or self._silent)
-        self.looks_us = now_us + DOUBT_MS * 1000 if waits else None
+        self.looks_us = now_us + DOUBT_MS * 1000 if self.waits else None
         self.doubtful = self.up and (before == self._oldest != 0 or self._silent > 0)
         return self.doubtful
 
@@ -148,13 +166,17 @@ class Link:
         match self.state:
             case State.DIALING | State.GREETING:
                 return "no answer in time"
-            case State.UP if self._silent + 1 >= SILENT_HEARTBEATS_MAX:
+            case State.UP if self._silent + 1 >= SILENT_HEARTBEATS_MAX and now_us >= self._beat_us:
                 return f"silent for {SILENT_HEARTBEATS_MAX} heartbeats"
             case State.UP:
                 # Sent even while the node is heard, for it wants to hear us. Silence is counted in pings and not in
                 # time: a driver that slept must not blame the node.
-                self._silent += 1
-                self.due_us = now_us + self._heartbeat_us
+                if not self.waits:
+                    self.looks_us = None
+                if now_us >= self._beat_us:
+                    self._silent += 1
+                    self._beat_us = now_us + self._heartbeat_us
+                self.due_us = min(now_us + self._ping_us, self._beat_us)
                 self.write(Ping(self.next_request()))
                 self.watch(now_us)
             case State.GONE:

@@ -166,7 +166,7 @@ class Links:
         for link in self.by_number.values():
             due_us = link.due_us
             looks_us = link.looks_us
-            if looks_us is not None and looks_us < due_us and several:
+            if looks_us is not None and looks_us < due_us and several and link.waits:
                 due_us = looks_us
             if due is None or due_us < due:
                 due = due_us

@@ -11,13 +11,21 @@ from rostra.model.batch import Codec
 from rostra.model.ids import check_topic_name
 from rostra.model.patterns import Pattern
 from rostra.wire.groups import LEASE_MS_MAX, LEASE_MS_MIN, PATTERNS_MAX
-from rostra.wire.messages import Acks, StartAt, TopicSettings
+from rostra.wire.messages import (
+    PUBLISHER_LEASE_MS,
+    PUBLISHER_LEASE_MS_MAX,
+    PUBLISHER_LEASE_MS_MIN,
+    Acks,
+    StartAt,
+    TopicSettings,
+)
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 LEASE_MS = 10_000
 """How long the members of a named subscription may be silent; their handlers may take any time."""
 PORT = 7400
 BATCHES_IN_FLIGHT_MAX = 64
+STRENGTH_MAX = 2**31 - 1
 EAGER_BATCHES = 4
 """With fewer batches under way than this, an open batch does not wait to fill up."""
 
@@ -59,6 +67,9 @@ class ProducerSettings(msgspec.Struct, frozen=True):
     window_bytes: int = 8 << 20
     codec: Codec = Codec.NONE
     partition: int | None = None
+    strength: int | None = None
+    """None: it registers only where ownership is exclusive, as one of the weakest."""
+    lease_ms: int = PUBLISHER_LEASE_MS
 
     def __post_init__(self) -> None:
         if self.acks not in ("none", "owner", "all"):
@@ -71,6 +82,16 @@ class ProducerSettings(msgspec.Struct, frozen=True):
             raise InvalidSetting("linger_ms", "it must not be negative")
         if self.partition is not None and self.partition < 0:
             raise InvalidSetting("partition", "it must not be negative")
+        if self.strength is not None:
+            check_strength(self.strength)
+        least, most = PUBLISHER_LEASE_MS_MIN, PUBLISHER_LEASE_MS_MAX
+        if not least <= self.lease_ms <= most:
+            raise InvalidSetting("lease_ms", f"{self.lease_ms} is not within {least} and {most}")
+
+
+def check_strength(strength: int) -> None:
+    if not 0 <= strength <= STRENGTH_MAX:
+        raise InvalidSetting("strength", f"{strength} is not within 0 and {STRENGTH_MAX}")
 
 
 class MemberSettings(msgspec.Struct, frozen=True):

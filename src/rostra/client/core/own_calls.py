@@ -19,6 +19,8 @@ class OwnCalls:
         self._last = 0
         self._open: dict[CallNumber, Outcome] = {}
         self._watched: dict[SubscriptionNumber, Outcome] = {}
+        self._parted: dict[SubscriptionNumber, None] = {}
+        """Given up just now: that they ended is perhaps not told yet, and is nobody's business."""
         self._heard: deque[tuple[Outcome, Result | RostraError]] = deque()
 
     def new(self, outcome: Outcome) -> CallNumber:
@@ -34,7 +36,8 @@ class OwnCalls:
         self._watched[subscription] = finished
 
     def unwatch(self, subscription: SubscriptionNumber) -> None:
-        self._watched.pop(subscription, None)
+        if self._watched.pop(subscription, None) is not None:
+            self._parted[subscription] = None
 
     def claimed(self, effects: list[ClientEffect]) -> list[ClientEffect]:
         """Keeps back what is for the core itself, and returns what is for the driver."""
@@ -49,8 +52,11 @@ class OwnCalls:
                     self._hear(self._open.pop(call, None), error)
                 case Finish(subscription=number, error=error) if number in self._watched:
                     self._hear(self._watched.pop(number), error)
+                case Finish(subscription=number) if number in self._parted:
+                    pass
                 case _:
                     others.append(effect)
+        self._parted.clear()
         return others
 
     def _hear(self, outcome: Outcome | None, result: Result | RostraError) -> None:

@@ -12,7 +12,7 @@ from rostra.client.core.place import Place
 from rostra.client.core.producing import Producing
 from rostra.errors import RostraError
 from rostra.model.ids import check_topic_name
-from rostra.wire.messages import Topic
+from rostra.wire.messages import Topic, Unregistered
 
 PUBLISHERS_MAX = 1024
 """Topics that `publish` keeps a producer for; beyond it, one that is idle is forgotten."""
@@ -27,6 +27,7 @@ class Producers:
         self._random = random
         self._out = out
         self._delivery_timeout_us = options.delivery_timeout_ms * 1000
+        self._call_timeout_ms = options.call_timeout_ms
         self._wall_offset_us = 0
         self._last = 0
         self._all: dict[ProducerNumber, Producing] = {}
@@ -39,9 +40,13 @@ class Producers:
         producing = self._new(name, settings)
 
         def found(now_us: int, topic: Topic, places: list[Place]) -> None:
-            producing.located(now_us, topic.topic, places)
-            failure = producing.ended
-            self._out.append(Done(call, None) if failure is None else Fail(call, failure))
+            producing.located(now_us, topic, places)
+            if producing.ended is not None:
+                self._out.append(Fail(call, producing.ended))
+            elif producing.enrolment is not None:
+                producing.enrolment.wait(now_us, call, f"register in {name}")
+            else:
+                self._out.append(Done(call, None))
 
         def failed(now_us: int, error: RostraError) -> None:
             self.close(producing, error)
@@ -69,7 +74,7 @@ class Producers:
         producing = self._publishers[name, acks] = self._new(name, settings)
 
         def found(now_us: int, topic: Topic, places: list[Place]) -> None:
-            producing.located(now_us, topic.topic, places)
+            producing.located(now_us, topic, places)
             producing.turn(now_us)
 
         def failed(now_us: int, error: RostraError) -> None:
@@ -81,8 +86,16 @@ class Producers:
 
     def _new(self, name: str, settings: ProducerSettings) -> Producing:
         self._last += 1
-        timeout_us = self._delivery_timeout_us
-        producing = Producing(self._last, name, settings, self._backoff, self._random, timeout_us, self._out)
+        producing = Producing(
+            self._last,
+            name,
+            settings,
+            self._backoff,
+            self._random,
+            self._delivery_timeout_us,
+            self._call_timeout_ms,
+            self._out,
+        )
         producing.wall_offset_us = self._wall_offset_us
         self._all[producing.number] = producing
         return producing
@@ -111,6 +124,24 @@ class Producers:
     def forget_if_ended(self, producing: Producing) -> None:
         if producing.ended is not None:
             self._all.pop(producing.number, None)
+
+    # --- publishers with a strength ------------------------------------------------------------------
+
+    def unregistered(self, now_us: int, message: Unregistered) -> None:
+        for producing in self._all.values():
+            ours = (producing.topic, producing.producer) == (message.topic, message.publisher)
+            if ours and message.partition < len(producing.lanes):
+                producing.lanes[message.partition].unregistered(now_us, lapsed=message.lapsed)
+
+    @property
+    def has_leases(self) -> bool:
+        return any(one.enrolment is not None and not one.enrolment.leaving for one in self._all.values())
+
+    def resign_all(self) -> None:
+        """While the links stand; nobody waits for an answer."""
+        for producing in self._all.values():
+            if producing.enrolment is not None:
+                producing.enrolment.resign()
 
     # --- what concerns all ---------------------------------------------------------------------------
 

@@ -8,13 +8,15 @@ from random import Random
 from rostra.client.core.backoff import Backoff
 from rostra.client.core.draft import Draft
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, ProducerNumber, Resume
+from rostra.client.core.enrolment import Enrolment
 from rostra.client.core.lane import Lane, Outgoing
-from rostra.client.core.options import BATCHES_IN_FLIGHT_MAX, EAGER_BATCHES, ProducerSettings
+from rostra.client.core.options import BATCHES_IN_FLIGHT_MAX, EAGER_BATCHES, ProducerSettings, check_strength
 from rostra.client.core.partitioner import partition_of
 from rostra.client.core.place import Place
 from rostra.errors import LimitExceeded, RostraError, UnknownPartition
 from rostra.model.encode import ALONE_BYTES_MORE_MAX, Headers
 from rostra.model.ids import random_id
+from rostra.wire.messages import Topic
 
 PER_RECORD_BYTES = 4
 HELD_MAX = 100_000
@@ -53,6 +55,7 @@ class Producing:
         backoff: Backoff,
         random: Random,
         delivery_timeout_us: int,
+        call_timeout_ms: int,
         out: list[ClientEffect],
     ) -> None:
         self.number = number
@@ -62,12 +65,15 @@ class Producing:
         self.out = out
         self.producer = random_id(random)
         self.delivery_timeout_us = delivery_timeout_us
+        self._call_timeout_ms = call_timeout_ms
         self.answered = settings.acks != "none"
         self.wall_offset_us = 0
         self.topic = 0
         self.lanes: list[Lane] = []
         self.draft = Draft()
         """The open batch for records without a key, once the topic is located; another one after each `close`."""
+        self.enrolment: Enrolment | None = None
+        """As a publisher with a strength, if it is one."""
         self.ended: RostraError | None = None
         self.error: RostraError | None = None
         """The first failure that no call was told of; `flush` tells."""
@@ -84,10 +90,10 @@ class Producing:
 
     # --- where it goes -------------------------------------------------------------------------------
 
-    def located(self, now_us: int, topic: int, places: list[Place]) -> None:
+    def located(self, now_us: int, topic: Topic, places: list[Place]) -> None:
         if self.ended is not None:
             return
-        self.topic = topic
+        self.topic = topic.topic
         chosen = self.settings.partition
         if chosen is not None and chosen >= len(places):
             self.end(UnknownPartition(self.name, chosen))
@@ -95,6 +101,8 @@ class Producing:
         self.lanes = [Lane(self, place) for place in places]
         self._sticky = chosen or 0
         self.draft = self.lanes[self._sticky].draft
+        if self.settings.strength is not None or topic.settings.ownership == "exclusive":
+            self._publish_with(self.settings.strength or 0)
         for lane in self.lanes:
             lane.place.join(lane)
             if not lane.place.lost:
@@ -104,6 +112,26 @@ class Producing:
             self.add(
                 now_us, record.value, record.key, record.headers, record.timestamp_us, record.partition, record.call
             )
+
+    def _publish_with(self, strength: int) -> Enrolment:
+        self.enrolment = Enrolment(self, strength, self.settings.lease_ms, self._call_timeout_ms)
+        return self.enrolment
+
+    def set_strength(self, now_us: int, call: CallNumber, strength: int) -> None:
+        """Done when the owners of all its partitions judge it by that."""
+        check_strength(strength)
+        if self.ended is not None:
+            raise self.ended
+        for lane in self.lanes:
+            lane.close(now_us)
+        (self.enrolment or self._publish_with(strength)).change(now_us, call, strength)
+
+    def resign(self, now_us: int, call: CallNumber) -> None:
+        """Done when it is no publisher of the topic any more; `flush` first."""
+        if self.enrolment is None or self.ended is not None:
+            self.out.append(Done(call, None))
+        else:
+            self.enrolment.leave(now_us, call)
 
     def _lane_for(self, key: bytes | None, partition: int | None) -> Lane:
         if partition is None:
@@ -292,7 +320,9 @@ class Producing:
     # --- end, time -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Nothing more is sent: its lanes follow their partitions no longer."""
+        """Nothing more is sent: it is no publisher any more, and its lanes follow their partitions no longer."""
+        if self.enrolment is not None:
+            self.enrolment.resign()
         for lane in self.lanes:
             lane.place.leave(lane)
 
@@ -304,6 +334,8 @@ class Producing:
         for record in held:
             if record.call:
                 self.out.append(Fail(record.call, error))
+        if self.enrolment is not None:
+            self.enrolment.fail(error)
         for lane in self.lanes:
             lane.fail_all(error)
         self.leave()
@@ -318,8 +350,13 @@ class Producing:
             due = lane.deadline_us()
             if due is not None and (earliest is None or due < earliest):
                 earliest = due
+        due = self.enrolment.deadline_us() if self.enrolment is not None else None
+        if due is not None and (earliest is None or due < earliest):
+            earliest = due
         return earliest
 
     def tick(self, now_us: int) -> None:
         for lane in self.lanes:
             lane.tick(now_us)
+        if self.enrolment is not None:
+            self.enrolment.tick(now_us)

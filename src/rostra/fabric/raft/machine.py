@@ -130,6 +130,8 @@ class Raft:
         self.founders = founders or (() if join else (self.own,))
         self._join = join
         self._meta: Metadata | None = None
+        self.meta: Metadata
+        """Once the node has started."""
         self.takes_part = False
         """Whether the catalogue's log is known, so that peers can be answered."""
         self.hard: dict[str, bytes] = {}
@@ -164,11 +166,6 @@ class Raft:
         self._knew_commit = False
         """This start found a catalogue that was committed: it can serve what is in it before a leader is heard."""
         self.out: list[FabricEffect] = []
-
-    @property
-    def meta(self) -> Metadata:
-        assert self._meta is not None, "the node has started"
-        return self._meta
 
     def status(self) -> ClusterStatus:
         return status_of(self)
@@ -275,7 +272,7 @@ class Raft:
         group.keeps_commit = True
         group.name = CATALOGUE
         group.voters_max = META_VOTERS_MAX
-        self._meta = Metadata(self, group)
+        self._meta = self.meta = Metadata(self, group)
         self._knew_commit = group.commit > group.copy.first
         self._term_found = group.term
         if self._meta.replaying:

@@ -17,7 +17,7 @@ def check(history: History) -> list[str]:
             at_end = history.final.get(place)
             if at_end is None or at_end.damaged_at is not None:
                 continue
-            last = max((one.offset for one in at_end.stored if not one.control), default=-1)
+            last = max((one.offset for one in at_end.stored if one.shown), default=-1)
             if feed.reached <= last:
                 found.append(f"{subscription.name} came to {feed.reached} of {at_end.name}/{place[1]}, end {last + 1}")
     return found

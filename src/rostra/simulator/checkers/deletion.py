@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rostra.errors import TopicError
+from rostra.errors import OffsetOutOfRange, TopicError
 from rostra.simulator.history import History
 
 
@@ -22,7 +22,9 @@ def check(history: History) -> list[str]:
         if subscription.leaving or not deleted_us:
             continue
         ended_before = subscription.ended is not None and subscription.ended_us < deleted_us[0]
-        if not ended_before and not isinstance(subscription.ended, TopicError):
+        # The refusal of an offset may have been on its way when the topic was deleted.
+        refused_before = not subscription.stands and isinstance(subscription.ended, OffsetOutOfRange)
+        if not ended_before and not refused_before and not isinstance(subscription.ended, TopicError):
             found.append(f"{subscription.name} on a deleted topic ended with {subscription.ended!r}")
     for subscription in history.subscriptions:
         for feed in subscription.feeds.values():

@@ -38,7 +38,7 @@ def _at_the_end(history: History, gathered: Gathered, known: list[int]) -> list[
 
 def _all_of(gathered: Gathered, feed: Feed | None, final: FinalPartition) -> list[str]:
     got = {one.offset for one in feed.got} if feed is not None else set()
-    skipped = [stored.offset for stored in final.stored if not stored.control and stored.offset not in got]
+    skipped = [stored.offset for stored in final.stored if stored.shown and stored.offset not in got]
     if not skipped:
         return []
     return [f"{gathered.name} never got {skipped[:5]} of {final.name}/{final.partition}, {len(skipped)} in all"]

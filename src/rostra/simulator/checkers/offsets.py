@@ -1,4 +1,4 @@
-"""A subscription gets rising offsets; one that is missing was a control record, or never stored a record."""
+"""A subscription gets rising offsets; one that is missing was a control record, suppressed, or never a record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _check_feed(
     subscription: Subscription, feed: Feed, final: FinalPartition | None, damaged_at: int | None
 ) -> list[str]:
     found: list[str] = []
-    values = {stored.offset for stored in final.stored if not stored.control} if final is not None else set()
+    values = {stored.offset for stored in final.stored if stored.shown} if final is not None else set()
     first = final.first if final is not None else 0
     where = f"{subscription.name} on {subscription.topic}/{feed.partition}"
     before: int | None = None

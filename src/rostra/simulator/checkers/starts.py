@@ -32,7 +32,10 @@ def _is_whole(history: History, final: FinalPartition) -> bool:
 
 def _check_last(where: str, asked: int, following: int, commit: int, final: FinalPartition) -> list[str]:
     # Records that came while the place was looked up are shown besides.
-    there = [stored.offset for stored in final.stored if not stored.control and stored.offset < commit]
+    there = [stored.offset for stored in final.stored if stored.shown and stored.offset < commit]
     given = [offset for offset in there if offset >= following]
-    wanted = min(asked, len(there))
-    return [f"{where} asked for the last {asked} and got {len(given)} of {len(there)}"] if len(given) < wanted else []
+    depth = final.settings.history_depth
+    wanted = min(asked, depth or asked, len(there))
+    if len(given) < wanted:
+        return [f"{where} asked for the last {asked} and got {len(given)} of {len(there)}, the depth is {depth}"]
+    return []

@@ -1,0 +1,89 @@
+"""Of an exclusive topic only the strongest publisher's records are delivered, by what the log itself says before each.
+
+The book is kept here once more, as plainly as the rules read: whoever is registered and has not departed is alive; the
+strongest of them is delivered, of equals the lowest id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rostra.broker.control import Booked, decode_entries, read_checkpoint
+from rostra.broker.publishers import Departed, Registered
+from rostra.model.batch import CHECKPOINT, LEDGER, SUPPRESSED
+from rostra.simulator.history import FinalPartition, History, Stored
+
+Strengths = dict[int, int]
+
+
+def check(history: History) -> list[str]:
+    found: list[str] = []
+    suppressed: dict[tuple[int, int], set[int]] = {}
+    for place, final in history.final.items():
+        where = f"{final.name}/{final.partition}"
+        suppressed[place] = {stored.offset for stored in final.stored if stored.owner_flags & SUPPRESSED}
+        if final.settings.ownership == "exclusive":
+            found += [f"{where}:{flaw}" for flaw in flaws_in(final.stored)]
+            found += _unasked(history, final, where)
+        elif suppressed[place]:
+            found.append(f"{where} is shared and holds suppressed records at {sorted(suppressed[place])[:5]}")
+    for subscription in history.subscriptions:
+        for place, feed in subscription.feeds.items():
+            shown = [got.offset for got in feed.got if got.offset in suppressed.get(place, ())]
+            if shown:
+                found.append(f"{subscription.name} was shown {shown[:5]}, which are suppressed")
+    return found
+
+
+def flaws_in(log: Iterable[Stored]) -> list[str]:
+    """Where a log breaks the rules, from its first batch on."""
+    found: list[str] = []
+    alive: Strengths = {}
+    begun = False
+    for stored in log:
+        if stored.owner_flags & CHECKPOINT:
+            carried = _follow({}, decode_entries(read_checkpoint(stored.value or b"").entries))
+            if begun and carried != alive:
+                found.append(f"{stored.offset} begins a segment with {carried}, alive are {alive}")
+            alive = carried
+        elif stored.owner_flags & LEDGER:
+            _follow(alive, decode_entries([stored.value]))
+        elif not stored.control:
+            flaw = _flaw(stored, alive)
+            if flaw:
+                found.append(f"{stored.offset} {flaw}")
+        begun = True
+    return found
+
+
+def _follow(alive: Strengths, entries: Iterable[Booked]) -> Strengths:
+    for entry in entries:
+        if isinstance(entry, Registered):
+            alive[entry.publisher] = entry.strength
+        elif isinstance(entry, Departed):
+            alive.pop(entry.publisher, None)
+    return alive
+
+
+def _flaw(stored: Stored, alive: Strengths) -> str:
+    if stored.publisher not in alive:
+        return f"is of publisher {stored.publisher:x}, of whom the log says nothing before it"
+    best = max(alive.values())
+    strongest = min(publisher for publisher, strength in alive.items() if strength == best)
+    marked = bool(stored.owner_flags & SUPPRESSED)
+    if marked == (stored.publisher == strongest):
+        what = "suppressed" if marked else "delivered"
+        return f"is {what}: publisher {stored.publisher:x} with {alive[stored.publisher]}, alive are {alive}"
+    return ""
+
+
+def _unasked(history: History, final: FinalPartition, where: str) -> list[str]:
+    """Nobody has a strength that its application did not ask for."""
+    found: list[str] = []
+    for stored in final.stored:
+        if not stored.owner_flags & LEDGER:
+            continue
+        for entry in decode_entries([stored.value]):
+            if isinstance(entry, Registered) and entry.strength not in history.strengths.get(entry.publisher, {0: 0}):
+                found.append(f"{where}:{stored.offset} gives {entry.publisher:x} the strength {entry.strength}")
+    return found

@@ -1,0 +1,152 @@
+"""Whatever publishers do, a node delivers whom the rules name: against a model that knows nothing but the rules."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from rostra.errors import NotRegistered
+from rostra.wire.messages import PUBLISHER_LEASE_MS, Failed, Ping, PublisherState
+from tests.unit.broker.exclusive import Exclusive
+
+PUBLISHERS = st.integers(1, 4)
+STEP_MS = 10
+
+
+class Alive(NamedTuple):
+    strength: int
+    lease_ms: int
+    heard_us: int
+
+
+class Rules(RuleBasedStateMachine):
+    """Publisher n comes on a connection of its own, which it may lose and replace."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.desk = Exclusive().begin()
+        self.alive: dict[int, Alive] = {}
+        self.conns: dict[int, int] = {}
+        self.asked: set[int] = set()
+        """Who registered by itself on the connection it has."""
+        self.bound: set[int] = set()
+        """Who registered or wrote on the connection it has: what is heard there is its own."""
+        self.epochs: dict[int, int] = {}
+        self.written: list[str] = []
+        self.numbers = 100
+
+    def _now_us(self) -> int:
+        return self.desk.now.mono_us
+
+    def _conn(self, publisher: int) -> int:
+        if publisher not in self.conns:
+            self.numbers += 1
+            self.conns[publisher] = self.desk.connect(self.numbers)
+        return self.conns[publisher]
+
+    def _heard(self, publisher: int) -> None:
+        if publisher in self.alive:
+            self.alive[publisher] = self.alive[publisher]._replace(heard_us=self._now_us())
+
+    def _strongest(self) -> int:
+        best = max(one.strength for one in self.alive.values())
+        return min(publisher for publisher, one in self.alive.items() if one.strength == best)
+
+    # --- what publishers do ---
+
+    @rule(publisher=PUBLISHERS, strength=st.integers(0, 3), lease_ms=st.sampled_from((60, 200, 5_000)))
+    def register(self, publisher: int, strength: int, lease_ms: int) -> None:
+        self.desk.register(self._conn(publisher), publisher, strength, lease_ms)
+        self.asked.add(publisher)
+        self.bound.add(publisher)
+        self.alive[publisher] = Alive(strength, lease_ms, self._now_us())
+
+    @rule(publisher=PUBLISHERS)
+    def resign(self, publisher: int) -> None:
+        self.desk.resign(self._conn(publisher), publisher)
+        self.asked.discard(publisher)
+        self.bound.discard(publisher)
+        self.alive.pop(publisher, None)
+
+    @rule(publisher=PUBLISHERS)
+    def write(self, publisher: int) -> None:
+        conn = self._conn(publisher)
+        value = f"{publisher} writes {len(self.written)}"
+        # Each write begins a new producer epoch: what becomes of sequences is proved elsewhere.
+        epoch = self.epochs[publisher] = self.epochs.get(publisher, 0) + 1
+        self.desk.publish(conn, self.desk.topic, value.encode(), producer=publisher, producer_epoch=epoch)
+        self.desk.settle()
+        if publisher not in self.alive and publisher in self.asked:
+            (failed,) = self.desk.heard(conn, Failed)
+            assert failed.code == NotRegistered.__name__
+            return
+        self.bound.add(publisher)
+        self.alive.setdefault(publisher, Alive(0, PUBLISHER_LEASE_MS, 0))
+        self._heard(publisher)
+        self.written.append(f"{'+' if self._strongest() == publisher else '-'}{value}")
+
+    @rule(publisher=PUBLISHERS)
+    def beat(self, publisher: int) -> None:
+        if publisher in self.conns:
+            self.desk.say(self.conns[publisher], Ping(1))
+            if publisher in self.bound:
+                self._heard(publisher)
+
+    @rule(publisher=PUBLISHERS)
+    def lose_connection(self, publisher: int) -> None:
+        conn = self.conns.pop(publisher, None)
+        if conn is not None:
+            self.desk.lose(conn)
+            self.asked.discard(publisher)
+            self.bound.discard(publisher)
+
+    # --- what happens to all ---
+
+    @rule(steps=st.integers(1, 30))
+    def pass_time(self, steps: int) -> None:
+        for _ in range(steps):
+            self.desk.pass_ms(STEP_MS)
+            gone = [
+                publisher
+                for publisher, one in self.alive.items()
+                if one.heard_us + one.lease_ms * 1000 <= self._now_us()
+            ]
+            for publisher in gone:
+                del self.alive[publisher]
+            self.the_node_knows_who_is_alive()
+
+    @rule()
+    def restart(self) -> None:
+        again = Exclusive(logs=self.desk.logs, hard=self.desk.hard)
+        again.now, again.topic, again.sequences = self.desk.now, self.desk.topic, {}
+        for log in again.logs.values():
+            log.generation = 0
+        again.start()
+        self.desk = again
+        self.conns.clear()
+        self.asked.clear()
+        self.bound.clear()
+        self.alive = {publisher: one._replace(heard_us=self._now_us()) for publisher, one in self.alive.items()}
+
+    # --- what must hold ---
+
+    @invariant()
+    def the_log_marks_what_the_rules_suppress(self) -> None:
+        if hasattr(self, "desk"):
+            assert [line for line in self.desk.story() if line[0] in "+-"] == self.written
+
+    @invariant()
+    def the_node_knows_who_is_alive(self) -> None:
+        if hasattr(self, "desk"):
+            (known,) = self.desk.broker.catalogue.partitions()
+            ranked = sorted(self.alive.items(), key=lambda item: (-item[1].strength, item[0]))
+            wanted = tuple(PublisherState(publisher, one.strength, one.lease_ms) for publisher, one in ranked)
+            assert known.publishers.shown(16) == wanted
+
+
+Rules.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestRules = pytest.mark.requirement("HR-12", "HR-14")(Rules.TestCase)
