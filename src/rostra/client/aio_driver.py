@@ -202,8 +202,7 @@ class Driver:
         match effect:
             case Acknowledged():
                 if self.trace is not None:
-                    topic = self.core.topic_of(effect.producer)
-                    self.trace.published(topic, effect.partition, effect.offset, effect.count)
+                    self.trace.published(effect.producer, effect.partition, effect.offset, effect.count)
                 producer = self.producers.get(effect.producer)
                 if producer is not None and producer.on_ack is not None:
                     self.loop.call_soon(producer.on_ack, effect)

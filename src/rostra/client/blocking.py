@@ -227,6 +227,8 @@ class Client:
                 partition=partition,
                 acks=acks,
             )
+            if driver.trace is not None:
+                driver.trace.publishes(producing.number, topic)
             if driver.core.idle:
                 producing.turn(now)
             ack = driver.answer(call)

@@ -225,8 +225,7 @@ class Driver:
                     self._answers[effect.call] = effect.error
             case Acknowledged():
                 if self.trace is not None:
-                    topic = self.core.topic_of(effect.producer)
-                    self.trace.published(topic, effect.partition, effect.offset, effect.count)
+                    self.trace.published(effect.producer, effect.partition, effect.offset, effect.count)
                 producer = self.producers.get(effect.producer)
                 if producer is not None and producer.on_ack is not None:
                     on_ack = producer.on_ack

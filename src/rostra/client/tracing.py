@@ -12,6 +12,8 @@ from rostra.traces.recorder import Recorder
 
 Reached = dict[tuple[str, int], int]
 """By topic and partition, the offset behind what was handed out."""
+PRODUCERS_MAX = 1 << 16
+"""What older ones publish to is forgotten; by then they are long closed."""
 
 
 class ClientTrace:
@@ -21,6 +23,8 @@ class ClientTrace:
         self._recorder = Recorder(directory, Role.CLIENT, randbits(ID_BITS))
         self._number = 0
         self._live: dict[int, Reached] = {}
+        self._topics: dict[int, str] = {}
+        """By producer, the latest of them."""
 
     def close(self) -> None:
         for subscription in list(self._live):
@@ -35,8 +39,15 @@ class ClientTrace:
     def created(self, topic: str) -> None:
         self._note(Event.CREATED, topic)
 
-    def published(self, topic: str, partition: int, offset: int, records: int) -> None:
+    def publishes(self, producer: int, topic: str) -> None:
+        if producer not in self._topics:
+            self._topics[producer] = topic
+            if len(self._topics) > PRODUCERS_MAX:
+                del self._topics[next(iter(self._topics))]
+
+    def published(self, producer: int, partition: int, offset: int, records: int) -> None:
         end = offset + records if offset >= 0 else -1
+        topic = self._topics.get(producer, "")
         self._note(Event.PUBLISHED, topic, partition, first=offset, end=end, records=records)
 
     def subscribed(self, subscription: int, starts: dict[str, dict[int, int]]) -> None:

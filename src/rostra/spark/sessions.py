@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rostra.errors import SparkMissing
+from rostra.errors import LibraryMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ def session(
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise SparkMissing() from None
+        raise LibraryMissing("pyspark", "spark") from None
     there = SparkSession.getActiveSession()
     if there is not None:
         # Of ours it is the only setting that can still be made; of others, as with Spark itself, those that can be.

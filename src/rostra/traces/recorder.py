@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from rostra.errors import ArrowMissing
+from rostra.errors import LibraryMissing
 from rostra.traces.events import COLUMNS, VERSION, Role, Row
 
 ROWS_MAX = 1 << 16
@@ -30,7 +30,7 @@ class Recorder:
         try:
             import pyarrow.parquet
         except ImportError:
-            raise ArrowMissing() from None
+            raise LibraryMissing("pyarrow, which writes traces,", "arrow") from None
         self._arrow: Any = pyarrow
         self._directory = Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from rostra.client.core.administration import Administration
 from rostra.client.core.asks import Ask, Asks
 from rostra.client.core.backoff import Backoff
 from rostra.client.core.directory import Directory
-from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, LinkNumber, ProducerNumber, Tell
+from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, LinkNumber, Tell
 from rostra.client.core.enrolment import Enrolling
 from rostra.client.core.errand import Coordinators, Word
 from rostra.client.core.events import Connected, Disconnected, Reconnected
@@ -128,10 +128,6 @@ class Core:
     def idle(self) -> bool:
         """Whether there are no effects to take."""
         return not self._out
-
-    def topic_of(self, producer: ProducerNumber) -> str:
-        """What an open producer publishes to."""
-        return self._producers.topic_of(producer)
 
     @property
     def link(self) -> Link:

@@ -116,11 +116,6 @@ class Producers:
                 self._all.pop(producing.number, None)
                 producing.leave()
 
-    def topic_of(self, number: int) -> str:
-        """Empty for a producer that is closed."""
-        producing = self._all.get(number)
-        return "" if producing is None else producing.name
-
     def forget_if_ended(self, producing: Producing) -> None:
         if producing.ended is not None:
             self._all.pop(producing.number, None)
