@@ -214,7 +214,8 @@ def _every_ms(written: str) -> int:
 
 @contextmanager
 def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
-    settings: dict[str, str] = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+    # What goes wrong is said in one line; `--conf spark.log.level=INFO` shows what Spark has to say.
+    settings: dict[str, str] = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
     for written in conf or []:
         name, equals, value = written.partition("=")
         if not equals or not name:
