@@ -179,4 +179,4 @@ def test_the_example_counts_and_shows_windows(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert "Row(topic='clicks', count=10000)" in ran.stdout
-    assert "|window" in ran.stdout and "|count" in ran.stdout
+    assert "window|count|" in ran.stdout
