@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -225,6 +226,8 @@ def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]
 
     note("starting Spark")
     spark = session("rostra-pipeline", master=master, conf=settings)
+    # PySpark cancels all jobs on Ctrl-C, which a query takes for a failure; here it is stopped instead.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark
     finally:
