@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -122,7 +123,7 @@ def test_twenty_rounds_of_death(tmp_path: Path) -> None:
 @pytest.mark.requirement("PL-14", "PL-15")
 def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(tmp_path: Path) -> None:
     """`rollup` interrupted and started again, `audit` and `report` over the traces of commands."""
-    with rostra.testing.process_node(directory=tmp_path / "node", arguments=("--trace", "traces")) as node:
+    with rostra.testing.process_node(directory=tmp_path / "node", arguments=("--trace", str(tmp_path / "traces"))) as node:
         at = ("--node", node.address)
         with blocking.connect(node.address, trace=str(tmp_path / "traces")) as client:
             client.create_topic("orders")
@@ -140,7 +141,8 @@ def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(tmp_path: Path)
         running.send_signal(signal.SIGINT)
         assert running.wait(PATIENCE_S) == 130
         with blocking.connect(node.address) as client:
-            client.publish("orders", b"later", timestamp=4_000_000_000_000_000 // 1000)
+            # By its own time it comes later than all windows there are, which are over then.
+            client.publish("orders", b"later", timestamp=time.time_ns() // 1000 + 600_000_000)
         assert start(tmp_path, *rollup, "--once").wait(PATIENCE_S) == 0
     audited = start(tmp_path, "audit", "traces", "--save", "audit.json")
     assert audited.wait(PATIENCE_S) == 0, log.read_text()[-2000:]
