@@ -13,6 +13,9 @@ TEST_TIMEOUT_S  ?= 120
 SUITE_TIMEOUT_S ?= 2400
 SOAK_TIMEOUT_S  ?= 7200
 
+# One process of tests per core; tests that share something costly stay together.
+PARALLEL ?= --numprocesses=auto --dist=loadgroup
+
 # The requirement numbers to demand, e.g. SCOPE=RF,CM or SCOPE=CM-5; empty means all of them.
 SCOPE ?=
 
@@ -44,14 +47,14 @@ check: $(STAMP) ## lint, format, types, and the rules between the rooms
 	$(BIN)/lint-imports
 
 test: check ## the checks, then every test but the soak, then what they proved (about 8 minutes on two quiet cores)
-	timeout --foreground --signal=INT $(SUITE_TIMEOUT_S) $(PYTEST) -m "not soak" --timeout=$(TEST_TIMEOUT_S)
+	timeout --foreground --signal=INT $(SUITE_TIMEOUT_S) $(PYTEST) -m "not soak" --timeout=$(TEST_TIMEOUT_S) $(PARALLEL)
 
 soak: $(STAMP) ## the long tests: thousands of seeds, a million fuzzed frames
 	SOAK=1 $(PYTEST) -m soak --timeout=$(SOAK_TIMEOUT_S)
 
 requirements: $(STAMP) ## run the marked tests and list every number; SCOPE=CM,RF-3 demands those
 	@rm -f .rostra/requirements.json
-	@$(PYTEST) -q -m "requirement and not soak" --timeout=$(TEST_TIMEOUT_S) || true
+	@$(PYTEST) -q -m "requirement and not soak" --timeout=$(TEST_TIMEOUT_S) $(PARALLEL) || true
 	@$(BIN)/python tools/requirements_report.py $(if $(SCOPE),--scope $(SCOPE))
 
 bench: $(STAMP) ## Rostra and its peers side by side, into benchmarks/RESULTS.md

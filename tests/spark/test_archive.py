@@ -22,6 +22,8 @@ from tests.spark.topics import fill, read, read_stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.xdist_group("spark")
+
 TOPIC = "plant/line-1"
 
 

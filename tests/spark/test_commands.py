@@ -23,6 +23,8 @@ from rostra.testing.process import ProcessNode
 from tests.processes.command_line import COMMAND, environment, wait_until
 from tools.house import ROOT
 
+pytestmark = pytest.mark.xdist_group("spark")
+
 PATIENCE_S = 400.0
 QUICK = ("--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1", "--master", "local[2]")
 
@@ -123,7 +125,9 @@ def test_twenty_rounds_of_death(tmp_path: Path) -> None:
 @pytest.mark.requirement("PL-14", "PL-15")
 def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(tmp_path: Path) -> None:
     """`rollup` interrupted and started again, `audit` and `report` over the traces of commands."""
-    with rostra.testing.process_node(directory=tmp_path / "node", arguments=("--trace", str(tmp_path / "traces"))) as node:
+    with rostra.testing.process_node(
+        directory=tmp_path / "node", arguments=("--trace", str(tmp_path / "traces"))
+    ) as node:
         at = ("--node", node.address)
         with blocking.connect(node.address, trace=str(tmp_path / "traces")) as client:
             client.create_topic("orders")

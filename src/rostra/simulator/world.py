@@ -362,7 +362,8 @@ class World:
         if self._waiting() or not self._works() or not all(subscriber.at_end() for subscriber in self.subscribers):
             return False
         # Where the only copy is damaged, whoever wants all of it gets to no end.
-        return bool(self.history.flipped) or (all(gatherer.at_end() for gatherer in self.gatherers) and self._steady())
+        hopeless = bool(self.history.flipped) and not self.history.replicated
+        return hopeless or (all(gatherer.at_end() for gatherer in self.gatherers) and self._steady())
 
     def _steady(self) -> bool:
         """The members of a name have nothing left to do, and no part is on its way from one to another."""

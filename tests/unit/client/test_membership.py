@@ -118,6 +118,24 @@ def test_a_coordinator_that_does_not_answer_fails_the_caller_in_time() -> None:
     assert isinstance(play.errors[handler.joined], Unavailable | TimedOut)
 
 
+def test_whoever_gives_up_joining_is_no_member_although_its_connection_lives_on() -> None:
+    play = a_play()
+    handler = Handler(play, lease_ms=60_000)
+    play.node_hears()
+    while not said(play, JoinGroup):
+        play.client_hears()
+        play.pass_time(0)
+        play.node_hears()
+    answer = list(play.towards_client)
+    play.towards_client.clear()
+    live(play, 30_000)
+    assert isinstance(play.errors[handler.joined], TimedOut)
+    assert group(play).members
+    play.towards_client.extend(answer)
+    live(play)
+    assert group(play).members == {}
+
+
 # --- positions -------------------------------------------------------------------------------------
 
 

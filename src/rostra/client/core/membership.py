@@ -173,7 +173,10 @@ class Membership:
         self.link.ask(Word(heard, refused), build)
 
     def _answered(self, said_in: int, said_us: int, answered: OnReply, now_us: int, message: Reply) -> None:
-        if said_in == self._round and self.state is not State.ENDED:
+        if self.state is State.ENDED and isinstance(message, GroupJoined):
+            # Nobody waits for it any more, but the coordinator does not know.
+            self._forsake()
+        elif said_in == self._round and self.state is not State.ENDED:
             self._assured_us = max(self._assured_us, said_us)
             answered(now_us, message)
 
@@ -250,6 +253,7 @@ class Membership:
         self._advance(now_us)
 
     def _gone(self, now_us: int, message: Reply) -> None:
+        self.state = State.WAITING
         self._left()
 
     def _left(self) -> None:
@@ -273,6 +277,8 @@ class Membership:
             self._out.append(Finish(self.number, error))
 
     def _close(self) -> None:
+        if self.state is State.MEMBER:
+            self._forsake()
         self.state = State.ENDED
         self._round += 1
         for holding in list(self.holdings.values()):
@@ -280,6 +286,12 @@ class Membership:
         if self.place is not None:
             self.place.leave(self)
         self.find_at_us = None
+
+    def _forsake(self) -> None:
+        """Its connection may live on with others, and would keep a member alive that is none any more."""
+        if self.link.up:
+            nobody = Word(lambda now_us, message: None, lambda now_us, error: None)
+            self.link.ask(nobody, partial(LeaveGroup, name=self.name, member=self.member))
 
     # --- what it holds -------------------------------------------------------------------------------
 

@@ -464,7 +464,9 @@ class Raft:
         return bool(waiting)
 
     def _has_yet_to_lead(self, group: Group) -> bool:
-        return group.config.voters == (self.node,) and group.may_lead and not group.is_current
+        # One whose topic was deleted meanwhile never will.
+        is_here = self.groups.get(group.partition) is group
+        return is_here and group.config.voters == (self.node,) and group.may_lead and not group.is_current
 
     def _write_failed(self, given: WriteFailed) -> None:
         self._disk_refused = True
