@@ -14,6 +14,7 @@ from benchmarks import targets
 from benchmarks.estimates import median_estimate, ratio_estimate
 from benchmarks.findings import Figure
 from benchmarks.ours import Rostra
+from benchmarks.records import distinct_records
 from benchmarks.throughput import absence
 from benchmarks.workbench import Workbench
 from rostra.spark import session
@@ -24,6 +25,7 @@ RECORDS = 10_000_000
 RECORD_BYTES = 100
 PARTITIONS = 4
 CHUNK = 10_000
+INDEX_BYTES = 8
 TOPIC = "events"
 OURS, FILES = "Rostra", "Parquet files"
 WORKERS = "local[2]"
@@ -55,20 +57,20 @@ def run(bench: Workbench) -> None:
 def fill(address: str, files: Path, count: int) -> None:
     """The same records in a topic and in files, one for each partition."""
     files.mkdir()
-    values = [f"{n:0{RECORD_BYTES}}".encode() for n in range(CHUNK)]
+    endings = [record[INDEX_BYTES:] for record in distinct_records(CHUNK, RECORD_BYTES)]
     with rostra.blocking.connect(address) as client:
         client.create_topic(TOPIC, partitions=PARTITIONS)
         for partition in range(PARTITIONS):
             with client.producer(TOPIC, partition=partition) as producer:
-                for _ in range(count // PARTITIONS // CHUNK):
-                    producer.send_many(values)
+                for at in range(count // PARTITIONS // CHUNK):
+                    producer.send_many(chunk_of(endings, partition, at))
     moment = pa.scalar(time.time_ns() // 1000, pa.timestamp("us", "UTC"))
     for partition in range(PARTITIONS):
         with pq.ParquetWriter(files / f"{partition}.parquet", schema_of(), compression="snappy") as writer:
             for at in range(count // PARTITIONS // CHUNK):
                 columns = [
                     pa.nulls(CHUNK, pa.binary()),
-                    pa.array(values, pa.binary()),
+                    pa.array(chunk_of(endings, partition, at), pa.binary()),
                     pa.repeat(TOPIC, CHUNK),
                     pa.repeat(pa.scalar(partition, pa.int32()), CHUNK),
                     pa.array(range(at * CHUNK, (at + 1) * CHUNK), pa.int64()),
@@ -76,6 +78,12 @@ def fill(address: str, files: Path, count: int) -> None:
                     pa.array([[]] * CHUNK, schema_of().field("headers").type),
                 ]
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema_of()))
+
+
+def chunk_of(endings: list[bytes], partition: int, at: int) -> list[bytes]:
+    """No two records are alike: files would keep those that are as one."""
+    first = (partition << 48) + at * CHUNK
+    return [(first + n).to_bytes(INDEX_BYTES, "big") + ending for n, ending in enumerate(endings)]
 
 
 class Jobs:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rostra.spark.pipelines.findings import (
@@ -18,7 +21,7 @@ from rostra.spark.pipelines.findings import (
     latency_of,
     total_of,
 )
-from rostra.spark.pipelines.report import report
+from rostra.spark.pipelines.report import report, windows_in
 
 EMPTY = {"meta", "rect", "line", "polygon", "polyline"}
 
@@ -102,3 +105,18 @@ def test_a_page_of_nothing_is_a_page() -> None:
     tags = Tags()
     tags.feed(report(nothing))
     assert tags.open == []
+
+
+def test_a_single_window_is_drawn_too() -> None:
+    page = report(an_audit(), windows=windows()[:1])
+    assert "<h2>Rate</h2>" in page and "nan" not in page
+
+
+def test_windows_that_are_still_being_written_are_not_there_yet(tmp_path: Path) -> None:
+    staged, there = tmp_path / "_rostra" / "staging" / "part-0.parquet", tmp_path / "date=2026-01-31" / "part-0.parquet"
+    for file in (staged, there):
+        file.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"other": [1]}), staged)
+    assert windows_in(tmp_path) == []
+    pq.write_table(pa.Table.from_pylist(windows()), there)
+    assert len(windows_in(tmp_path)) == 30

@@ -97,7 +97,10 @@ def series(points: Sequence[tuple[float, float]], unit: str, what: str) -> str:
     height = 200
     if not points:
         return ""
-    begin, end = points[0][0], max(points[-1][0], points[0][0] + 1e-9)
+    if len(points) == 1:
+        # Of one window it is only known that it was so all the time.
+        points = [points[0], (points[0][0] + 1, points[0][1])]
+    begin, end = points[0][0], points[-1][0]
     most = max(value for _, value in points) or 1
     floor = height - BOTTOM
 

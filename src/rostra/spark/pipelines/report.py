@@ -68,10 +68,16 @@ def windows_in(lake: Path) -> list[dict[str, object]]:
     """The rows of a rollup that lie in a directory; none as long as no window is over."""
     import pyarrow.dataset as ds
 
-    if not any(lake.rglob("part-*.parquet")):
+    # What a rollup is still writing lies in directories of its own, and is nobody's business yet.
+    files = [str(file) for file in lake.rglob("*.parquet") if not _is_hidden(file.relative_to(lake))]
+    if not files:
         return []
-    rows: list[dict[str, object]] = ds.dataset(lake, format="parquet").to_table(["start", "per_second"]).to_pylist()
+    rows: list[dict[str, object]] = ds.dataset(files, format="parquet").to_table(["start", "per_second"]).to_pylist()
     return rows
+
+
+def _is_hidden(file: Path) -> bool:
+    return any(part.startswith(("_", ".")) for part in file.parts)
 
 
 def _tiles(total: TopicFindings, latency: Latency | None) -> str:
