@@ -75,7 +75,7 @@ def fill(address: str, files: Path, count: int) -> None:
                     pa.repeat(pa.scalar(partition, pa.int32()), CHUNK),
                     pa.array(range(at * CHUNK, (at + 1) * CHUNK), pa.int64()),
                     pa.repeat(moment, CHUNK),
-                    pa.array([[]] * CHUNK, schema_of().field("headers").type),
+                    pa.nulls(CHUNK, schema_of().field("headers").type),
                 ]
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema_of()))
 

@@ -1,4 +1,4 @@
-"""The pipelines as commands, in processes of their own, killed and started again; and the example."""
+"""The pipelines as commands: in processes of their own where they are killed, in this one's session where they end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -18,10 +19,14 @@ import pytest
 
 import rostra.testing
 from rostra import blocking
+from rostra.cli.app import run
 from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
 from tests.processes.command_line import COMMAND, environment, wait_until
 from tools.house import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -41,6 +46,20 @@ def start(place: Path, *arguments: str) -> subprocess.Popen[bytes]:
             stderr=log,
             start_new_session=True,
         )
+
+
+@pytest.fixture
+def here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where `ends` runs: starting Spark again takes longer than most commands."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def ends(*arguments: str) -> int:
+    """A command that ends by itself, in the session of the tests; its exit code."""
+    return run(["pipeline", *arguments])
 
 
 def kill(running: subprocess.Popen[bytes]) -> None:
@@ -103,43 +122,40 @@ def rounds_of_death(place: Path, cluster: Cluster[ProcessNode], rounds: int) -> 
     finally:
         publisher.over.set()
         publisher.join()
-    last = start(place, *archive, "--once")
-    assert last.wait(PATIENCE_S) == 0, (place / "pipeline.log").read_text()[-2000:]
+    assert ends(*archive, "--once") == 0
     assert lake_rows(lake) == publisher.acknowledged
 
 
 @pytest.mark.requirement("PL-10")
 def test_killed_with_all_its_workers_and_a_node_besides_the_lake_holds_what_was_acknowledged_once(
-    tmp_path: Path,
+    here: Path,
 ) -> None:
-    with rostra.testing.process_cluster(3, directory=tmp_path / "nodes", fsync="never") as cluster:
-        rounds_of_death(tmp_path, cluster, 2)
+    with rostra.testing.process_cluster(3, directory=here / "nodes", fsync="never") as cluster:
+        rounds_of_death(here, cluster, 2)
 
 
 @pytest.mark.soak
-def test_twenty_rounds_of_death(tmp_path: Path) -> None:
-    with rostra.testing.process_cluster(3, directory=tmp_path / "nodes", fsync="never") as cluster:
-        rounds_of_death(tmp_path, cluster, 20)
+def test_twenty_rounds_of_death(here: Path) -> None:
+    with rostra.testing.process_cluster(3, directory=here / "nodes", fsync="never") as cluster:
+        rounds_of_death(here, cluster, 20)
 
 
 @pytest.mark.requirement("PL-14", "PL-15")
-def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(tmp_path: Path) -> None:
+def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(here: Path) -> None:
     """`rollup` interrupted and started again, `audit` and `report` over the traces of commands."""
-    with rostra.testing.process_node(
-        directory=tmp_path / "node", arguments=("--trace", str(tmp_path / "traces"))
-    ) as node:
+    with rostra.testing.process_node(directory=here / "node", arguments=("--trace", str(here / "traces"))) as node:
         at = ("--node", node.address)
-        with blocking.connect(node.address, trace=str(tmp_path / "traces")) as client:
+        with blocking.connect(node.address, trace=str(here / "traces")) as client:
             client.create_topic("orders")
             with client.subscribe("orders", start="earliest") as subscription:
                 for n in range(40):
                     client.publish("orders", b"%d" % n)
                 got = 0
-                while got < 40 and (batch := subscription.poll(30)) is not None:
+                while got < 40 and (batch := subscription.poll(60)) is not None:
                     got += len(batch)
         rollup = ("rollup", "orders", "--lake", "figures", "--window", "1 second", "--watermark", "0 seconds", *at)
-        running = start(tmp_path, *rollup, "--every", "200ms")
-        log = tmp_path / "pipeline.log"
+        running = start(here, *rollup, "--every", "200ms")
+        log = here / "pipeline.log"
         wait_until(lambda: b"40 records" in log.read_bytes(), "a batch is told", PATIENCE_S)
         assert "/s, 0 behind" in log.read_text()
         running.send_signal(signal.SIGINT)
@@ -147,27 +163,17 @@ def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(tmp_path: Path)
         with blocking.connect(node.address) as client:
             # By its own time it comes later than all windows there are, which are over then.
             client.publish("orders", b"later", timestamp=time.time_ns() // 1000 + 600_000_000)
-        assert start(tmp_path, *rollup, "--once").wait(PATIENCE_S) == 0
-    audited = start(tmp_path, "audit", "traces", "--save", "audit.json")
-    assert audited.wait(PATIENCE_S) == 0, log.read_text()[-2000:]
-    page = subprocess.run(
-        [*COMMAND, "pipeline", "report", "audit.json", "--windows", "figures"],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        check=False,
-        capture_output=True,
-        timeout=PATIENCE_S,
-    )
-    assert page.returncode == 0, page.stderr
-    assert "Every record arrived, once and in order." in (tmp_path / "report.html").read_text()
-    windows = pq.read_table(tmp_path / "figures", columns=["records"])["records"].to_pylist()
+        assert ends(*rollup, "--once") == 0
+    assert ends("audit", "traces", "--save", "audit.json") == 0
+    assert ends("report", "audit.json", "--windows", "figures") == 0
+    assert "Every record arrived, once and in order." in (here / "report.html").read_text()
+    windows = pq.read_table(here / "figures", columns=["records"])["records"].to_pylist()
     assert sum(windows) == 40
 
 
-def test_a_failing_query_is_told_in_one_line_with_what_to_do(tmp_path: Path) -> None:
-    running = start(tmp_path, "archive", "orders", "--lake", "lake", "--once", "--node", "127.0.0.1:1")
-    assert running.wait(PATIENCE_S) == 1
-    told = (tmp_path / "pipeline.log").read_text()
+def test_a_failing_query_is_told_in_one_line_with_what_to_do(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert ends("archive", "orders", "--lake", "lake", "--once", "--node", "127.0.0.1:1") == 1
+    told = capfd.readouterr().err
     assert "error: the query failed: no node answers at 127.0.0.1:1" in told
     assert "hint: mend that and start it again" in told
     assert "Traceback" not in told

@@ -222,8 +222,12 @@ def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]
         if not equals or not name:
             raise typer.BadParameter(f"{written!r} is not KEY=VALUE", param_hint="'--conf'")
         settings[name] = value
-    from rostra.spark.sessions import session
+    from rostra.spark.sessions import running, session
 
+    if running() is not None:
+        # Called from a program that has a session: that is used, and stays.
+        yield session(conf=settings)
+        return
     note("starting Spark")
     spark = session("rostra-pipeline", master=master, conf=settings)
     # PySpark cancels all jobs on Ctrl-C, which a query takes for a failure; here it is stopped instead.

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rostra.client.core.delivered import Delivered
 from rostra.model.batch import Flag
-from rostra.spark.options import COLUMNS
+from rostra.spark.options import COLUMNS, NEVER_NULL
 
 _HEADERS = int(Flag.HEADERS)
 
@@ -29,7 +29,7 @@ TYPES = {
 
 @cache
 def schema_of(columns: tuple[str, ...] = COLUMNS) -> Any:
-    return pa.schema([pa.field(name, TYPES[name]) for name in columns])
+    return pa.schema([pa.field(name, TYPES[name], nullable=name not in NEVER_NULL) for name in columns])
 
 
 def rows_of(delivered: Delivered, end: int, columns: tuple[str, ...]) -> pa.RecordBatch:
@@ -69,16 +69,19 @@ def _repeated(value: object, kind: Any, count: int) -> Any:
 
 
 def _headers(lists: Any, some: bool) -> Any:
-    """The same bytes under the names that Spark's users know."""
+    """The same bytes under the names that Spark's users know; null, as they know it, where a record has none."""
+    import pyarrow.compute as pc
+
     count = len(lists)
     if not some:
         return _none(1 << max(count - 1, 0).bit_length()).slice(0, count)
     pairs = lists.values
     named = pa.StructArray.from_arrays([pairs.field(0), pairs.field(1)], fields=list(HEADER_FIELDS))
-    return pa.Array.from_buffers(HEADERS, count, lists.buffers()[:2], offset=lists.offset, children=[named])
+    # As a copy: Arrow takes no mask with offsets that are a part of others.
+    offsets = pa.concat_arrays([lists.offsets])
+    return pa.ListArray.from_arrays(offsets, named, type=HEADERS, mask=pc.equal(pc.list_value_length(lists), 0))
 
 
 @cache
 def _none(count: int) -> Any:
-    pairs = pa.array([], HEADERS.value_type)
-    return pa.Array.from_buffers(HEADERS, count, [None, pa.py_buffer(bytes(4 * count + 4))], children=[pairs])
+    return pa.nulls(count, HEADERS)

@@ -15,6 +15,8 @@ from rostra.model.patterns import Pattern
 from rostra.spark.bounds import EARLIEST, LATEST, AtOffsets, AtTimes, Bound
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp"})
+"""Said to Spark, which then does not look for each record."""
 RECORDS_PER_TASK_MAX = 2_500_000
 STALL_MS = 120_000
 CONNECT_MS = 10_000

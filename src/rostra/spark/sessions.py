@@ -23,17 +23,15 @@ def session(
 
     >>> spark = rostra.spark.session(conf={"spark.driver.memory": "4g"})  # doctest: +SKIP
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise LibraryMissing("pyspark", "spark") from None
-    there = SparkSession.getActiveSession()
+    there = running()
     if there is not None:
         # Of ours it is the only setting that can still be made; of others, as with Spark itself, those that can be.
         for name, value in {PUSH_DOWN: "true", **(conf or {})}.items():
             if there.conf.isModifiable(name):
                 there.conf.set(name, value)
         return there
+    from pyspark.sql import SparkSession
+
     from rostra.spark.java import provide_java
 
     provide_java()
@@ -43,6 +41,16 @@ def session(
     for name, value in {**settings(master, ui=ui), **(conf or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def running() -> SparkSession | None:
+    """The session that is there."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise LibraryMissing("pyspark", "spark") from None
+    there: SparkSession | None = SparkSession.getActiveSession()
+    return there
 
 
 def settings(master: str | None = None, *, ui: bool = False) -> dict[str, str]:

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rostra.spark.options import ReadOptions, parse_options
+from rostra.spark.options import NEVER_NULL, ReadOptions, parse_options
 
 if TYPE_CHECKING:
     from rostra.spark.reader import RostraReader
@@ -38,7 +38,7 @@ TYPES: dict[str, DataType] = {
 
 
 def spark_schema(columns: tuple[str, ...]) -> StructType:
-    return StructType([StructField(name, TYPES[name]) for name in columns])
+    return StructType([StructField(name, TYPES[name], nullable=name not in NEVER_NULL) for name in columns])
 
 
 class RostraSource(DataSource):

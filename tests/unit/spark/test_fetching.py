@@ -65,8 +65,23 @@ def test_every_column_says_what_was_published(rostra_node: EmbeddedNode) -> None
     assert [int(row["timestamp"].timestamp()) for row in rows] == [STAMP_US // 1_000_000] * 3
     assert [row["headers"] for row in rows] == [
         [{"key": "h", "value": b"1"}, {"key": "g", "value": b"2"}],
-        [],
+        None,
         [{"key": "i", "value": b""}],
+    ]
+
+
+def test_headers_are_whole_though_the_span_begins_inside_a_batch(rostra_node: EmbeddedNode) -> None:
+    with rostra_node.client() as client:
+        client.create_topic("orders")
+        with client.producer("orders") as producer:
+            for n in range(20):
+                producer.send(b"%d" % n, headers=[("n", b"%d" % n)] if n % 3 else ())
+        whole = span_of(client)
+        part = Span(whole.topic, whole.topic_id, 0, whole.end - 13, whole.end - 4)
+        rows = table(client, part, options(rostra_node, columns="value,headers")).to_pylist()
+    assert [row["value"] for row in rows] == [b"%d" % n for n in range(7, 16)]
+    assert [row["headers"] for row in rows] == [
+        [{"key": "n", "value": b"%d" % n}] if n % 3 else None for n in range(7, 16)
     ]
 
 
