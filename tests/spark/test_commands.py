@@ -74,7 +74,8 @@ def lake_rows(lake: Path) -> Counter[bytes]:
     return Counter(ds.dataset(lake, format="parquet").to_table(["value"])["value"].to_pylist())
 
 
-def _more_than(lake: Path, records: int) -> bool:
+def _more_than(lake: Path, records: int, running: subprocess.Popen[bytes]) -> bool:
+    assert running.poll() is None, (lake.parent / "pipeline.log").read_text()[-2000:]
     return sum(lake_rows(lake).values()) > records
 
 
@@ -103,7 +104,7 @@ class Publisher(threading.Thread):
 def rounds_of_death(place: Path, cluster: Cluster[ProcessNode], rounds: int) -> None:
     """Spark and a node die in every round, in the middle of what they do."""
     lake, addresses = place / "lake", [node.address for node in cluster]
-    archive = ["archive", "orders", "--lake", "lake", "--every", "200ms", "--limit", "50000"]
+    archive = ["archive", "orders", "--lake", str(lake), "--every", "200ms", "--limit", "50000"]
     archive += [part for address in addresses for part in ("--node", address)]
     with blocking.connect(*addresses) as client:
         client.create_topic("orders", partitions=2)
@@ -113,7 +114,7 @@ def rounds_of_death(place: Path, cluster: Cluster[ProcessNode], rounds: int) -> 
         for _ in range(rounds):
             before = sum(lake_rows(lake).values())
             running = start(place, *archive)
-            wait_until(partial(_more_than, lake, before), "more in the lake", PATIENCE_S)
+            wait_until(partial(_more_than, lake, before, running), "more in the lake", PATIENCE_S)
             victim = cluster.owner("orders")
             victim.sigkill()
             kill(running)
@@ -143,9 +144,11 @@ def test_twenty_rounds_of_death(here: Path) -> None:
 @pytest.mark.requirement("PL-14", "PL-15")
 def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(here: Path) -> None:
     """`rollup` interrupted and started again, `audit` and `report` over the traces of commands."""
-    with rostra.testing.process_node(directory=here / "node", arguments=("--trace", str(here / "traces"))) as node:
+    # Whole paths: Java keeps the directory in which it was started.
+    traces, figures = str(here / "traces"), str(here / "figures")
+    with rostra.testing.process_node(directory=here / "node", arguments=("--trace", traces)) as node:
         at = ("--node", node.address)
-        with blocking.connect(node.address, trace=str(here / "traces")) as client:
+        with blocking.connect(node.address, trace=traces) as client:
             client.create_topic("orders")
             with client.subscribe("orders", start="earliest") as subscription:
                 for n in range(40):
@@ -153,7 +156,7 @@ def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(here: Path) -> 
                 got = 0
                 while got < 40 and (batch := subscription.poll(60)) is not None:
                     got += len(batch)
-        rollup = ("rollup", "orders", "--lake", "figures", "--window", "1 second", "--watermark", "0 seconds", *at)
+        rollup = ("rollup", "orders", "--lake", figures, "--window", "1 second", "--watermark", "0 seconds", *at)
         running = start(here, *rollup, "--every", "200ms")
         log = here / "pipeline.log"
         wait_until(lambda: b"40 records" in log.read_bytes(), "a batch is told", PATIENCE_S)
@@ -164,15 +167,15 @@ def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(here: Path) -> 
             # By its own time it comes later than all windows there are, which are over then.
             client.publish("orders", b"later", timestamp=time.time_ns() // 1000 + 600_000_000)
         assert ends(*rollup, "--once") == 0
-    assert ends("audit", "traces", "--save", "audit.json") == 0
-    assert ends("report", "audit.json", "--windows", "figures") == 0
+    assert ends("audit", traces, "--save", "audit.json") == 0
+    assert ends("report", "audit.json", "--windows", figures) == 0
     assert "Every record arrived, once and in order." in (here / "report.html").read_text()
-    windows = pq.read_table(here / "figures", columns=["records"])["records"].to_pylist()
+    windows = pq.read_table(figures, columns=["records"])["records"].to_pylist()
     assert sum(windows) == 40
 
 
 def test_a_failing_query_is_told_in_one_line_with_what_to_do(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert ends("archive", "orders", "--lake", "lake", "--once", "--node", "127.0.0.1:1") == 1
+    assert ends("archive", "orders", "--lake", str(here / "lake"), "--once", "--node", "127.0.0.1:1") == 1
     told = capfd.readouterr().err
     assert "error: the query failed: no node answers at 127.0.0.1:1" in told
     assert "hint: mend that and start it again" in told

@@ -28,6 +28,9 @@ PLANS_KEPT = 16
 SMALL_BYTES = 32 << 20
 TARGET_BYTES = 128 << 20
 SMALL_FILES_MIN = 8
+WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
+FILES_OPEN_MAX = 4
+"""By a task; each has buffers. Rows for further files are sorted."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -56,13 +59,26 @@ class Lake:
         new = not self._files.exists(plan)
         if new:
             self._files.delete(staging)
-            frame.write.partitionBy(*self._partition_by).parquet(staging)
+            self._write(frame, staging)
             names = [file.path for file in self._files.files(staging)]
             moves = {name: _named(name, f"{query}-{batch:09}-{at:05}") for at, name in enumerate(names)}
             self._files.write_json(plan, msgspec.to_builtins(Plan(moves)))
         self._finish(plan, staging)
         self._forget(query)
         return new
+
+    def _write(self, frame: DataFrame, staging: str) -> None:
+        """Into several files at a time: Spark would sort all rows first, to have one open after the other."""
+        conf = frame.sparkSession.conf
+        before = conf.get(WRITERS, None)
+        conf.set(WRITERS, str(FILES_OPEN_MAX))
+        try:
+            frame.write.partitionBy(*self._partition_by).parquet(staging)
+        finally:
+            if before is None:
+                conf.unset(WRITERS)
+            else:
+                conf.set(WRITERS, before)
 
     def _finish(self, plan: str, staging: str) -> None:
         """Carry out what is left of a plan."""
