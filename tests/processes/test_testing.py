@@ -46,8 +46,8 @@ def test_a_killed_node_restarts_with_all_it_acknowledged_at_the_same_address() -
             assert not node.running
             node.restart()
             assert node.address == address
-            # The owner's first word before each of its times occupies an offset too.
-            assert client.publish("t", b"10").offset == 12
+            # The first word of the partition's first owner occupies an offset too; a node alone needs no second one.
+            assert client.publish("t", b"10").offset == 11
             with client.subscribe("t", start="earliest") as records:
                 assert [next(records).value for _ in range(11)] == [b"%d" % number for number in range(11)]
 

@@ -264,13 +264,18 @@ class Recovering:
     def _remove_replaced(self) -> None:
         """What a compaction had not finished, or had replaced. A name with a version is given to whole files only."""
         found = self._found()
-        for name in self._listed():
-            match = SEGMENT_NAME.fullmatch(name)
+        listed = self._listed()
+        for name in listed:
             if name.endswith(UNBORN):
                 self._names = None
                 self._files.remove(f"{self.log.directory}/{name}")
-            elif match is not None and int(match[2] or 0) < found[int(match[1])]:
-                self._remove(f"{self.log.directory}/{name}")
+        versions = [(name, match) for name in listed if (match := SEGMENT_NAME.fullmatch(name)) is not None]
+        replaced = [name for name, match in versions if int(match[2] or 0) < found[int(match[1])]]
+        if replaced:
+            # A crash may have come before the new names were durable: only then may the old ones go.
+            self._files.sync_directory(self.log.directory)
+        for name in replaced:
+            self._remove(f"{self.log.directory}/{name}")
 
     def _remove_trimmed(self) -> None:
         """What retention had removed, but a crash brought back."""

@@ -122,8 +122,7 @@ def _results(seeds: Sequence[int], nodes: int, workers: int, without: Without) -
             for task in finished:
                 yield from task.result()
             if interrupted.is_set():
-                for task in running:
-                    task.cancel()
+                # No task is cancelled: the pool's own thread, when it finds its workers gone, fails on one that is.
                 for worker in set(active_children()) - others:
                     worker.kill()
                 # Leaving the pool waits for its own thread, which sees that the workers are gone and ends.

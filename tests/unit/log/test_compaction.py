@@ -294,6 +294,31 @@ def test_a_crash_at_any_moment_leaves_the_old_or_the_new(seed: int) -> None:
     assert moment > 20
 
 
+def test_what_a_start_found_after_a_crash_in_the_run_is_there_after_a_power_cut() -> None:
+    """The process ended before the new names were durable; the start that finds them takes the old files away."""
+    batches: list[Keyed] = [[(b"a", b"x" * 300), (b"b", b"1")], [], [(b"a", b"y" * 300)], [], [(b"a", b"z")], []]
+    moment = done = 0
+    while not done:
+        files = faulty(moment)
+        store = filled(files, batches)
+        files.faults.operations_left = moment
+        try:
+            compacted(store)
+            done = True
+        except (Outage, StorageError):
+            pass
+        files.faults.operations_left = None
+        after_the_process = Store(files, SMALL)
+        after_the_process.recover()
+        found = records(after_the_process)
+        files.crash()
+        after_the_power = Store(files, SMALL)
+        (facts,) = after_the_power.recover().logs
+        assert_whole(facts, after_the_power, files)
+        assert records(after_the_power) == found
+        moment += 1
+
+
 def latest(rows: list[tuple[int, bytes | None, bytes | None, int]]) -> dict[bytes | None, bytes]:
     """As an application keeps it that takes a tombstone for a deletion."""
     table = {key: value for _, key, value, _ in rows}
