@@ -3,7 +3,8 @@
 import rostra.testing
 from rostra.spark import session
 
-with rostra.testing.cluster(3) as cluster, cluster[0].client() as client, session() as spark:
+small = {"spark.sql.shuffle.partitions": "4"}
+with rostra.testing.cluster(3) as cluster, cluster[0].client() as client, session(conf=small) as spark:
     with client.producer("clicks") as producer:
         for n in range(10_000):
             producer.send(b"click", key=b"user-%d" % (n % 100))

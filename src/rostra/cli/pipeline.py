@@ -215,27 +215,32 @@ def _every_ms(written: str) -> int:
 
 @contextmanager
 def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
-    # What goes wrong is said in one line; `--conf spark.log.level=INFO` shows what Spark has to say.
-    settings: dict[str, str] = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
-    for written in conf or []:
-        name, equals, value = written.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"{written!r} is not KEY=VALUE", param_hint="'--conf'")
-        settings[name] = value
-    from rostra.spark.sessions import running, session
+    asked = dict(_setting(written) for written in conf or [])
+    from rostra.spark.sessions import SMALL, running, session
 
     if running() is not None:
         # Called from a program that has a session: that is used, and stays.
-        yield session(conf=settings)
+        yield session(conf=asked)
         return
+    # What goes wrong is said in one line; `--conf spark.log.level=INFO` shows what Spark has to say.
+    settings = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
+    if master is None or master.startswith("local"):
+        settings |= SMALL
     note("starting Spark")
-    spark = session("rostra-pipeline", master=master, conf=settings)
+    spark = session("rostra-pipeline", master=master, conf=settings | asked)
     # PySpark cancels all jobs on Ctrl-C, which a query takes for a failure; here it is stopped instead.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _setting(written: str) -> tuple[str, str]:
+    name, equals, value = written.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"{written!r} is not KEY=VALUE", param_hint="'--conf'")
+    return name, value
 
 
 def _stream(

@@ -92,11 +92,11 @@ def run(
 def _audit(console: Console, cluster: Cluster[ProcessNode], traces: Path, page: Path) -> None:
     """Spark comes to its own count, from what everybody noted by themselves."""
     from rostra.demo import pipeline
-    from rostra.spark import session
+    from rostra.spark.sessions import SMALL, session
 
     console.print("starting Spark, to hold the traces of all of them against each other")
     quiet = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
-    with session("rostra-demo", conf=quiet) as spark:
+    with session("rostra-demo", conf=quiet | SMALL) as spark:
         found = pipeline.show(spark, console, [node.address for node in cluster], [ORDERS, CLICKS], traces, page)
     if not found.total.sound or found.total.percent < 100:
         raise NotShown("by the traces too, every record arrived once and in order")

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 LOOPBACK = "127.0.0.1"
+SMALL = {"spark.sql.shuffle.partitions": "4"}
+"""For programs of ours on one machine. Spark's own 200 are for clusters: on a laptop each batch of a stream that counts
+takes half a minute with them."""
 
 
 def session(
