@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -202,6 +203,30 @@ def test_records_that_expire_before_they_are_read_end_the_query_unless_loss_is_a
     found = [n for batch in batches.values() for n in batch]
     assert found == list(range(found[0], sent))
     assert found[0] > 10
+
+
+@pytest.mark.requirement("PL-6")
+def test_more_partitions_than_at_the_checkpoint_are_read_from_their_first_record_or_missed_aloud(
+    spark: SparkSession, hasty_node: EmbeddedNode, tmp_path: Path
+) -> None:
+    def partitions(*numbers: int) -> DataFrame:
+        chosen = json.dumps({"orders": numbers})
+        return read_stream(spark, hasty_node.address, assign=chosen, startingOffsets="earliest")
+
+    with hasty_node.client() as client:
+        client.create_topic("orders", partitions=3, retention_bytes=4_096, segment_bytes=4_096)
+        fill(client, "orders", 10, partition=0)
+        batches: Batches = {}
+        run(partitions(0), tmp_path / "checkpoint", into(batches))
+        fill(client, "orders", 10, first=100, partition=1)
+        run(partitions(0, 1), tmp_path / "checkpoint", into(batches))
+        assert list(batches.values()) == [list(range(10)), list(range(100, 110))]
+        sent = 200
+        while not client.describe_topic("orders").partitions[2].first:
+            fill(client, "orders", 200, first=sent, partition=2)
+            sent += 200
+        told = failure(partitions(0, 1, 2), tmp_path / "checkpoint")
+    assert "orders/2" in told and "retention has removed all before" in told
 
 
 def test_a_wrong_option_and_an_unreachable_broker_are_told(

@@ -137,14 +137,14 @@ class Demo:
         ]
         self._late: Subscriber = BlockingSubscriber(Received(Interest("latecomer", ORDERS)), second, tell)
         self._watch = Watch(first, second, third)
-        if traces is not None:
-            for worker in (*self._publishers, *self._subscribers, self._late):
-                worker.trace = str(traces)
+        self._traces = None if traces is None else str(traces)
+        for worker in (*self._publishers, *self._subscribers, self._late):
+            worker.trace = self._traces
 
     def play(self) -> Verdict:
         for name, node in zip(self._names, self._cluster, strict=True):
             self._say(f"{name}: process {node.pid}, {node.address}, fsync before every acknowledgement")
-        with blocking.connect(self._cluster[0].address) as client:
+        with blocking.connect(self._cluster[0].address, trace=self._traces) as client:
             client.create_topic(ORDERS)
             client.create_topic(CLICKS, partitions=2)
         self._say(f"topics {ORDERS} (1 partition) and {CLICKS} (2), each with a copy on every node")

@@ -80,12 +80,15 @@ def latency_plot(histogram: dict[int, int], marks: dict[str, int], what: str) ->
             f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{floor}"/>'
             f'<text class="axis" x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{shown}</text>'
         )
-    for at, (name, latency_us) in enumerate(marks.items()):
+    free = [0.0, 0.0]
+    for name, latency_us in marks.items():
         x = across(latency_us)
-        drawn.append(
-            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP + 10}" y2="{floor}"/>'
-            f'<text class="axis" x="{x + 3:.1f}" y="{TOP + 9 + 11 * (at % 2)}">{escape(name)}</text>'
-        )
+        # Percentiles that lie close together are named on two lines, or else only drawn.
+        line = next((at for at, taken in enumerate(free) if x >= taken), None)
+        drawn.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP + 10}" y2="{floor}"/>')
+        if line is not None:
+            free[line] = x + 7 * len(name) + 6
+            drawn.append(f'<text class="axis" x="{x + 3:.1f}" y="{TOP - 3 + 11 * line}">{escape(name)}</text>')
     drawn.append(f'<line class="axisline" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>')
     drawn.append(f'<text class="axis" x="{LEFT - 6}" y="{TOP + 20}" text-anchor="end">{most:,}</text>')
     drawn.append(f'<text class="axis" x="{LEFT - 6}" y="{floor}" text-anchor="end">0</text>')

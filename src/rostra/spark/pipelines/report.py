@@ -23,8 +23,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; }
 p { margin: .25rem 0 .75rem; color: var(--soft); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.2rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
-.tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .6rem .9rem; }
-.tile b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
+.tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .6rem .75rem; }
+.tile b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .tile span { color: var(--soft); font-size: .85rem; }
 .good b { color: var(--good); } .bad b { color: var(--bad); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
@@ -150,7 +150,8 @@ def _latency(latencies: Sequence[Latency]) -> str:
     ]
     return _section(
         "Latency",
-        "From the making of a batch by its publisher to its delivery; records by how long it took them.",
+        "From the making of a batch by its publisher to its delivery; records by how long it took them. What was there "
+        "before a subscription began took as long as it had waited for it.",
         latency_plot(every.histogram, every.shares_us, "Latency distribution") + _table(names, rows),
     )
 
