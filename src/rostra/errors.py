@@ -483,17 +483,11 @@ class StoreInUse(StorageError):
     remedy = "stop that process or choose another --data directory"
 
 
-# --- pipelines -----------------------------------------------------------------------------------
-
-
 @dataclass(eq=False)
 class PipelineFailed(RostraError):
     reason: str
     fact = "the query failed: {reason}"
     remedy = "mend that and start it again: it goes on where it stopped"
-
-
-# --- limits, links, peers --------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
