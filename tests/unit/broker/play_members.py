@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rostra.errors import NotAMember, StaleGeneration
 from rostra.safeguards import ALL_ON, Without
-from rostra.wire.groups import MovePositions, Position, ResetGroup
+from rostra.wire.groups import GroupPart, MovePositions, Position, ResetGroup
 from rostra.wire.messages import Agreed, Failed, Subscribed, Unsubscribe, Unsubscribed
 from tests.unit.broker.members import LEASE_MS, Person, make_groups
 from tests.unit.broker.play import OPERATOR, Place, move, records_of
@@ -148,11 +148,20 @@ class MembersPlay(PublishersPlay):
             self.desk.settle()
         agreed = said.request in [one.request for one in self.desk.heard(person.conn, Agreed)]
         self.start_again(bool(power), False)
-        found = self.people[person.member].parts[part]
+        found = self._given(part)
         if agreed or (found.start, found.value) == ("offset", to):
             self.reference.positions[part] = to
         known = self.reference.positions.get(part)
         assert (found.start, found.value) == (("earliest", 0) if known is None else ("offset", known))
+
+    def _given(self, part: tuple[int, int]) -> GroupPart:
+        """Where whoever has the part now begins; it may have been on its way from one member to another."""
+        for person in [*self.people.values()]:
+            if part in person.parts:
+                return person.parts[part]
+            assert person.release() is None
+        self.settle()
+        return next(person.parts[part] for person in self.people.values() if part in person.parts)
 
     @move(who=9, other=9)
     def meddle(self, *, who: int, other: int) -> None:
