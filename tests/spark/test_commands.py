@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,16 +11,19 @@ import threading
 import time
 from collections import Counter
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 import rostra.testing
 from rostra import blocking
 from rostra.cli.app import run
+from rostra.demo.run import run as demo
 from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
 from tests.processes.command_line import COMMAND, environment, wait_until
@@ -180,6 +184,21 @@ def test_a_failing_query_is_told_in_one_line_with_what_to_do(here: Path, capfd: 
     assert "error: the query failed: no node answers at 127.0.0.1:1" in told
     assert "hint: mend that and start it again" in told
     assert "Traceback" not in told
+
+
+@pytest.mark.requirement("PL-13", "PL-14")
+def test_the_demo_ends_with_an_audit_a_rollup_and_the_path_of_a_report(here: Path) -> None:
+    screen = StringIO()
+    shown = Console(file=screen, width=160)
+    assert demo(records_per_publisher=300, kills=0, duration_s=0.5, with_spark=True, console=shown) == 0
+    told = screen.getvalue()
+    (every,) = re.findall(r"^ all .*$", told, re.MULTILINE)
+    created, subscribed, sent, expected, delivered, *wrong = every.split()[1:]
+    assert (created, subscribed, sent, expected, delivered) == ("2", "4", "1,200", "2,400", "2,400")
+    assert wrong == ["0", "0", "0", "100", "%"]
+    assert "rollup of the topics in windows of 2 s" in told
+    (page,) = re.findall(r"^report: (.+)$", told, re.MULTILINE)
+    assert "Every record arrived, once and in order." in Path(page).read_text()
 
 
 def test_the_example_counts_and_shows_windows(tmp_path: Path) -> None:

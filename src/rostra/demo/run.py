@@ -103,12 +103,17 @@ def run(
 def _audit(console: Console, cluster: Cluster[ProcessNode], traces: Path, page: Path) -> None:
     """Spark comes to its own count, from what everybody noted by themselves."""
     from rostra.demo import pipeline
-    from rostra.spark.sessions import SMALL, session
+    from rostra.spark.sessions import SMALL, running, session
 
     console.print("starting Spark, to hold the traces of all of them against each other")
+    there = running()
     quiet = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
-    with session("rostra-demo", conf=quiet | SMALL) as spark:
+    spark = there or session("rostra-demo", conf=quiet | SMALL)
+    try:
         found = pipeline.show(spark, console, [node.address for node in cluster], [ORDERS, CLICKS], traces, page)
+    finally:
+        if there is None:
+            spark.stop()
     if not found.total.sound or found.total.percent < 100:
         raise NotShown("by the traces too, every record arrived once and in order")
 
