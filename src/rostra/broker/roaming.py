@@ -82,7 +82,7 @@ class Roaming:
         session = broker.sessions.get(conn)
         if session is None:
             return
-        served = broker.catalogue.served(effect.partition)
+        served = broker.catalogue.served.get(effect.partition)
         if served is not None:
             producer, epoch, sequence, count = producer_stamp(effect.batch)
             if served.books.moves.number(producer) < message.moves:
@@ -167,7 +167,7 @@ class Roaming:
                 self._broker.delivery.committed(sibling, out)
 
     def _is_here(self, move: Move) -> bool:
-        before = self._broker.catalogue.served(Partition(TopicId(move.after), PartitionIndex(0)))
+        before = self._broker.catalogue.served.get(Partition(TopicId(move.after), PartitionIndex(0)))
         return before is not None and before.commit >= move.after_offset
 
     def shown(self, served: ServedPartition, batches: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
