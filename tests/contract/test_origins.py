@@ -290,6 +290,19 @@ def test_exclusive_ownership_is_refused_with_the_reason(cluster: Cluster) -> Non
         cluster.create_topic("t", ownership="exclusive")
 
 
+@promised(exclusive_ownership=False)
+def test_a_strength_says_nothing_where_everybody_is_delivered(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    nodes = cluster.running
+    strong, weak = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 1, at=nodes[-1])
+    cluster.say(weak, b"weak")
+    cluster.say(strong, b"strong")
+    cluster.set_strength(weak, 9)
+    cluster.say(weak, b"weak no more")
+    once(cluster, [cluster.subscribe("t", at=node) for node in nodes], {b"weak", b"strong", b"weak no more"})
+    cluster.leave_topic(strong)
+
+
 # --- named subscriptions ---
 
 

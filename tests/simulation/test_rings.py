@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import pytest
 
 from rostra.safeguards import ALL_ON, OF_A_RING, Safeguard
 from rostra.simulator.clock import SECOND_US
-from rostra.simulator.runner import Summary, digests_elsewhere, run_seeds
+from rostra.simulator.runner import digests_elsewhere, run_seeds
 from rostra.simulator.seed import SeedResult, run_seed
 
 RING = "flood"
@@ -18,47 +17,23 @@ SEEDS = range(200)
 RERUN_EVERY = 40
 SEARCHED = 100
 
-together = pytest.mark.xdist_group("seeds of rings")
-"""What these tests look at is run once, for all of them."""
-
 pytestmark = pytest.mark.timeout(900)
 """Two hundred seeds take a minute of two cores, which other tests want too."""
 
 
-class Ran(NamedTuple):
-    summary: Summary
-    results: list[SeedResult]
-
-
-@pytest.fixture(scope="module")
-def ran() -> Ran:
+@pytest.mark.requirement("FL-21", "FL-26")
+def test_two_hundred_seeds_of_rings_violate_nothing_under_every_fault_and_repeat_themselves() -> None:
+    """One test: in several they would be run again by every process that has one of them."""
     results: list[SeedResult] = []
     summary = run_seeds(SEEDS, fabric=RING, workers=os.cpu_count() or 1, done=results.append)
-    return Ran(summary, results)
-
-
-@together
-@pytest.mark.requirement("FL-21", "FL-26")
-def test_two_hundred_seeds_of_rings_violate_nothing(ran: Ran) -> None:
-    assert {failed.seed: failed.violations[:3] for failed in ran.summary.failed} == {}
-
-
-@together
-def test_every_fault_takes_effect_in_rings(ran: Ran) -> None:
-    assert [fault for fault in ran.summary.expected if not ran.summary.faults[fault]] == []
-
-
-@together
-def test_every_seed_of_a_ring_is_long_busy_and_unlike_the_others(ran: Ran) -> None:
-    assert len(ran.results) == len(set(ran.summary.digests.values())) == len(SEEDS)
-    assert min(result.virtual_us for result in ran.results) >= 30 * SECOND_US
-    assert min(result.operations for result in ran.results) >= 300
-
-
-@together
-def test_a_ring_takes_the_same_course_in_another_process_under_another_hash_seed(ran: Ran) -> None:
+    assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}
+    assert [fault for fault in summary.expected if not summary.faults[fault]] == []
+    assert len(results) == len(set(summary.digests.values())) == len(SEEDS), "each takes a course of its own"
+    assert min(result.virtual_us for result in results) >= 30 * SECOND_US
+    assert min(result.operations for result in results) >= 300
     chosen = SEEDS[::RERUN_EVERY]
-    assert digests_elsewhere(chosen, fabric=RING) == {seed: ran.summary.digests[seed] for seed in chosen}
+    elsewhere = digests_elsewhere(chosen, fabric=RING)
+    assert elsewhere == {seed: summary.digests[seed] for seed in chosen}, "also under another hash seed"
 
 
 def finders(safeguard: Safeguard, seeds: range) -> Iterator[SeedResult]:
