@@ -30,8 +30,9 @@ def test_a_named_subscriber_that_was_away_gets_all_it_missed_in_order_and_once(c
     everything = numbers(3, 5 + 4 * len(nodes))
     again = cluster.member("billing", "t", at=nodes[-1], start="latest")
     assert cluster.handle(again, len(everything)) == everything
+    # While somebody listens: the first word of another owner would count until somebody has passed over it.
+    cluster.run_until(lambda: cluster.named("billing").lag == 0, "a member that has handled all to lag by nothing")
     cluster.dismiss(again)
-    assert cluster.named("billing").lag == 0
     last = cluster.member("billing", "t", at=nodes[0])
     cluster.publish("t", b"last", at=nodes[-1])
     assert cluster.handle(last, 1) == [b"last"]

@@ -149,7 +149,7 @@ class Broker:
         """Where clients find other nodes."""
         self.stopping = False
         self._stopped = False
-        self._token = 0
+        self.token = 0
         self._handing_over = False
         self._handed_over = False
         self.now = Now(0, 0)
@@ -222,7 +222,7 @@ class Broker:
                 continue
             match effect:
                 case Append():
-                    served = self.catalogue.served(effect.partition)
+                    served = self.catalogue.served.get(effect.partition)
                     if served is not None:
                         served.appended(effect.batch)
                     self.out.append(effect)
@@ -244,7 +244,7 @@ class Broker:
                     self.out.append(effect)
                     self._truncated(effect.partition, effect.offset, effect.generation, None)
                 case Trim():
-                    served = self.catalogue.served(effect.partition)
+                    served = self.catalogue.served.get(effect.partition)
                     if served is not None:
                         served.trimmed(effect.first)
                     self.out.append(effect)
@@ -300,14 +300,14 @@ class Broker:
         if self.broken is not None:
             return
         self.carry_out(self.fabric.step(self.now, given))
-        served = self.catalogue.served(given.partition)
+        served = self.catalogue.served.get(given.partition)
         if served is not None and given.generation == served.generation:
-            released = served.durable(given.offset)
-            if released:
-                self._release(released)
+            served.synced = max(served.synced, given.offset)
+            if served.waiting_sync:
+                self._release(served.durable(given.offset))
 
     def _committed(self, effect: Committed) -> None:
-        served = self.catalogue.served(effect.partition)
+        served = self.catalogue.served.get(effect.partition)
         if served is not None:
             # Subscribers first: they wait for the record, the publisher only for the word.
             released = served.committed(effect.offset)
@@ -315,14 +315,19 @@ class Broker:
             self._release(released)
 
     def _covered(self, effect: Covered) -> None:
-        served = self.catalogue.served(effect.partition)
+        served = self.catalogue.served.get(effect.partition)
         if served is not None:
             self._release(served.cover(effect.offset, effect.view.active), effect.view.active)
 
     def _release(self, replies: list[Parked], view: tuple[int, ...] = ()) -> None:
         for parked in replies:
-            if self.answered(parked.conn):
-                self.reply(parked.conn, parked.message or Published(parked.request, parked.base, view))
+            session = self.sessions.by_conn.get(parked.conn)
+            if session is not None:
+                session.waiting -= 1
+                answer = parked.message or Published(parked.request, parked.base, view)
+                self.out.append(Reply(parked.conn, answer))
+            elif parked.conn == PEERS:
+                self.reply(PEERS, parked.message or Published(parked.request, parked.base, view))
 
     def answered(self, conn: Conn) -> bool:
         """One answer fewer to wait for; False if whoever asked has gone meanwhile."""
@@ -333,8 +338,8 @@ class Broker:
         return LimitExceeded("requests_per_connection_max", bound) if session.waiting >= bound else None
 
     def next_token(self) -> int:
-        self._token += 2
-        return self._token
+        self.token += 2
+        return self.token
 
     def reply(self, conn: Conn, message: NodeMessage) -> None:
         if conn != PEERS:
@@ -354,7 +359,7 @@ class Broker:
                 self.refuse(reply.conn, reply.request, error)
 
     def _truncated(self, partition: Partition, offset: int, generation: int, error: RostraError | None) -> None:
-        served = self.catalogue.served(partition)
+        served = self.catalogue.served.get(partition)
         if served is not None:
             cut = served.truncated(offset, generation)
             self.fail(cut, error or Unavailable(served.topic, partition.index, "another owner's records replaced it"))

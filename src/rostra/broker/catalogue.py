@@ -43,7 +43,7 @@ class KnownTopic:
 class Catalogue:
     def __init__(self) -> None:
         self._by_id: dict[int, KnownTopic] = {}
-        self._served: dict[Partition, ServedPartition] = {}
+        self.served: dict[Partition, ServedPartition] = {}
         self._by_name: dict[str, KnownTopic] = {}
         self._names: list[str] = []
         self._dropped: OrderedDict[int, str] = OrderedDict()
@@ -54,21 +54,21 @@ class Catalogue:
     def add(self, known: KnownTopic) -> None:
         self._by_id[known.topic.topic] = known
         self._by_name[known.topic.name] = known
-        self._served |= {served.partition: served for served in known.partitions}
+        self.served |= {served.partition: served for served in known.partitions}
         insort(self._names, known.topic.name)
 
     def join(self, known: KnownTopic, served: ServedPartition) -> None:
         """One partition more, with an id of its own in place of its topic's."""
-        if served.partition not in self._served:
+        if served.partition not in self.served:
             known.partitions.append(served)
-            self._served[served.partition] = served
+            self.served[served.partition] = served
 
     def drop(self, topic: TopicId) -> KnownTopic | None:
         known = self._by_id.pop(topic, None)
         if known is None:
             return None
         for served in known.partitions:
-            del self._served[served.partition]
+            del self.served[served.partition]
         name = known.topic.name
         if self._by_name.get(name) is known:
             del self._by_name[name]
@@ -85,7 +85,7 @@ class Catalogue:
         return self._by_id.get(topic)
 
     def find(self, topic: int, partition: int) -> ServedPartition | RostraError:
-        served = self._served.get(Partition(TopicId(topic), PartitionIndex(partition)))
+        served = self.served.get(Partition(TopicId(topic), PartitionIndex(partition)))
         if served is not None:
             return served
         known = self._by_id.get(topic)
@@ -95,9 +95,6 @@ class Catalogue:
                 return UnknownTopic(text(TopicId(topic)))
             return TopicRecreated(name) if name in self._by_name else TopicDeleted(name)
         return UnknownPartition(known.topic.name, partition)
-
-    def served(self, partition: Partition) -> ServedPartition | None:
-        return self._served.get(partition)
 
     def page(self, after: str, limit: int) -> tuple[tuple[Topic, ...], bool]:
         """Topics by name behind `after`, at most `limit`, and whether there are more. Rostra's own are not shown."""

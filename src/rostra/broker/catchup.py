@@ -16,35 +16,32 @@ class CatchUp:
     its bytes, which may leave a debt.
     """
 
-    __slots__ = ("_allowance", "_bytes_per_s", "_live_bytes", "_live_us", "_since_us", "now_us")
+    __slots__ = ("_allowance", "_bytes_per_s", "_since_us", "live_bytes", "live_us", "now_us")
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
         self._allowance = 0
-        self._live_bytes = 0
-        self._live_us = -QUIET_US
+        self.live_bytes = 0
+        """Committed in this window."""
+        self.live_us = -QUIET_US
+        """When there was a commit last."""
         self._since_us = 0
         self.now_us = 0
 
-    def moved(self, size: int) -> None:
-        """So many bytes were committed just now."""
-        self._live_bytes += size
-        self._live_us = self.now_us
-
     def allows(self) -> bool:
         elapsed_us = self.now_us - self._since_us
-        if self.is_quiet(self._live_us):
+        if self.is_quiet(self.live_us):
             self._begin_window(0)
             return True
         if elapsed_us >= WINDOW_US:
-            share = elapsed_us * self._bytes_per_s // 1_000_000 - self._live_bytes
+            share = elapsed_us * self._bytes_per_s // 1_000_000 - self.live_bytes
             most = WINDOW_US * self._bytes_per_s // 1_000_000
-            self._begin_window(min(self._allowance + max(share, self._live_bytes // 4), most))
+            self._begin_window(min(self._allowance + max(share, self.live_bytes // 4), most))
         return self._allowance > 0
 
     def _begin_window(self, allowance: int) -> None:
         self._allowance = allowance
-        self._live_bytes = 0
+        self.live_bytes = 0
         self._since_us = self.now_us
 
     def took(self, size: int) -> None:

@@ -39,7 +39,7 @@ class Compactor:
         """What lies below is compacted if it is worth it. A copy that is away for long holds the others up."""
         broker = self._broker
         surveyed = self._surveyed.pop(effect.partition, ())
-        served = broker.catalogue.served(effect.partition)
+        served = broker.catalogue.served.get(effect.partition)
         known = broker.catalogue.named(served.topic) if served is not None else None
         if served is None or known is None:
             return
@@ -70,7 +70,7 @@ class Compactor:
 
     def done(self, given: Compacted) -> None:
         self._under_way = None
-        served = self._broker.catalogue.served(given.partition)
+        served = self._broker.catalogue.served.get(given.partition)
         if served is not None and given.bytes:
             served.bytes -= given.bytes
             if served.compacted is not None:

@@ -116,8 +116,9 @@ class Delivery:
     # --- feeding ---
 
     def committed(self, served: ServedPartition, out: list[BrokerEffect]) -> None:
-        served.live_us = self.catch_up.now_us
-        self.catch_up.moved(served.uncounted_bytes)
+        catch_up = self.catch_up
+        served.live_us = catch_up.live_us = catch_up.now_us
+        catch_up.live_bytes += served.uncounted_bytes
         served.uncounted_bytes = 0
         for reader in list(served.readers.values()):
             self.feed(reader, out)

@@ -96,6 +96,8 @@ class Disk:
                     self._queued[effect.partition] = [effect.batch]
                 else:
                     queued.append(effect.batch)
+                if effect.sync:
+                    self._dirty[effect.partition] = None
             case Sync():
                 self._dirty[effect.partition] = None
             case Open():
@@ -164,7 +166,7 @@ class Disk:
         if self._dirty and not self._syncs:
             for partition in self._dirty:
                 if partition not in self._unopened:
-                    happened.append(Synced(partition, self.store.generation(partition), self.store.end(partition)))
+                    happened.append(Synced(partition, *self.store.reached(partition)))
             self._dirty.clear()
         return happened
 

@@ -72,7 +72,7 @@ def _matching(catalogue: Catalogue, pattern: Pattern) -> Iterator[KnownTopic]:
 
 def topic_of(catalogue: Catalogue, key: PartKey) -> str | None:
     """The name of the topic that a part belongs to; None if there is no such topic any more."""
-    served = catalogue.served(Partition(TopicId(key.topic), PartitionIndex(key.partition)))
+    served = catalogue.served.get(Partition(TopicId(key.topic), PartitionIndex(key.partition)))
     return served.topic if served is not None else None
 
 

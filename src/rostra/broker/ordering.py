@@ -33,7 +33,7 @@ class Ordering:
         """The batch's first and last offset."""
         broker = self._broker
         self._place = None
-        self._proposed = broker.next_token()
+        self._proposed = broker.token = broker.token + 2
         broker.carry_out(broker.fabric.step(broker.now, Propose(self._proposed, served.partition, batch, flags)))
         placed: tuple[int, int] | RostraError | None = self._place
         assert placed is not None, "a fabric answers a proposal in the same step"

@@ -166,7 +166,7 @@ class Ownership:
         now_us = self._broker.now.mono_us
         while self._alarms and self._alarms[0][0] <= now_us:
             _, partition = heappop(self._alarms)
-            leases, served = self._leases.get(partition), self._broker.catalogue.served(partition)
+            leases, served = self._leases.get(partition), self._broker.catalogue.served.get(partition)
             if leases is None or served is None or leases.due_us is None or leases.due_us > now_us:
                 # Given away, dropped, or looked at before: then another alarm is about it.
                 continue

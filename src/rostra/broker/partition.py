@@ -233,13 +233,14 @@ class ServedPartition:
         while self._sizes and self._sizes[0][0] < offset:
             self._sizes.popleft()
         self.books.commit(offset)
-        self.tail.forget_answers()
-        return _released(self.waiting_commit, offset)
+        if not self.readers:
+            # Else the next one to be fed replaces it.
+            self.tail.forget_answers()
+        return _released(self.waiting_commit, offset) if self.waiting_commit else []
 
     def durable(self, offset: int) -> list[Parked]:
         """The owner's copy below `offset` is on stable storage; returns the replies that waited for that."""
-        self.synced = max(self.synced, offset)
-        return _released(self.waiting_sync, offset) if self.waiting_sync else []
+        return _released(self.waiting_sync, offset)
 
     def cover(self, offset: int, view: tuple[int, ...]) -> list[Parked]:
         """Every node of the view has what lies below `offset`; returns the replies that waited for that."""

@@ -127,7 +127,7 @@ class Placement:
 
     def opened(self, effect: Open) -> None:
         """An empty log: at a topic's making, or because this copy is filled anew from others."""
-        served = self._broker.catalogue.served(effect.partition)
+        served = self._broker.catalogue.served.get(effect.partition)
         if served is not None:
             served.emptied(effect.first)
 
@@ -136,7 +136,7 @@ class Placement:
         self._logs.pop(effect.partition, None)
 
     def serving(self, effect: Serving) -> None:
-        served = self._broker.catalogue.served(effect.partition)
+        served = self._broker.catalogue.served.get(effect.partition)
         if served is None:
             return
         recovered = self._logs.pop(effect.partition, None)
@@ -159,7 +159,7 @@ class Placement:
 
     def recalled(self, given: Recalled) -> None:
         """A log was looked at again. If it was cut once more meanwhile, or filled anew, this says nothing of it."""
-        served = self._broker.catalogue.served(given.partition)
+        served = self._broker.catalogue.served.get(given.partition)
         if served is None or served.unsure is None or given.generation != served.generation:
             return
         if not isinstance(given.log, RostraError):
@@ -175,7 +175,7 @@ class Placement:
             self._broker.ask_fabric(ReadFailed(0, given.partition, given.log))
 
     def elsewhere(self, effect: Elsewhere) -> None:
-        served = self._broker.catalogue.served(effect.partition)
+        served = self._broker.catalogue.served.get(effect.partition)
         if served is not None:
             served.copy = served.owner = False
             served.epoch, served.address = effect.epoch, effect.address
@@ -183,7 +183,7 @@ class Placement:
             self._broker.coordinator.serving(served)
 
     def blocked(self, effect: Blocked) -> None:
-        served = self._broker.catalogue.served(effect.partition)
+        served = self._broker.catalogue.served.get(effect.partition)
         if served is not None:
             served.blocked = effect.error
             note = Note("error", "partition blocked", {"topic": served.topic, "error": str(effect.error)})

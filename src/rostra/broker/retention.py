@@ -26,7 +26,7 @@ class Retention:
 
     def sealed(self, broker: Broker, given: Sealed) -> None:
         """The log answered: propose a new log start if segments are over the bound."""
-        served = broker.catalogue.served(given.partition)
+        served = broker.catalogue.served.get(given.partition)
         known = broker.catalogue.named(served.topic) if served is not None else None
         if served is None or known is None:
             return

@@ -9,11 +9,11 @@ from collections import deque
 class Tail:
     """The last batches of one partition, contiguous. `Tails` bounds all of them together."""
 
-    __slots__ = ("_bases", "_batches", "_head", "_memo", "_memo_key", "next")
+    __slots__ = ("_head", "_memo", "_memo_key", "bases", "batches", "next")
 
     def __init__(self) -> None:
-        self._bases: list[int] = []
-        self._batches: list[bytearray] = []
+        self.bases: list[int] = []
+        self.batches: list[bytearray] = []
         self._head = 0
         self.next = 0
         self._memo_key: tuple[int, int, int] | None = None
@@ -22,32 +22,27 @@ class Tail:
     @property
     def first(self) -> int:
         """The oldest offset that is kept; the next if none is."""
-        return self._bases[self._head] if self._head < len(self._bases) else self.next
-
-    def add(self, base: int, last: int, batch: bytearray) -> None:
-        self._bases.append(base)
-        self._batches.append(batch)
-        self.next = last + 1
+        return self.bases[self._head] if self._head < len(self.bases) else self.next
 
     def drop_oldest(self) -> int:
         """Forgets one batch; returns its bytes."""
-        if self._head >= len(self._batches):
+        if self._head >= len(self.batches):
             return 0
-        size = len(self._batches[self._head])
-        self._batches[self._head] = _FORGOTTEN
+        size = len(self.batches[self._head])
+        self.batches[self._head] = _FORGOTTEN
         self._head += 1
         self.forget_answers()
-        if self._head > 1024 and self._head * 2 > len(self._batches):
-            del self._bases[: self._head], self._batches[: self._head]
+        if self._head > 1024 and self._head * 2 > len(self.batches):
+            del self.bases[: self._head], self.batches[: self._head]
             self._head = 0
         return size
 
     def truncate(self, offset: int) -> int:
         """Forgets what lies at or above `offset`; returns its bytes."""
         size = 0
-        while len(self._bases) > self._head and self._bases[-1] >= offset:
-            self._bases.pop()
-            size += len(self._batches.pop())
+        while len(self.bases) > self._head and self.bases[-1] >= offset:
+            self.bases.pop()
+            size += len(self.batches.pop())
         self.next = min(self.next, offset)
         self.forget_answers()
         return size
@@ -60,12 +55,12 @@ class Tail:
         key = (offset, commit, bytes_max)
         if key == self._memo_key:
             return self._memo
-        at = bisect_right(self._bases, offset, self._head) - 1
+        at = bisect_right(self.bases, offset, self._head) - 1
         if at < self._head:
             return (), offset, 0
         taken: list[bytearray] = []
         size = 0
-        bases, batches, stop = self._bases, self._batches, len(self._bases)
+        bases, batches, stop = self.bases, self.batches, len(self.bases)
         reached = offset
         while at < stop and size < bytes_max:
             following = bases[at + 1] if at + 1 < stop else self.next
@@ -100,7 +95,9 @@ class Tails:
         return self._bytes
 
     def add(self, tail: Tail, base: int, last: int, batch: bytearray) -> None:
-        tail.add(base, last, batch)
+        tail.bases.append(base)
+        tail.batches.append(batch)
+        tail.next = last + 1
         self._order.append(tail)
         self._bytes += len(batch)
         if self._bytes > self._max:

@@ -209,7 +209,10 @@ class Driver:
         callbacks: list[Callable[[], None]] = []
         while effects := core.take():
             for effect in effects:
-                self._carry_out(effect, callbacks)
+                if type(effect) is Write:
+                    self._write(effect)
+                else:
+                    self._carry_out(effect, callbacks)
         for callback in callbacks:
             callback()
 

@@ -207,8 +207,10 @@ class Producer:
         return self._state
 
     def _look(self, state: Producing) -> None:
-        """Take in what was acknowledged, see to timers, and let the open batch go if few are under way; never waits."""
+        """Let the open batch go if few are under way, take in what was acknowledged, see to timers; never waits."""
         driver = self._driver
+        # The record first: to take in the last answer takes as long as to send, and nobody waits for it here.
+        state.turn(_now_us())
         driver.run()
         driver.step(0)
         now = _now_us()

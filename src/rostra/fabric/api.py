@@ -308,6 +308,8 @@ class Append(Value, frozen=True):
 
     partition: Partition
     batch: bytearray
+    sync: bool = False
+    """As with a `Sync` behind it, which would cost as much again on the way of a single record."""
 
 
 class Truncate(Value, frozen=True):

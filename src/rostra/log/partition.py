@@ -158,7 +158,8 @@ class PartitionLog:
             if not isinstance(refusal, DiskFull):
                 self._sync_undone(rolls)
             raise refusal from error
-        self._soil(segment, file)
+        self.writes += 1
+        self.dirty[segment.path] = (file, self.writes)
         if rolls:
             self.segments = (*self.segments, segment)
             self.dirty_directories.append(self.directory)

@@ -150,7 +150,9 @@ class Store:
         except StorageError:
             self._dirty[partition] = self._holding[partition] = None
             raise
-        self._soiled(partition)
+        self._dirty[partition] = self._holding[partition] = None
+        if len(self._holding) > self._settings.files_open_max:
+            self._let_go()
 
     def _soiled(self, partition: Partition) -> None:
         self._dirty[partition] = self._holding[partition] = None
@@ -257,6 +259,11 @@ class Store:
 
     def generation(self, partition: Partition) -> int:
         return self._there(partition).generation
+
+    def reached(self, partition: Partition) -> tuple[int, int]:
+        """Its generation and its end, as a sync that finds nothing to do says them."""
+        log = self._logs[partition]
+        return log.generation, log.end
 
     # --- stable storage ----------------------------------------------------------------------------
 

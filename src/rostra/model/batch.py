@@ -112,6 +112,8 @@ _EXTENT = Struct("<Q8xI")
 PLACED = Struct("<QQIH10xQII")
 """From byte 8 on: base offset, owner epoch, last offset delta, owner flags, then the producer's stamp. How many records
 the producer had sent is in the delta: compaction may have left fewer."""
+ARRIVED = Struct("<QQI32xH")
+"""From byte 8 on: base offset, owner epoch, last offset delta, then the flags."""
 _PRODUCER = Struct("<QIII")
 _OWNER = Struct("<QQIHH")
 _PLACE = Struct("<QI")

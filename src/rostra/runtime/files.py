@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import os
 import platform
+import resource
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +19,24 @@ from rostra.log.files import Buffer, File
 BUFFERS_PER_WRITE_MAX = 1024
 """IOV_MAX of Linux."""
 LOCK_NAME = "lock"
+FOR_CONNECTIONS_MIN = 512
+"""Of the descriptors that the system allows, so many are left for what is no file of a log."""
+FILES_OPEN_MAX = 1 << 16
+
+
+def claim_descriptors() -> None:
+    """As many as this process may have: the limit that most systems begin with is for programs that use select."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def files_open_max() -> int:
+    """For all logs together. To open one of many anew for every batch would cost as much as to write it."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return FILES_OPEN_MAX
+    return max(min(allowed - max(FOR_CONNECTIONS_MIN, allowed * 2 // 5), FILES_OPEN_MAX), FOR_CONNECTIONS_MIN // 4)
 
 
 def _find_syncfs() -> Callable[[int], int] | None:
@@ -54,11 +73,8 @@ class DiskFile:
         if len(buffers) > BUFFERS_PER_WRITE_MAX:
             rest = iter(buffers)
             while few := list(islice(rest, BUFFERS_PER_WRITE_MAX)):
-                position = self._append_few(few, position)
+                position = self.append(few)
             return position
-        return self._append_few(buffers, position)
-
-    def _append_few(self, buffers: Sequence[Buffer], position: int) -> int:
         end = position + sum(map(len, buffers))
         position += os.pwritev(self._descriptor, buffers, position)
         if position < end:

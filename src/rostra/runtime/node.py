@@ -63,7 +63,7 @@ from rostra.runtime.awake import StayAwake
 from rostra.runtime.connection import ClientConnection
 from rostra.runtime.counters import Counters, registry_of
 from rostra.runtime.exposition import Exposition
-from rostra.runtime.files import DiskFiles
+from rostra.runtime.files import DiskFiles, files_open_max
 from rostra.runtime.handshake import NO_CLUSTER, Passport
 from rostra.runtime.identity import enter, identify, is_new
 from rostra.runtime.joining import find_cluster
@@ -99,7 +99,7 @@ class Node:
         self.fabric = fabric_named(settings.fabric)
         self._files = DiskFiles(Path(settings.directory))
         syncs = settings.fsync == "commit"
-        self._disk = Disk(Store(self._files, LogSettings(syncs=syncs)), syncs=syncs)
+        self._disk = Disk(Store(self._files, LogSettings(files_open_max=files_open_max(), syncs=syncs)), syncs=syncs)
         self._is_new = is_new(self._files)
         self._card = identify(self._files, settings.fabric, settings.join)
         self._connections: dict[Conn, ClientConnection] = {}
@@ -251,7 +251,8 @@ class Node:
         if self.closed:
             return
         # Before the own disk is written: the others' disks take as long.
-        self.links.flush()
+        if self.links.waiting:
+            self.links.flush()
         while True:
             happened = self._disk.flush()
             for given in happened:
@@ -268,7 +269,8 @@ class Node:
                 # A connection whose send buffer is full says so itself when it has room again.
                 if conn in self._connections and not self._connections[conn].full:
                     self.step(Drain(conn))
-        self.links.flush()
+        if self.links.waiting:
+            self.links.flush()
 
     def stir(self) -> None:
         """Bytes came in, and what they asked for is done: more may follow soon."""

@@ -191,7 +191,10 @@ class PeerLinks:
         self.up: dict[NodeId, Link] = {}
         self._kept: dict[NodeId, Acquaintance] = {}
         self._sought: dict[str, Acquaintance] = {}
-        self._sending: list[Link] = []
+        self._encoded: tuple[object, bytes] = (None, b"")
+        """The last message and its frame."""
+        self.waiting: list[Link] = []
+        """Those for which something has gathered in this turn."""
 
     # --- effects ---
 
@@ -216,21 +219,23 @@ class PeerLinks:
         link = self.up.get(effect.peer)
         if link is None:
             return
-        payload = effect.payload
+        message, payload = effect.message, effect.payload
         size = sum(map(len, payload)) if payload else 0
-        frame = encode(cast(Framed, effect.message), size)
+        if message is not self._encoded[0]:
+            # What a leader says to all its followers is one message.
+            self._encoded = message, encode(cast(Framed, message), size)
+        frame = self._encoded[1]
         if not link.out:
-            self._sending.append(link)
+            self.waiting.append(link)
         link.out.append(frame)
         link.out += payload
         link.waiting_bytes += len(frame) + size
 
     def flush(self) -> None:
         """One write for each peer and turn."""
-        if self._sending:
-            sending, self._sending = self._sending, []
-            for link in sending:
-                self.node.counters.peer_bytes_out += link.flush()
+        waiting, self.waiting = self.waiting, []
+        for link in waiting:
+            self.node.counters.peer_bytes_out += link.flush()
 
     # --- links ---
 

@@ -92,7 +92,7 @@ class Dialect(Generic[M]):
         self.kinds: dict[int, tuple[msgspec.msgpack.Decoder[M], bool]] = {
             message.kind: (msgspec.msgpack.Decoder(message), message.payload) for message in messages
         }
-        self._decodes = {
+        self.decodes = {
             (kind, has): decoder.decode
             for kind, (decoder, payload) in self.kinds.items()
             for has in (payload, payload and not payload_optional)
@@ -110,7 +110,7 @@ class Dialect(Generic[M]):
             raise PeerViolation(Violation.CHECKSUM, f"kind {kind}")
         has_payload = length > meta_bytes
         try:
-            message = self._decodes[kind, has_payload](meta)
+            message = self.decodes[kind, has_payload](meta)
         except (KeyError, UnicodeDecodeError, RecursionError, msgspec.DecodeError):
             # Again, to say what is wrong with it.
             message = self.decode(kind, meta, length - meta_bytes)
@@ -214,6 +214,7 @@ class FrameReader(Generic[M]):
         view = self._view
         filled = end == len(view)
         messages: list[tuple[M, bytearray | None]] = []
+        decodes = self._dialect.decodes
         needed = 0
         while end - start >= FRAME_BYTES:
             length, meta_bytes, kind, reserved, checksum = FRAME.unpack_from(view, start)
@@ -228,7 +229,11 @@ class FrameReader(Generic[M]):
             meta = view[start + FRAME_BYTES : middle]
             if crc32c(meta, crc32c(view[start : start + 12])) != checksum:
                 raise PeerViolation(Violation.CHECKSUM, f"kind {kind}")
-            message = self._dialect.decode(kind, meta, stop - middle)
+            try:
+                message = decodes[kind, stop > middle](meta)
+            except (KeyError, UnicodeDecodeError, RecursionError, msgspec.DecodeError):
+                # Again, to say what is wrong with it.
+                message = self._dialect.decode(kind, meta, stop - middle)
             if is_large:
                 self._begin_large(message, stop - middle, view[middle:end])
                 return messages

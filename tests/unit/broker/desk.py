@@ -155,6 +155,8 @@ class Desk:
         match effect:
             case Append():
                 self._append(effect, failed)
+                if effect.sync:
+                    self.pending.append(Sync(effect.partition))
             case Open():
                 self.logs.setdefault(effect.partition, ListLog(effect.first))
             case Drop():

@@ -25,7 +25,7 @@ LATER = CompactBelow(9, 2)
 
 
 def here(desk: Desk) -> ServedPartition:
-    served = desk.broker.catalogue.served(HERE)
+    served = desk.broker.catalogue.served.get(HERE)
     assert served is not None
     return served
 

@@ -37,7 +37,7 @@ def test_sealed_segments_below_what_all_copies_hold_are_compacted() -> None:
     tick(desk)
     assert desk.of(Survey) == [Survey(part(topic))]
     desk.settle()
-    served = desk.broker.catalogue.served(part(topic))
+    served = desk.broker.catalogue.served.get(part(topic))
     assert served is not None
     told = served.books.compaction.get(None)
     log = desk.logs[part(topic)]
@@ -53,7 +53,7 @@ def test_sealed_segments_below_what_all_copies_hold_are_compacted() -> None:
 
 def test_it_is_done_again_when_half_as_much_is_new_or_tombstones_have_aged() -> None:
     desk, topic = rolled(tombstone_ms=1000)
-    served = desk.broker.catalogue.served(part(topic))
+    served = desk.broker.catalogue.served.get(part(topic))
     assert served is not None
     entries = []
     for count in (0, 8, 20):
@@ -126,7 +126,7 @@ def test_no_more_is_compacted_than_every_copy_holds() -> None:
     for _ in range(6):
         desk.publish(1, 5)
     tell(desk, Committed(HERE, 6))
-    served = desk.broker.catalogue.served(HERE)
+    served = desk.broker.catalogue.served.get(HERE)
     assert served is not None
     segments = (SegmentFacts(0, 2, 100, 1), SegmentFacts(2, 4, 100, 1), SegmentFacts(4, 6, 100, 1))
     for held in (5, 5, 5, 6):

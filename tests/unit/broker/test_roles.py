@@ -311,7 +311,7 @@ def test_a_copy_that_is_filled_anew_begins_where_the_others_do() -> None:
     tell(desk, Elsewhere(HERE, 2, "other:1"))
     desk.logs.clear()
     tell(desk, Open(HERE, 1 << 20, 500), Serving(HERE, 2, False, 500, 500, 500, "other:1"))
-    served = desk.broker.catalogue.served(HERE)
+    served = desk.broker.catalogue.served.get(HERE)
     assert served is not None
     assert (served.first, served.end, served.commit, served.synced, len(served.producers)) == (500, 500, 500, 500, 0)
 

@@ -153,11 +153,10 @@ class Node:
                 cluster.send(self, effect)
             case Append():
                 self.media[effect.partition].append(effect.batch)
+                if effect.sync:
+                    self._sync(effect.partition)
             case Sync():
-                medium = self.media[effect.partition]
-                under_way = [one for one in medium.stored if not one.durable]
-                ended = self.guard(self._synced, effect.partition, medium, under_way, medium.generation, medium.end)
-                cluster.later(cluster.random.randint(300, 3_000), ended)
+                self._sync(effect.partition)
             case Open():
                 self.media.setdefault(effect.partition, Medium()).empty(effect.first)
             case Drop():
@@ -239,6 +238,12 @@ class Node:
         if self.timers.get(timer) == at_us:
             del self.timers[timer]
             self.step(TimerFired(timer))
+
+    def _sync(self, partition: Partition) -> None:
+        medium = self.media[partition]
+        under_way = [one for one in medium.stored if not one.durable]
+        ended = self.guard(self._synced, partition, medium, under_way, medium.generation, medium.end)
+        self.cluster.later(self.cluster.random.randint(300, 3_000), ended)
 
     def _synced(self, partition: Partition, medium: Medium, under_way: list[Stored], generation: int, end: int) -> None:
         for one in under_way:

@@ -225,10 +225,10 @@ class Member:
                         refused = True
                     else:
                         medium.append(effect.batch)
+                    if effect.sync:
+                        self._sync()
                 case Sync():
-                    under_way = [one for one in medium.stored if not one.durable]
-                    ended = self._guard(self._synced, under_way, medium.generation, medium.end, medium.first)
-                    rig.later(rig.random.randint(*(self.sync_us or rig.sync_us)), ended)
+                    self._sync()
                 case Truncate():
                     medium.truncate(effect.offset, effect.generation)
                 case Trim():
@@ -281,6 +281,12 @@ class Member:
             self.writes_refused += 1
             self.group.write_failed(rig.now, medium.end, medium.generation)
             self.step()
+
+    def _sync(self) -> None:
+        rig, medium = self.rig, self.medium
+        under_way = [one for one in medium.stored if not one.durable]
+        ended = self._guard(self._synced, under_way, medium.generation, medium.end, medium.first)
+        rig.later(rig.random.randint(*(self.sync_us or rig.sync_us)), ended)
 
     def _synced(self, under_way: list[Any], generation: int, end: int, first: int) -> None:
         for one in under_way:

@@ -138,7 +138,7 @@ class Core:
         """The effects since the last time, to be carried out in order."""
         effects = self._out[:]
         self._out.clear()
-        return self._own_calls.claimed(effects)
+        return self._own_calls.claimed(effects) if self._own_calls.begun else effects
 
     # --- connections ---------------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class Core:
         match message:
             case Push():
                 feed = self._subscriptions.pushed(link, message, payload)
-                if feed is not None and feed.subscribing.inbox is not None:
+                if feed is not None and feed.subscribing.number in self._memberships.fed:
                     self._memberships.pushed(now_us, feed.subscribing)
             case Published():
                 waiter = link.awaiting.pop(message.request, None)

@@ -60,7 +60,7 @@ class Memberships:
         self._timeout_us = timeout_us
         self._out = out
         self._all: dict[SubscriptionNumber, Membership] = {}
-        self._fed: dict[SubscriptionNumber, Fed] = {}
+        self.fed: dict[SubscriptionNumber, Fed] = {}
         """Who gets what a subscription delivers."""
         self._again: dict[SubscriptionNumber, int] = {}
         """Feeds that could not be opened, and when that is tried again."""
@@ -118,7 +118,7 @@ class Memberships:
         subscribing.inbox = holding.queue
         holding.subscribing = subscribing
         self._own_calls.watch(subscribing.number, partial(self._ended, fed))
-        self._fed[subscribing.number] = fed
+        self.fed[subscribing.number] = fed
 
     def close_feed(self, holding: Holding) -> None:
         subscribing, holding.subscribing = holding.subscribing, None
@@ -126,7 +126,7 @@ class Memberships:
             self._own_calls.forget(subscribing.call)
             self._own_calls.unwatch(subscribing.number)
             self._again.pop(subscribing.number, None)
-            del self._fed[subscribing.number]
+            del self.fed[subscribing.number]
             self._subscriptions.close(0, subscribing)
 
     def bury(self, now_us: int, hands: Hands, record: HeldRecord) -> None:
@@ -203,10 +203,9 @@ class Memberships:
         return None
 
     def pushed(self, now_us: int, subscribing: Subscribing) -> None:
-        fed = self._fed.get(subscribing.number)
-        if fed is not None:
-            fed.membership.hands.stir(now_us)
-            fed.membership.passed_over(now_us, fed.holding)
+        fed = self.fed[subscribing.number]
+        fed.membership.hands.stir(now_us)
+        fed.membership.passed_over(now_us, fed.holding)
 
     # --- time ----------------------------------------------------------------------------------------
 
@@ -218,7 +217,7 @@ class Memberships:
     def tick(self, now_us: int) -> None:
         for number, at_us in list(self._again.items()):
             if at_us <= now_us:
-                self._try_again(now_us, self._fed[number])
+                self._try_again(now_us, self.fed[number])
         for membership in list(self._all.values()):
             membership.tick(now_us)
             if membership.state is State.ENDED:

@@ -16,7 +16,8 @@ class OwnCalls:
     """They have numbers below zero. What comes of them is looked at in the next tick, which is due at once."""
 
     def __init__(self) -> None:
-        self._last = 0
+        self.begun = 0
+        """How many so far."""
         self._open: dict[CallNumber, Outcome] = {}
         self._watched: dict[SubscriptionNumber, Outcome] = {}
         self._parted: dict[SubscriptionNumber, None] = {}
@@ -24,9 +25,9 @@ class OwnCalls:
         self._heard: deque[tuple[Outcome, Result | RostraError]] = deque()
 
     def new(self, outcome: Outcome) -> CallNumber:
-        self._last -= 1
-        self._open[self._last] = outcome
-        return self._last
+        self.begun += 1
+        self._open[-self.begun] = outcome
+        return -self.begun
 
     def forget(self, call: CallNumber) -> None:
         self._open.pop(call, None)
@@ -41,8 +42,6 @@ class OwnCalls:
 
     def claimed(self, effects: list[ClientEffect]) -> list[ClientEffect]:
         """Keeps back what is for the core itself, and returns what is for the driver."""
-        if not self._last:
-            return effects
         others: list[ClientEffect] = []
         for effect in effects:
             match effect:

@@ -31,7 +31,7 @@ class Copy:
 
     @property
     def last_term(self) -> int:
-        return self.term_at(self.end)
+        return self._terms[-1] if self._terms else 0
 
     def before(self, end: int, term: int) -> int:
         """The highest end, not above `end`, of an entry not newer than `term`: as far as two logs may still agree.

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rostra.errors import BatchRejected, PeerViolation
-from rostra.fabric.api import Append, Drop, Open, Sync, Trim, Truncate
+from rostra.fabric.api import Append, Drop, Open, Trim, Truncate
 from rostra.fabric.raft.hard import ConfigAt, Filled
 from rostra.fabric.raft.membership import read_config
 from rostra.fabric.raft.messages import Beat, BeatReply, Entries, EntriesRefused, EntriesReply, Refill
-from rostra.model.batch import base_offset, last_offset, owner_epoch
+from rostra.model.batch import ARRIVED
 from rostra.model.check import check_stored
 from rostra.model.ids import NodeId, Partition
+from rostra.model.layout import CONTROL
 from rostra.safeguards import Safeguard
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Arriving(msgspec.Struct, frozen=True):
     base: int
     following: int
     term: int
+    control: bool
+    """Whether somebody other than a publisher wrote it."""
 
 
 class Following:
@@ -63,6 +66,9 @@ class Following:
         if batches or message.whole or end == copy.end:
             self.held = max(self.held, min(end, copy.end))
         self._follow_leader(message)
+        if message.news:
+            # It told what is committed, and nothing more: the next heartbeat asks whether it was heard.
+            return
         if not batches:
             self.acknowledge(leader, agreed=message.prev_end)
         elif copy.synced >= self.held or not self._sync_first:
@@ -76,7 +82,7 @@ class Following:
         unknown = [
             ConfigAt(arriving.following, arriving.term, config)
             for arriving in batches
-            if not self._has(arriving) and (config := read_config(arriving.batch)) is not None
+            if arriving.control and not self._has(arriving) and (config := read_config(arriving.batch)) is not None
         ]
         unknown = [row for row in unknown if row not in group.hard.configs]
         if not unknown:
@@ -105,13 +111,12 @@ class Following:
             if arriving.base != copy.end:
                 raise PeerViolation("entries", f"offset {arriving.base} was sent where {copy.end} belongs")
             copy.appended(arriving.base, arriving.following, arriving.term)
-            group.out.append(Append(group.partition, arriving.batch))
+            group.out.append(Append(group.partition, arriving.batch, True))
             took = True
         if took:
             rows = group.hard.configs
             if rows and rows[-1].end > group.config_end:
                 group.configs_moved()
-            group.out.append(Sync(group.partition))
 
     def _cut(self, offset: int) -> None:
         group = self._group
@@ -233,5 +238,6 @@ def _arriving(payload: bytearray, partition: Partition) -> Iterator[Arriving]:
         except BatchRejected as rejected:
             raise PeerViolation("entries", rejected.detail) from None
         batch = payload if length == whole else payload[at : at + length]
-        yield Arriving(batch, base_offset(batch), last_offset(batch) + 1, owner_epoch(batch))
+        base, term, delta, flags = ARRIVED.unpack_from(batch, 8)
+        yield Arriving(batch, base, base + delta + 1, term, bool(flags & CONTROL))
         at += length

@@ -20,7 +20,6 @@ from rostra.fabric.api import (
     Propose,
     Recovered,
     Refused,
-    Sync,
     Synced,
     Trim,
 )
@@ -103,7 +102,7 @@ class Group(Standing):
             return
         if self.quiet:
             self.wake(now)
-        if self._fits_term(peer, message, payload):
+        if message.term == self.term or self._fits_term(peer, message, payload):
             self._dispatch(peer, message, payload)
         self.finish()
 
@@ -113,7 +112,8 @@ class Group(Standing):
             self.keep(lambda: self.synced(self.now, generation, offset))
             return
         if self.copy.made_durable(generation, offset):
-            self.following.mend()
+            if self.whole_at is not None:
+                self.following.mend()
             if self.role is Role.LEADER:
                 self.replication.own_copy_grew()
             elif self.leader is not None:
@@ -216,7 +216,7 @@ class Group(Standing):
         term = self.term
         last = stamp(batch, partition=partition, base_offset=base, owner_epoch=term, owner_flags=given.owner_flags)
         copy.end = last + 1
-        return [Append(partition, batch), Accepted(given.token, partition, base, last), Sync(partition)]
+        return [Append(partition, batch, True), Accepted(given.token, partition, base, last)]
 
     def synced_alone(self, given: Synced) -> list[FabricEffect]:
         """As `synced` without anybody to count: what is on this disk is committed."""
@@ -392,10 +392,8 @@ class Group(Standing):
     # --- messages ---
 
     def _fits_term(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> bool:
-        """Whether the message is of this term; a higher one is taken over first, a lower one is set right."""
+        """Whether a message of another term counts: a higher one is taken over first, a lower one is set right."""
         term = message.term
-        if term == self.term:
-            return True
         if isinstance(message, VoteAsk) and (message.pre or term < self.term):
             # A question about a term raises none; one about an old term is answered with ours.
             return True

@@ -110,7 +110,8 @@ class VoteReply(PeerMessage, frozen=True, array_like=True):
 class Entries(PeerMessage, frozen=True, array_like=True):
     """Batches that follow `prev_end`, where an entry of `prev_term` ends; without payload it asks whether one does.
 
-    `whole`: `prev_end` is known to lie between two batches. `first` is where the leader's log begins.
+    `whole`: `prev_end` is known to lie between two batches. `first` is where the leader's log begins. `news`: all that
+    it says is the commit, and it needs no answer.
     """
 
     kind: ClassVar[int] = 132
@@ -122,6 +123,7 @@ class Entries(PeerMessage, frozen=True, array_like=True):
     commit: Count
     first: Count
     whole: bool = True
+    news: bool = False
 
 
 class EntriesReply(PeerMessage, frozen=True, array_like=True):

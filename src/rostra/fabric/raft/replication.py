@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rostra.fabric.api import Append, Committed, Read, Sync
+from rostra.fabric.api import Append, Committed, Read
 from rostra.fabric.raft.messages import Beat, BeatReply, Entries, EntriesRefused, EntriesReply, Refill
 from rostra.fabric.raft.progress import Progress, Stage
 from rostra.fabric.raft.roles import Role
@@ -55,19 +55,22 @@ class Replication:
     def append(self, batch: bytearray, owner_flags: int = 0) -> tuple[int, int]:
         """Orders a batch: into the own log, and at once to every follower that is in step. Nobody waits for a disk."""
         group = self._group
-        base = group.copy.end
-        stamp(batch, partition=group.partition, base_offset=base, owner_epoch=group.term, owner_flags=owner_flags)
-        end = last_offset(batch) + 1
-        prev_term = group.copy.last_term
-        group.copy.appended(base, end, group.term)
-        group.out.append(Append(group.partition, batch))
+        partition, term, copy = group.partition, group.term, group.copy
+        base = copy.end
+        last = stamp(batch, partition=partition, base_offset=base, owner_epoch=term, owner_flags=owner_flags)
+        end = last + 1
+        # One message for all, which the driver need encode only once.
+        message = Entries(partition, term, base, copy.last_term, group.commit, copy.first)
+        copy.appended(base, end, term)
+        group.out.append(Append(partition, batch, True))
         for peer, progress in self.peers.items():
             progress.quiet = False
             if progress.stage is Stage.REPLICATE and progress.next == base and self._has_room(progress):
-                self._send(peer, progress, base, prev_term, (batch,), end, len(batch))
+                group.send(peer, message, (batch,))
+                progress.sent_round = self.round
+                progress.sent(end, len(batch))
             else:
                 self.feed(peer, progress)
-        group.out.append(Sync(group.partition))
         if not self._syncs_first:
             group.copy.synced = end
             self.own_copy_grew()
@@ -86,10 +89,12 @@ class Replication:
         payload: tuple[Buffer, ...],
         end: int,
         size: int,
+        *,
+        news: bool = False,
     ) -> None:
         group = self._group
         message = Entries(
-            group.partition, group.term, prev_end, prev_term, group.commit, group.copy.first, progress.whole
+            group.partition, group.term, prev_end, prev_term, group.commit, group.copy.first, progress.whole, news
         )
         group.send(peer, message, payload)
         progress.sent_round = self.round
@@ -275,7 +280,7 @@ class Replication:
             return
         for peer, progress in self.peers.items():
             if progress.stage is Stage.REPLICATE and not progress.in_flight and progress.next == group.copy.end:
-                self._send(peer, progress, progress.next, group.copy.last_term, (), 0, 0)
+                self._send(peer, progress, progress.next, group.copy.last_term, (), 0, 0, news=True)
 
     def as_if_heard_us(self) -> int:
         """Of a follower that has not been asked yet: it gets the whole patience to answer the first time."""

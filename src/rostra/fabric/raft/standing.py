@@ -224,9 +224,7 @@ class Standing:
             raise PeerViolation("leader", f"{peer} claims to lead {self.partition} in our own term {self.term}")
         if self.role in ASPIRANTS:
             self.become(Role.FOLLOWER)
-        self.election.heard_us = self.now.mono_us
-        if self.is_voter:
-            self.election.wait()
+        self.election.heard()
         if self.leader != peer:
             self.leader = peer
             self.note("info", "follows", {"leader": peer, "term": self.term})
