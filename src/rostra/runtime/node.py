@@ -291,7 +291,7 @@ class Node:
                 self.counters.batches_in += 1
                 self.counters.bytes_appended += len(effect.batch)
                 if self.trace is not None:
-                    served = self.broker.catalogue.served(effect.partition)
+                    served = self.broker.catalogue.served.get(effect.partition)
                     if served is not None:
                         self.trace.stored(served, effect.batch)
                 self._disk.change(effect)
