@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rostra.errors import BatchRejected
@@ -44,21 +44,46 @@ def record_batch(
     pa = pyarrow_module()
     count = header.count
     whole = pa.py_buffer(raw)
-    moment = pa.timestamp("us", "UTC")
-    keys = pa.nulls(count, pa.binary()) if layout.keys is None else _binary(whole, layout.keys, count, pa.binary())
+    schema = _schema()
+    binary, moment = schema.types[0], schema.types[3]
     if layout.timestamps_at < 0:
         timestamps = _int64(array("q", [header.base_timestamp_us]) * count, moment)
     else:
         places = whole.slice(layout.timestamps_at, 8 * count)
         timestamps = pa.Array.from_buffers(moment, count, [None, places])
     columns = [
-        keys,
-        _binary(whole, layout.values, count, pa.binary()),
+        _nothing(_rounded(count), 0).slice(0, count)
+        if layout.keys is None
+        else _binary(whole, layout.keys, count, binary),
+        _binary(whole, layout.values, count, binary),
         _offsets(header, offsets if layout.deltas_at >= 0 else None),
         timestamps,
-        _headers(whole, layout, count),
+        _nothing(_rounded(count), 4).slice(0, count) if layout.headers is None else _headers(whole, layout, count),
     ]
-    return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@cache
+def _schema() -> Any:
+    """Made once: a batch takes little more time than the making of its types would."""
+    pa = pyarrow_module()
+    kinds = (pa.binary(), pa.binary(), pa.int64(), pa.timestamp("us", "UTC"), headers_type())
+    return pa.schema(list(zip(COLUMNS, kinds, strict=True)))
+
+
+def _rounded(count: int) -> int:
+    """So that what is kept for batches without keys serves others too."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+@lru_cache(maxsize=32)
+def _nothing(count: int, column: int) -> Any:
+    """Keys that are null, or headers that are empty: the same for every batch that has none."""
+    pa = pyarrow_module()
+    if not column:
+        return pa.nulls(count, pa.binary())
+    pairs = pa.array([], headers_type().value_type)
+    return pa.Array.from_buffers(headers_type(), count, [None, pa.py_buffer(bytes(4 * count + 4))], children=[pairs])
 
 
 def _offsets(header: Header, compacted: Callable[[], list[int]] | None) -> Any:
@@ -112,14 +137,10 @@ def _headers(whole: Any, layout: Layout, count: int) -> Any:
     pa = pyarrow_module()
     kind = headers_type()
     columns = layout.headers
-    if columns is None:
-        lists, pair_count = pa.py_buffer(bytes(4 * count + 4)), 0
-        names = pa.array([], pa.string())
-        values = pa.array([], pa.binary())
-    else:
-        lists, pair_count = whole.slice(columns.lists_at, 4 * count + 4), columns.count
-        names = _binary(whole, columns.names, pair_count, pa.string())
-        values = _binary(whole, columns.values, pair_count, pa.binary())
+    assert columns is not None
+    lists, pair_count = whole.slice(columns.lists_at, 4 * count + 4), columns.count
+    names = _binary(whole, columns.names, pair_count, pa.string())
+    values = _binary(whole, columns.values, pair_count, pa.binary())
     pairs = pa.Array.from_buffers(kind.value_type, pair_count, [None], children=[names, values])
     return _valid(pa.Array.from_buffers(kind, count, [None, lists], children=[pairs]))
 

@@ -29,8 +29,9 @@ CREDIT_BYTES = 16 << 20
 ROWS_MIN = 4096
 BYTES_MIN = 512 << 10
 """Batches smaller than both are put together: each that is handed on costs Spark the same, whatever is in it."""
-SLICE_S = 0.02
-"""The end of a span may be no record: then nothing comes, and only looking tells that it was reached."""
+SLICE_S = 0.15
+"""The end of a span may be no record: then nothing comes, and only looking tells that it was reached. For a shorter
+time the client would ask the system first whether something is there, for every piece of a batch."""
 
 log = logging.getLogger("rostra.spark")
 
@@ -40,6 +41,9 @@ def fetch(client: blocking.Client, span: Span, options: ReadOptions) -> Iterator
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in _batches(client, span, options):
+        if not small and len(batch) >= ROWS_MIN:
+            yield batch
+            continue
         small.append(batch)
         rows += len(batch)
         size += batch.nbytes
