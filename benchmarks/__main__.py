@@ -9,7 +9,20 @@ from rich.console import Console
 
 from benchmarks import fetch
 
-SCENARIOS = ("relay", "throughput", "fanout", "latency", "memory", "stall", "catchup", "many", "cluster", "ring")
+SCENARIOS = (
+    "relay",
+    "throughput",
+    "fanout",
+    "latency",
+    "memory",
+    "stall",
+    "catchup",
+    "many",
+    "cluster",
+    "ring",
+    "trace",
+    "pipeline",
+)
 RESULTS = Path(__file__).parent / "RESULTS.md"
 LOG_COLUMNS = 160
 EXIT_MISSED = 1

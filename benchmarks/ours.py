@@ -32,10 +32,13 @@ READER_NICE = 19
 
 
 class Rostra(PacedContender):
-    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, stay_awake_ms: int = 0) -> None:
+    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, stay_awake_ms: int = 0, traced: bool = False) -> None:
         self._fsync = fsync
+        self._traced = traced
         self._for_delay = ("--busy-poll", f"{busy_poll_ms}ms", "--stay-awake", f"{stay_awake_ms}ms")
         self.name = "Rostra" if fsync else "Rostra, no fsync"
+        if traced:
+            self.name += ", traced"
         is_tuned = bool(busy_poll_ms or stay_awake_ms)
         if is_tuned:
             self.name += ", tuned for delay"
@@ -71,12 +74,17 @@ class Rostra(PacedContender):
             "127.0.0.1:0",  # the port after the other, as by default, may be somebody's
             *self._for_delay,
         ]
+        if self._traced:
+            serve += ["--trace", folder / "trace"]
         pid = servers.start([sys.executable, "-m", "rostra", *serve, "--fsync", self._fsync_mode], folder, port)
         return Endpoint(port=port, pids=(pid,), folder=folder)
 
+    def _trace(self, endpoint: Endpoint) -> str | None:
+        return str(endpoint.folder / "trace") if self._traced and endpoint.folder is not None else None
+
     def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         async def run() -> None:
-            client = await rostra.connect(address(endpoint))
+            client = await rostra.connect(address(endpoint), trace=self._trace(endpoint))
             async with client.producer(topic, acks="all") as producer:
                 await stage.start()
                 for chunk in chunks(messages, CALL_RECORDS, 1 << 20):
@@ -102,7 +110,7 @@ class Rostra(PacedContender):
         subscribed = asyncio.Semaphore(0)
 
         async def fill(inbox: Inbox) -> None:
-            client = await rostra.connect(address(endpoint))
+            client = await rostra.connect(address(endpoint), trace=self._trace(endpoint))
             async with client.subscribe(topic, start="earliest") as subscription:
                 subscribed.release()
                 async for batch in subscription.batches():

@@ -4,7 +4,20 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from benchmarks import catchup, cluster, fanout, latency, many, memory, relay, ring, stall, throughput
+from benchmarks import (
+    catchup,
+    cluster,
+    fanout,
+    latency,
+    many,
+    memory,
+    pipeline,
+    relay,
+    ring,
+    stall,
+    throughput,
+    tracing,
+)
 from benchmarks.findings import Findings
 from benchmarks.servers import Servers
 from benchmarks.workbench import Workbench
@@ -20,6 +33,8 @@ SCENARIOS: dict[str, Callable[[Workbench], None]] = {
     "many": many.run,
     "cluster": cluster.run,
     "ring": ring.run,
+    "trace": tracing.run,
+    "pipeline": pipeline.run,
 }
 
 

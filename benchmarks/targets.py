@@ -98,3 +98,14 @@ CLUSTER_LATENCY_P99 = Target(
     value=0.5,
     unit="x",
 )
+
+# Spark on two cores, 10 million records, all columns; in relation to what Spark does with the same in Parquet.
+SPARK_BATCH = times_faster("Spark batch read of topics against Parquet files", 0.6)
+SPARK_STREAM = times_faster("Spark stream read of topics, availableNow, against a stream of Parquet files", 0.5)
+SPARK_ARCHIVE = times_faster("archive against Spark writing Parquet from memory", 0.8)
+TRACE = Target(
+    claim="cost of traces of node, publisher and subscriber",
+    bound=Bound.BELOW,
+    value=5.0,
+    unit=" %",
+)

@@ -3,13 +3,14 @@
 RostraError
 ├── UsageError              the caller asked for something that cannot be
 │   ├── InvalidTopicName    ├── InvalidPattern     ├── InvalidSetting
-│   ├── RecordTooLarge      ├── CodecUnavailable   └── ClientClosed
+│   ├── RecordTooLarge      ├── CodecUnavailable   ├── LibraryMissing
+│   └── ClientClosed
 ├── TopicError
 │   ├── UnknownTopic        ├── TopicExists        ├── TopicRecreated
 │   └── TopicDeleted
 ├── PartitionError
-│   ├── UnknownPartition    ├── OffsetOutOfRange   ├── Moved
-│   ├── Unavailable         └── PartitionDamaged
+│   ├── UnknownPartition    ├── OffsetOutOfRange   ├── RecordsExpired
+│   ├── Moved               ├── Unavailable        └── PartitionDamaged
 ├── ClusterError
 │   ├── UnknownMember       ├── MemberRemoved      ├── QuorumAtRisk
 │   ├── CopiesAway          ├── NotAReplica        ├── NotHandedOver
@@ -24,6 +25,7 @@ RostraError
 ├── StorageError
 │   ├── DiskFull            ├── DiskFailed         ├── SyncFailed
 │   ├── CorruptLog          ├── OffsetTrimmed      └── StoreInUse
+├── PipelineFailed          a query on Spark ended before its time
 ├── LimitExceeded           a configured bound was reached
 ├── LinkError               between a client and a node, or two nodes
 │   ├── Unreachable         ├── LinkLost           ├── TimedOut
@@ -126,6 +128,14 @@ class CodecUnavailable(UsageError):
 
 
 @dataclass(eq=False)
+class LibraryMissing(UsageError):
+    library: str
+    extra: str
+    fact = "{library} is not installed"
+    remedy = "pip install 'rostra[{extra}]'"
+
+
+@dataclass(eq=False)
 class ClientClosed(UsageError):
     fact = "this client is closed"
     remedy = "connect again"
@@ -187,6 +197,16 @@ class OffsetOutOfRange(PartitionError):
     last: int
     fact = "offset {offset} is outside {topic}/{partition}, which holds {first} to {last}"
     remedy = "start at earliest, latest or an offset in that range"
+
+
+@dataclass(eq=False)
+class RecordsExpired(PartitionError):
+    topic: str
+    partition: int
+    offset: int
+    first: int
+    fact = "{topic}/{partition} was to be read from offset {offset} on, and retention has removed all before {first}"
+    remedy = "keep records for longer, or read with failOnDataLoss=false, which goes on at {first} and counts the loss"
 
 
 @dataclass(eq=False)
@@ -463,7 +483,11 @@ class StoreInUse(StorageError):
     remedy = "stop that process or choose another --data directory"
 
 
-# --- limits, links, peers --------------------------------------------------------------------------
+@dataclass(eq=False)
+class PipelineFailed(RostraError):
+    reason: str
+    fact = "the query failed: {reason}"
+    remedy = "mend that and start it again: it goes on where it stopped"
 
 
 @dataclass(eq=False)

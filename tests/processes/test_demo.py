@@ -10,7 +10,7 @@ import pytest
 
 from tests.processes.command_line import CommandLine, children_of, is_alive, wait_until
 
-SMALL = ("demo", "--records", "1500", "--duration", "2s")
+SMALL = ("demo", "--no-spark", "--records", "1500", "--duration", "2s")
 
 
 @pytest.mark.requirement("CM-14", "CM-10")
@@ -44,7 +44,7 @@ def table_of(shown: str) -> tuple[list[str], dict[str, list[str]]]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: signal.Signals) -> None:
-    with CommandLine(tmp_path).start("demo", "--records", "100000", "--duration", "60s") as running:
+    with CommandLine(tmp_path).start("demo", "--no-spark", "--records", "100000", "--duration", "60s") as running:
         assert running.stdout is not None
         assert running.stderr is not None
         while b"topics orders" not in (line := running.stdout.readline()):
@@ -60,7 +60,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: si
 
 
 def test_without_kills_the_demo_shows_the_same_count(tmp_path: Path) -> None:
-    ran = CommandLine(tmp_path).run("demo", "--records", "200", "--duration", "200ms", "--kills", "0")
+    ran = CommandLine(tmp_path).run("demo", "--no-spark", "--records", "200", "--duration", "200ms", "--kills", "0")
     assert ran.code == 0, ran.out + ran.err
     _, rows = table_of(ran.out)
     assert rows["total"] == ["800", "800", "1,600", "1,600", "100", "%", "0"]

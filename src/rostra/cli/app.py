@@ -15,6 +15,7 @@ from rostra.cli import (
     cluster,
     config,
     measure,
+    pipeline,
     publish,
     serve,
     show,
@@ -98,6 +99,12 @@ add(users, "publish", user.publish, user.PUBLISH_EXAMPLES)
 add(users, "receive", user.receive, user.RECEIVE_EXAMPLES)
 add(users, "destroy", user.destroy, user.DESTROY_EXAMPLES)
 
+pipelines = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(pipeline.EXAMPLES))
+add(pipelines, "archive", pipeline.archive, pipeline.ARCHIVE_EXAMPLES)
+add(pipelines, "rollup", pipeline.rollup, pipeline.ROLLUP_EXAMPLES)
+add(pipelines, "audit", pipeline.audit, pipeline.AUDIT_EXAMPLES)
+add(pipelines, "report", pipeline.report, pipeline.REPORT_EXAMPLES)
+
 add(app, "serve", serve.serve, serve.EXAMPLES)
 app.add_typer(topics, name="topic", help="Create, alter, delete, list and describe topics.")
 app.add_typer(clusters, name="cluster", help="Show the members and partitions of a cluster, and change them.")
@@ -105,6 +112,7 @@ add(app, "pub", publish.publish, publish.EXAMPLES)
 add(app, "sub", subscribe.subscribe, subscribe.EXAMPLES)
 app.add_typer(subscriptions, name="subscription", help="Show named subscriptions and how far they are; reset them.")
 app.add_typer(users, name="user", help="Users with topics: what is published waits until they receive it.")
+app.add_typer(pipelines, name="pipeline", help="Read topics with Spark: to a lake of Parquet files, to figures.")
 add(app, "demo", show.demo, show.EXAMPLES)
 add(app, "sim", simulate.simulate, simulate.EXAMPLES)
 add(app, "bench", measure.bench, measure.EXAMPLES)

@@ -30,6 +30,9 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="TOML file to read instead of those in the usual places."),
 ]
+TraceOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Note what is done, for `rostra pipeline audit`.", show_default="off")
+]
 TopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topic)
 ]
@@ -48,7 +51,7 @@ class Invocation:
         self.configuration = configuration
         self.output = Output(configuration.text("output"))
 
-    def connect(self, *addresses: str) -> Client:
+    def connect(self, *addresses: str, trace: Path | None = None) -> Client:
         """To the nodes that are configured, unless others are named."""
         from rostra import blocking
 
@@ -56,6 +59,7 @@ class Invocation:
             *(addresses or self.configuration.texts("node")),
             connect_timeout_ms=self.configuration.number("connect_timeout_ms"),
             name="rostra-cli",
+            trace=None if trace is None else str(trace),
             on_event=_tell,
         )
 

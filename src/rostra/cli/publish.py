@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from rostra.cli.configuration import Configuration
-from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TopicArgument, begin
+from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TopicArgument, TraceOption, begin
 from rostra.cli.output import note
 from rostra.model.ids import check_topic_name
 from rostra.wire.messages import Acks
@@ -75,6 +75,7 @@ def publish(
         float | None, typer.Option(metavar="N", min=0.001, help="At most this many records in a second.")
     ] = None,
     repeat: Annotated[int, typer.Option(metavar="N", min=1, help="Publish the values this many times.")] = 1,
+    trace: TraceOption = None,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
@@ -91,7 +92,7 @@ def publish(
     invocation = begin(context, {"acks": acks}, node=node, output=output, config=config)
     keyed = None if key is None else key.encode()
     records = _Records(topic, keyed, headers, partition, strength, _Pace(rate), invocation.configuration)
-    with invocation.connect() as client:
+    with invocation.connect(trace=trace) as client:
         if values and values != ["-"] and repeat == 1:
             _publish_each(invocation, client, records, values)
         elif values and values != ["-"]:

@@ -63,6 +63,10 @@ def serve(
     metrics: Annotated[
         str | None, typer.Option(metavar="ADDR|off", help="Address for Prometheus.", show_default="off")
     ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Note what is done, for `rostra pipeline audit`.", show_default="off"),
+    ] = None,
     log_level: Annotated[
         str | None,
         typer.Option(metavar="debug|info|warning|error", help="Least severe line to log.", show_default="info"),
@@ -117,6 +121,7 @@ def serve(
         "advertise_peers": advertise_peers,
         "fsync": fsync,
         "metrics": metrics,
+        "trace": trace,
         "log_level": log_level,
         "stop_deadline_ms": stop_deadline,
         "fabric": fabric,
@@ -162,6 +167,7 @@ def node_settings(configuration: Configuration) -> NodeSettings:
         both_ways=bool(configuration["both_ways"]),
         fsync="commit" if configuration.text("fsync") == "commit" else "never",
         metrics="" if metrics == "off" else metrics,
+        trace=configuration.text("trace"),
         stop_deadline_ms=configuration.number("stop_deadline_ms"),
         busy_poll_ms=configuration.number("busy_poll_ms"),
         stay_awake_ms=configuration.number("stay_awake_ms"),

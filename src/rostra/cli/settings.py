@@ -156,6 +156,7 @@ SERVE = (
     Setting("serve", "advertise_peers", "", listen_address_or_none, "where other nodes find it; empty: as it listens"),
     Setting("serve", "fsync", "commit", choice("commit", "never"), "commit: fsync before acknowledging"),
     Setting("serve", "metrics", "off", listen_address_or_off, "address of the Prometheus metrics, or off"),
+    Setting("serve", "trace", "", text, "directory for the node's trace, which `rostra pipeline audit` reads"),
     Setting("serve", "log_level", "info", choice("debug", "info", "warning", "error"), "least severe log line shown"),
     Setting("serve", "stop_deadline_ms", 10_000, duration_ms, "how long a graceful stop may take"),
     Setting("serve", "fabric", "raft", text, "how nodes work together: raft, or flood for a ring of brokers"),

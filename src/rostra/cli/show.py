@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -32,6 +33,9 @@ def demo(
     duration: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long the publishers take.", show_default=DURATION)
     ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="End with an audit by Spark, where pyspark is installed.")
+    ] = True,
     kills: Annotated[
         int | None,
         typer.Option(
@@ -43,8 +47,9 @@ def demo(
 
     Real node processes, publishers and subscribers at different nodes; SIGKILL of the owner while records flow, another
     in its place, the old one back on the same files and caught up; at the end a table of what was sent, acknowledged,
-    expected and delivered. Exit code 0 only if all of it arrived, once. With a name: one of the short demonstrations
-    that --list shows; exit code 0 only if what it shows came true.
+    expected and delivered. Exit code 0 only if all of it arrived, once. Then, where pyspark is installed, Spark comes
+    to its own count from traces of all that took part, and writes a report. With a name: one of the short
+    demonstrations that --list shows; exit code 0 only if what it shows came true.
     """
     if listed:
         _list()
@@ -64,7 +69,12 @@ def demo(
     from rostra.demo.run import run
 
     raise typer.Exit(
-        run(records_per_publisher=records or RECORDS, kills=KILLS if kills is None else kills, duration_s=duration_s)
+        run(
+            records_per_publisher=records or RECORDS,
+            kills=KILLS if kills is None else kills,
+            duration_s=duration_s,
+            with_spark=spark and find_spec("pyspark") is not None,
+        )
     )
 
 

@@ -12,7 +12,7 @@ import typer
 
 from rostra.cli.completion import complete_topic
 from rostra.cli.exits import ExitCode
-from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, begin
+from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TraceOption, begin
 from rostra.cli.output import Cell, bytes_cell, note
 from rostra.cli.quantities import parse_duration_ms, parse_moment_us
 from rostra.model.ids import check_topic_name
@@ -70,6 +70,7 @@ def subscribe(
     no_ack: Annotated[
         bool, typer.Option("--no-ack", help="With --name: acknowledge nothing, so that it all comes again.")
     ] = False,
+    trace: TraceOption = None,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
@@ -111,7 +112,7 @@ def subscribe(
         raise typer.BadParameter("--tries, --dead-letter and --no-ack are for --name", param_hint="'--name'")
     shown = 0
     with (
-        invocation.connect() as client,
+        invocation.connect(trace=trace) as client,
         client.subscribe(*topics, start=begin_at, partition=partition) as subscription,
     ):
         if not invocation.output.is_json and start == "latest":

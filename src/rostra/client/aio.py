@@ -39,6 +39,7 @@ from rostra.client.core.options import (
     changed_settings,
     codec_named,
 )
+from rostra.client.tracing import trace_into
 from rostra.errors import InvalidSetting, TopicExists, UnknownGroup, UnknownTopic
 from rostra.model.cluster import ClusterState
 from rostra.model.encode import Headers
@@ -117,6 +118,8 @@ class Client:
             described = await self.describe_topic(name)
             return Topic(described.topic, described.name, described.settings)
         assert isinstance(topic, Topic)
+        if self._driver.trace is not None:
+            self._driver.trace.created(name)
         return topic
 
     async def alter_topic(
@@ -228,6 +231,8 @@ class Client:
             partition=partition,
             acks=acks,
         )
+        if driver.trace is not None:
+            driver.trace.publishes(producing.number, topic)
         driver.published(producing)
         ack = await answer
         assert isinstance(ack, Ack)
@@ -428,9 +433,12 @@ def connect(
     backoff_ms: int = 50,
     backoff_ms_max: int = 2_000,
     busy_poll_ms: int = 0,
+    trace: str | None = None,
     on_event: Callable[[ClientEvent], None] | None = None,
 ) -> Connecting:
     """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400. It names the others.
+
+    With `trace` what the client does is noted in that directory, for `rostra pipeline audit`.
 
     >>> async with rostra.connect("10.0.0.1:7400", "10.0.0.2:7400") as client:  # doctest: +SKIP
     ...     await client.publish("orders", b"one more")
@@ -446,4 +454,4 @@ def connect(
         backoff_ms_max,
         busy_poll_ms,
     )
-    return Connecting(Driver(options, on_event))
+    return Connecting(Driver(options, on_event, trace_into(trace)))

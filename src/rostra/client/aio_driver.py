@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rostra.client.aio_producer import Producer
     from rostra.client.aio_subscription import Inbox
     from rostra.client.background import Background
+    from rostra.client.tracing import ClientTrace
 
 EVENTS_KEPT_MAX = 1000
 
@@ -47,8 +48,11 @@ EVENTS_KEPT_MAX = 1000
 class Driver:
     """One core, its connections and its timer. Inputs come from the socket, the timer and the application's calls."""
 
-    def __init__(self, options: Options, on_event: Callable[[ClientEvent], None] | None) -> None:
+    def __init__(
+        self, options: Options, on_event: Callable[[ClientEvent], None] | None, trace: ClientTrace | None = None
+    ) -> None:
         self.core = Core(options, SystemRandom(), time_ns() // 1000 - now_us())
+        self.trace = trace
         self.producers: dict[int, Producer] = {}
         self.inboxes: dict[int, Inbox] = {}
         self._on_event = on_event
@@ -89,6 +93,9 @@ class Driver:
         self._news.set()
         # One turn, so that the transport gets to send what was written and to close its socket.
         await asyncio.sleep(0)
+        trace, self.trace = self.trace, None
+        if trace is not None:
+            await asyncio.to_thread(trace.close)
 
     # --- calls ---------------------------------------------------------------------------------------
 
@@ -194,6 +201,8 @@ class Driver:
     def _carry_out(self, effect: ClientEffect) -> None:
         match effect:
             case Acknowledged():
+                if self.trace is not None:
+                    self.trace.published(effect.producer, effect.partition, effect.offset, effect.count)
                 producer = self.producers.get(effect.producer)
                 if producer is not None and producer.on_ack is not None:
                     self.loop.call_soon(producer.on_ack, effect)

@@ -56,6 +56,8 @@ class Producer:
             await answer
             self._state = state
             driver.producers[state.number] = self
+            if driver.trace is not None:
+                driver.trace.publishes(state.number, self._topic)
         return self
 
     def __await__(self) -> Generator[object, None, Self]:

@@ -93,6 +93,8 @@ class Subscription:
                 driver.inboxes.pop(state.number, None)
                 self._over = True
                 raise
+            if driver.trace is not None:
+                driver.trace.subscribed(state.number, self.topics)
         return self
 
     def __await__(self) -> Generator[object, None, Self]:
@@ -114,6 +116,8 @@ class Subscription:
         self._inbox.ready.clear()
         self._inbox.wake()
         self._driver.inboxes.pop(self._state.number, None)
+        if self._driver.trace is not None:
+            self._driver.trace.unsubscribed(self._state.number)
         if self._driver.core.closed:
             return
         state = self._state
@@ -173,6 +177,8 @@ class Subscription:
     def _take(self) -> Delivered:
         delivered = self._inbox.ready.popleft()
         assert self._state is not None
+        if self._driver.trace is not None:
+            self._driver.trace.delivered(self._state.number, delivered)
         self._driver.core.taken(self._state, delivered.partition, delivered.bytes, delivered.topic_id)
         if not self._driver.core.idle:
             self._driver.run()

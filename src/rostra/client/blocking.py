@@ -40,6 +40,7 @@ from rostra.client.core.options import (
     changed_settings,
     codec_named,
 )
+from rostra.client.tracing import trace_into
 from rostra.errors import InvalidSetting, TopicExists, UnknownGroup, UnknownTopic
 from rostra.model.cluster import ClusterState
 from rostra.model.encode import Headers
@@ -118,6 +119,8 @@ class Client:
             described = self.describe_topic(name)
             return Topic(described.topic, described.name, described.settings)
         assert isinstance(topic, Topic)
+        if self._driver.trace is not None:
+            self._driver.trace.created(name)
         return topic
 
     def alter_topic(
@@ -224,6 +227,8 @@ class Client:
                 partition=partition,
                 acks=acks,
             )
+            if driver.trace is not None:
+                driver.trace.publishes(producing.number, topic)
             if driver.core.idle:
                 producing.turn(now)
             ack = driver.answer(call)
@@ -406,12 +411,15 @@ def connect(
     backoff_ms: int = 50,
     backoff_ms_max: int = 2_000,
     busy_poll_ms: int = 0,
+    trace: str | None = None,
     on_event: Callable[[ClientEvent], None] | None = None,
 ) -> Client:
     """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400. It names the others.
 
     With `busy_poll_ms` a call that waits looks at the socket for so long before it sleeps: a record arrives sooner, for
     the price of a core. It pays where records come more often than that.
+
+    With `trace` what the client does is noted in that directory, for `rostra pipeline audit`.
 
     >>> with rostra.blocking.connect("10.0.0.1:7400", "10.0.0.2:7400") as client:  # doctest: +SKIP
     ...     client.publish("orders", b"one more")
@@ -427,6 +435,6 @@ def connect(
         backoff_ms_max,
         busy_poll_ms,
     )
-    driver = Driver(options, on_event)
+    driver = Driver(options, on_event, trace_into(trace))
     driver.start()
     return Client(driver)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rostra.client.background import Background
     from rostra.client.blocking_producer import Producer
     from rostra.client.blocking_subscription import Inbox
+    from rostra.client.tracing import ClientTrace
 
 EVENTS_KEPT_MAX = 1000
 
@@ -46,8 +47,11 @@ EVENTS_KEPT_MAX = 1000
 class Driver:
     """One core and its sockets. Nothing happens between calls, but what the lease of a publisher asks for."""
 
-    def __init__(self, options: Options, on_event: Callable[[ClientEvent], None] | None) -> None:
+    def __init__(
+        self, options: Options, on_event: Callable[[ClientEvent], None] | None, trace: ClientTrace | None = None
+    ) -> None:
         self.core = Core(options, SystemRandom(), time_ns() // 1000 - now_us())
+        self.trace = trace
         self.lock = RLock()
         self.producers: dict[int, Producer] = {}
         self.inboxes: dict[int, Inbox] = {}
@@ -82,6 +86,9 @@ class Driver:
             self.core.close(now_us())
             self.run()
             self._sockets.close_all()
+            trace, self.trace = self.trace, None
+            if trace is not None:
+                trace.close()
         self.heartbeat.stop()
 
     # --- calls ---------------------------------------------------------------------------------------
@@ -220,6 +227,8 @@ class Driver:
                 if effect.call in self._answers:
                     self._answers[effect.call] = effect.error
             case Acknowledged():
+                if self.trace is not None:
+                    self.trace.published(effect.producer, effect.partition, effect.offset, effect.count)
                 producer = self.producers.get(effect.producer)
                 if producer is not None and producer.on_ack is not None:
                     on_ack = producer.on_ack

@@ -59,6 +59,8 @@ class Producer:
                 driver.answer(call)
                 self._state = state
                 driver.producers[state.number] = self
+                if driver.trace is not None:
+                    driver.trace.publishes(state.number, self._topic)
                 if state.enrolment is not None:
                     driver.heartbeat.keep(self._settings.lease_ms)
         return self

@@ -80,6 +80,8 @@ class Subscription:
                     state.inbox = None
                     self._over = True
                     raise
+                if driver.trace is not None:
+                    driver.trace.subscribed(state.number, self.topics)
         return self
 
     def __enter__(self) -> Self:
@@ -99,6 +101,8 @@ class Subscription:
             self._over = True
             self._inbox.ready.clear()
             driver.inboxes.pop(self._state.number, None)
+            if driver.trace is not None:
+                driver.trace.unsubscribed(self._state.number)
             if not driver.core.closed:
                 call = driver.new_call()
                 driver.core.unsubscribe(_now_us(), call, self._state)
@@ -161,6 +165,8 @@ class Subscription:
                 driver.step(due_us)
         with driver.lock:
             delivered = ready.popleft()
+            if driver.trace is not None:
+                driver.trace.delivered(state.number, delivered)
             state.taken(delivered.partition, delivered.bytes, delivered.topic_id)
             if not driver.core.idle:
                 driver.run()

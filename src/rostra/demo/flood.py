@@ -28,6 +28,7 @@ def flood(console: Console) -> None:
             try:
                 verdict = demo.play()
             finally:
+                demo.leave()
                 demo.end()
     screen.conclude(verdict)
     if verdict.complaints:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
@@ -56,22 +58,37 @@ EXIT_OK = 0
 EXIT_LOST = 1
 
 
-def run(*, records_per_publisher: int, kills: int, duration_s: float, console: Console | None = None) -> int:
+def run(
+    *,
+    records_per_publisher: int,
+    kills: int,
+    duration_s: float,
+    with_spark: bool = False,
+    console: Console | None = None,
+) -> int:
     """The exit code: 0 only if every acknowledged record was delivered to every subscriber, once."""
     console = console or Console(highlight=False)
+    place = Path(tempfile.mkdtemp(prefix="rostra-demo-")) if with_spark else None
+    traces = None if place is None else place / "traces"
+    arguments = () if traces is None else ("--trace", str(traces))
     try:
-        with Screen(console) as screen:
-            screen.say(f"starting {NODES} nodes, each a process of its own")
-            with rostra.testing.process_cluster(NODES) as cluster:
-                demo = Demo(cluster, screen, records_per_publisher, kills, duration_s)
+        with rostra.testing.process_cluster(NODES, arguments=arguments) as cluster:
+            with Screen(console) as screen:
+                screen.say(f"{NODES} nodes are there, each a process of its own")
+                demo = Demo(cluster, screen, records_per_publisher, kills, duration_s, traces)
                 try:
                     verdict = demo.play()
                 finally:
-                    demo.end()
+                    demo.leave()
+            try:
+                screen.conclude(verdict)
+                if place is not None and traces is not None and not verdict.complaints:
+                    _audit(console, cluster, traces, place / "report.html")
+            finally:
+                demo.end()
     except NotShown as error:
         console.print(f"This did not happen: {error}", style="bold red")
         return EXIT_LOST
-    screen.conclude(verdict)
     if verdict.complaints:
         console.print("The cluster did not keep its word; see the lines above.", style="bold red")
         return EXIT_LOST
@@ -81,6 +98,24 @@ def run(*, records_per_publisher: int, kills: int, duration_s: float, console: C
         style="bold green",
     )
     return EXIT_OK
+
+
+def _audit(console: Console, cluster: Cluster[ProcessNode], traces: Path, page: Path) -> None:
+    """Spark comes to its own count, from what everybody noted by themselves."""
+    from rostra.demo import pipeline
+    from rostra.spark.sessions import SMALL, running, session
+
+    console.print("starting Spark, to hold the traces of all of them against each other")
+    there = running()
+    quiet = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
+    spark = there or session("rostra-demo", conf=quiet | SMALL)
+    try:
+        found = pipeline.show(spark, console, [node.address for node in cluster], [ORDERS, CLICKS], traces, page)
+    finally:
+        if there is None:
+            spark.stop()
+    if not found.total.sound or found.total.percent < 100:
+        raise NotShown("by the traces too, every record arrived once and in order")
 
 
 class Demo:
@@ -99,6 +134,7 @@ class Demo:
         records_per_publisher: int,
         kills: int,
         duration_s: float,
+        traces: Path | None = None,
     ) -> None:
         self._cluster = cluster
         self._screen = screen
@@ -126,6 +162,9 @@ class Demo:
         ]
         self._late: Subscriber = BlockingSubscriber(Received(Interest("latecomer", ORDERS)), second, tell)
         self._watch = Watch(first, second, third)
+        self._traces = None if traces is None else str(traces)
+        for worker in (*self._publishers, *self._subscribers, self._late):
+            worker.trace = self._traces
 
     def play(self) -> Verdict:
         for name, node in zip(self._names, self._cluster, strict=True):
@@ -144,20 +183,23 @@ class Demo:
         return self._collect()
 
     def _create_topics(self) -> None:
-        with blocking.connect(self._cluster[0].address) as client:
+        with blocking.connect(self._cluster[0].address, trace=self._traces) as client:
             client.create_topic(ORDERS)
             client.create_topic(CLICKS, partitions=2)
         self._say(f"topics {ORDERS} (1 partition) and {CLICKS} (2), each with a copy on every node")
 
-    def end(self) -> None:
-        """Whatever happened: no thread goes on, and no process. What the nodes wrote was for this demo alone."""
+    def leave(self) -> None:
+        """Whatever happened: no thread goes on."""
         self._watch.leave.set()
         workers: Sequence[Worker] = (*self._publishers, *self._subscribers)
         for worker in workers:
             worker.leave.set()
         for worker in workers:
             if worker.is_alive():
-                worker.join(timeout=2.0)
+                worker.join(timeout=5.0)
+
+    def end(self) -> None:
+        """What the nodes wrote was for this demo alone."""
         for node in self._cluster:
             node.sigkill()
 

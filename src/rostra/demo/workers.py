@@ -22,6 +22,9 @@ Tell = Callable[[str, rostra.ClientEvent], None]
 class Worker(Thread):
     """Runs until its work is done or `leave` is set; what went wrong is kept for whoever joins it."""
 
+    trace: str | None = None
+    """Where it notes what it does, if anywhere."""
+
     def __init__(self, name: str, address: str, tell: Tell) -> None:
         super().__init__(name=name, daemon=True)
         self.address = address
@@ -79,7 +82,7 @@ class AsyncioPublisher(Publisher):
         book, chunks = self.book, self.chunks()
         pace = Pace(len(chunks), self.duration_s)
         async with (
-            rostra.connect(self.address, name=self.name, on_event=self.tell) as client,
+            rostra.connect(self.address, name=self.name, trace=self.trace, on_event=self.tell) as client,
             client.producer(
                 book.topic, partition=book.partition, on_ack=lambda ack: book.acknowledge(ack.count)
             ) as producer,
@@ -99,7 +102,7 @@ class BlockingPublisher(Publisher):
         book, chunks = self.book, self.chunks()
         pace = Pace(len(chunks), self.duration_s)
         with (
-            blocking.connect(self.address, name=self.name, on_event=self.tell) as client,
+            blocking.connect(self.address, name=self.name, trace=self.trace, on_event=self.tell) as client,
             client.producer(
                 book.topic, partition=book.partition, on_ack=lambda ack: book.acknowledge(ack.count)
             ) as producer,
@@ -129,7 +132,7 @@ class AsyncioSubscriber(Subscriber):
 
     async def _work(self) -> None:
         async with (
-            rostra.connect(self.address, name=self.name, on_event=self.tell) as client,
+            rostra.connect(self.address, name=self.name, trace=self.trace, on_event=self.tell) as client,
             client.subscribe(self.book.interest.topic, start="earliest") as subscription,
         ):
             receiving = asyncio.create_task(self._receive(subscription))
@@ -150,7 +153,7 @@ class BlockingSubscriber(Subscriber):
 
     def work(self) -> None:
         with (
-            blocking.connect(self.address, name=self.name, on_event=self.tell) as client,
+            blocking.connect(self.address, name=self.name, trace=self.trace, on_event=self.tell) as client,
             client.subscribe(self.book.interest.topic, start="earliest") as subscription,
         ):
             while not self.leave.is_set():

@@ -71,6 +71,7 @@ from rostra.runtime.peer_links import PeerLinks
 from rostra.runtime.peer_listener import PeerListener
 from rostra.runtime.settings import NodeSettings
 from rostra.runtime.storage import Storage
+from rostra.runtime.tracing import NodeTrace
 from rostra.wire.frames import encode
 from rostra.wire.messages import Failed
 
@@ -110,6 +111,7 @@ class Node:
         self._to_close: list[Callable[[], None]] = []
         """What was opened so far, from the first bound port on."""
         self._exposition: Exposition | None = None
+        self.trace: NodeTrace | None = None
         self.closed = False
 
     # --- life ---
@@ -180,6 +182,9 @@ class Node:
         self.links = PeerLinks(self, own)
         self._to_close.append(self.links.close)
         self.broker = Broker(card.identity, kind.make(seat), settings.broker, source)
+        if settings.trace:
+            self.trace = NodeTrace(settings.trace, own.node)
+            self._to_close.append(self.trace.close)
 
     async def stop(self, deadline_ms: int | None = None) -> bool:
         """Finishes what is under way, within the deadline, and closes. True if all was finished."""
@@ -285,6 +290,10 @@ class Node:
             case Append():
                 self.counters.batches_in += 1
                 self.counters.bytes_appended += len(effect.batch)
+                if self.trace is not None:
+                    served = self.broker.catalogue.served.get(effect.partition)
+                    if served is not None:
+                        self.trace.stored(served, effect.batch)
                 self._disk.change(effect)
             case Sync() | Open() | Drop() | Truncate() | Trim():
                 self._disk.change(effect)
@@ -348,6 +357,8 @@ class Node:
         frame = encode(effect.message, size)
         self.counters.bytes_out += len(frame) + size
         self.counters.pushes += 1
+        if self.trace is not None:
+            self.trace.sent(size)
         if connection.out:
             connection.out.append(frame)
             connection.out += effect.batches

@@ -30,6 +30,8 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     likes, and a power cut may lose acknowledged records."""
     metrics: str = ""
     """Address for Prometheus; empty for none."""
+    trace: str = ""
+    """Directory for the node's trace; empty for none."""
     stop_deadline_ms: int = 10_000
     busy_poll_ms: int = 0
     stay_awake_ms: int = 0

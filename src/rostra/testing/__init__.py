@@ -35,6 +35,7 @@ def node(
     fabric: str = "raft",
     fsync: Literal["commit", "never"] = "commit",
     metrics: str = "",
+    trace: str | Path = "",
     stop_deadline_ms: int = 10_000,
     limits: BrokerSettings | None = None,
     log_level: str = "warning",
@@ -55,6 +56,7 @@ def node(
             fabric=fabric,
             fsync=fsync,
             metrics=metrics,
+            trace=trace,
             stop_deadline_ms=stop_deadline_ms,
             limits=limits,
             log_level=log_level,
@@ -105,6 +107,7 @@ def cluster(
     directory: str | Path | None = None,
     fabric: str = "raft",
     fsync: Literal["commit", "never"] = "commit",
+    trace: str | Path = "",
     limits: BrokerSettings | None = None,
     log_level: str = "error",
 ) -> Iterator[Cluster[EmbeddedNode]]:
@@ -114,7 +117,7 @@ def cluster(
     from rostra.testing.places import a_directory
 
     def make(place: Path) -> EmbeddedNode:
-        return EmbeddedNode(place, fabric=fabric, fsync=fsync, limits=limits, log_level=log_level)
+        return EmbeddedNode(place, fabric=fabric, fsync=fsync, trace=trace, limits=limits, log_level=log_level)
 
     with a_directory(directory) as place:
         started = Cluster(place, make)

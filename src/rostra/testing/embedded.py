@@ -49,6 +49,7 @@ class EmbeddedNode:
         fabric: str = DEFAULT,
         fsync: Literal["commit", "never"] = "commit",
         metrics: str = "",
+        trace: str | Path = "",
         stop_deadline_ms: int = 10_000,
         limits: BrokerSettings | None = None,
         log_level: str = "warning",
@@ -67,6 +68,7 @@ class EmbeddedNode:
         self._fabric = fabric
         self._fsync: Literal["commit", "never"] = fsync
         self._metrics = metrics
+        self._trace = str(trace)
         self._stop_deadline_ms = stop_deadline_ms
         self._limits = limits or BrokerSettings()
         self._log_level = log_level
@@ -123,6 +125,7 @@ class EmbeddedNode:
                 fabric=self._fabric,
                 fsync=self._fsync,
                 metrics=self.metrics_address or self._metrics,
+                trace=self._trace,
                 stop_deadline_ms=self._stop_deadline_ms,
                 broker=self._limits,
             )

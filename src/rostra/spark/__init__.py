@@ -1,0 +1,23 @@
+"""Topics in Spark: `format("rostra")` for batch and stream reads, pipelines, and a session that has what both need.
+
+>>> spark = rostra.spark.session()  # doctest: +SKIP
+>>> spark.read.format("rostra").option("subscribe", "orders").load()  # doctest: +SKIP
+
+Planning, positions and options are plain Python; `source`, `reader`, `stream`, `session` and `pipelines` know Spark.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rostra.spark.sessions import session
+
+__all__ = ["session"]
+
+if not TYPE_CHECKING:
+    # Every worker of Spark imports this package; only whoever makes a session pays for what that needs.
+    def __getattr__(name: str) -> object:
+        if name != "session":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from rostra.spark.sessions import session
+
+        return session

@@ -1,0 +1,87 @@
+"""Where a read begins or ends, as the user says it, and what that is in offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+import msgspec
+
+from rostra.errors import InvalidSetting, OffsetOutOfRange
+
+BEGINNING = -2
+END = -1
+"""In place of an offset, as in Spark's Kafka source."""
+
+Place = tuple[str, int]
+"""Topic and partition."""
+AtTime = Callable[[Place, int], int]
+"""The offset of the first record of a partition that is not earlier than these microseconds; the end without one."""
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """What is there of a partition: offsets from `first` to just before `end`, all of them committed."""
+
+    first: int
+    end: int
+
+
+class Earliest(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Latest(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class AtOffsets(msgspec.Struct, frozen=True, tag=True):
+    """By topic and partition; -2 is the beginning, -1 the end."""
+
+    offsets: dict[str, dict[int, int]]
+
+
+class AtTimes(msgspec.Struct, frozen=True, tag=True):
+    """By topic and partition, in microseconds since 1970, or one time for all."""
+
+    moments: dict[str, dict[int, int]]
+    for_all_us: int = -1
+
+
+Bound = Earliest | Latest | AtOffsets | AtTimes
+EARLIEST = Earliest()
+LATEST = Latest()
+
+
+def resolve(bound: Bound, extents: Mapping[Place, Extent], at_time: AtTime, option: str) -> dict[Place, int]:
+    """The offset of every partition. `option` is what the user calls the bound."""
+    return {place: _resolved(bound, place, extent, at_time, option) for place, extent in sorted(extents.items())}
+
+
+def _resolved(bound: Bound, place: Place, extent: Extent, at_time: AtTime, option: str) -> int:
+    match bound:
+        case Earliest():
+            return extent.first
+        case Latest():
+            return extent.end
+        case AtOffsets(offsets):
+            offset = _given(offsets, place, option)
+            if offset == BEGINNING:
+                return extent.first
+            if offset == END:
+                return extent.end
+            if offset > extent.end:
+                raise OffsetOutOfRange(*place, offset, extent.first, extent.end)
+            return offset
+        case AtTimes(moments, for_all_us):
+            moment_us = for_all_us if for_all_us >= 0 else _given(moments, place, option)
+            return at_time(place, moment_us)
+        case _:
+            assert_never(bound)
+
+
+def _given(by_topic: Mapping[str, Mapping[int, int]], place: Place, option: str) -> int:
+    topic, partition = place
+    given = by_topic.get(topic, {}).get(partition)
+    if given is None:
+        raise InvalidSetting(option, f"it says nothing of {topic}/{partition}; it must name every partition")
+    return given

@@ -1,0 +1,1 @@
+"""Pipelines over topics, each a function over DataFrames and a command of `rostra pipeline`."""

@@ -1,0 +1,97 @@
+"""How a running query is getting on: how much, how fast, how far behind. Plain Python over what Spark reports."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rostra.spark.positions import lag_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_S = 0.2
+_OURS = re.compile(r"rostra\.errors\.\w+: (.+)")
+_ANY = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """One batch of a query."""
+
+    batch: int
+    records: int
+    per_second: float
+    lag: int | None
+    """Offsets between what was read and the end; None while that is not known."""
+    late: int
+    """Groups of records that came behind the watermark, as Spark counts them: after it has put a batch together."""
+
+    def line(self) -> str:
+        lag = "" if self.lag is None else f", {self.lag:,} behind"
+        late = f", {self.late:,} late" if self.late else ""
+        return f"batch {self.batch}: {self.records:,} records, {self.per_second:,.0f}/s{lag}{late}"
+
+
+def progress_of(reported: Mapping[str, Any]) -> Progress:
+    """From the progress of a query as Spark writes it in JSON."""
+    sources = reported.get("sources") or [{}]
+    reached, latest = _offset(sources[0].get("endOffset")), _offset(sources[0].get("latestOffset"))
+    operators = reported.get("stateOperators") or []
+    return Progress(
+        int(reported["batchId"]),
+        int(reported.get("numInputRows") or 0),
+        float(reported.get("processedRowsPerSecond") or 0.0),
+        None if reached is None or latest is None else lag_of(reached, latest),
+        sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators),
+    )
+
+
+def _offset(written: object) -> Mapping[str, Any] | None:
+    decoded = json.loads(written) if isinstance(written, str) else written
+    return decoded if isinstance(decoded, Mapping) and "topics" in decoded else None
+
+
+def follow(query: StreamingQuery, tell: Callable[[Progress], None]) -> int:
+    """Tell of each batch until the query ends; how many records it read. An interrupt stops the query first."""
+    told, total = -1, 0
+    try:
+        while True:
+            active = query.isActive
+            for report in query.recentProgress:
+                progress = progress_of(json.loads(report.json))
+                if progress.batch > told and progress.records:
+                    told = progress.batch
+                    total += progress.records
+                    tell(progress)
+            if not active:
+                break
+            sleep(POLL_S)
+        error = query.exception()
+        if error is not None:
+            raise error
+    except KeyboardInterrupt:
+        stop(query)
+        raise
+    return total
+
+
+def stop(query: StreamingQuery, patience_s: float = 30.0) -> None:
+    """What was begun is given up; the next start does it again."""
+    deadline = monotonic() + patience_s
+    query.stop()
+    while query.isActive and monotonic() < deadline:
+        sleep(POLL_S)
+
+
+def cause_of(told: str) -> str:
+    """The line that matters in what Spark says of a query that failed: ours, or else the last error in it."""
+    ours = _OURS.findall(told)
+    if ours:
+        return str(ours[-1])
+    others = _ANY.findall(told)
+    return ": ".join(others[-1]) if others else told.strip().splitlines()[0]

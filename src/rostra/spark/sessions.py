@@ -1,0 +1,69 @@
+"""A Spark session with what reading topics needs, and nothing more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rostra.errors import LibraryMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+LOOPBACK = "127.0.0.1"
+SMALL = {"spark.sql.shuffle.partitions": "4"}
+"""For programs of ours on one machine. Spark's own 200 are for clusters: on a laptop each batch of a stream that counts
+takes half a minute with them."""
+
+
+def session(
+    app: str = "rostra", *, master: str | None = None, conf: Mapping[str, str] | None = None, ui: bool = False
+) -> SparkSession:
+    """The session that is there, or a new one; without a master it is `local[*]`.
+
+    >>> spark = rostra.spark.session(conf={"spark.driver.memory": "4g"})  # doctest: +SKIP
+    """
+    there = running()
+    if there is not None:
+        # Of ours it is the only setting that can still be made; of others, as with Spark itself, those that can be.
+        for name, value in {PUSH_DOWN: "true", **(conf or {})}.items():
+            if there.conf.isModifiable(name):
+                there.conf.set(name, value)
+        return there
+    from pyspark.sql import SparkSession
+
+    from rostra.spark.java import provide_java
+
+    provide_java()
+    # Spark would take whatever `python3` is on the path, in which Rostra may not be installed.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app)
+    for name, value in {**settings(master, ui=ui), **(conf or {})}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def running() -> SparkSession | None:
+    """The session that is there."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise LibraryMissing("pyspark", "spark") from None
+    there: SparkSession | None = SparkSession.getActiveSession()
+    return there
+
+
+def settings(master: str | None = None, *, ui: bool = False) -> dict[str, str]:
+    """What a new session is made with."""
+    chosen = {PUSH_DOWN: "true", "spark.ui.enabled": str(ui).lower()}
+    if master is None and not os.environ.get("MASTER") and not os.environ.get("SPARK_REMOTE"):
+        master = "local[*]"
+    if master is not None:
+        chosen["spark.master"] = master
+    if master is not None and master.startswith("local"):
+        # A laptop's own name may lead nowhere, and nobody else has to reach the driver.
+        chosen |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    return chosen

@@ -1,0 +1,1 @@
+"""What publishers, nodes and subscribers did, batch by batch, in Parquet files that `rostra pipeline audit` reads."""

@@ -1,0 +1,59 @@
+"""The rows of a trace. The columns are described in docs/formats/trace.md; a test compares the two."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+VERSION = 1
+
+
+class Role(StrEnum):
+    CLIENT = "client"
+    NODE = "node"
+
+
+class Event(StrEnum):
+    CREATED = "created"
+    """A client made a topic."""
+    SUBSCRIBED = "subscribed"
+    """A subscription stands: of this partition it expects what lies from `first` on."""
+    UNSUBSCRIBED = "unsubscribed"
+    """It ended, and expects nothing from `end` on."""
+    PUBLISHED = "published"
+    """The batch was acknowledged to its publisher."""
+    DELIVERED = "delivered"
+    """The batch was handed to the application."""
+    STORED = "stored"
+    """A node took the batch into its copy; `hops` nodes had it before."""
+    SERVED = "served"
+    """A node sent the batches to a subscriber."""
+
+
+class Row(NamedTuple):
+    """One thing that happened to a batch, or to a subscription. Zero where a column says nothing of the event."""
+
+    number: int
+    """Rises with every row of the same writer."""
+    event: str
+    time_us: int
+    who: int
+    """The client or node that wrote the row."""
+    topic: str
+    partition: int
+    subscription: int = 0
+    first: int = 0
+    end: int = 0
+    """Offsets from `first` to just before `end`; both −1 where they are not known."""
+    records: int = 0
+    bytes: int = 0
+    epoch: int = 0
+    """Owner epoch."""
+    producer: int = 0
+    sequence: int = 0
+    born_us: int = 0
+    """When the first record of the batch was made, by the publisher's clock."""
+    hops: int = 0
+
+
+COLUMNS = Row._fields

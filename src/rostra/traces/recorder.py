@@ -1,0 +1,95 @@
+"""Writing a trace: rows are gathered, and files written by a thread, so that whoever notes one does not wait."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from rostra.errors import LibraryMissing
+from rostra.traces.events import COLUMNS, VERSION, Role, Row
+
+ROWS_MAX = 1 << 16
+"""So many rows make a file."""
+AGE_S_MAX = 1.0
+"""Rows wait no longer than this, as long as others come: what a killed process had not written is not in its trace."""
+WAITING_MAX = 16
+"""So many files may wait to be written; then whoever notes a row waits too."""
+
+
+class Recorder:
+    """The trace of one client or node.
+
+    Several threads may note rows: appending to a list is one step, and a list is taken away whole.
+    """
+
+    def __init__(self, directory: str | Path, role: Role, who: int, *, rows_max: int = ROWS_MAX) -> None:
+        try:
+            import pyarrow.parquet
+        except ImportError:
+            raise LibraryMissing("pyarrow, which writes traces,", "arrow") from None
+        self._arrow: Any = pyarrow
+        self._directory = Path(directory)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._role = role
+        self.who = who
+        self._rows_max = rows_max
+        # A process may be started again with the same identity: its files must not take the place of older ones.
+        self._name = f"{role.value}-{who:016x}-{secrets.token_hex(4)}"
+        self._rows: list[Row] = []
+        self._due_s = monotonic() + AGE_S_MAX
+        self._files = 0
+        self._waiting: queue.Queue[list[Row] | None] = queue.Queue(WAITING_MAX)
+        self._thread = threading.Thread(target=self._write_all, name="rostra-trace", daemon=True)
+        self._thread.start()
+
+    def note(self, row: Row) -> None:
+        rows = self._rows
+        rows.append(row)
+        if len(rows) >= self._rows_max or monotonic() >= self._due_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on what was gathered."""
+        rows, self._rows = self._rows, []
+        self._due_s = monotonic() + AGE_S_MAX
+        if rows:
+            self._waiting.put(rows)
+
+    def close(self) -> None:
+        """Returns when all is written."""
+        self.flush()
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _write_all(self) -> None:
+        while (rows := self._waiting.get()) is not None:
+            self._write(rows)
+
+    def _write(self, rows: list[Row]) -> None:
+        pa = self._arrow
+        table = pa.table(list(map(list, zip(*rows, strict=True))), schema=schema(self._role))
+        self._files += 1
+        place = self._directory / f"{self._name}-{self._files:06}.parquet"
+        draft = place.with_name(f".{place.name}")
+        pa.parquet.write_table(table, draft, compression="zstd", use_dictionary=["event", "topic"])
+        # Under its name there is always a whole file.
+        draft.replace(place)
+
+
+def schema(role: Role) -> Any:
+    import pyarrow as pa
+
+    kinds = {
+        "event": pa.string(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "records": pa.int32(),
+        "sequence": pa.int64(),
+        "hops": pa.int32(),
+    }
+    fields = [pa.field(name, kinds.get(name, pa.int64()), nullable=False) for name in COLUMNS]
+    return pa.schema(fields, metadata={"rostra.trace": str(VERSION), "rostra.role": role.value})

@@ -1,0 +1,49 @@
+"""One Spark session for all tests: starting it takes longer than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import rostra.testing
+from rostra.broker.settings import BrokerSettings
+from rostra.spark import session
+from rostra.testing.embedded import EmbeddedNode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test waits for Spark to start, and a busy machine takes its time for that."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(900))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.log.level": "OFF",
+        # Tests are short: what pays for itself in a long run does not here.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    }
+    made = session("rostra-tests", master="local[2]", conf=conf)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def hasty_node(tmp_path: Path) -> Iterator[EmbeddedNode]:
+    """A node that looks all the time for what retention lets go."""
+    limits = BrokerSettings(retention_check_ms=20)
+    with rostra.testing.node(directory=tmp_path / "rostra", fsync="never", limits=limits) as node:
+        yield node
