@@ -77,14 +77,17 @@ class Moves(Ledger[int, tuple[Move, ...]]):
 def is_hidden(moves: Iterable[Move], number: int, epoch: int, sequence: int) -> bool:
     """Whether what a producer sent after its `number`th move it has sent again later, given all moves that are known.
 
-    From the last move back, each to the one that it knew of: those that none of them knew never counted.
+    From the last move back, each to the one that it knew of: those that none of them knew never counted. Another epoch
+    of the producer has sequences of its own, and says nothing of these.
     """
-    later = sorted((move for move in moves if move.number > number), key=lambda move: move.number)
+    later = sorted(
+        (move for move in moves if move.number > number and move.epoch == epoch), key=lambda move: move.number
+    )
     at = later[-1].number if later else 0
     for move in reversed(later):
         if move.number > at:
             continue
-        if move.epoch == epoch and (move.known < number or _reaches(sequence, move.expected)):
+        if move.known < number or _reaches(sequence, move.expected):
             return True
         at = move.known
     return False

@@ -111,3 +111,9 @@ def test_a_place_that_the_later_one_knew_of_counts() -> None:
     moves = [Move(7, 0, 23, 2, known=0), Move(7, 0, 25, 3, known=2)]
     assert hidden(moves, 0, 22, 23, 24) == [False, True, True]
     assert hidden(moves, 2, 23, 24, 25) == [False, False, True]
+
+
+def test_another_epoch_that_did_not_know_of_a_place_changes_nothing_about_this_one() -> None:
+    moves = [Move(7, 4, 20, 1), Move(7, 4, 23, 2, known=1), Move(7, 5, 0, 3, known=1)]
+    assert hidden(moves, 1, 22, 23, 24, epoch=4) == [False, True, True]
+    assert hidden(moves, 2, 23, 24, epoch=4) == [False, False]
