@@ -19,6 +19,7 @@ SCENARIOS = (
     "catchup",
     "many",
     "cluster",
+    "ring",
     "trace",
     "pipeline",
 )

@@ -4,7 +4,20 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from benchmarks import catchup, cluster, fanout, latency, many, memory, pipeline, relay, stall, throughput, tracing
+from benchmarks import (
+    catchup,
+    cluster,
+    fanout,
+    latency,
+    many,
+    memory,
+    pipeline,
+    relay,
+    ring,
+    stall,
+    throughput,
+    tracing,
+)
 from benchmarks.findings import Findings
 from benchmarks.servers import Servers
 from benchmarks.workbench import Workbench
@@ -19,6 +32,7 @@ SCENARIOS: dict[str, Callable[[Workbench], None]] = {
     "catchup": catchup.run,
     "many": many.run,
     "cluster": cluster.run,
+    "ring": ring.run,
     "trace": tracing.run,
     "pipeline": pipeline.run,
 }

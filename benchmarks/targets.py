@@ -85,6 +85,7 @@ MANY = (MANY_START, MANY_IDLE, MANY_FILES, MANY_SPREAD)
 # Three nodes on one machine: acknowledged is what a majority has on stable storage.
 CLUSTER_JETSTREAM = times_faster("three nodes, durable records/s against JetStream R3 as shipped", 30.0)
 CLUSTER_REDIS = times_faster("three nodes, durable records/s against Redis with two replicas, WAIT", 6.0)
+RING_REDIS = times_faster("a ring of three, fsynced by all, records/s against Redis with two replicas, WAIT", 6.0)
 CLUSTER_LATENCY_P50 = Target(
     claim="three nodes, p50 at 1,000/s, blocking client, no fsync, against JetStream R3",
     bound=Bound.AT_MOST,

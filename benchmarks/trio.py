@@ -38,8 +38,8 @@ def start_together(servers: Servers, launches: Sequence[Launch]) -> tuple[int, .
     return tuple(pids)
 
 
-def node_folders(folder: Path) -> list[Path]:
-    folders = [folder / f"node-{number}" for number in range(NODES)]
+def node_folders(folder: Path, count: int = NODES) -> list[Path]:
+    folders = [folder / f"node-{number}" for number in range(count)]
     for each in folders:
         each.mkdir()
     return folders

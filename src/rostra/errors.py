@@ -13,7 +13,8 @@ RostraError
 │   ├── Moved               ├── Unavailable        └── PartitionDamaged
 ├── ClusterError
 │   ├── UnknownMember       ├── MemberRemoved      ├── QuorumAtRisk
-│   ├── CopiesAway          ├── NotAReplica        └── NotHandedOver
+│   ├── CopiesAway          ├── NotAReplica        ├── NotHandedOver
+│   └── NotOffered
 ├── GroupError              about a named subscription
 │   ├── InvalidGroupName    ├── UnknownGroup       ├── GroupExists
 │   ├── AlreadySubscribed   ├── NotSubscribed      ├── GroupBusy
@@ -276,6 +277,14 @@ class CopiesAway(ClusterError):
 
 
 @dataclass(eq=False)
+class NotOffered(ClusterError):
+    fabric: str
+    feature: str
+    fact = "nodes of {fabric} offer no {feature}"
+    remedy = "do without, or take a fabric that does; docs/guarantees.md compares them"
+
+
+@dataclass(eq=False)
 class NotAReplica(ClusterError):
     node: int
     topic: str
@@ -474,17 +483,11 @@ class StoreInUse(StorageError):
     remedy = "stop that process or choose another --data directory"
 
 
-# --- pipelines -----------------------------------------------------------------------------------
-
-
 @dataclass(eq=False)
 class PipelineFailed(RostraError):
     reason: str
     fact = "the query failed: {reason}"
     remedy = "mend that and start it again: it goes on where it stopped"
-
-
-# --- limits, links, peers --------------------------------------------------------------------------
 
 
 @dataclass(eq=False)

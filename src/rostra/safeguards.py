@@ -53,6 +53,19 @@ class Safeguard(StrEnum):
 
     OWNERSHIP_LOGGED = "ownership-logged"
     """Who is the strongest publisher stands in the log before the first batch that it decides about."""
+    DEDUP_BY_VECTOR = "dedup-by-vector"
+    """What lies below a broker's vector has been there, and is not taken again."""
+    RESEND_BY_HOLDER = "resend-by-holder"
+    """Whoever passed a record on last sends it again to the next broker, if that lacks it."""
+    SYNC_BEFORE_MARK = "sync-before-mark"
+    """A broker's mark joins the circle when its own disk has the records."""
+    HOP_BOUND = "hop-bound"
+    """What goes round ends after as many hops as there are brokers, even if nobody is left to end it."""
+    BARRIER_AND_FENCE = "barrier-and-fence"
+    """A producer that comes from another broker waits until all is known that it has stored anywhere; what surfaces
+    later of it is stored, and shown to nobody."""
+    NEW_INCARNATION = "new-incarnation"
+    """A broker that has lost what it published, or cannot know, gives no offset twice."""
 
 
 OF_ONE_NODE = (
@@ -72,6 +85,16 @@ OF_GROUPS = (Safeguard.GENERATION_FENCING, Safeguard.UNACKED_REDELIVERY)
 
 OF_THE_CATALOGUE = (Safeguard.CONFIRMED_WATCH,)
 """Those of what a broker tells of topics, whatever the fabric; they need peers to show."""
+
+OF_A_RING = (
+    Safeguard.DEDUP_BY_VECTOR,
+    Safeguard.RESEND_BY_HOLDER,
+    Safeguard.SYNC_BEFORE_MARK,
+    Safeguard.HOP_BOUND,
+    Safeguard.BARRIER_AND_FENCE,
+    Safeguard.NEW_INCARNATION,
+)
+"""Those of brokers that pass every record round."""
 
 Without = frozenset[Safeguard]
 ALL_ON: Without = frozenset()

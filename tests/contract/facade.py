@@ -14,11 +14,12 @@ from rostra.client.core.effects import Ack, Result, SubscriptionDescription, Top
 from rostra.client.core.options import BelowStart, MemberSettings, Start
 from rostra.client.core.partitioner import partition_of
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic
-from rostra.fabric.api import Guarantees
+from rostra.fabric.api import Guarantees, TopicsAre
 from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator.history import Held
 from rostra.simulator.watched import batches_in, below
+from rostra.wire.groups import FindGroup
 from rostra.wire.messages import (
     PUBLISHER_LEASE_MS,
     DescribeTopic,
@@ -50,14 +51,19 @@ CONNECT_MS = 2_000
 """For one attempt to connect: a host that is gone answers nothing."""
 
 
-Question = Publish | Subscribe | DescribeTopic
+Question = Publish | Subscribe | DescribeTopic | FindGroup
 Answer = Published | Subscribed | TopicDescribed | Failed
 """What a node says to these."""
 
 
 def is_whole(placed: PlacedPartition) -> bool:
-    """Whether its owner itself says that all of it is committed: others may know less, or of a former owner."""
+    """Whether its owner itself says that all of it is committed: others may know less, or of a former owner.
+
+    What its owner will never order anything in again is whole when all have the same of it.
+    """
     known = {copy.node: copy.match for copy in placed.copies}
+    if not placed.owner:
+        return all(match == placed.end for match in known.values())
     return placed.commit == placed.end == known.get(placed.owner, -1)
 
 
@@ -85,6 +91,7 @@ class Cluster(ABC):
         ownership: Ownership = "shared",
         history_depth: int = 0,
     ) -> Topic:
+        """Where each node has topics of its own, at every node that runs."""
         settings = TopicSettings(
             partitions,
             retention_bytes=retention_bytes,
@@ -93,10 +100,18 @@ class Cluster(ABC):
             ownership=ownership,
             history_depth=history_depth,
         )
-        begin: Begin = lambda core, now, call: core.create_topic(now, call, name, settings)  # noqa: E731
+        made = self.create_topic_at(at, name, settings)
+        if self.guarantees.topics is TopicsAre.EACH:
+            for node in self.others(at):
+                self.create_topic_at(node, name, settings)
+        return made
+
+    def create_topic_at(self, at: Node, name: str, settings: TopicSettings | None = None) -> Topic:
+        wanted = settings or TopicSettings()
+        begin: Begin = lambda core, now, call: core.create_topic(now, call, name, wanted)  # noqa: E731
         made = self._insist(at, f"make {name}", begin, TopicExists)
         assert made is None or isinstance(made, Topic)
-        return made or Topic(self.topics(at=at)[name], name, settings)
+        return made or Topic(self.topics(at=at)[name], name, wanted)
 
     def alter_topic(self, name: str, *, at: Node = 0, **changes: int) -> Topic:
         begin: Begin = lambda core, now, call: core.alter_topic(now, call, name, dict(changes))  # noqa: E731
@@ -291,7 +306,7 @@ class Cluster(ABC):
 
         def known() -> bool:
             placed = [one for one in self.state(at=at).partitions if one.topic == topic]
-            ends.update({one.partition: one.end for one in placed})
+            ends.update({one.partition: one.end for one in placed if one.end})
             return bool(placed) and all(map(is_whole, placed))
 
         self.run_until(known, f"every record of {topic} to be committed")
@@ -302,6 +317,11 @@ class Cluster(ABC):
         return sorted(got, key=lambda record: (record.partition, record.offset))
 
     # --- named subscriptions -------------------------------------------------------------------------
+
+    @property
+    def sharing(self) -> list[Node]:
+        """Nodes at which a name is the same one."""
+        return self.running if self.guarantees.groups_span_nodes else self.running[:1]
 
     def member(
         self,

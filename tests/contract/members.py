@@ -143,7 +143,7 @@ class Member:
         self._lose()
         self._seek_us = now_us + PAUSE_US
         self._heard_us = now_us
-        nodes = self._cluster.running
+        nodes = self._cluster.sharing
         self._turn += 1
         self._wire = self._cluster.wire(nodes[self._turn % len(nodes)])
         self._say(FindGroup(self._next(), NAME))
@@ -317,7 +317,7 @@ def ask_coordinator(cluster: Cluster, message: ClientMessage, kind: type[M]) -> 
 def _start(cluster: Cluster, wires: list[Wire], asked_us: list[int], turn: int) -> None:
     for wire in wires:
         wire.close()
-    wires[:] = [cluster.wire(cluster.running[turn % len(cluster.running)])]
+    wires[:] = [cluster.wire(cluster.sharing[turn % len(cluster.sharing)])]
     wires[0].say(FindGroup(1, NAME))
     asked_us[0] = cluster.now_us
 
@@ -341,7 +341,7 @@ def described(cluster: Cluster) -> GroupDescribed:
 
 def coordinator(cluster: Cluster) -> int:
     """The node that it is."""
-    wire = cluster.wire(cluster.running[0])
+    wire = cluster.wire(cluster.sharing[0])
     wire.say(FindGroup(1, NAME))
     found: list[GroupPlace] = []
 

@@ -93,11 +93,13 @@ class Switchboard:
         for server in self._servers:
             server.close()
         self._whole.set()
-        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        # Whoever was just let in begins first: what never began would close nothing behind it.
         await last_turns()
+        while rest := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+            await last_turns()
 
     async def _connect(self, front: Front, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

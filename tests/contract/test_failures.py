@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import RostraError
-from rostra.fabric.api import AcksAll, Split, Survives
+from rostra.fabric.api import AcksAll, Order, Split, Survives, TopicsAre
 from tests.contract.facade import SHORT_MS, Cluster
 from tests.contract.people import Producer, Subscription
 from tests.contract.promises import promised
@@ -91,7 +91,7 @@ def test_a_crashed_node_goes_on_where_it_was(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
 
 
-@promised(several=True)
+@promised(several=True, topics=TopicsAre.ONE)
 @pytest.mark.requirement("CM-12", "CM-26")
 def test_a_data_directory_restarts_a_member_as_what_it_was(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
@@ -231,7 +231,7 @@ def test_a_node_that_is_away_is_shown_so_to_every_member(cluster: Cluster) -> No
 # --- coming back ---
 
 
-@promised(several=True)
+@promised(several=True, order=Order.PARTITION)
 @pytest.mark.requirement("RF-30")
 def test_a_node_that_was_away_catches_up_by_itself(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -249,7 +249,7 @@ def test_a_node_that_was_away_catches_up_by_itself(cluster: Cluster) -> None:
     assert cluster.read("t", at=away) == FEW
 
 
-@promised(several=True)
+@promised(several=True, order=Order.PARTITION)
 @pytest.mark.requirement("RF-30")
 def test_a_node_that_was_away_longer_than_retention_catches_up_from_log_start(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=8_000, segment_bytes=1 << 12)

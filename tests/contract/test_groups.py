@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import GroupBusy, UnknownGroup
-from rostra.fabric.api import Split, Survives
+from rostra.fabric.api import Order, Split, Survives
 from rostra.wire.groups import DeleteGroup, DescribeGroup, GroupDescribed, Position, ResetGroup
 from rostra.wire.messages import Agreed
 from tests.contract.facade import Cluster
@@ -17,13 +17,24 @@ SHORT_LEASE_MS = 600
 """A lease that ends before a node closes a silent connection."""
 PATIENT_MS = 60_000
 """A lease that does not end while a promise is looked at."""
+AT_REST_MS = 300
+"""Within so long what a client has said reaches its node."""
+
+
+def people_of(cluster: Cluster, parts: int) -> People:
+    """Members with so many parts to share: of one topic, where it may have several."""
+    if cluster.guarantees.order is Order.PARTITION:
+        cluster.create_topic("orders", parts)
+        return People(cluster, "orders")
+    for number in range(parts):
+        cluster.create_topic(f"orders/{number}")
+    return People(cluster, "orders/+")
 
 
 @promised()
 @pytest.mark.requirement("CM-8")
 def test_members_share_the_parts_and_lose_nothing_as_they_come_and_go(cluster: Cluster) -> None:
-    cluster.create_topic("orders", PARTS)
-    people = People(cluster, "orders")
+    people = people_of(cluster, PARTS)
     ann = people.join()
     people.await_shared(PARTS)
     bob, cem = people.join(), people.join()
@@ -42,8 +53,7 @@ def test_members_share_the_parts_and_lose_nothing_as_they_come_and_go(cluster: C
 @promised(survives=Survives.MINORITY, groups_span_nodes=True)
 @pytest.mark.requirement("CM-8")
 def test_the_death_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cluster: Cluster) -> None:
-    cluster.create_topic("orders", PARTS)
-    people = People(cluster, "orders")
+    people = people_of(cluster, PARTS)
     people.join()
     people.await_shared(PARTS)
     for turn in range(3):
@@ -61,8 +71,7 @@ def test_the_death_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cl
 
 @promised(split=Split.REFUSES, groups_span_nodes=True)
 def test_a_coordinator_that_is_cut_off_or_stands_still_agrees_to_nothing_that_is_lost(cluster: Cluster) -> None:
-    cluster.create_topic("orders", PARTS)
-    people = People(cluster, "orders")
+    people = people_of(cluster, PARTS)
     people.join()
     people.join()
     people.await_shared(PARTS)
@@ -82,17 +91,12 @@ def test_a_coordinator_that_is_cut_off_or_stands_still_agrees_to_nothing_that_is
 
 @promised(survives=Survives.MINORITY, groups_span_nodes=True)
 def test_a_name_is_the_same_after_a_takeover_as_before(cluster: Cluster) -> None:
-    cluster.create_topic("orders", PARTS)
-    people = People(cluster, "orders")
+    people = people_of(cluster, PARTS)
     for _ in range(3):
         people.join(lease_ms=PATIENT_MS)
     people.await_shared(PARTS)
     people.await_progress()
-    for member in people.living:
-        member.die()
-    # Their last words may still be on their way.
-    cluster.pass_time(1_000)
-    before = described(cluster)
+    before = described_at_rest(cluster, people)
     assert sorted(member.parts for member in before.members) == [1, 2, 2]
     dead = coordinator(cluster)
     cluster.crash(dead)
@@ -106,21 +110,18 @@ def test_a_name_is_the_same_after_a_takeover_as_before(cluster: Cluster) -> None
 @pytest.mark.requirement("CM-14")
 def test_a_name_is_the_same_after_a_power_cut_of_all_as_before(cluster: Cluster) -> None:
     """Although retention has taken all segments of its log but the last."""
-    cluster.create_topic("orders", PARTS)
-    people = People(cluster, "orders")
+    people = people_of(cluster, PARTS)
     people.join(lease_ms=PATIENT_MS)
     people.await_shared(PARTS)
     partition = coordinator_partition(cluster)
 
     def trimmed() -> bool:
         people.act()
-        placed = cluster.placed("_groups", partition, at=cluster.running[0])
+        placed = cluster.placed("_groups", partition, at=cluster.sharing[0])
         return placed is not None and placed.first > 0
 
     cluster.run_until(trimmed, "retention to take the first segment")
-    for member in people.living:
-        member.die()
-    before = described(cluster)
+    before = described_at_rest(cluster, people)
     nodes = cluster.running
     cluster.cut_power()
     cluster.restart(*nodes)
@@ -128,16 +129,30 @@ def test_a_name_is_the_same_after_a_power_cut_of_all_as_before(cluster: Cluster)
     people.await_progress()
 
 
+def described_at_rest(cluster: Cluster, people: People) -> GroupDescribed:
+    """All members are dead, and what they had said before has arrived: a word on its way comes behind a question."""
+    for member in people.living:
+        member.die()
+    seen: list[GroupDescribed] = []
+
+    def is_still() -> bool:
+        cluster.pass_time(AT_REST_MS)
+        seen.append(described(cluster))
+        return len(seen) > 1 and seen[-1] == seen[-2]
+
+    cluster.run_until(is_still, "the last word of the dead to arrive")
+    return seen[-1]
+
+
 def coordinator_partition(cluster: Cluster) -> int:
     """The one of the two in which something is written."""
-    busy = [one for one in cluster.state(at=cluster.running[0]).partitions if one.topic == "_groups"]
+    busy = [one for one in cluster.state(at=cluster.sharing[0]).partitions if one.topic == "_groups"]
     return max(busy, key=lambda one: one.commit).partition
 
 
 @promised(survives=Survives.MINORITY, groups_span_nodes=True)
 def test_whoever_was_taken_for_dead_has_no_say_at_any_coordinator(cluster: Cluster) -> None:
-    cluster.create_topic("orders", 2)
-    people = People(cluster, "orders")
+    people = people_of(cluster, 2)
     sleeper = people.join()
     people.await_shared(2)
     people.living.remove(sleeper)
@@ -162,8 +177,7 @@ def overlap(people: People, parts: dict[tuple[int, int], int]) -> bool:
 
 @promised()
 def test_a_position_that_comes_too_late_moves_nothing(cluster: Cluster) -> None:
-    cluster.create_topic("orders", 2)
-    people = People(cluster, "orders")
+    people = people_of(cluster, 2)
     sleeper = people.join(lease_ms=SHORT_LEASE_MS)
     people.await_shared(2)
     people.await_progress(3)

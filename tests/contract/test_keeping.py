@@ -6,6 +6,7 @@ import pytest
 
 from rostra.client.core.options import Offset
 from rostra.errors import InvalidSetting, Moved, OffsetOutOfRange, Unavailable
+from rostra.fabric.api import Order, TopicsAre
 from rostra.model.encode import encode
 from rostra.wire.messages import Failed, Publish, Published
 from tests.contract.facade import Answer, Cluster
@@ -45,7 +46,7 @@ def repeated(cluster: Cluster, topic: int, sequence: int) -> Answer:
     return answers[-1]
 
 
-@promised()
+@promised(order=Order.PARTITION)
 @pytest.mark.requirement("CM-5")
 def test_retention_of_all_but_the_last_segment_loses_no_producer_sequence(cluster: Cluster) -> None:
     topic = cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
@@ -65,7 +66,7 @@ def test_retention_of_all_but_the_last_segment_loses_no_producer_sequence(cluste
     assert not producer.failed and not producer.warned, "its client goes on as if nothing had been"
 
 
-@promised()
+@promised(topics=TopicsAre.ONE)
 @pytest.mark.requirement("CM-3")
 def test_altered_settings_are_known_everywhere_and_take_effect_on_what_is_stored(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2, segment_bytes=4096)
@@ -81,7 +82,7 @@ def test_altered_settings_are_known_everywhere_and_take_effect_on_what_is_stored
     cluster.publish("t", b"last", at=nodes[0], partition=0)
 
 
-@promised()
+@promised(order=Order.PARTITION)
 @pytest.mark.requirement("CM-1", "CM-3")
 def test_of_a_compacted_topic_the_latest_record_of_each_key_stays_at_its_offset(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096, compaction=True)
@@ -117,7 +118,7 @@ def test_of_a_compacted_topic_the_latest_record_of_each_key_stays_at_its_offset(
     cluster.await_equal_copies("t", count=cluster.count)
 
 
-@promised()
+@promised(order=Order.PARTITION)
 @pytest.mark.requirement("CM-1")
 def test_who_asks_for_what_retention_has_removed_hears_what_is_left(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
@@ -129,7 +130,7 @@ def test_who_asks_for_what_retention_has_removed_hears_what_is_left(cluster: Clu
     assert 10 < refused.value.first <= first_of(cluster, "t")
 
 
-@promised()
+@promised(order=Order.PARTITION)
 def test_a_slow_reader_that_wishes_so_goes_on_with_what_retention_has_left(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
     fill(cluster, "t", beyond=10)

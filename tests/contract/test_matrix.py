@@ -40,6 +40,21 @@ def test_the_table_of_promises_is_this() -> None:
             "groups_span_nodes": True,
             "exactly_once_sink": False,
             "passes_on": False,
+            "topics": "the same at all nodes",
+            "exclusive_ownership": True,
+        },
+        "flood": {
+            "fabric": "flood",
+            "order": "per origin broker",
+            "acks_all": "every broker of the view named in the reply fsynced",
+            "delivers": "the subscriber's own node",
+            "split": "each side goes on and they merge",
+            "survives": "any at once: whoever is left goes on; all, by restarting",
+            "groups_span_nodes": False,
+            "exactly_once_sink": False,
+            "passes_on": True,
+            "topics": "each node's own; a record makes its topic wherever it comes",
+            "exclusive_ownership": False,
         },
     }
 

@@ -7,7 +7,7 @@ import pytest
 from rostra.client.core.events import TopicGone
 from rostra.client.core.options import Time
 from rostra.errors import RostraError
-from rostra.fabric.api import Split, Survives
+from rostra.fabric.api import Order, Split, Survives, TopicsAre
 from tests.contract.facade import SHORT_MS, Cluster
 from tests.contract.people import Subscription
 from tests.contract.promises import promised
@@ -20,7 +20,7 @@ def await_all(cluster: Cluster, subscription: Subscription, expected: set[bytes]
     assert set(subscription.values) == expected
 
 
-@promised()
+@promised(order=Order.PARTITION)
 @pytest.mark.requirement("CM-6")
 def test_a_record_is_delivered_once_however_many_patterns_match_its_topic(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -44,7 +44,7 @@ def test_a_record_is_delivered_once_however_many_patterns_match_its_topic(cluste
         await_all(cluster, subscription, expected, "what the patterns match")
 
 
-@promised()
+@promised(order=Order.PARTITION)
 @pytest.mark.requirement("CM-6", "CM-25")
 def test_a_topic_that_is_made_later_is_picked_up_with_its_first_record_at_every_node(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -80,7 +80,7 @@ def test_after_an_acknowledged_unsubscribe_no_pattern_delivers_anything(cluster:
     assert [subscription.values for subscription in leaving] == [[b"before"]] * len(nodes)
 
 
-@promised()
+@promised(topics=TopicsAre.ONE)
 @pytest.mark.requirement("CM-6", "CM-9")
 def test_a_deleted_topic_leaves_a_pattern_quietly_and_comes_back_as_another(cluster: Cluster) -> None:
     nodes = cluster.running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.client.core.options import Last
-from rostra.fabric.api import Survives
+from rostra.fabric.api import Order, Survives
 from rostra.model.batch import SUPPRESSED
 from rostra.model.decode import iterate
 from rostra.model.ids import Partition, PartitionIndex
@@ -45,7 +45,7 @@ def by_id(*producers: Producer) -> list[Producer]:
     return sorted(producers, key=lambda producer: producer.publisher)
 
 
-@promised()
+@promised(exclusive_ownership=True)
 @pytest.mark.requirement("HR-12", "HR-13")
 def test_everywhere_alike_the_strongest_is_delivered_and_of_equals_the_lowest_id(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
@@ -65,7 +65,7 @@ def test_everywhere_alike_the_strongest_is_delivered_and_of_equals_the_lowest_id
     await_by_the_rules(cluster, "t", copies_of(cluster))
 
 
-@promised()
+@promised(exclusive_ownership=True)
 @pytest.mark.requirement("HR-14", "HR-15")
 def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_grows_weaker(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
@@ -89,7 +89,7 @@ def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_grows_weaker
     await_by_the_rules(cluster, "t", copies_of(cluster))
 
 
-@promised()
+@promised(exclusive_ownership=True)
 @pytest.mark.requirement("HR-8")
 def test_a_publisher_that_falls_silent_departs_everywhere_and_its_records_stay(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
@@ -104,7 +104,7 @@ def test_a_publisher_that_falls_silent_departs_everywhere_and_its_records_stay(c
     await_by_the_rules(cluster, "t", copies_of(cluster))
 
 
-@promised()
+@promised(exclusive_ownership=True)
 @pytest.mark.requirement("HR-7", "HR-9")
 def test_who_drops_a_topic_is_forgotten_there_at_once_and_a_dropped_topic_forgets_all(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -128,7 +128,7 @@ def test_who_drops_a_topic_is_forgotten_there_at_once_and_a_dropped_topic_forget
     assert cluster.read("b", at=nodes[-1]) == [b"new"]
 
 
-@promised()
+@promised(exclusive_ownership=True)
 @pytest.mark.requirement("HR-11", "HR-16")
 def test_history_is_the_newest_that_were_delivered_then_live_ones_whoever_was_strongest_when(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive", history_depth=5)
@@ -156,7 +156,7 @@ def test_history_is_the_newest_that_were_delivered_then_live_ones_whoever_was_st
     assert marked == [b"suppressed %d" % turn for turn in range(6)]
 
 
-@promised()
+@promised(order=Order.PARTITION)
 @pytest.mark.requirement("HR-17")
 def test_a_topic_is_shared_unless_it_was_made_otherwise_and_then_everybody_is_delivered(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -169,7 +169,7 @@ def test_a_topic_is_shared_unless_it_was_made_otherwise_and_then_everybody_is_de
     assert cluster.read("t", at=nodes[0]) == [b"weak", b"strong", b"whoever"]
 
 
-@promised(several=True, survives=Survives.MINORITY)
+@promised(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
 def test_publishers_are_the_same_after_a_takeover_as_before(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")
@@ -193,7 +193,7 @@ def test_publishers_are_the_same_after_a_takeover_as_before(cluster: Cluster) ->
     await_by_the_rules(cluster, "t", 3)
 
 
-@promised(several=True, survives=Survives.MINORITY)
+@promised(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
 def test_a_publisher_that_has_nothing_to_say_stays_alive_whoever_becomes_the_owner(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")
@@ -205,7 +205,7 @@ def test_a_publisher_that_has_nothing_to_say_stays_alive_whoever_becomes_the_own
         cluster.await_publishers("t", {idle.publisher: 5})
 
 
-@promised(several=True, survives=Survives.MINORITY)
+@promised(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
 def test_a_new_owner_goes_by_the_log_and_not_by_whom_it_has_heard(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")
@@ -221,7 +221,7 @@ def test_a_new_owner_goes_by_the_log_and_not_by_whom_it_has_heard(cluster: Clust
     await_by_the_rules(cluster, "t", 2)
 
 
-@promised()
+@promised(exclusive_ownership=True)
 def test_publishers_survive_a_power_cut_of_all_and_the_loss_of_what_retention_takes(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive", segment_bytes=4096, retention_bytes=1)
     nodes = cluster.running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import TopicDeleted, Unavailable
-from rostra.fabric.api import Delivers, Order
+from rostra.fabric.api import Delivers, Order, TopicsAre
 from rostra.model.encode import encode
 from rostra.wire.messages import Failed, Publish, Subscribe, Subscribed
 from tests.contract.facade import Answer, Cluster, Node
@@ -70,7 +70,7 @@ def test_after_an_acknowledged_unsubscribe_no_later_publish_is_delivered(cluster
     assert [subscription.values for subscription in leaving] == [[b"before"]] * len(nodes)
 
 
-@promised()
+@promised(topics=TopicsAre.ONE)
 @pytest.mark.requirement("CM-26")
 def test_a_deleted_topic_ends_its_subscriptions_and_its_name_is_free_for_another(cluster: Cluster) -> None:
     first = cluster.create_topic("t")
@@ -122,7 +122,7 @@ def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -
     assert cluster.read("t", at=owner) == [b"x"]
 
 
-@promised(alone=True)
+@promised(alone=True, order=Order.PARTITION)
 def test_a_node_alone_is_its_whole_cluster(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=3)
     state = cluster.state()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import TopicExists, UnknownTopic
+from rostra.fabric.api import Order, TopicsAre
 from tests.contract.facade import Cluster
 from tests.contract.promises import promised
 
 
-@promised()
+@promised(topics=TopicsAre.ONE)
 @pytest.mark.requirement("CM-3", "CM-25")
 def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -34,7 +35,7 @@ def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> Non
         assert cluster.topics(at=node) == {}
 
 
-@promised(several=True)
+@promised(several=True, order=Order.PARTITION)
 @pytest.mark.requirement("CM-3")
 def test_a_node_without_a_copy_describes_a_topic_as_its_owner_does(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -47,7 +48,7 @@ def test_a_node_without_a_copy_describes_a_topic_as_its_owner_does(cluster: Clus
     assert new in cluster.running
 
 
-@promised()
+@promised(order=Order.PARTITION)
 @pytest.mark.requirement("CM-1")
 def test_offsets_rise_and_one_that_a_reader_does_not_see_was_given_to_no_record(cluster: Cluster) -> None:
     """Segments so small that entries of the log itself stand between the records."""

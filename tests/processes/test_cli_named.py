@@ -9,15 +9,16 @@ import pytest
 
 import rostra.testing
 from rostra.cli.app import run
+from rostra.fabric.catalog import FABRICS
 from rostra.testing.embedded import EmbeddedNode
 from tests.processes.command_line import Ran
 
 Commands = Callable[..., Ran]
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[EmbeddedNode]:
-    with rostra.testing.node(fsync="never") as started:
+@pytest.fixture(scope="module", params=sorted(FABRICS))
+def node(request: pytest.FixtureRequest) -> Iterator[EmbeddedNode]:
+    with rostra.testing.node(fsync="never", fabric=request.param) as started:
         yield started
 
 

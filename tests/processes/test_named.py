@@ -13,6 +13,7 @@ import pytest
 import rostra
 import rostra.testing
 from rostra import blocking, errors
+from rostra.fabric.catalog import FABRICS
 from rostra.testing.embedded import EmbeddedNode
 from tests.processes.command_line import wait_until
 from tests.processes.faces import FACES, connected
@@ -21,9 +22,9 @@ LEASE_MS = 400
 PATIENCE_S = 30.0
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[EmbeddedNode]:
-    with rostra.testing.node(fsync="never") as started:
+@pytest.fixture(scope="module", params=sorted(FABRICS))
+def node(request: pytest.FixtureRequest) -> Iterator[EmbeddedNode]:
+    with rostra.testing.node(fsync="never", fabric=request.param) as started:
         yield started
 
 

@@ -22,6 +22,7 @@ from rostra.broker.groups import (
     PartsChanged,
     PositionsMoved,
 )
+from rostra.broker.moves import Move, Moves
 from rostra.broker.producers import ProducerTable
 from rostra.broker.publishers import Departed, PublisherBook, Registered
 from rostra.model.batch import Buffer
@@ -46,7 +47,8 @@ class Books:
         self.compaction = Compaction()
         self.publishers = PublisherBook()
         self.groups = GroupBook()
-        self._kept: tuple[Book, ...] = (self.compaction, self.publishers, self.groups)
+        self.moves = Moves()
+        self._kept: tuple[Book, ...] = (self.compaction, self.publishers, self.groups, self.moves)
         """All but the producers': those that change by entries."""
         self._newest = -1
         """Where the last entries stand, while they may be cut."""
@@ -66,6 +68,10 @@ class Books:
                 self.publishers.apply(base, entry)
             case GroupSet() | MemberJoined() | MemberLeft() | PartsChanged() | PositionsMoved() | GroupForgotten():
                 self.groups.apply(base, entry)
+            case Move():
+                self.moves.apply(base, entry)
+                if base >= 0:
+                    self.producers.adopt(base, entry.producer, entry.epoch, entry.expected)
             case _:
                 assert_never(entry)
 
@@ -95,7 +101,8 @@ class Books:
 
     def _entries(self) -> Iterable[Booked]:
         """Entered into empty books, these make them what they are."""
-        return chain(self.compaction.entries(), self.publishers.entries(), self.groups.entries())
+        kept = self.compaction.entries(), self.publishers.entries(), self.groups.entries(), self.moves.entries()
+        return chain(*kept)
 
     def restore(self, found: Checkpoint) -> None:
         """As of the checkpoint; nothing of it can be undone."""

@@ -41,6 +41,7 @@ from rostra.broker.partition import Parked
 from rostra.broker.placement import Placement
 from rostra.broker.requests import PEERS, Requests
 from rostra.broker.retention import Retention
+from rostra.broker.roaming import Roaming
 from rostra.broker.sessions import Session, Sessions
 from rostra.broker.settings import BrokerSettings
 from rostra.broker.tail import Tails
@@ -49,6 +50,7 @@ from rostra.broker.watching import Watching
 from rostra.errors import CorruptLog, LimitExceeded, RostraError, Unavailable
 from rostra.fabric.api import (
     Accepted,
+    Admit,
     Agreed,
     Append,
     Arrived,
@@ -57,6 +59,7 @@ from rostra.fabric.api import (
     Committed,
     Confirmed,
     Covered,
+    Departed,
     Described,
     Drop,
     Echo,
@@ -72,6 +75,7 @@ from rostra.fabric.api import (
     Note,
     Now,
     Open,
+    Order,
     Part,
     PartitionJoined,
     PassedOn,
@@ -143,6 +147,9 @@ class Broker:
         self.placement = Placement(self)
         self.retention = Retention()
         self.compactor = Compactor(self)
+        roams = fabric.guarantees.order is Order.ORIGIN
+        self.roaming = self.delivery.roaming = Roaming(self) if roams else None
+        """Where every node orders records of its own: of producers that come from another."""
         self.broken: RostraError | None = None
         """Why nothing is acknowledged any more."""
         self.neighbours: tuple[str, ...] = ()
@@ -280,6 +287,12 @@ class Broker:
                     self.requests.passed_on(effect.token, effect.base)
                 case Arrived():
                     self.requests.arrived(effect)
+                case Admit():
+                    assert self.roaming is not None
+                    self.roaming.admitted(effect)
+                case Departed():
+                    assert self.roaming is not None
+                    self.roaming.departed(effect)
                 case HandedOver():
                     self._handed_over = True
                 case Ready():
@@ -294,7 +307,8 @@ class Broker:
         for part in (self.topics, self.administration, self.watching, self.coordinator):
             if part.refused(token, error):
                 return
-        self.requests.refused(token, error)
+        if self.roaming is None or not self.roaming.refused(token, error):
+            self.requests.refused(token, error)
 
     def _synced(self, given: Synced) -> None:
         if self.broken is not None:
@@ -311,6 +325,8 @@ class Broker:
         if served is not None:
             # Subscribers first: they wait for the record, the publisher only for the word.
             released = served.committed(effect.offset)
+            if self.roaming is not None:
+                self.roaming.committed(served, self.out)
             self.delivery.committed(served, self.out)
             self._release(released)
 
@@ -452,6 +468,7 @@ class Broker:
         """Once nobody waits for an acknowledgement, give away what is owned here, then say goodbye."""
         if (
             self.requests.waiting()
+            or (self.roaming is not None and self.roaming.waiting())
             or self.topics.waiting()
             or self.administration.waiting()
             or self.coordinator.waiting()

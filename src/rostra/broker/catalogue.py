@@ -33,10 +33,12 @@ class Asked(NamedTuple):
 
 
 class KnownTopic:
-    __slots__ = ("partitions", "topic")
+    __slots__ = ("followers", "partitions", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
+        self.followers: dict[Conn, None] = {}
+        """Who is told of partitions that join."""
         self.partitions: list[ServedPartition] = []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rostra.broker.api import AskDrain, BrokerEffect, Conn, FindLast, FindTime, PushTo, Reply
 from rostra.broker.catchup import CatchUp
 from rostra.broker.partition import Reader, ServedPartition
@@ -9,6 +11,9 @@ from rostra.broker.settings import BrokerSettings
 from rostra.errors import CorruptLog, LimitExceeded, OffsetOutOfRange, PartitionDamaged, RostraError
 from rostra.fabric.api import Buffer, Read, SetTimer
 from rostra.wire.messages import Ended, Failed, Push, Subscribe, Subscribed
+
+if TYPE_CHECKING:
+    from rostra.broker.roaming import Roaming
 
 CATCH_UP = "broker/catch-up"
 
@@ -26,6 +31,7 @@ class Delivery:
         self._asked: dict[int, Reader] = {}
         self._token = 0
         self.catch_up = CatchUp(settings.catch_up_bytes_per_s)
+        self.roaming: Roaming | None = None
         self._held: list[Reader] = []
         """Those who wait for their share of the disk."""
 
@@ -150,14 +156,14 @@ class Delivery:
         served, conn = reader.partition, reader.conn
         if conn in self._congested or reader.reading or not reader.ready:
             return
-        while reader.credit > 0 and reader.next < served.commit:
+        while reader.credit > 0 and reader.next < served.shown:
             if self._pushed.get(conn, 0) >= self._settings.burst_bytes_max:
                 self._congested.add(conn)
                 out.append(AskDrain(conn))
                 return
             # The last batch may overdraw the credit, which a batch larger than any credit needs; no further one may.
             bytes_max = min(reader.credit, self._settings.push_bytes_max)
-            batches, following, size = served.tail.take(reader.next, served.commit, bytes_max)
+            batches, following, size = served.tail.take(reader.next, served.shown, bytes_max)
             if not batches:
                 self._read(reader, out)
                 return
@@ -169,6 +175,8 @@ class Delivery:
         reader.next = following
         reader.credit -= size
         self._pushed[reader.conn] = self._pushed.get(reader.conn, 0) + size
+        if self.roaming is not None:
+            batches = self.roaming.shown(reader.partition, batches)
         out.append(PushTo(reader.conn, Push(reader.number, reader.partition.commit), batches))
 
     def _read(self, reader: Reader, out: list[BrokerEffect]) -> None:
@@ -188,7 +196,7 @@ class Delivery:
         reader.reading = True
         token = self._ask(reader)
         bytes_max = min(reader.credit, self._settings.read_bytes_max)
-        out.append(Read(token, served.partition, reader.next, served.commit, bytes_max))
+        out.append(Read(token, served.partition, reader.next, served.shown, bytes_max))
 
     def _hold(self, reader: Reader, out: list[BrokerEffect]) -> None:
         if not self._held:

@@ -88,7 +88,8 @@ class GroupPlaces:
     def _make(self) -> None:
         broker = self._broker
         settings = TopicSettings(
-            partitions=broker.settings.group_partitions,
+            # Where each node keeps names of its own, there is nobody to share them with.
+            partitions=broker.settings.group_partitions if broker.fabric.guarantees.groups_span_nodes else 1,
             replicas=broker.settings.replicas,
             # Each segment begins with all that the ones before it came to.
             retention_bytes=1,

@@ -106,6 +106,13 @@ class ServedPartition:
         self.compacted: CompactBelow | None = None
         """The word of an owner that was last carried out here."""
         self.readers: dict[tuple[Conn, int], Reader] = {}
+        self.hold: int | None = None
+        """From here on nothing is shown yet: what comes before it, in another partition, is not here."""
+
+    @property
+    def shown(self) -> int:
+        """Below this readers may see it."""
+        return self.commit if self.hold is None else min(self.commit, self.hold)
 
     def settle_on(self, settings: TopicSettings) -> None:
         """What may be altered while the topic lives."""
@@ -122,10 +129,14 @@ class ServedPartition:
     def _rebuild(self, found: RecoveredLog) -> None:
         self._restored_at = found.checkpoint_at
         self.books.restore(read_checkpoint(found.checkpoint) if found.checkpoint is not None else EMPTY)
+        # In their order, as they were appended: an entry may put a producer into its table, and so another out of it.
+        controls = deque(found.controls)
         for stamp in found.stamps:
+            while controls and controls[0][0] < stamp.base:
+                self.books.apply(*controls.popleft())
             if stamp.producer:
                 self.producers.apply(stamp.base, stamp.last, stamp.producer, stamp.epoch, stamp.sequence, stamp.count)
-        for base, batch in found.controls:
+        for base, batch in controls:
             self.books.apply(base, batch)
 
     def recalled(self, found: RecoveredLog) -> None:
@@ -152,6 +163,7 @@ class ServedPartition:
         self.bytes = self.segment_bytes = self.generation = 0
         self.epochs = []
         self._sizes.clear()
+        self.hold = None
         self.books.restore(EMPTY)
         self._restored_at = first
         self.compacted = None

@@ -93,7 +93,8 @@ class Placement:
         opened, self.opened_now = self.opened_now, []
         for one in opened:
             is_there = self._broker.catalogue.known(TopicId(one.known.topic.topic)) is not None
-            if is_there and now_us < one.until_us and not all(_has_owner(served) for served in one.known.partitions):
+            waits = any(not _has_owner(it) and not _is_joined(one.known, it) for it in one.known.partitions)
+            if is_there and now_us < one.until_us and waits:
                 self.opened_now.append(one)
             else:
                 self._broker.topics.opened(one.token, one.known)
@@ -115,7 +116,9 @@ class Placement:
     def joined(self, effect: PartitionJoined) -> None:
         known = self._broker.catalogue.known(effect.topic)
         if known is not None:
-            self._broker.catalogue.join(known, self._served(effect.partition, known.topic))
+            served = self._served(effect.partition, known.topic)
+            self._broker.catalogue.join(known, served)
+            self._broker.topics.joined(known, served)
             self._broker.coordinator.topic_changed(known.topic.name)
 
     def _served(self, partition: Partition, topic: Topic) -> ServedPartition:
@@ -222,6 +225,11 @@ class Placement:
 
 def _has_owner(served: ServedPartition) -> bool:
     return served.owner or bool(served.address)
+
+
+def _is_joined(known: KnownTopic, served: ServedPartition) -> bool:
+    """Whether the partition has an id of its own, given to it by another node."""
+    return served.partition.topic != known.topic.topic
 
 
 def _with_earlier_epoch(recovered: RecoveredLog) -> RecoveredLog:

@@ -56,7 +56,15 @@ class ProducerTable:
         The first batch of a producer that nobody knows is new, unless it comes `again` where producers were forgotten:
         it may be one of theirs.
         """
-        entry = self._entries.get(producer)
+        return self.judge_by(self._entries.get(producer), producer, epoch, sequence, count, again)
+
+    def entry(self, producer: int) -> Entry | None:
+        return self._entries.get(producer)
+
+    def judge_by(
+        self, entry: Entry | None, producer: int, epoch: int, sequence: int, count: int, again: bool = False
+    ) -> tuple[Verdict, int, int] | RostraError:
+        """By what is known of the producer, here or elsewhere."""
         if entry is None or epoch > entry.epoch:
             if (sequence or (again and self.forgot and entry is None)) and self._check_sequence:
                 return UnknownProducer(producer) if entry is None else SequenceGap(producer, 0, sequence)
@@ -88,12 +96,29 @@ class ProducerTable:
         latest: tuple[tuple[int, int, int], ...] = ((sequence, base, last),)
         if before is not None and before.epoch == epoch:
             latest = before.latest[-REMEMBERED + 1 :] + latest
-        entries[producer] = Entry(epoch, (sequence + count) % SEQUENCES, latest)
+        self._enter(base, producer, Entry(epoch, (sequence + count) % SEQUENCES, latest))
+
+    def _enter(self, base: int, producer: int, entry: Entry) -> None:
+        entries = self._entries
+        entries[producer] = entry
         entries.move_to_end(producer)
         if len(entries) > self._max:
             self.forgot = True
-            forgotten, entry = entries.popitem(last=False)
-            self._undo.append((base, forgotten, entry))
+            forgotten, left = entries.popitem(last=False)
+            self._undo.append((base, forgotten, left))
+
+    def adopt(self, base: int, producer: int, epoch: int, expected: int) -> None:
+        """The batch at `base` says that so much of the producer is stored, though not here."""
+        before = self._entries.get(producer)
+        if before is not None and before.epoch == epoch:
+            ahead = (expected - before.expected) % SEQUENCES
+            if ahead == 0 or ahead >= SEQUENCES >> 1:
+                return
+        elif before is not None and before.epoch > epoch:
+            return
+        self._undo.append((base, producer, before))
+        latest = before.latest if before is not None and before.epoch == epoch else ()
+        self._enter(base, producer, Entry(epoch, expected, latest))
 
     def commit(self, offset: int) -> None:
         """Below this offset nothing is undone any more."""

@@ -117,7 +117,7 @@ class Requests:
         match message:
             case Publish():
                 assert payload is not None, "the dialect lets no Publish through without one"
-                self._publish(conn, session, message, payload)
+                self.publish(conn, session, message, payload)
             case Credit():
                 self._broker.delivery.credit(conn, message.subscription, message.credit, self._broker.out)
             case Ping():
@@ -215,7 +215,7 @@ class Requests:
 
     # --- publishing ---
 
-    def _publish(self, conn: Conn, session: Session, message: Publish, payload: bytearray) -> None:
+    def publish(self, conn: Conn, session: Session, message: Publish, payload: bytearray) -> None:
         broker = self._broker
         served = broker.catalogue.find(message.topic, message.partition)
         if isinstance(served, RostraError):
@@ -239,6 +239,8 @@ class Requests:
             self._fail(conn, message.request, rejected)
             return
         if producer:
+            if broker.roaming is not None and broker.roaming.holds(conn, served, message, payload):
+                return
             verdict = served.producers.judge(producer, epoch, sequence, count, message.again)
             if isinstance(verdict, RostraError):
                 self._fail(conn, message.request, verdict)
@@ -247,6 +249,11 @@ class Requests:
                 if Safeguard.PARKED_DUPLICATES in broker.without and message.acks != "none":
                     self._reply(conn, Published(message.request, verdict[1]))
                     return
+                if verdict[1] < 0 and broker.roaming is not None:
+                    elsewhere = broker.roaming.stored_elsewhere(served, payload)
+                    if elsewhere is not None:
+                        self._park(conn, session, elsewhere[0], message, -1, elsewhere[1])
+                        return
                 self._park(conn, session, served, message, verdict[1], verdict[2])
                 return
         if served.segment_bytes >= served.segment_bytes_max:
@@ -312,7 +319,7 @@ class Requests:
         """A peer passed a publish on to this node: it is judged and ordered like any other."""
         partition = effect.partition
         message = Publish(effect.token, partition.topic, partition.index, effect.acks)
-        self._publish(PEERS, Session(self._broker.now.mono_us), message, effect.batch)
+        self.publish(PEERS, Session(self._broker.now.mono_us), message, effect.batch)
 
     def _park(
         self, conn: Conn, session: Session, served: ServedPartition, message: Publish, base: int, last: int

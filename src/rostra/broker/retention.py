@@ -18,7 +18,8 @@ class Retention:
             if served.unsure is not None:
                 broker.out.append(Recall(served.partition))
             known = broker.catalogue.named(served.topic)
-            if known is None or not served.owner:
+            if known is None or not (served.owner or (broker.roaming is not None and served.copy)):
+                # Where every node has partitions of its own, each copy's log start is its node's to move.
                 continue
             settings = known.topic.settings
             if settings.retention_ms or settings.retention_bytes or settings.compaction:

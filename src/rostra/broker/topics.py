@@ -15,6 +15,7 @@ from rostra.errors import (
     InvalidTopicName,
     LimitExceeded,
     NodeStopping,
+    NotOffered,
     RostraError,
     TopicExists,
     Unavailable,
@@ -34,6 +35,7 @@ from rostra.wire.messages import (
     Located,
     PartitionPlace,
     PartitionState,
+    PlaceJoined,
     Publish,
     Register,
     Resign,
@@ -192,7 +194,19 @@ class TopicRequests:
     def _located(self, conn: Conn, request: int, known: KnownTopic) -> None:
         here = self._broker.fabric.guarantees.passes_on
         places = tuple(_place(known.topic, served, here=here) for served in known.partitions)
-        self._broker.reply(conn, Located(request, known.topic, places, self._broker.neighbours))
+        roams = self._broker.roaming is not None
+        if roams:
+            known.followers[conn] = None
+        self._broker.reply(conn, Located(request, known.topic, places, self._broker.neighbours, roams))
+
+    def joined(self, known: KnownTopic, served: ServedPartition) -> None:
+        """Whoever has asked where the topic is learns of the partition."""
+        place = _place(known.topic, served, here=True)
+        for conn in list(known.followers):
+            if self._broker.sessions.get(conn) is None:
+                del known.followers[conn]
+            else:
+                self._broker.reply(conn, PlaceJoined(known.topic.name, place))
 
     def _describe(self, conn: Conn, session: Session, message: DescribeTopic) -> None:
         """Of partitions that other nodes own, these are asked."""
@@ -200,7 +214,7 @@ class TopicRequests:
         known = broker.catalogue.named(message.name)
         if known is None:
             broker.refuse(conn, message.request, UnknownTopic(message.name))
-        elif all(served.owner for served in known.partitions):
+        elif broker.roaming is not None or all(served.owner for served in known.partitions):
             self._tell_states(conn, message, known, {})
         else:
             session.waiting += 1
@@ -227,7 +241,9 @@ class TopicRequests:
     def _tell_states(
         self, conn: Conn, message: DescribeTopic, known: KnownTopic, told: dict[int, PlacedPartition]
     ) -> None:
-        states = tuple(_state(served, told.get(served.partition.index)) for served in known.partitions)
+        states = tuple(
+            _state(known.topic, served, told.get(_number(known.topic, served))) for served in known.partitions
+        )
         self._broker.reply(conn, TopicDescribed(message.request, known.topic, states))
 
     # --- making and deleting ---
@@ -247,7 +263,7 @@ class TopicRequests:
 
     def _make(self, session: Session, asked: Asked, name: str, settings: TopicSettings) -> None:
         broker = self._broker
-        error = self._no_topic(name) or broker.too_many(session)
+        error = self._no_topic(name) or self._not_offered(settings) or broker.too_many(session)
         if error is not None:
             self._broker.refuse(asked.conn, asked.request, error)
             return
@@ -263,6 +279,13 @@ class TopicRequests:
         settings = msgspec.structs.replace(settings, replicas=replicas)
         spec = TopicSpec(topic, name, settings.partitions, msgspec.msgpack.encode(settings))
         broker.ask_fabric(ProposeTopic(token, spec, settings.segment_bytes, replicas))
+
+    def _not_offered(self, settings: TopicSettings) -> RostraError | None:
+        """Where every node orders records of its own, nobody knows all publishers of a topic."""
+        guarantees = self._broker.fabric.guarantees
+        if guarantees.exclusive_ownership or settings.ownership == "shared":
+            return None
+        return NotOffered(guarantees.fabric, "exclusive ownership")
 
     def _no_topic(self, name: str) -> RostraError | None:
         """Why no topic of this name can be made now."""
@@ -352,9 +375,9 @@ class TopicRequests:
             self._broker.reply(asked.conn, TopicDropped(asked.request, topic))
 
 
-def _state(served: ServedPartition, told: PlacedPartition | None) -> PartitionState:
+def _state(topic: Topic, served: ServedPartition, told: PlacedPartition | None) -> PartitionState:
     """`told` is what the best informed say of it; its bytes and publishers are known only where there is a copy."""
-    index, publishers = served.partition.index, served.publishers.shown(PUBLISHERS_SHOWN_MAX)
+    index, publishers = _number(topic, served), served.publishers.shown(PUBLISHERS_SHOWN_MAX)
     state = "damaged" if served.blocked is not None else "serving"
     if served.owner or told is None:
         ends = served.first, served.commit, served.end
@@ -375,6 +398,11 @@ def _altered(settings: TopicSettings, changes: dict[str, int | str]) -> TopicSet
         return msgspec.convert(list(fields.values()), TopicSettings)
     except msgspec.ValidationError as error:
         return InvalidSetting(", ".join(changes), str(error))
+
+
+def _number(topic: Topic, served: ServedPartition) -> int:
+    own = served.partition.topic
+    return served.partition.index if own == topic.topic else own
 
 
 def _place(topic: Topic, served: ServedPartition, *, here: bool) -> PartitionPlace:

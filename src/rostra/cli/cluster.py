@@ -9,11 +9,14 @@ import typer
 
 from rostra.cli.cluster_rows import (
     MEMBER_COLUMNS,
+    RING_COLUMNS,
     STATUS_COLUMNS,
     member_row,
     nodes_there,
     partition_row,
+    ring_row,
     shown_member,
+    shown_ring,
     shown_rows,
     summary,
     topic_of,
@@ -42,6 +45,10 @@ rostra cluster status -o json | jq 'select(.quorum | not)'"""
 MEMBERS_EXAMPLES = """
 rostra cluster members
 rostra cluster members -o json | jq -r 'select(.there | not) | .address'"""
+
+RING_EXAMPLES = """
+rostra cluster ring
+rostra cluster ring -o json | jq -r 'select(.lacks > 0) | .next'"""
 
 ADD_EXAMPLES = """
 rostra cluster add
@@ -109,6 +116,25 @@ def members(
         state = client.describe_cluster()
     as_row = member_row if invocation.output.is_json else shown_member
     invocation.output.rows([as_row(one) for one in state.nodes], columns=MEMBER_COLUMNS)
+
+
+def ring(
+    context: typer.Context, node: NodeOption = None, output: OutputOption = None, config: ConfigOption = None
+) -> None:
+    """Show the ring of brokers: each with its neighbours, its view, how long a circle takes, and what the next lacks.
+
+    `members` are those that a broker hears and that hear it; `view` counts how often they changed. A circle is the way
+    of a record's mark back to its origin, which ends when every broker of the view has it on its disk. `lacks` are
+    records that the next broker has not confirmed.
+    """
+    invocation = begin(context, node=node, output=output, config=config)
+    with invocation.connect() as client:
+        state = client.describe_cluster()
+    if not state.ring:
+        complain(f"the nodes of {state.fabric} form no ring", "`rostra cluster status` shows how they are")
+        raise typer.Exit(ExitCode.FAILURE)
+    as_row = ring_row if invocation.output.is_json else shown_ring
+    invocation.output.rows([as_row(one, state) for one in state.ring], columns=RING_COLUMNS)
 
 
 def add(

@@ -9,12 +9,13 @@ from rostra.cli.output import Cell
 from rostra.model.ids import NodeId, text
 
 if TYPE_CHECKING:
-    from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
+    from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition, RingState
 
 CATALOGUE = "_catalogue"
 """Stands for what the cluster keeps about itself, where a topic would stand."""
 
 MEMBER_COLUMNS = ("id", "address", "for_peers", "state", "votes", "owns", "copies")
+RING_COLUMNS = ("broker", "next", "previous", "members", "view", "circle_ms", "lacks")
 STATUS_COLUMNS = ("partition", "term", "commit", "end", "quorum", "node", "as", "match", "lag")
 
 
@@ -35,6 +36,25 @@ def shown_member(node: NodeState) -> dict[str, Cell]:
     """For people, on eighty columns."""
     there = "there" if node.there else "away"
     return {**member_row(node), "for_peers": node.peer_address, "state": "leaving" if node.leaving else there}
+
+
+def ring_row(ring: RingState, state: ClusterState) -> dict[str, Cell]:
+    addresses = {node.node: node.address for node in state.nodes}
+    return {
+        "id": text(ring.node),
+        "broker": addresses.get(ring.node, text(ring.node)),
+        "next": addresses.get(ring.next, ""),
+        "previous": addresses.get(ring.previous, ""),
+        "members": [addresses.get(node, text(node)) for node in ring.members],
+        "view": ring.view,
+        "circle_ms": round(ring.circle_us / 1000, 3),
+        "lacks": ring.lacks,
+    }
+
+
+def shown_ring(ring: RingState, state: ClusterState) -> dict[str, Cell]:
+    """For people: how many the members are says enough."""
+    return {**ring_row(ring, state), "members": f"{len(ring.members)} of {len(state.nodes)}"}
 
 
 def topic_of(placed: PlacedPartition) -> str:

@@ -21,6 +21,7 @@ rostra serve
 rostra serve --data /var/lib/rostra --listen 127.0.0.1:7400 --metrics 127.0.0.1:9400
 rostra serve --data ./second --listen 127.0.0.1:7410 --join 127.0.0.1:7401
 rostra serve --listen 0.0.0.0:7400 --advertise mars:7400 --advertise-peers mars:7401 --join venus:7401
+rostra serve --fabric flood --data ./first --listen 127.0.0.1:7400
 rostra serve --limit batch_bytes_max=8MiB --limit heartbeat_ms=2s"""
 
 
@@ -89,6 +90,14 @@ def serve(
             show_default="0ms",
         ),
     ] = None,
+    fabric: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="How nodes work together: raft, or flood (a ring).", show_default="raft"),
+    ] = None,
+    both_ways: Annotated[
+        bool | None,
+        typer.Option("--both-ways", help="In a ring, pass records to both neighbours: half the distance."),
+    ] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A bound of the node; `rostra config` lists them. Repeatable."),
@@ -115,6 +124,8 @@ def serve(
         "trace": trace,
         "log_level": log_level,
         "stop_deadline_ms": stop_deadline,
+        "fabric": fabric,
+        "both_ways": both_ways,
         "busy_poll_ms": busy_poll,
         "stay_awake_ms": stay_awake,
         **_limits(limit or []),
@@ -152,6 +163,8 @@ def node_settings(configuration: Configuration) -> NodeSettings:
         advertise=configuration.text("advertise"),
         advertise_peers=configuration.text("advertise_peers"),
         join=configuration.texts("join"),
+        fabric=configuration.text("fabric"),
+        both_ways=bool(configuration["both_ways"]),
         fsync="commit" if configuration.text("fsync") == "commit" else "never",
         metrics="" if metrics == "off" else metrics,
         trace=configuration.text("trace"),

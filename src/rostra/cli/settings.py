@@ -159,6 +159,8 @@ SERVE = (
     Setting("serve", "trace", "", text, "directory for the node's trace, which `rostra pipeline audit` reads"),
     Setting("serve", "log_level", "info", choice("debug", "info", "warning", "error"), "least severe log line shown"),
     Setting("serve", "stop_deadline_ms", 10_000, duration_ms, "how long a graceful stop may take"),
+    Setting("serve", "fabric", "raft", text, "how nodes work together: raft, or flood for a ring of brokers"),
+    Setting("serve", "both_ways", False, flag, "a ring passes records to both neighbours, which halves the distance"),
     Setting("serve", "busy_poll_ms", 0, duration_ms, "how long to look for more before sleeping"),
     Setting("serve", "stay_awake_ms", 0, duration_ms, "how long to keep the cores awake after bytes came in"),
 )

@@ -21,7 +21,7 @@ def simulate(
     seeds: Annotated[
         str, typer.Option(metavar="FIRST:END", help="Seeds to run, the end excluded; or a single one.")
     ] = "0:100",
-    fabric: Annotated[str, typer.Option(metavar="NAME", help="How nodes work together.")] = "raft",
+    fabric: Annotated[str, typer.Option(metavar="NAME", help="How nodes work together: raft or flood.")] = "raft",
     nodes: Annotated[
         int, typer.Option(metavar="N", min=0, max=7, help="How many nodes; 0 means 3 to 7, as each seed draws.")
     ] = 0,

@@ -13,6 +13,7 @@ from rostra.errors import UnknownTopic
 from rostra.model.ids import check_topic_name, text
 
 if TYPE_CHECKING:
+    from rostra.model.cluster import ClusterState
     from rostra.wire.messages import Ownership, PartitionState, Topic, TopicSettings
 
 EXAMPLES = """
@@ -31,6 +32,7 @@ rostra topic delete orders --if-exists"""
 
 LIST_EXAMPLES = """
 rostra topic list
+rostra topic list --all
 rostra topic list -o json | jq .name"""
 
 DESCRIBE_EXAMPLES = """
@@ -179,17 +181,37 @@ def delete(
 
 
 def list_topics(
-    context: typer.Context, node: NodeOption = None, output: OutputOption = None, config: ConfigOption = None
+    context: typer.Context,
+    everywhere: Annotated[
+        bool, typer.Option("--all", help="Ask every node: where each has topics of its own, they differ.")
+    ] = False,
+    node: NodeOption = None,
+    output: OutputOption = None,
+    config: ConfigOption = None,
 ) -> None:
-    """List the topics."""
+    """List the topics of the cluster; where every node has topics of its own, those of the node that answers."""
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
-        found = client.list_topics()
-    rows = [_row(topic.topic, topic.name, topic.settings) for topic in found]
+        if everywhere:
+            rows = _of_every_node(invocation, client.describe_cluster())
+        else:
+            rows = [_row(topic.topic, topic.name, topic.settings) for topic in client.list_topics()]
     if not rows and not invocation.output.is_json:
         note("there are no topics; `rostra topic create NAME` makes one")
         return
-    _show_topics(invocation, rows)
+    _show_topics(invocation, rows, ("node", *LIST_COLUMNS) if everywhere else LIST_COLUMNS)
+
+
+def _of_every_node(invocation: Invocation, state: ClusterState) -> list[dict[str, Cell]]:
+    rows: list[dict[str, Cell]] = []
+    for member in state.nodes:
+        if not member.there:
+            note(f"{text(member.node)} at {member.address} is away: its topics are not listed")
+            continue
+        with invocation.connect(member.address) as client:
+            topics = client.list_topics()
+        rows += [{"node": member.address, **_row(topic.topic, topic.name, topic.settings)} for topic in topics]
+    return rows
 
 
 def describe(
@@ -223,12 +245,12 @@ def show_topic(invocation: Invocation, topic: Topic) -> None:
     _show_topics(invocation, [_row(topic.topic, topic.name, topic.settings)])
 
 
-def _show_topics(invocation: Invocation, rows: list[dict[str, Cell]]) -> None:
+def _show_topics(invocation: Invocation, rows: list[dict[str, Cell]], columns: tuple[str, ...] = LIST_COLUMNS) -> None:
     if not invocation.output.is_json:
         for row in rows:
             row["retention"] = show_duration(int(str(row["retention_ms"]))) if row["retention_ms"] else "for ever"
             row["kept_at_most"] = show_bytes(int(str(row["retention_bytes"]))) if row["retention_bytes"] else "all"
-    invocation.output.rows(rows, columns=LIST_COLUMNS)
+    invocation.output.rows(rows, columns=columns)
 
 
 def _row(topic: int, name: str, settings: TopicSettings) -> dict[str, Cell]:

@@ -1,4 +1,4 @@
-"""The demonstrations of the Raft fabric: each a short course that is shown as it happens and must come true."""
+"""The demonstrations of single things: each a short course that is shown as it happens and must come true."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from rostra.demo import flood
 from rostra.demo.play import NotShown, Play, playing
 from rostra.demo.split_vote import show_split_vote
 
@@ -115,6 +116,7 @@ DEMONSTRATIONS = (
     Demonstration("raft-failover", "the leader is killed; a new one is elected and says so", failover),
     Demonstration("raft-membership", "a fourth node joins, and is removed again", membership),
     Demonstration("raft-joined-publish", "publish at a node that joined after the subscription", joined_publish),
+    Demonstration("flood", flood.SHOWS, flood.flood),
     Demonstration("raft-split-vote", "heartbeats, equal timeouts and split votes, in virtual time", show_split_vote),
 )
 

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -27,6 +28,7 @@ from rostra.demo.workers import (
     Subscriber,
     Worker,
 )
+from rostra.model.cluster import PlacedPartition
 from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
 
@@ -42,6 +44,15 @@ QUIET_S = 20.0
 PATIENCE_S = 30.0
 TOLD = ("leads", "peer is away", "copy is filled anew")
 """Of what the nodes log, what is shown: the rest would bury it."""
+
+
+class Person(NamedTuple):
+    """Who publishes to which partition of what."""
+
+    name: str
+    topic: str
+    partition: int
+
 
 EXIT_OK = 0
 EXIT_LOST = 1
@@ -108,6 +119,14 @@ def _audit(console: Console, cluster: Cluster[ProcessNode], traces: Path, page: 
 
 
 class Demo:
+    told: tuple[str, ...] = TOLD
+    people: tuple[Person, ...] = (
+        Person("alice", ORDERS, 0),
+        Person("bob", ORDERS, 0),
+        Person("carol", CLICKS, 0),
+        Person("dave", CLICKS, 1),
+    )
+
     def __init__(
         self,
         cluster: Cluster[ProcessNode],
@@ -129,11 +148,12 @@ class Demo:
         first, second, third = (node.address for node in cluster)
         tell = screen.happened
         pace = (records_per_publisher, CHUNK, duration_s)
+        books = [Sent(*person) for person in self.people]
         self._publishers: list[Publisher] = [
-            AsyncioPublisher(Sent("alice", ORDERS, 0), *pace, first, tell),
-            BlockingPublisher(Sent("bob", ORDERS, 0), *pace, second, tell),
-            AsyncioPublisher(Sent("carol", CLICKS, 0), *pace, third, tell),
-            BlockingPublisher(Sent("dave", CLICKS, 1), *pace, first, tell),
+            AsyncioPublisher(books[0], *pace, first, tell),
+            BlockingPublisher(books[1], *pace, second, tell),
+            AsyncioPublisher(books[2], *pace, third, tell),
+            BlockingPublisher(books[3], *pace, first, tell),
         ]
         self._subscribers: list[Subscriber] = [
             AsyncioSubscriber(Received(Interest("shipping", ORDERS)), second, tell),
@@ -149,10 +169,7 @@ class Demo:
     def play(self) -> Verdict:
         for name, node in zip(self._names, self._cluster, strict=True):
             self._say(f"{name}: process {node.pid}, {node.address}, fsync before every acknowledgement")
-        with blocking.connect(self._cluster[0].address, trace=self._traces) as client:
-            client.create_topic(ORDERS)
-            client.create_topic(CLICKS, partitions=2)
-        self._say(f"topics {ORDERS} (1 partition) and {CLICKS} (2), each with a copy on every node")
+        self._create_topics()
         for worker in (self._watch, *self._subscribers, *self._publishers):
             worker.start()
         total = self._records * len(self._publishers)
@@ -164,6 +181,12 @@ class Demo:
         self._subscribers.append(self._late)
         self._watch_until_published()
         return self._collect()
+
+    def _create_topics(self) -> None:
+        with blocking.connect(self._cluster[0].address, trace=self._traces) as client:
+            client.create_topic(ORDERS)
+            client.create_topic(CLICKS, partitions=2)
+        self._say(f"topics {ORDERS} (1 partition) and {CLICKS} (2), each with a copy on every node")
 
     def leave(self) -> None:
         """Whatever happened: no thread goes on."""
@@ -303,7 +326,11 @@ class Demo:
         self._screen.say(line, style)
 
     def _tell_logs(self) -> None:
-        self._screen.log(line for line in self._logs.new() if line.event in TOLD and line.partition != "_catalogue")
+        lines = self._logs.new()
+        self._screen.log(line for line in lines if line.event in self.told and line.partition != "_catalogue")
+
+    def _place(self, placed: PlacedPartition) -> str:
+        return f"{placed.topic}/{placed.partition}"
 
     def _placed(self) -> list[Placed]:
         state = self._watch.state
@@ -317,7 +344,7 @@ class Demo:
             for copy in one.copies:
                 lag = f"{max(one.end - copy.match, 0):,}" if copy.match >= 0 else "?"
                 lags[names[copy.node]] = lag if copy.node in there else "away"
-            place = f"{one.topic}/{one.partition}"
+            place = self._place(one)
             if one.topic:
                 rows.append(Placed(place, names.get(one.owner, "none"), one.epoch, one.commit, tuple(lags.values())))
         return rows

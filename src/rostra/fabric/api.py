@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-import msgspec
-
 from rostra.errors import RostraError
-from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, Split, Survives
+from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, Split, Survives, TopicsAre
+from rostra.fabric.values import Now, TopicSpec, Value
 from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
 from rostra.model.view import View
 
-__all__ = ["AcksAll", "Delivers", "Guarantees", "Order", "Split", "Survives"]
+__all__ = ["AcksAll", "Delivers", "Guarantees", "Now", "Order", "Split", "Survives", "TopicSpec", "TopicsAre", "Value"]
 
 Buffer = bytes | bytearray | memoryview
 Acks = Literal["none", "owner", "all"]
@@ -28,29 +27,6 @@ CATALOGUE = "_catalogue"
 COORDINATION = NodeId(0)
 """The peer that is no node: a coordination service. Requests leave by `Send`; answers, watches and its loss arrive as
 `PeerReceived` and `PeerLost`, under the same faults as any other link. No node has this id."""
-
-
-class Now(msgspec.Struct, frozen=True, gc=False):
-    """The time of a step: monotonic for timers, wall for timestamps."""
-
-    mono_us: int
-    wall_us: int
-
-
-class Value(msgspec.Struct, frozen=True):
-    """Base of all inputs and effects."""
-
-
-# --- topics ----------------------------------------------------------------------------------------
-
-
-class TopicSpec(Value, frozen=True, array_like=True):
-    """A topic as the catalogue has it. `settings` is opaque here: the broker's own encoding of them."""
-
-    topic: TopicId
-    name: str
-    partitions: int
-    settings: bytes
 
 
 # --- inputs ----------------------------------------------------------------------------------------
@@ -196,12 +172,24 @@ class Confirm(Value, frozen=True):
 
 
 class PassOn(Value, frozen=True):
-    """Take this publish to the partition's owner. Answered by `PassedOn` or `Refused`, whenever that is known."""
+    """Take this publish to the partition's owner. Answered by `PassedOn` or `Refused`, whenever that is known.
+
+    Where every node orders, this node is the owner: the producer comes from another, for the `moves`th time, and the
+    answer is `Admit`.
+    """
 
     token: int
     partition: Partition
     batch: bytearray
     acks: Acks
+    moves: int = 0
+
+
+class Vouch(Value, frozen=True):
+    """Somebody waits until every node has so much of the partition, whoever ordered it: answered by `Covered`."""
+
+    partition: Partition
+    offset: int
 
 
 class Settled(Value, frozen=True):
@@ -274,6 +262,7 @@ FabricInput = (
     | ReadFailed
     | Confirm
     | PassOn
+    | Vouch
     | Settled
     | Broke
     | Echo
@@ -409,6 +398,25 @@ class Arrived(Value, frozen=True):
     partition: Partition
     batch: bytearray
     acks: Acks
+
+
+class Admit(Value, frozen=True):
+    """The answer to `PassOn` where every node orders: all that any node had of the topic is in the logs here.
+
+    So what the producer has stored anywhere is known. What surfaces later of it, it has sent to this node again.
+    """
+
+    token: int
+    partition: Partition
+    batch: bytearray
+
+
+class Departed(Value, frozen=True):
+    """The producer has gone to another node, by its `moves`th move: what it sent here before that comes too late."""
+
+    partition: Partition
+    producer: int
+    moves: int
 
 
 class Confirmed(Value, frozen=True):
@@ -554,6 +562,8 @@ FabricEffect = (
     | Refused
     | PassedOn
     | Arrived
+    | Admit
+    | Departed
     | Confirmed
     | Agreed
     | Described

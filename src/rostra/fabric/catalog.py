@@ -12,10 +12,13 @@ import msgspec
 
 from rostra.errors import InvalidSetting
 from rostra.fabric.api import Fabric, Guarantees
+from rostra.fabric.flood.machine import Flood
+from rostra.fabric.flood.messages import PEER_KINDS as FLOOD_KINDS
+from rostra.fabric.flood.settings import FloodSettings
 from rostra.fabric.raft.catalogue import Member
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.messages import PEER_KINDS
-from rostra.fabric.raft.status import ClusterStatus
+from rostra.fabric.raft.status import ClusterStatus, MemberStatus
 from rostra.model.ids import NodeId
 from rostra.safeguards import ALL_ON, Without
 
@@ -34,6 +37,8 @@ class Seat(msgspec.Struct, frozen=True):
     join: tuple[str, ...] = ()
     """Peer addresses of nodes that may know the others."""
     without: Without = ALL_ON
+    both_ways: bool = False
+    """Whether a ring passes records in both directions."""
 
 
 class FabricKind(msgspec.Struct, frozen=True):
@@ -58,13 +63,37 @@ def _raft(seat: Seat) -> Fabric:
     )
 
 
+def _flood(seat: Seat) -> Fabric:
+    return Flood(
+        seat.node,
+        seat.address,
+        seat.peer_address,
+        joins=seat.join,
+        random=seat.random,
+        settings=FloodSettings(both_ways=seat.both_ways),
+        without=seat.without,
+    )
+
+
 def _raft_status(fabric: Fabric) -> ClusterStatus | None:
     assert isinstance(fabric, Raft)
     return fabric.status() if fabric.takes_part else None
 
 
+def _flood_status(fabric: Fabric) -> ClusterStatus | None:
+    """Of the ring there is nothing to vote on; everybody counts."""
+    assert isinstance(fabric, Flood)
+    ring = fabric.ring
+    members = tuple(
+        MemberStatus(member.node, member.address, member.peer_address, ring.is_there(member.node), True)
+        for _, member in sorted(ring.members.items())
+    )
+    return ClusterStatus(fabric.node, fabric.boot, members, ()) if fabric.ready else None
+
+
 FABRICS = {
     "raft": FabricKind("raft", Raft.guarantees, _raft, tuple(PEER_KINDS.values()), _raft_status),
+    "flood": FabricKind("flood", Flood.guarantees, _flood, tuple(FLOOD_KINDS.values()), _flood_status),
 }
 
 

@@ -38,6 +38,14 @@ class Survives(StrEnum):
     """Which crashes take nothing that was acknowledged by all, and how it goes on."""
 
     MINORITY = "any minority at once; all, by restarting"
+    ANY = "any at once: whoever is left goes on; all, by restarting"
+
+
+class TopicsAre(StrEnum):
+    """Whose topics they are: what becomes of one that is made or deleted at a node."""
+
+    ONE = "the same at all nodes"
+    EACH = "each node's own; a record makes its topic wherever it comes"
 
 
 class Guarantees(msgspec.Struct, frozen=True):
@@ -53,3 +61,6 @@ class Guarantees(msgspec.Struct, frozen=True):
     exactly_once_sink: bool
     passes_on: bool = False
     """Whether a publish may be sent to any node, which takes it to the owner; else the client is told where to go."""
+    topics: TopicsAre = TopicsAre.ONE
+    exclusive_ownership: bool = True
+    """Whether a topic can be such that only its strongest publisher is delivered: somebody must know all of them."""

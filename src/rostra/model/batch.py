@@ -44,6 +44,7 @@ class OwnerFlag(IntFlag):
     SUPPRESSED = 1
     CHECKPOINT = 2
     LEDGER = 4
+    REPEATED = 8
 
 
 SUPPRESSED = int(OwnerFlag.SUPPRESSED)

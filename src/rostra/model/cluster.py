@@ -47,7 +47,8 @@ class PlacedPartition(msgspec.Struct, frozen=True, array_like=True):
 
     topic: Text
     """Empty for what the cluster keeps about itself."""
-    partition: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    partition: Annotated[int, Meta(ge=0, le=ID_MAX)]
+    """Its index; of a part that joined its topic, the id that it was given."""
     owner: Node
     epoch: Count
     first: Count
@@ -58,6 +59,21 @@ class PlacedPartition(msgspec.Struct, frozen=True, array_like=True):
     """Whether its copies are on their way to other nodes."""
 
 
+class RingState(msgspec.Struct, frozen=True, array_like=True):
+    """Where nodes form a ring: one of them as it says itself. Next and previous are 0 for a node that is alone."""
+
+    node: Node
+    next: Node
+    previous: Node
+    view: Count
+    """Counts the changes of `members`, those that it hears and that hear it."""
+    members: Annotated[tuple[Node, ...], Meta(max_length=COPIES_MAX)]
+    circle_us: Count
+    """How long the last circle took that began here."""
+    lacks: Count
+    """Records that the next one has not confirmed."""
+
+
 class ClusterState(msgspec.Struct, frozen=True, array_like=True):
     """`answered` are the nodes that were heard for it, beginning with the one that was asked."""
 
@@ -65,3 +81,4 @@ class ClusterState(msgspec.Struct, frozen=True, array_like=True):
     nodes: Annotated[tuple[NodeState, ...], Meta(max_length=NODES_MAX)]
     partitions: Annotated[tuple[PlacedPartition, ...], Meta(max_length=PARTITIONS_MAX)]
     answered: Annotated[tuple[Node, ...], Meta(max_length=NODES_MAX)] = ()
+    ring: Annotated[tuple[RingState, ...], Meta(max_length=COPIES_MAX)] = ()

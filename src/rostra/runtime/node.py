@@ -178,7 +178,7 @@ class Node:
             own = msgspec.structs.replace(own, cluster=cluster)
             self._peer_listener.own = own
         source = random.SystemRandom()
-        seat = Seat(own.node, address, peer_address, source, founds=card.founded, join=join)
+        seat = Seat(own.node, address, peer_address, source, card.founded, join, both_ways=settings.both_ways)
         self.links = PeerLinks(self, own)
         self._to_close.append(self.links.close)
         self.broker = Broker(card.identity, kind.make(seat), settings.broker, source)

@@ -23,6 +23,8 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     join: tuple[str, ...] = ()
     """Peer addresses of members, through any of which a new node enters the cluster; empty founds one."""
     fabric: str = DEFAULT
+    both_ways: bool = False
+    """Where nodes form a ring: whether records go to both neighbours."""
     fsync: Literal["commit", "never"] = "commit"
     """`commit`: nothing is acknowledged before it is on stable storage. `never`: the operating system writes when it
     likes, and a power cut may lose acknowledged records."""

@@ -18,7 +18,7 @@ from rostra.client.core.subscribing import FeedState, Subscribing
 from rostra.errors import RostraError, TopicExists
 from rostra.simulator.clients import Client
 from rostra.simulator.clock import MS_US, SECOND_US
-from rostra.simulator.history import OPERATIONS_MIN, Acked, Failed, Got, History, Made, Sent, Subscription
+from rostra.simulator.history import OPERATIONS_MIN, Acked, Failed, Got, History, Made, Sent, Subscription, place_of
 from rostra.wire.messages import Acks, Subscribed, Topic, TopicSettings
 
 REOPEN_US = 700 * MS_US
@@ -176,9 +176,8 @@ class Publisher(Application):
     def _settled(self, value: bytes, producing: Producing, result: Result | RostraError) -> None:
         del self._unsettled[value]
         if isinstance(result, Ack):
-            self.history.acked[value] = Acked(
-                value, producing.topic, result.partition, result.offset, self.clock.now_us
-            )
+            place = place_of(producing.topic, result.partition)
+            self.history.acked[value] = Acked(value, *place, result.offset, self.clock.now_us)
         else:
             assert isinstance(result, RostraError)
             self.history.failed[value] = Failed(value, result)
@@ -238,9 +237,8 @@ class Visitor(Application):
     def _settled(self, value: bytes, producing: Producing, result: Result | RostraError) -> None:
         del self._unsettled[value]
         if isinstance(result, Ack):
-            self.history.acked[value] = Acked(
-                value, producing.topic, result.partition, result.offset, self.clock.now_us
-            )
+            place = place_of(producing.topic, result.partition)
+            self.history.acked[value] = Acked(value, *place, result.offset, self.clock.now_us)
         else:
             assert isinstance(result, RostraError)
             self.history.failed[value] = Failed(value, result)
@@ -266,6 +264,9 @@ class Visitor(Application):
 class Subscriber(Application):
     """Subscribes, takes what comes at its own pace, leaves and comes again."""
 
+    starts: tuple[str, ...] = ("earliest", "latest", "offset", "last")
+    partitions: tuple[int | None, ...] = (None, None, None, 0)
+
     def __init__(self, client: Client, random: Random, topics: list[str], ends_us: int) -> None:
         super().__init__(client, random, topics, ends_us)
         self._pace_us = random.choice((0, 200, 20 * MS_US, 900 * MS_US))
@@ -290,7 +291,7 @@ class Subscriber(Application):
             # The last one stays to the end, so that convergence has somebody to show it.
             self._subscribe("earliest", 0)
             return
-        start = self.random.choice(("earliest", "latest", "offset", "last"))
+        start = self.random.choice(self.starts)
         self._subscribe(start, self.random.randrange(12))
 
     def _subscribe(self, start: str, value: int) -> None:
@@ -305,7 +306,7 @@ class Subscriber(Application):
             self.client.call(f"subscription {seen.name} to {topic}", partial(self._stands, seen)),
             topic,
             asked,
-            self.random.choice((None, None, None, 0)),
+            self.random.choice(self.partitions),
             self._credit_bytes,
         )
         self.client.delivered[subscribing.number] = partial(self._delivered, seen, subscribing)

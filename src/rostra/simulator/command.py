@@ -15,7 +15,7 @@ from rostra.safeguards import OF_ONE_NODE, Safeguard, Without
 from rostra.simulator.runner import EVERY_FAULT_FROM_SEEDS, Summary, run_seeds
 from rostra.simulator.seed import SeedResult, run_seed
 
-FABRICS = ("raft",)
+FABRICS = ("raft", "flood")
 NODES = (1, 3, 4, 5, 6, 7)
 """How many there can be. Of two, neither could be spared."""
 FAILED_SHOWN_MAX = 5
@@ -55,7 +55,7 @@ def simulate(
         raise InvalidSetting("rerun", "the share of seeds to run again lies between 0 and 1")
     errors = Console(stderr=True)
     if trace:
-        return _trace(chosen, nodes, switched_off, errors)
+        return _trace(chosen, fabric, nodes, switched_off, errors)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -73,7 +73,13 @@ def simulate(
                 progress.update(task, description=f"seeds, [red]{result.seed} violates[/red]")
 
         summary = run_seeds(
-            chosen, nodes=nodes, workers=workers or os.cpu_count() or 1, without=switched_off, rerun=rerun, done=done
+            chosen,
+            fabric=fabric,
+            nodes=nodes,
+            workers=workers or os.cpu_count() or 1,
+            without=switched_off,
+            rerun=rerun,
+            done=done,
         )
     if output == "json":
         sys.stdout.write(msgspec.json.encode(as_json(summary, fabric)).decode() + "\n")
@@ -102,11 +108,12 @@ def parse_without(names: list[str], nodes: int = 0) -> Without:
     return frozenset(map(Safeguard, names))
 
 
-def replay(seed: int, nodes: int, without: Without) -> str:
+def replay(seed: int, nodes: int, without: Without, fabric: str = "raft") -> str:
     """The command that runs a seed again, with its trace."""
     many = f" --nodes {nodes}" if nodes else ""
+    of = f" --fabric {fabric}" if fabric != "raft" else ""
     switched_off = "".join(f" --without {name}" for name in sorted(without))
-    return f"rostra sim --seeds {seed}{many} --trace{switched_off}"
+    return f"rostra sim --seeds {seed}{of}{many} --trace{switched_off}"
 
 
 class _Lines:
@@ -123,11 +130,11 @@ class _Lines:
                 self.reader_gone = error
 
 
-def _trace(seeds: range, nodes: int, without: Without, errors: Console) -> int:
+def _trace(seeds: range, fabric: str, nodes: int, without: Without, errors: Console) -> int:
     if len(seeds) != 1:
         raise InvalidSetting("trace", "it shows a single seed: --seeds 4711 --trace")
     lines = _Lines()
-    result = run_seed(seeds[0], nodes=nodes, without=without, show=lines.show)
+    result = run_seed(seeds[0], fabric=fabric, nodes=nodes, without=without, show=lines.show)
     if lines.reader_gone is not None:
         raise lines.reader_gone
     for violation in result.violations:
@@ -186,7 +193,8 @@ def complain(summary: Summary, without: Without, errors: Console) -> None:
     for fault in summary.missing:
         say(f"{fault.value}: never in {summary.seeds} seeds (checked from {EVERY_FAULT_FROM_SEEDS} seeds on)", "red")
     for seed in summary.unequal:
-        say(f"seed {seed} took another course in another process: {replay(seed, summary.nodes, without)}", "red")
+        again = replay(seed, summary.nodes, without, summary.fabric)
+        say(f"seed {seed} took another course in another process: {again}", "red")
     failed = sorted(summary.failed, key=lambda result: result.seed)[:FAILED_SHOWN_MAX]
     for result in failed[:1]:
         say(f"the trace of seed {result.seed} ends with:")
@@ -196,6 +204,6 @@ def complain(summary: Summary, without: Without, errors: Console) -> None:
         say(f"seed {result.seed}: {len(result.violations)} violations", "red")
         for violation in result.violations[:VIOLATIONS_SHOWN_MAX]:
             say(f"  {violation}")
-        say(f"  to see all that happened: {replay(result.seed, summary.nodes, without)}", "bold")
+        say(f"  to see all that happened: {replay(result.seed, summary.nodes, without, summary.fabric)}", "bold")
     if failed:
         say(f"violated: {len(summary.failed)} of {summary.seeds} seeds break a promise", "red")

@@ -10,10 +10,10 @@ from rostra.safeguards import Safeguard
 from rostra.simulator.seed import run_seed
 
 
-def main(seeds: str, nodes: str, without: str = "") -> None:
+def main(seeds: str, nodes: str, without: str = "", fabric: str = "raft") -> None:
     switched_off = frozenset(map(Safeguard, filter(None, without.split(","))))
     chosen = map(int, seeds.split(","))
-    found = {seed: run_seed(seed, nodes=int(nodes), without=switched_off).digest for seed in chosen}
+    found = {seed: run_seed(seed, fabric=fabric, nodes=int(nodes), without=switched_off).digest for seed in chosen}
     sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
 
 

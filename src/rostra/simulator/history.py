@@ -14,6 +14,8 @@ from rostra.wire.messages import Acks, TopicSettings
 
 OPERATIONS_MIN = 300
 """Of a seed: with fewer it has shown little."""
+INDEX_END = 1 << 32
+"""Beyond it a partition's number is an id."""
 
 
 class Sent(NamedTuple):
@@ -66,6 +68,11 @@ class Feed:
         """The offset behind the last one that the client was shown or passed over."""
 
 
+def place_of(topic: int, partition: int) -> tuple[int, int]:
+    """A partition with an id of its own is named by that alone, whatever its topic's id is at a node."""
+    return (partition, 0) if partition >= INDEX_END else (topic, partition)
+
+
 class Subscription:
     """One subscription from its first word to its last."""
 
@@ -83,9 +90,9 @@ class Subscription:
         self.ended_us = 0
 
     def feed(self, topic: int, partition: int) -> Feed:
-        place = topic, partition
+        place = place_of(topic, partition)
         if place not in self.feeds:
-            self.feeds[place] = Feed(topic, partition)
+            self.feeds[place] = Feed(*place)
         return self.feeds[place]
 
 
@@ -220,6 +227,8 @@ class History:
     def __init__(self, *, replicated: bool = False) -> None:
         self.replicated = replicated
         """Whether there are several nodes: then neither damage to one of them nor its loss excuses anything."""
+        self.origins = False
+        """Whether every node orders records of its own: then those that only it has return with it."""
         self.sent: dict[bytes, Sent] = {}
         self.acked: dict[bytes, Acked] = {}
         self.failed: dict[bytes, Failed] = {}
@@ -258,6 +267,8 @@ class History:
         """Who spoke as the leader of a partition in a term."""
         self.committed: dict[Partition, dict[Held, int]] = {}
         """What nodes had in their logs where they called it committed, and which node was the first."""
+        self.on_disk: dict[tuple[int, Partition], int] = {}
+        """How far each node's disk has come, where acknowledgements name nodes."""
         self.beyond: list[str] = []
         """Nodes that called committed what they do not have."""
         self.cuts: list[Cut] = []
@@ -294,6 +305,9 @@ class History:
 
         What a power cut tears may be called damaged too, but it was never acknowledged nor shown: that excuses nothing.
         """
+        if self.origins and (final.topic, final.partition) in self.flipped:
+            # Perhaps nobody else was there when it was acknowledged.
+            return 0
         if self.replicated or (final.topic, final.partition) not in self.flipped:
             return None
         told = [at for name, index, at in self.damage_told if (name, index) == (final.name, final.partition)]

@@ -12,16 +12,18 @@ from typing import Protocol
 
 from rostra.errors import PeerViolation
 from rostra.fabric.api import Buffer
-from rostra.fabric.raft.messages import PEER_KINDS, Entries, Heartbeat, PeerMessage, Refill, TimeoutNow
+from rostra.fabric.catalog import FABRICS
+from rostra.fabric.flood.messages import Barrier, Records
+from rostra.fabric.raft.messages import Entries, Heartbeat, Refill, TimeoutNow
 from rostra.model.ids import NodeId
 from rostra.simulator.clock import MS_US, SECOND_US, Clock
 from rostra.simulator.faults import Fault, Swarm, Tally
 from rostra.simulator.history import History
 from rostra.simulator.splits import Split
 from rostra.simulator.trace import Trace
-from rostra.wire.frames import Dialect, encode
+from rostra.wire.frames import Dialect, Framed, encode
 
-OF_LEADERS = (Heartbeat, Entries, Refill, TimeoutNow)
+OBSERVED = (Heartbeat, Entries, Refill, TimeoutNow, Records, Barrier)
 KNOCK_AGAIN_US = 200 * MS_US
 STREAM_BREAKS_US = SECOND_US
 """How long a stream waits behind a split before it breaks."""
@@ -29,7 +31,10 @@ LOOK_AGAIN_US = 5 * MS_US
 """How long after a split a stream tries again."""
 
 FRAME_BYTES_MAX = 1 << 30
-FROM_PEERS: Dialect[PeerMessage] = Dialect(PEER_KINDS.values(), payload_optional=True)
+FROM_PEERS: Dialect[Framed] = Dialect(
+    [kind for fabric in FABRICS.values() for kind in fabric.peer_kinds], payload_optional=True
+)
+"""Of every fabric: their kinds differ."""
 
 
 class Peer(Protocol):
@@ -80,7 +85,7 @@ class Mesh:
         self._nodes: dict[NodeId, Peer] = {}
         self._wires: dict[tuple[NodeId, NodeId], Wire] = {}
         self._addresses: dict[str, NodeId] = {}
-        self._encoded: tuple[PeerMessage | None, bytes] = (None, b"")
+        self._encoded: tuple[Framed | None, bytes] = (None, b"")
         """The last message without payload: a node often says the same to all others."""
         self.calm = True
         self.splits: list[Split] = []
@@ -128,10 +133,9 @@ class Mesh:
 
     # --- messages ----------------------------------------------------------------------------------------
 
-    def send(self, sender: Peer, receiver: NodeId, message: object, payload: tuple[Buffer, ...]) -> None:
-        assert isinstance(message, PeerMessage)
+    def send(self, sender: Peer, receiver: NodeId, message: Framed, payload: tuple[Buffer, ...]) -> None:
         own = sender.id
-        if isinstance(message, OF_LEADERS):
+        if isinstance(message, OBSERVED):
             self._observe(own, message)
         wire = self._wires.get((own, receiver))
         if wire is None:
@@ -196,13 +200,18 @@ class Mesh:
     def _delay_us(self) -> int:
         return self._low + int(self._random.random() * self._spread)
 
-    def _observe(self, sender: NodeId, message: Heartbeat | Entries | Refill | TimeoutNow) -> None:
-        """Who speaks as a leader, of what and in which term, can be heard on the wire."""
-        if isinstance(message, Heartbeat):
-            for beat in message.beats:
-                self._history.led(beat.partition, beat.term, sender)
-        else:
-            self._history.led(message.partition, message.term, sender)
+    def _observe(self, sender: NodeId, message: Framed) -> None:
+        """Who speaks as a leader, of what and in which term, can be heard on the wire; and how far a word has come."""
+        match message:
+            case Heartbeat():
+                for beat in message.beats:
+                    self._history.led(beat.partition, beat.term, sender)
+            case Entries() | Refill() | TimeoutNow():
+                self._history.led(message.partition, message.term, sender)
+            case Records() | Barrier():
+                self._history.level("hops of a message", message.hops, len(self._nodes))
+            case _:
+                pass
 
     # --- splits ------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from random import Random
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 import msgspec
 
@@ -73,7 +73,7 @@ from rostra.simulator.links import Link, Network
 from rostra.simulator.mesh import Mesh
 from rostra.simulator.trace import Trace
 from rostra.simulator.watched import Watched, logs_of
-from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
+from rostra.wire.frames import FROM_CLIENT, Framed, FrameReader, encode
 from rostra.wire.messages import ClientMessage, Publish
 
 LOG_SETTINGS = LogSettings(
@@ -322,7 +322,7 @@ class Node:
         match effect:
             case Send():
                 if effect.peer in self._met:
-                    self.mesh.send(self, effect.peer, effect.message, effect.payload)
+                    self.mesh.send(self, effect.peer, cast(Framed, effect.message), effect.payload)
             case SetTimer():
                 self._set_timer(effect)
             case Reply():

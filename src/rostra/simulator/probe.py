@@ -14,7 +14,7 @@ from rostra.errors import (
 from rostra.model.check import check_stored
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
-from rostra.simulator.history import FinalPartition, History, stored_in
+from rostra.simulator.history import FinalPartition, History, place_of, stored_in
 from rostra.simulator.links import Link, Network
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import FROM_NODE, FrameReader, encode
@@ -146,14 +146,23 @@ class Probe:
     def _subscribe(self, described: TopicDescribed, located: Located) -> None:
         """To what is served here: a node that knows an owner elsewhere names it."""
         topic = described.topic
-        here = {place.partition for place in located.places if place.address in ("", self._address)}
+        here = {
+            place_of(topic.topic, place.topic or place.partition)
+            for place in located.places
+            if place.address in ("", self._address)
+        }
         for state in described.partitions:
-            before = self._history.final.get((topic.topic, state.partition))
-            if state.partition not in here or (before is not None and before.commit > state.commit):
+            place = place_of(topic.topic, state.partition)
+            before = self._history.final.get(place)
+            if place not in here or (before is not None and before.commit > state.commit):
                 continue
-            final = FinalPartition(topic.topic, topic.name, state.partition, topic.settings)
+            if state.state == "damaged" and self._history.origins and before is not None:
+                # Every node has a copy: another's is read.
+                self._tell_damage(topic.name, state.partition, state.end)
+                continue
+            final = FinalPartition(place[0], topic.name, place[1], topic.settings)
             final.first, final.commit = state.first, state.commit
-            self._history.final[topic.topic, state.partition] = final
+            self._history.final[place] = final
             if state.state == "damaged":
                 final.damaged_at = state.end
                 self._tell_damage(topic.name, state.partition, state.end)
@@ -211,6 +220,8 @@ class Probe:
             final.damaged_at = error.offset
             self._tell_damage(error.topic, error.partition, error.offset)
             final.complete = True
+            # Where every node has a copy, what is damaged here is sent again by another.
+            self.turned_away = self._history.origins
         elif isinstance(error, OffsetOutOfRange):
             # Retention went on under the reader's feet: it begins again where the log begins now.
             self._partitions[number] = FinalPartition(0, "", 0, final.settings)

@@ -18,7 +18,7 @@ import msgspec
 
 from rostra.safeguards import ALL_ON, Safeguard, Without
 from rostra.simulator.faults import AMONG_NODES, Fault
-from rostra.simulator.seed import SeedResult, run_seed
+from rostra.simulator.seed import WORLDS, SeedResult, run_seed
 
 SEEDS_PER_TASK = 8
 TASKS_PER_WORKER = 2
@@ -31,9 +31,13 @@ _HASH_SEEDS = ("1", "2")
 class Summary:
     """Adds up the results of seeds as they come in, in any order."""
 
-    def __init__(self, nodes: int = 0) -> None:
+    def __init__(self, nodes: int = 0, fabric: str = "raft") -> None:
         self.nodes = nodes
-        self.expected = tuple(fault for fault in Fault if nodes != 1 or fault not in AMONG_NODES)
+        self.fabric = fabric
+        spared = WORLDS[fabric].spared
+        self.expected = tuple(
+            fault for fault in Fault if (nodes != 1 or fault not in AMONG_NODES) and fault not in spared
+        )
         """The faults that must take effect; a node alone has no network to suffer from."""
         self.seeds = 0
         self.operations = 0
@@ -78,6 +82,7 @@ class Summary:
 def run_seeds(
     seeds: Sequence[int],
     *,
+    fabric: str = "raft",
     nodes: int = 0,
     workers: int = 1,
     without: Without = ALL_ON,
@@ -88,21 +93,21 @@ def run_seeds(
 
     `nodes` 0 means as many as each seed draws.
     """
-    summary = Summary(nodes)
-    for result in _results(seeds, nodes, workers, without):
+    summary = Summary(nodes, fabric)
+    for result in _results(seeds, fabric, nodes, workers, without):
         summary.add(result)
         done(result)
     chosen = list(seeds)[:: max(round(1 / rerun), 1)] if rerun > 0 else []
     if chosen:
-        summary.compare(digests_elsewhere(chosen, nodes, without))
+        summary.compare(digests_elsewhere(chosen, nodes, without, fabric))
     return summary
 
 
-def _results(seeds: Sequence[int], nodes: int, workers: int, without: Without) -> Iterator[SeedResult]:
+def _results(seeds: Sequence[int], fabric: str, nodes: int, workers: int, without: Without) -> Iterator[SeedResult]:
     if workers <= 1:
         with _collecting_between_seeds():
             for seed in seeds:
-                yield _run_one(seed, nodes, without)
+                yield _run_one(seed, fabric, nodes, without)
         return
     tasks = [list(seeds[at : at + SEEDS_PER_TASK]) for at in range(0, len(seeds), SEEDS_PER_TASK)][::-1]
     # Spawned, not forked: whatever threads the caller has, a worker begins with none of their locks held.
@@ -117,7 +122,7 @@ def _results(seeds: Sequence[int], nodes: int, workers: int, without: Without) -
         running: set[Future[list[SeedResult]]] = set()
         while tasks or running:
             while tasks and len(running) < workers * TASKS_PER_WORKER:
-                running.add(pool.submit(_run_task, tasks.pop(), nodes, sorted(without)))
+                running.add(pool.submit(_run_task, tasks.pop(), fabric, nodes, sorted(without)))
             finished, running = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
             for task in finished:
                 yield from task.result()
@@ -143,16 +148,16 @@ def _deferred_interrupt() -> Iterator[Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _run_task(seeds: list[int], nodes: int, without: list[str]) -> list[SeedResult]:
+def _run_task(seeds: list[int], fabric: str, nodes: int, without: list[str]) -> list[SeedResult]:
     switched_off = frozenset(map(Safeguard, without))
     with _collecting_between_seeds():
-        return [_run_one(seed, nodes, switched_off) for seed in seeds]
+        return [_run_one(seed, fabric, nodes, switched_off) for seed in seeds]
 
 
-def _run_one(seed: int, nodes: int, without: Without) -> SeedResult:
+def _run_one(seed: int, fabric: str, nodes: int, without: Without) -> SeedResult:
     """What it costs to clear away the world after it counts too."""
     began_s = time.process_time()
-    result = run_seed(seed, nodes=nodes, without=without)
+    result = run_seed(seed, fabric=fabric, nodes=nodes, without=without)
     gc.collect()
     return msgspec.structs.replace(result, cpu_s=time.process_time() - began_s)
 
@@ -174,12 +179,14 @@ def _collecting_between_seeds() -> Iterator[None]:
             gc.enable()
 
 
-def digests_elsewhere(seeds: Sequence[int], nodes: int = 0, without: Without = ALL_ON) -> dict[int, str]:
+def digests_elsewhere(
+    seeds: Sequence[int], nodes: int = 0, without: Without = ALL_ON, fabric: str = "raft"
+) -> dict[int, str]:
     """The digests of these seeds, run in a new process whose dictionaries of text hash differently."""
     ours = os.environ.get("PYTHONHASHSEED", "")
     hash_seed = next(other for other in _HASH_SEEDS if other != ours)
     chosen = ",".join(map(str, seeds))
-    command = [sys.executable, "-m", "rostra.simulator.digests", chosen, str(nodes), ",".join(sorted(without))]
+    command = [sys.executable, "-m", "rostra.simulator.digests", chosen, str(nodes), ",".join(sorted(without)), fabric]
     printed = subprocess.run(
         command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, stdout=subprocess.PIPE, check=True
     ).stdout

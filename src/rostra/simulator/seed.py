@@ -12,6 +12,7 @@ from rostra.safeguards import ALL_ON, Without
 from rostra.simulator.checkers import judge
 from rostra.simulator.faults import Fault
 from rostra.simulator.history import OPERATIONS_MIN
+from rostra.simulator.ring_world import RingWorld
 from rostra.simulator.world import END_US, World
 
 
@@ -28,12 +29,21 @@ class SeedResult(msgspec.Struct, frozen=True):
     """The last lines of the trace, where there was a violation."""
 
 
+WORLDS: dict[str, type[World]] = {"raft": World, "flood": RingWorld}
+"""By fabric."""
+
+
 def run_seed(
-    seed: int, *, nodes: int = 0, without: Without = ALL_ON, show: Callable[[str], None] | None = None
+    seed: int,
+    *,
+    fabric: str = "raft",
+    nodes: int = 0,
+    without: Without = ALL_ON,
+    show: Callable[[str], None] | None = None,
 ) -> SeedResult:
     """`nodes` 0 means as many as the seed draws."""
     began_s = time.process_time()
-    world = World(seed, without, show, nodes=nodes)
+    world = WORLDS[fabric](seed, without, show, nodes=nodes)
     history, clock = world.history, world.clock
     try:
         world.run()

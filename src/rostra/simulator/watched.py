@@ -14,8 +14,10 @@ from xxhash import xxh3_64_intdigest
 from rostra.errors import BatchRejected
 from rostra.fabric.api import (
     Accepted,
+    AcksAll,
     Append,
     Committed,
+    Covered,
     Drop,
     Fabric,
     FabricEffect,
@@ -28,7 +30,9 @@ from rostra.fabric.api import (
     Send,
     Serving,
     SetTimer,
+    Started,
     Sync,
+    Synced,
     Trim,
     Truncate,
     WriteFailed,
@@ -72,6 +76,7 @@ class Watched:
         self._node = node
         self._clock = clock
         self._history = history
+        self._counts_disks = fabric.guarantees.acks_all is AcksAll.VIEW
         self._catalogued = 0
         """How far the catalogue was committed when last looked at."""
         self._shadows = {partition: Shadow(batches) for partition, batches in logs.items()}
@@ -83,6 +88,8 @@ class Watched:
         return self._fabric
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
+        if self._counts_disks:
+            self._count_disk(given)
         effects = self._fabric.step(now, given)
         if isinstance(given, WriteFailed):
             self._cut(given.partition, given.offset)
@@ -110,6 +117,8 @@ class Watched:
                 case Serving():
                     if effect.owner:
                         self._history.led(effect.partition, effect.epoch, self._node)
+                case Covered():
+                    self._covered(effect)
                 case _:
                     pass
         catalogue = self._groups.get(META)
@@ -117,6 +126,25 @@ class Watched:
             self._catalogued = catalogue.commit
             self._committed(META, catalogue.commit)
         return effects
+
+    def _count_disk(self, given: FabricInput) -> None:
+        on_disk = self._history.on_disk
+        match given:
+            case Synced():
+                place = self._node, given.partition
+                on_disk[place] = max(given.offset, on_disk.get(place, 0))
+            case Started():
+                on_disk.update(((self._node, found.partition), found.end) for found in given.partitions)
+            case _:
+                pass
+
+    def _covered(self, effect: Covered) -> None:
+        """Who is named in an acknowledgement must have had it on its disk when it was."""
+        for node in effect.view.active:
+            had = self._history.on_disk.get((node, effect.partition), 0)
+            if had < effect.offset:
+                named = f"node {self._node} names node {node} for {effect.partition} up to {effect.offset}"
+                self._history.beyond.append(f"{named}, its disk has {had}")
 
     def _shadow(self, partition: Partition) -> Shadow:
         shadow = self._shadows.get(partition)

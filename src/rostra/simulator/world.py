@@ -62,6 +62,11 @@ COUNTED = {
 class World:
     """`nodes`: so many, whatever number the seed has drawn."""
 
+    made_of: type[Node] = Node
+    spared: tuple[Fault, ...] = ()
+    """Faults that no node of it suffers."""
+    auto_create = False
+
     def __init__(
         self,
         seed: int,
@@ -79,6 +84,7 @@ class World:
         if nodes:
             self.swarm = self.swarm.of(nodes)
         self.history = History(replicated=self.swarm.nodes > 1)
+        self._arrange()
         random = chance(seed, "world")
         self.network = Network(self.clock, self.swarm, self.tally, chance(seed, "network"))
         self.mesh = Mesh(self.clock, self.trace, self.swarm, self.tally, self.history, chance(seed, "mesh"))
@@ -107,13 +113,16 @@ class World:
         self._steady_since_us = 0
         self._people(random)
 
+    def _arrange(self) -> None:
+        """What a fabric changes of what the seed has drawn."""
+
     def _build(self, random: Random, without: Without) -> list[Node]:
         settings = settings_for(random)
         raft_settings = raft_settings_for(self.swarm, random)
         nodes: list[Node] = []
         founders = self.swarm.nodes - self.swarm.joiners
         for number in range(1, self.swarm.nodes + 1):
-            node = Node(
+            node = self.made_of(
                 number,
                 self.clock,
                 self.trace,
@@ -144,7 +153,7 @@ class World:
                 random.shuffle(addresses)
         options = Options(
             addresses=tuple(addresses),
-            auto_create=False,
+            auto_create=self.auto_create,
             connect_timeout_ms=2_000,
             call_timeout_ms=random.choice((1_000, 8_000)),
             delivery_timeout_ms=random.choice((1_500, 12_000, 60_000)),

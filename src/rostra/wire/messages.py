@@ -104,9 +104,11 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True):
     """`first` is the log start, `commit` the offset below which records are shown, `end` the next to be written.
 
     `publishers` begins with the strongest; the weakest of very many are left out.
+
+    A partition that joined its topic has the id that it was given for its number.
     """
 
-    partition: Index
+    partition: Count
     first: Count
     commit: Count
     end: Count
@@ -187,6 +189,7 @@ class Publish(Message, frozen=True, array_like=True):
     """One batch for one partition. With acks `none` there is no answer unless it is refused.
 
     `again`: it was sent before, under the same producer, epoch and sequence, and may have been stored.
+    `moves` counts how often the producer has gone on to another node's partition, where each node has one of its own.
     """
 
     kind: ClassVar[int] = 8
@@ -196,6 +199,7 @@ class Publish(Message, frozen=True, array_like=True):
     partition: Index
     acks: Acks
     again: bool = False
+    moves: Count = 0
 
 
 class Subscribe(Message, frozen=True, array_like=True):
@@ -338,6 +342,17 @@ class Located(Message, frozen=True, array_like=True):
     places: Annotated[tuple[PartitionPlace, ...], Meta(max_length=1024)]
     neighbours: Annotated[tuple[Text, ...], Meta(max_length=NEIGHBOURS_MAX)] = ()
     """Where other nodes are: who knows only the one that answers could find nobody after it."""
+    roams: bool = False
+    """Whether each node has a partition of its own to publish to, under its own id of the topic: whoever goes on to
+    another node publishes to that one's. Partitions may join; whoever has asked here is told by `PlaceJoined`."""
+
+
+class PlaceJoined(Message, frozen=True, array_like=True):
+    """Unasked, to whoever has asked where the topic is: it has one partition more."""
+
+    kind: ClassVar[int] = 60
+    name: Text
+    place: PartitionPlace
 
 
 class TopicCreated(Message, frozen=True, array_like=True):
@@ -531,6 +546,7 @@ NodeMessage = (
     | Ping
     | Pong
     | Located
+    | PlaceJoined
     | TopicCreated
     | TopicAltered
     | TopicDropped

@@ -9,6 +9,7 @@ from typing import Any, assert_never
 from rostra.errors import RostraError
 from rostra.fabric.api import (
     Accepted,
+    Admit,
     Agreed,
     Append,
     Arrived,
@@ -16,6 +17,7 @@ from rostra.fabric.api import (
     Committed,
     Confirmed,
     Covered,
+    Departed,
     Described,
     Drop,
     Echo,
@@ -222,7 +224,7 @@ class Node:
                 self.blocked[effect.partition] = effect.error
             case Neighbours():
                 self.neighbours = effect.addresses
-            case Covered() | PartitionJoined() | PassedOn() | Arrived():
+            case Covered() | PartitionJoined() | PassedOn() | Arrived() | Admit() | Departed():
                 raise AssertionError(f"this fabric says no such thing: {effect}")
             case _:
                 assert_never(effect)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, assert_never
 from rostra.errors import RostraError
 from rostra.fabric.api import (
     Accepted,
+    Admit,
     Agreed,
     Append,
     Arrived,
@@ -20,6 +21,7 @@ from rostra.fabric.api import (
     Committed,
     Confirmed,
     Covered,
+    Departed,
     Described,
     Drop,
     Echo,
@@ -267,6 +269,8 @@ class Member:
                     | PartitionJoined()
                     | PassedOn()
                     | Arrived()
+                    | Admit()
+                    | Departed()
                     | Ready()
                     | HeldByAll()
                     | TopicOpened()

@@ -1,7 +1,7 @@
 """The client as one state machine. Methods are its inputs; `take` gives the effects they caused, in order.
 
-A driver opens and closes connections as told, brings what they carry, and calls `tick` not later than `deadline_us`.
-All times are monotonic microseconds; `wall_offset_us` added to them gives the time of day.
+A driver does as told, brings what connections carry, and calls `tick` not later than `deadline_us`. All times are
+monotonic microseconds; `wall_offset_us` added to them gives the time of day.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ from rostra.wire.messages import (
     Located,
     NodeMessage,
     Ping,
+    PlaceJoined,
     Pong,
     Published,
     PublisherRegistered,
@@ -253,6 +254,7 @@ class Core:
                 Ping()
                 | Pong()
                 | Located()
+                | PlaceJoined()
                 | TopicCreated()
                 | TopicAltered()
                 | TopicDropped()
@@ -316,6 +318,8 @@ class Core:
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Lookout):
                     self._lookouts.watched(now_us, waiter, message)
+            case PlaceJoined():
+                self._directory.place_joined(now_us, link, message)
             case (
                 Located()
                 | TopicCreated()
@@ -370,7 +374,7 @@ class Core:
         match waiter:
             case Outgoing():
                 producing = waiter.lane.producing
-                if isinstance(error, TopicError):
+                if isinstance(error, TopicError) and not waiter.lane.place.is_elsewhere(error):
                     self._producers.forget_topic(producing.name)
                 waiter.lane.refused(now_us, waiter, error)
                 self._producers.forget_if_ended(producing)
@@ -401,7 +405,6 @@ class Core:
     # --- topics --------------------------------------------------------------------------------------
 
     def create_topic(self, now_us: int, call: CallNumber, name: str, settings: TopicSettings) -> None:
-        """Done with the `Topic`."""
         self._check_open()
         self._topics.create(now_us, call, name, settings)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from rostra.client.core.asks import Answer, Ask, Asks
 from rostra.client.core.backoff import Backoff
 from rostra.client.core.link import Link
 from rostra.client.core.links import Links
 from rostra.client.core.place import Place
-from rostra.errors import Moved, PeerViolation, RostraError, TopicRecreated
+from rostra.errors import Moved, PeerViolation, RostraError, TopicRecreated, Unavailable
 from rostra.wire.frames import Violation
-from rostra.wire.messages import Locate, Located, PartitionPlace, Topic
+from rostra.wire.messages import Locate, Located, PartitionPlace, PlaceJoined, Topic
 
 OnPlaces = Callable[[int, Topic, list[Place]], None]
 OnError = Callable[[int, RostraError], None]
@@ -42,6 +44,10 @@ class Directory:
         self._doubted: dict[str, None] = {}
         """Names of which somebody else is asked, because the node that was named does not answer."""
         self._turn = 0
+        self._owns: dict[str, Place] = {}
+        """By name, where to publish to a topic of which every node has a partition of its own."""
+        self.joined: Callable[[int, str, Place], None] = lambda now_us, name, place: None
+        """Told of partitions that were not there when their topic was looked up."""
 
     # --- whoever comes anew --------------------------------------------------------------------------
 
@@ -57,6 +63,7 @@ class Directory:
     def told(self, now_us: int, link: Link, topic: Topic, told: PartitionPlace) -> Place:
         """The place of a partition of which this link's node told; whoever asked joins it, or it is forgotten."""
         place = self._place(topic, told.partition, link)
+        place.stays = True
         if told.address:
             self._links.learn(told.address)
         if told.epoch > place.epoch or place.lost:
@@ -96,7 +103,10 @@ class Directory:
 
     def _found(self, create: bool, name: str, now_us: int, link: Link, message: Located) -> None:
         topic = message.topic
-        places = [self._place(topic, partition, link) for partition in range(topic.settings.partitions)]
+        if message.roams:
+            places = [self._own(topic, link), *(self._part(topic, told, link) for told in message.places)]
+        else:
+            places = [self._place(topic, partition, link) for partition in range(topic.settings.partitions)]
         self._learn(now_us, link, message)
         for found, _ in self._waiting.pop((name, create), ()):
             found(now_us, topic, places)
@@ -115,22 +125,68 @@ class Directory:
             self._lost[place] = None
         return place
 
+    def _own(self, topic: Topic, link: Link) -> Place:
+        place = self._owns.get(topic.name)
+        if place is None:
+            place = self._owns[topic.name] = Place(self, topic.name, topic.topic, 0, link, roams=True, own=True)
+            self._lost[place] = None
+        return place
+
+    def _part(self, topic: Topic, told: PartitionPlace, link: Link) -> Place:
+        identity = told.topic or topic.topic
+        place = self._places.get((identity, told.partition))
+        if place is None:
+            place = Place(self, topic.name, identity, told.partition, link, roams=True)
+            self._places[identity, told.partition] = place
+            self._lost[place] = None
+        return place
+
+    def place_joined(self, now_us: int, link: Link, message: PlaceJoined) -> None:
+        """A node says unasked that a topic has one partition more."""
+        own = self._owns.get(message.name)
+        known = own or next((place for place in self._places.values() if place.name == message.name), None)
+        if known is not None and (message.place.topic, message.place.partition) not in self._places:
+            self._join(now_us, message.name, message.place, link)
+
+    def _join(self, now_us: int, name: str, told: PartitionPlace, link: Link) -> None:
+        identity = told.topic, told.partition
+        place = self._places[identity] = Place(self, name, told.topic, told.partition, link, roams=True)
+        self._lost[place] = None
+        self._told(now_us, place, told, link)
+        self.joined(now_us, name, place)
+        if not place.followers:
+            self.forsaken(place)
+
     def forsaken(self, place: Place) -> None:
         """Nobody uses it any more."""
-        self._places.pop((place.topic, place.partition), None)
+        if place.own:
+            self._owns.pop(place.name, None)
+        else:
+            self._places.pop((place.topic, place.index), None)
         self._lost.pop(place, None)
         place.link.places.pop(place, None)
 
     # --- what nodes tell -----------------------------------------------------------------------------
 
     def _learn(self, now_us: int, link: Link, message: Located) -> None:
+        if message.roams:
+            self._learn_own(now_us, link, message)
         for told in message.places:
-            place = self._places.get((message.topic.topic, told.partition))
+            place = self._places.get((told.topic or message.topic.topic, told.partition))
             if place is None:
                 continue
+            if message.roams:
+                place.roam()
             # What is in its pause stays there, unless this is news: the answer may be on another partition's account.
             if told.epoch > place.epoch or (place.lost and place.retry_at_us <= now_us):
                 self._told(now_us, place, told, link)
+
+    def _learn_own(self, now_us: int, link: Link, message: Located) -> None:
+        """Whatever node answers: it takes what is to be published, under its own id of the topic."""
+        own = self._owns.get(message.topic.name)
+        if own is not None and own.lost and own.retry_at_us <= now_us:
+            own.become(message.topic.topic)
+            self._point(now_us, own, link)
 
     def _told(self, now_us: int, place: Place, told: PartitionPlace, link: Link) -> None:
         """An empty address is the node that answers. For what is lost, even old news are better than none."""
@@ -196,7 +252,7 @@ class Directory:
             for follower in list(place.followers):
                 follower.flow(now_us)
         for place in list(self._lost):
-            if not place.link.up and place.link.node == link.node != 0:
+            if not place.link.up and place.link.node == link.node != 0 and not place.roams:
                 # The node it was lost with is back: most likely it still serves it.
                 self._point(now_us, place, link)
         self.tick(now_us)
@@ -216,15 +272,28 @@ class Directory:
 
     def _relocated(self, name: str, now_us: int, link: Link, message: Located) -> None:
         self._relocating.pop(name, None)
-        for place in [place for place in self._lost if place.name == name]:
+        for place in [place for place in self._lost if place.name == name and not place.roams]:
             if place.topic != message.topic.topic:
-                self._fail(place, TopicRecreated(name))
+                away = Unavailable(name, place.index, "the node that keeps it does not answer")
+                self._fail(place, away if message.roams else TopicRecreated(name))
         self._learn(now_us, link, message)
+        if message.roams:
+            self._relearn(now_us, name, link, message)
+
+    def _relearn(self, now_us: int, name: str, link: Link, message: Located) -> None:
+        """This node may have partitions that the one before had not, and lack some for a while."""
+        for told in message.places:
+            identity = told.topic or message.topic.topic
+            if (identity, told.partition) not in self._places:
+                self._join(now_us, name, replace(told, topic=identity), link)
+        for place in [place for place in self._lost if place.name == name]:
+            if place.retry_at_us <= now_us:
+                self._wait(now_us, place)
 
     def _not_relocated(self, name: str, now_us: int, error: RostraError) -> None:
         self._relocating.pop(name, None)
         for place in [place for place in self._lost if place.name == name]:
-            if error.retryable:
+            if place.is_elsewhere(error):
                 place.error = error
                 self._wait(now_us, place)
             else:
@@ -272,4 +341,6 @@ class Directory:
             if place.retry_at_us <= now_us and place.name not in self._relocating:
                 self._relocating[place.name] = None
                 failed = self._not_relocated
-                self._locate(now_us, place.name, self._relocated, failed, create=False, turn=place.failures)
+                # Whoever goes on at a node that has topics of its own makes it there, too.
+                create = place.roams and self._create
+                self._locate(now_us, place.name, self._relocated, failed, create=create, turn=place.failures)

@@ -13,6 +13,7 @@ from rostra.wire.messages import ClientMessage, Register, Resign
 
 if TYPE_CHECKING:
     from rostra.client.core.lane import Lane
+    from rostra.client.core.place import Place
     from rostra.client.core.producing import Producing
 
 
@@ -100,7 +101,7 @@ class Enrolment:
 
     def say(self, lane: Lane) -> Enrolling | None:
         """To the owner of the lane's partition, on its present link."""
-        if self._producing.settings.partition not in (None, lane.partition):
+        if self._producing.settings.partition not in (None, lane.place.index):
             return None
         link, producing = lane.link, self._producing
         if PUBLISHERS not in link.features:
@@ -108,16 +109,15 @@ class Enrolment:
             producing.end(NotSupported(PUBLISHERS))
             return None
         enrolling = Enrolling(lane, self._version)
-        enrolling.request = link.ask(enrolling, self._message(lane.partition))
+        enrolling.request = link.ask(enrolling, self._message(lane.place))
         link.hasten(self.lease_ms)
         return enrolling
 
-    def _message(self, partition: int) -> Callable[[int], ClientMessage]:
-        producing = self._producing
-        place = {"topic": producing.topic, "partition": partition, "publisher": producing.producer}
+    def _message(self, place: Place) -> Callable[[int], ClientMessage]:
+        of = {"topic": place.topic, "partition": place.index, "publisher": self._producing.producer}
         if self.leaving:
-            return partial(Resign, **place)
-        return partial(Register, **place, strength=self.strength, lease_ms=self.lease_ms)
+            return partial(Resign, **of)
+        return partial(Register, **of, strength=self.strength, lease_ms=self.lease_ms)
 
     def confirmed(self, enrolling: Enrolling) -> None:
         enrolling.lane.enrolled = max(enrolling.lane.enrolled, enrolling.version)
@@ -142,7 +142,7 @@ class Enrolment:
         self.leaving = True
         for lane in self._lanes():
             if lane.flowing:
-                lane.link.write(self._message(lane.partition)(lane.link.next_request()))
+                lane.link.write(self._message(lane.place)(lane.link.next_request()))
 
     # --- time ----------------------------------------------------------------------------------------
 

@@ -137,6 +137,9 @@ class Errand:
         self._said = None
         self.link = link
 
+    def renumbered(self) -> None:
+        """Of no concern here."""
+
     def fail(self, error: RostraError) -> None:
         self.give_up(0, error)
 

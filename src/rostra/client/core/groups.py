@@ -39,8 +39,8 @@ from rostra.wire.groups import (
 )
 from rostra.wire.messages import ClientMessage, StartAt, Topic
 
-Ends = dict[int, tuple[int, int]]
-"""By partition, where a start leads to, and the end of what can be seen."""
+Ends = dict[tuple[int, int], tuple[int, int, int]]
+"""By topic id and index: where a start leads to, the end of what can be seen, and the number for applications."""
 OnDescribed = Callable[[int, GroupDescribed], None]
 
 
@@ -73,6 +73,8 @@ class Groups:
         """One partition after another, page by page; each is asked of its owner."""
 
         def found(now_us: int, topic: Topic, places: list[Place]) -> None:
+            # Where each node keeps names of its own, the one that answers tells those.
+            places = [place for place in places if place.own] or places
             if partition >= len(places):
                 self._out.append(Done(call, SubscriptionList(tuple(sorted(so_far, key=lambda group: group.name)))))
                 return
@@ -154,8 +156,11 @@ class Groups:
         def stands(now_us: int, result: Result | RostraError) -> None:
             found = so_far
             if not isinstance(result, RostraError):
-                feeds = subscribing.feeds.items()
-                found = {**so_far, name: {partition: (feed.next or 0, feed.commit) for partition, feed in feeds}}
+                ends = {
+                    (feed.place.topic, feed.place.index): (feed.next or 0, feed.commit, feed.partition)
+                    for feed in subscribing.feeds.values()
+                }
+                found = {**so_far, name: ends}
             elif not isinstance(result, TopicError):
                 failed(now_us, result)
                 return
@@ -181,9 +186,9 @@ class Groups:
 
         def looked(chosen: list[HeldPart], now_us: int, ends: dict[str, Ends]) -> None:
             positions = [
-                Position(part.topic, part.partition, ends[part.name][part.partition][0])
+                Position(part.topic, part.partition, ends[part.name][part.topic, part.partition][0])
                 for part in chosen
-                if part.partition in ends.get(part.name, {})
+                if (part.topic, part.partition) in ends.get(part.name, {})
             ]
             self._reset(now_us, call, name, positions)
 
@@ -232,11 +237,11 @@ class Groups:
 def _description(group: GroupDescribed, ends: dict[str, Ends]) -> SubscriptionDescription:
     parts = []
     for part in group.parts:
-        _, end = ends.get(part.name, {}).get(part.partition, (0, 0))
+        _, end, number = ends.get(part.name, {}).get((part.topic, part.partition), (0, 0, part.partition))
         # Before anything was moved it begins where it was told to, and has no position.
         offset = part.value if part.start == "offset" else end if part.start == "latest" else 0
         lag = max(end - offset, 0)
-        parts.append(SubscriptionPart(part.name, part.partition, offset, part.tries, end, lag, part.holder))
+        parts.append(SubscriptionPart(part.name, number, offset, part.tries, end, lag, part.holder))
     return SubscriptionDescription(
         group.name,
         group.generation,

@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import msgspec
 
 from rostra.client.core.delivered import Delivered
-from rostra.client.core.subscribing import Subscribing
+from rostra.client.core.subscribing import Feed, Subscribing
 from rostra.model.decode import Record
 from rostra.wire.groups import GroupPart
 
@@ -124,14 +124,18 @@ class Holding:
         """Whether delivery has begun, so that it is known where."""
         return self._feed_next() is not None
 
+    def _feed(self) -> Feed | None:
+        """The only one that its subscription has."""
+        return None if self.subscribing is None else next(iter(self.subscribing.feeds.values()), None)
+
     def _feed_next(self) -> int | None:
-        feed = None if self.subscribing is None else self.subscribing.feeds.get(self.partition)
+        feed = self._feed()
         return None if feed is None else feed.next
 
     @property
     def commit(self) -> int:
         """The end of what can be seen, as last heard."""
-        feed = None if self.subscribing is None else self.subscribing.feeds.get(self.partition)
+        feed = self._feed()
         return 0 if feed is None else feed.commit
 
     def standing(self) -> Standing | None:
@@ -155,6 +159,15 @@ class Holding:
             return Standing(following, tries)
         lowest = min(waiting, key=_OFFSET)
         return Standing(lowest.offset, lowest.tries)
+
+    def carried(self, part: GroupPart) -> bool:
+        """Whether it goes on as it stands at a coordinator that did not know it; not if others have come further."""
+        standing = self.standing()
+        if standing is None or self.leaving or (part.start == "offset" and part.value > standing.offset):
+            return False
+        self.since = part.since
+        self.agreed = Standing(part.value, part.tries) if part.start == "offset" else None
+        return True
 
     @property
     def lag(self) -> int:
@@ -203,7 +216,7 @@ class Holding:
             self._opened.extend(whole)
             del self.queue[0]
             if self.subscribing is not None:
-                self.subscribing.taken(self.partition, batch.bytes)
+                self.subscribing.taken(batch.partition, batch.bytes)
             if self._opened:
                 if self._tries:
                     self._opened[0] = msgspec.structs.replace(self._opened[0], tries=self._tries)

@@ -109,7 +109,6 @@ class Lane:
     def __init__(self, producing: Producing, place: Place) -> None:
         self.producing = producing
         self.place = place
-        self.partition = place.partition
         self.link = place.link
         """Where batches go, or went last; it may be gone."""
         self.out = producing.out
@@ -123,6 +122,10 @@ class Lane:
         self.enrolled = 0
         """What the partition's owner has confirmed of its producer's enrolment."""
         self._enrolling: Enrolling | None = None
+
+    @property
+    def partition(self) -> int:
+        return self.place.partition
 
     # --- closing batches -----------------------------------------------------------------------------
 
@@ -194,7 +197,8 @@ class Lane:
         request = outgoing.request = link.next_request()
         outgoing.attempts += 1
         batch = outgoing.batch
-        message = Publish(request, producing.topic, self.partition, producing.settings.acks, outgoing.sent)
+        place = self.place
+        message = Publish(request, place.topic, place.index, producing.settings.acks, outgoing.sent, place.moves)
         outgoing.sent = True
         link.out.append(Write(link.number, (encode(message, len(batch)), batch)))
         if producing.answered:
@@ -310,6 +314,9 @@ class Lane:
                 self.place.refused(now_us, error)
             case BatchRejected(reason=Reason.BODY_CRC):
                 self._pause(now_us)
+            case UnknownTopic() if self.place.roams:
+                self._stop()
+                self.place.refused(now_us, error)
             case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition() | ProducerFenced():
                 self.producing.end(error)
             case _ if error.retryable or isinstance(error, LimitExceeded):
@@ -420,6 +427,9 @@ class Lane:
         self.queue.clear()
         for outgoing in unsettled:
             self._settle(outgoing, error)
+
+    def renumbered(self) -> None:
+        """Whoever asks is told what its place has."""
 
     def fail(self, error: RostraError) -> None:
         """The partition is gone, and with it its topic."""

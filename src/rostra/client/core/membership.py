@@ -103,6 +103,8 @@ class Membership:
         self._told: dict[PartKey, GroupPart] = {}
         """Of an assignment that comes in several messages, what has come."""
         self._told_in = 0
+        self._carries = False
+        """Whether the next assignment is that of a node which keeps names of its own: what is held goes along."""
         self._assigned = False
         self._released = -1
         """The generation that was last answered with `Released`."""
@@ -160,9 +162,13 @@ class Membership:
         self.halt()
         self.link = link
 
+    def renumbered(self) -> None:
+        """Of no concern here."""
+
     def fail(self, error: RostraError) -> None:
-        """The partition that kept the name is gone: another may keep it."""
+        """The partition that kept the name is gone, or its node is: another may keep it."""
         self.halt()
+        self._carries = True
         self.place = None
         self.state = State.FINDING
         self.find_at_us = 0
@@ -310,15 +316,19 @@ class Membership:
             if key not in told and not holding.leaving:
                 holding.leaving = True
                 self._handovers[holding] = now_us + HANDOVER_MS_MAX * 1000
-            elif key in told and told[key].since != holding.since:
+            elif key in told and not self._goes_on(holding, told[key]):
                 # It was another's meanwhile, and is a new one.
                 self._drop(holding)
+        self._carries = False
         for key, part in told.items():
             if key not in self.holdings and self._leaving is None:
                 self._begin(now_us, key, part)
         self._hurry(now_us)
         self._advance(now_us)
         self.hands.stir(now_us)
+
+    def _goes_on(self, holding: Holding, part: GroupPart) -> bool:
+        return holding.carried(part) if self._carries else part.since == holding.since
 
     def _begin(self, now_us: int, key: PartKey, part: GroupPart) -> None:
         agreed = Standing(part.value, part.tries) if part.start == "offset" else None

@@ -112,8 +112,9 @@ class Memberships:
         holding, credit_bytes = fed.holding, fed.membership.settings.credit_bytes
         call = self._own_calls.new(partial(self._stands, fed))
         # A topic that is gone must not be made anew only because somebody still held a part of it.
+        part = holding.topic, holding.partition
         subscribing = self._subscriptions.begin(
-            now_us, call, holding.name, start, holding.partition, credit_bytes, "earliest", create=False
+            now_us, call, holding.name, start, None, credit_bytes, "earliest", create=False, part=part
         )
         subscribing.inbox = holding.queue
         holding.subscribing = subscribing
@@ -156,12 +157,8 @@ class Memberships:
     # --- what becomes of feeds -----------------------------------------------------------------------
 
     def _stands(self, fed: Fed, now_us: int, result: Result | RostraError) -> None:
-        subscribing = fed.holding.subscribing
         if isinstance(result, RostraError):
             self._ended(fed, now_us, result)
-        elif subscribing is not None and subscribing.topic != fed.holding.topic:
-            # Another topic has the name by now; the coordinator will tell.
-            fed.membership.lost_part(now_us, fed.holding, None)
         else:
             fed.membership.stood(now_us)
 

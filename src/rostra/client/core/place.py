@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from rostra.client.core.link import Link
-from rostra.errors import Moved, RostraError
+from rostra.errors import Moved, RostraError, UnknownTopic
 
 
 class Follower(Protocol):
@@ -21,6 +21,9 @@ class Follower(Protocol):
 
     def move(self, link: Link) -> None:
         """Stop where it is, and wait for this link instead."""
+
+    def renumbered(self) -> None:
+        """Its place has another number for applications."""
 
     def fail(self, error: RostraError) -> None:
         """There is no such partition any more."""
@@ -44,19 +47,44 @@ class Place:
         "failures",
         "followers",
         "hops",
+        "index",
         "link",
         "lost",
+        "moves",
         "name",
+        "own",
         "partition",
         "retry_at_us",
+        "roams",
+        "stays",
         "topic",
     )
 
-    def __init__(self, router: Router, name: str, topic: int, partition: int, link: Link) -> None:
+    def __init__(
+        self,
+        router: Router,
+        name: str,
+        topic: int,
+        index: int,
+        link: Link,
+        *,
+        roams: bool = False,
+        own: bool = False,
+    ) -> None:
         self._router = router
         self.name = name
         self.topic = topic
-        self.partition = partition
+        """To be named in requests, with the index."""
+        self.index = index
+        self.partition = topic if roams else index
+        """As applications know it: where every node has partitions of its own, their ids tell them apart."""
+        self.roams = roams
+        self.stays = False
+        """Whether no other node has a copy of it where every node has partitions of its own."""
+        self.own = own
+        """Whether it is that of whichever node answers, to publish to."""
+        self.moves = 0
+        """How often it has become another node's."""
         self.link = link
         self.epoch = 0
         """Of the newest owner heard of."""
@@ -78,6 +106,25 @@ class Place:
     def leave(self, follower: Follower) -> None:
         if self.followers.pop(follower, follower) is None and not self.followers:
             self._router.forsaken(self)
+
+    def roam(self) -> None:
+        """It turns out that every node has partitions of its own: then an id tells it from the others."""
+        if not self.roams and not self.stays:
+            self.roams = True
+            self.partition = self.topic
+            for follower in list(self.followers):
+                follower.renumbered()
+
+    def become(self, topic: int) -> None:
+        """Another node answers now, or the same one publishes under another id."""
+        if topic != self.topic:
+            self.topic = self.partition = topic
+            self.epoch = 0
+            self.moves += 1
+
+    def is_elsewhere(self, error: RostraError) -> bool:
+        """Whether such a refusal only says that this node has not heard of it."""
+        return error.retryable or (self.roams and isinstance(error, UnknownTopic))
 
     def proved(self) -> None:
         """The node serves it."""

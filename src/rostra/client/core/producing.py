@@ -94,6 +94,8 @@ class Producing:
         if self.ended is not None:
             return
         self.topic = topic.topic
+        # Where every node has a partition of its own, all goes to that of the node that answers.
+        places = [place for place in places if place.own] or places
         chosen = self.settings.partition
         if chosen is not None and chosen >= len(places):
             self.end(UnknownPartition(self.name, chosen))
@@ -199,7 +201,7 @@ class Producing:
         self._move_on(lane)
 
     def _move_on(self, lane: Lane) -> None:
-        if self.settings.partition is None and lane.partition == self._sticky:
+        if self.settings.partition is None and lane is self.lanes[self._sticky]:
             self._sticky = (self._sticky + 1) % len(self.lanes)
             self.draft = self.lanes[self._sticky].draft
 

@@ -23,6 +23,7 @@ from rostra.client.core.events import Resubscribed, Skipped
 from rostra.client.core.link import Link
 from rostra.client.core.options import BelowStart
 from rostra.client.core.place import Place
+from rostra.client.core.seen import Seen
 from rostra.errors import (
     BatchRejected,
     NotSupported,
@@ -31,9 +32,11 @@ from rostra.errors import (
     PeerViolation,
     RostraError,
     TimedOut,
+    TopicRecreated,
+    Unavailable,
     UnknownPartition,
 )
-from rostra.model.batch import placement_seed
+from rostra.model.batch import Header, placement_seed
 from rostra.model.decode import Batch, stored_batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.model.layout import CONTROL
@@ -72,8 +75,9 @@ class Feed:
         self.link = place.link
         """Where it is delivered from, or was last; it may be gone."""
         self.partition = place.partition
-        self._identity = Partition(TopicId(subscribing.topic), PartitionIndex(place.partition))
-        self._seed = placement_seed(subscribing.topic, place.partition)
+        self._identity = Partition(TopicId(place.topic), PartitionIndex(place.index))
+        self._seed = placement_seed(place.topic, place.index)
+        self._start = subscribing.start
         self.state = FeedState.WAITING
         start, value = subscribing.start
         self.next: int | None = None
@@ -93,7 +97,7 @@ class Feed:
         if self.state is not FeedState.WAITING or not self.link.up:
             return
         subscribing = self.subscribing
-        start, value = subscribing.start
+        start, value = self._start
         if self.next is not None:
             start, value = "offset", self.next
         elif start == "time" and START_AT_A_TIME not in self.link.features:
@@ -105,14 +109,23 @@ class Feed:
         message = partial(
             Subscribe,
             subscription=self.number,
-            topic=subscribing.topic,
-            partition=self.partition,
+            topic=self.place.topic,
+            partition=self.place.index,
             start=start,
             value=value,
             credit=credit,
         )
         self._request = self.link.ask(self, message)
         self.link.watch(now_us)
+
+    def renumbered(self) -> None:
+        feeds = self.subscribing.feeds
+        if feeds.pop(self.partition, None) is self:
+            self.partition = self.place.partition
+            feeds[self.partition] = self
+
+    def begin_with_first(self) -> None:
+        self._start = "earliest", 0
 
     def subscribed(self, message: Subscribed) -> None:
         again = self.next is not None
@@ -138,7 +151,7 @@ class Feed:
         if isinstance(error, OffsetOutOfRange) and self._skips(error):
             self.state = FeedState.WAITING
             self.flow(now_us)
-        elif error.retryable:
+        elif self.place.is_elsewhere(error):
             self.state = FeedState.WAITING
             self.place.refused(now_us, error)
         else:
@@ -200,7 +213,9 @@ class Feed:
                     gap = f"a push to {self._identity} goes on at {header.base_offset}, expected {following}"
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
                 first = following if self._not_before_us is None else self._first_in_time(batch, following)
-                if behind <= first or header.flags & CONTROL or header.owner_flags or not header.count:
+                repeated = self.place.roams and subscribing.has_seen(header)
+                hidden = header.flags & CONTROL or header.owner_flags or not header.count
+                if behind <= first or hidden or repeated:
                     dropped_bytes += length
                 else:
                     self._not_before_us = None
@@ -269,6 +284,8 @@ class Subscribing:
         self.topic = 0
         self.start = start
         self.partition = partition
+        self.part: tuple[int, int] | None = None
+        """The only partition that is wanted, by the topic id and the index that nodes know it under."""
         self.below_start: BelowStart = "raise"
         self.credit_bytes = credit_bytes
         self.grant_bytes = min(credit_bytes // 2, GRANT_BYTES_MAX)
@@ -276,20 +293,30 @@ class Subscribing:
         self.call = call
         """Whoever waits for the subscription to stand; zero afterwards."""
         self.feeds: dict[int, Feed] = {}
+        self._seen = Seen()
         self.ended = False
         self.inbox: deque[Delivered] | None = None
         """Where a driver that waits for this subscription alone wants its batches, instead of being told to `Deliver`.
         """
+
+    def has_seen(self, header: Header) -> bool:
+        """Where every node orders records of its own: whether the producer's batch came before, from another of them.
+
+        A node that dies may have shown what nobody else had: its producer sends that again, to the next one.
+        """
+        if not header.producer or header.flags & CONTROL or header.owner_flags:
+            return False
+        return self._seen.has(header.producer, header.producer_epoch, header.sequence, header.last_offset_delta + 1)
 
     def located(
         self, now_us: int, topic: int, places: list[Place], first_number: int, reached: dict[int, int] | None = None
     ) -> None:
         """`reached`: where its partitions were left, if it is not its first time."""
         self.topic = topic
-        if self.partition is not None and self.partition >= len(places):
-            self.end(UnknownPartition(self.name, self.partition))
+        chosen = [place for place in places if self._wants(place)]
+        if not chosen and (self.partition, self.part) != (None, None):
+            self.end(self._not_among(places))
             return
-        chosen = places if self.partition is None else [places[self.partition]]
         feeds = [Feed(self, first_number + at, place) for at, place in enumerate(chosen)]
         self.feeds = {feed.partition: feed for feed in feeds}
         for feed in feeds:
@@ -299,6 +326,31 @@ class Subscribing:
                 feed.flow(now_us)
                 if self.ended:
                     return
+
+    def _wants(self, place: Place) -> bool:
+        if self.part is not None:
+            return not place.own and (place.topic, place.index) == self.part
+        return not place.own and self.partition in (None, place.partition)
+
+    def _not_among(self, places: list[Place]) -> RostraError:
+        if self.part is None:
+            return UnknownPartition(self.name, self.partition or 0)
+        if any(place.roams for place in places):
+            # It comes to this node too, or another one answers next time.
+            return Unavailable(self.name, self.part[1], "the node that was asked has nothing of it yet")
+        return TopicRecreated(self.name)
+
+    def joined(self, now_us: int, place: Place, number: int) -> Feed | None:
+        """A partition that came later is delivered from its beginning; None if it is not wanted."""
+        one_only = self.partition is not None or self.part is not None
+        if self.ended or not self.topic or one_only or place.partition in self.feeds:
+            return None
+        feed = self.feeds[place.partition] = Feed(self, number, place)
+        feed.begin_with_first()
+        place.join(feed)
+        if not place.lost:
+            feed.flow(now_us)
+        return feed
 
     def stands(self) -> None:
         """Called whenever a feed became live: the last one answers the caller."""

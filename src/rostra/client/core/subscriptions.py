@@ -27,6 +27,7 @@ class Subscriptions:
         self._all: dict[SubscriptionNumber, AnySubscription] = {}
         self._feeds: dict[int, Feed] = {}
         self._last = 0
+        directory.joined = self._joined
         self._awaited: dict[AnySubscription, int] = {}
         """Those that do not stand yet, and until when their callers wait; they share one timeout, so in that order."""
 
@@ -61,10 +62,12 @@ class Subscriptions:
         below_start: BelowStart,
         *,
         create: bool | None = None,
+        part: tuple[int, int] | None = None,
     ) -> Subscribing:
         number = self.next_number()
         subscribing = Subscribing(number, name, start, partition, credit_bytes, call, self._out)
         subscribing.below_start = checked_below_start(below_start)
+        subscribing.part = part
         self._add(now_us, subscribing)
 
         def found(now_us: int, topic: Topic, places: list[Place]) -> None:
@@ -76,6 +79,16 @@ class Subscriptions:
 
         self._directory.find(now_us, name, found, failed, create=create)
         return subscribing
+
+    def _joined(self, now_us: int, name: str, place: Place) -> None:
+        """A topic has one partition more: whoever subscribes to it all gets that, too."""
+        for subscription in list(self._all.values()):
+            parts = subscription.parts.values() if isinstance(subscription, Gathering) else (subscription,)
+            for part in [part for part in parts if part.name == name]:
+                feed = part.joined(now_us, place, self._last + 1)
+                if feed is not None:
+                    self._last += 1
+                    self._feeds[feed.number] = feed
 
     def open_several(
         self,

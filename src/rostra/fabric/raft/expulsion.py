@@ -38,6 +38,7 @@ from rostra.fabric.api import (
     Started,
     Synced,
     TimerFired,
+    Vouch,
     WriteFailed,
 )
 from rostra.fabric.raft.catalogue import META
@@ -112,6 +113,7 @@ class Expulsion:
                 | ReadFailed()
                 | PassOn()
                 | Settled()
+                | Vouch()
                 | Broke()
                 | Echo()
             ):

@@ -58,6 +58,7 @@ from rostra.fabric.api import (
     Survives,
     Synced,
     TimerFired,
+    Vouch,
     WriteFailed,
 )
 from rostra.fabric.raft.alarms import Alarms
@@ -244,7 +245,7 @@ class Raft:
                 self._ask(Remove(self.node, self.boot, given.token, given.node))
             case Describe():
                 self.describing.ask(given.token)
-            case PassOn() | Settled():
+            case PassOn() | Settled() | Vouch():
                 raise AssertionError(f"this fabric tells clients where to go: {given}")
             case HandOver():
                 self.leaving.hand_over()

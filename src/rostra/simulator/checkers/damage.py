@@ -6,7 +6,7 @@ Nothing is called damaged that no fault has touched.
 from __future__ import annotations
 
 from rostra.errors import PartitionDamaged
-from rostra.simulator.history import History
+from rostra.simulator.history import History, place_of
 
 LATER_US = 1 << 60
 
@@ -16,12 +16,14 @@ def check(history: History) -> list[str]:
     for final in history.final.values():
         if final.served_damage:
             found.append(f"{final.name}/{final.partition} was served with {final.served_damage}")
-    names = {final.name: final.topic for final in history.final.values()}
+    topics: dict[str, list[int]] = {}
+    for final in history.final.values():
+        topics.setdefault(final.name, []).append(final.topic)
+    touched = history.flipped | history.torn
     for name, partition, offset in sorted(history.damage_told):
-        topic = names.get(name)
-        if topic is None or name in history.delete_asked:
+        if name not in topics or name in history.delete_asked:
             continue
-        if (topic, partition) not in history.flipped and (topic, partition) not in history.torn:
+        if not any(place_of(topic, partition) in touched for topic in topics[name]):
             found.append(f"{name}/{partition} was called damaged at {offset}, but no fault has touched it")
     if not history.replicated:
         found += _acknowledged_behind_damage(history)

@@ -7,15 +7,18 @@ from rostra.simulator.history import History
 
 def check(history: History) -> list[str]:
     found: list[str] = []
-    for topic in sorted({topic for topic, _ in history.final}):
+    for name in sorted({final.name for final in history.final.values()}):
         places: dict[bytes, str] = {}
-        for (of, partition), final in sorted(history.final.items()):
-            if of != topic:
+        for (topic, partition), final in sorted(history.final.items()):
+            if final.name != name:
                 continue
             for stored in final.stored:
                 if stored.control or stored.value is None or stored.value in history.maybe_twice:
                     continue
-                here = f"{final.name}/{partition}:{stored.offset}"
+                if history.origins and not stored.shown:
+                    # Sent again to another node: it is shown from there.
+                    continue
+                here = f"{final.name}/{partition} of {topic:x}:{stored.offset}"
                 before = places.setdefault(stored.value, here)
                 if before != here:
                     found.append(f"{stored.value!r} is stored at {before} and at {here}")

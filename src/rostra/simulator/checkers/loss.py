@@ -11,9 +11,12 @@ def check(history: History) -> list[str]:
         place: {stored.offset: stored.value for stored in final.stored} for place, final in history.final.items()
     }
     values = {place: set(stored.values()) for place, stored in by_place.items()}
+    shown: dict[str, set[bytes | None]] = {}
+    for one in history.final.values():
+        shown.setdefault(one.name, set()).update(stored.value for stored in one.stored if stored.shown)
     for acked in history.acked.values():
         acks = history.sent[acked.value].acks
-        if acks == "none" or (acks == "owner" and history.replicated):
+        if acks == "none" or (acks == "owner" and history.replicated and not history.origins):
             continue
         place = acked.topic, acked.partition
         final = history.final.get(place)
@@ -23,8 +26,10 @@ def check(history: History) -> list[str]:
             continue
         if _excused(history, final, acked, values[place]):
             continue
-        if acked.offset < 0:
-            if acked.value not in values[place]:
+        if history.origins and acked.value not in shown[final.name]:
+            found.append(f"{acked.value!r} was acknowledged in {final.name}, but is shown to nobody")
+        elif acked.offset < 0:
+            if acked.value not in values[place] and not history.origins:
                 found.append(f"{acked.value!r} was acknowledged in {final.name}/{final.partition}, but is not there")
         elif by_place[place].get(acked.offset) != acked.value:
             there = by_place[place].get(acked.offset)

@@ -11,15 +11,19 @@ def check(history: History) -> list[str]:
         for place, feed in subscription.feeds.items():
             final = history.final.get(place)
             damaged_at = history.damage_of(final) if final is not None else None
-            found += _check_feed(subscription, feed, final, damaged_at)
+            found += _check_feed(subscription, feed, final, damaged_at, origins=history.origins)
     return found
 
 
 def _check_feed(
-    subscription: Subscription, feed: Feed, final: FinalPartition | None, damaged_at: int | None
+    subscription: Subscription, feed: Feed, final: FinalPartition | None, damaged_at: int | None, *, origins: bool
 ) -> list[str]:
     found: list[str] = []
-    values = {stored.offset for stored in final.stored if stored.shown} if final is not None else set()
+    stored = final.stored if final is not None else []
+    # What was sent again to another node is given to a subscription once, from whichever partition it comes first.
+    others = (other for other in subscription.feeds.values() if origins and other is not feed)
+    elsewhere = {got.value for other in others for got in other.got}
+    values = {one.offset for one in stored if one.shown and one.value not in elsewhere}
     first = final.first if final is not None else 0
     where = f"{subscription.name} on {subscription.topic}/{feed.partition}"
     before: int | None = None

@@ -10,6 +10,8 @@ def check(history: History) -> list[str]:
     for final in history.final.values():
         last: dict[str, int] = {}
         for stored in final.stored:
+            if history.origins and not stored.shown:
+                continue
             sent = history.sent.get(stored.value) if stored.value is not None else None
             if sent is None or sent.value in history.maybe_twice:
                 # A repeat that the client announced stands behind records sent later, and its first place may be gone.

@@ -1,0 +1,1 @@
+"""A ring of brokers: every publish visits each of them once."""

@@ -1,0 +1,368 @@
+"""Promises of a fabric in which every node orders records of its own: nobody waits for others to be there."""
+
+from __future__ import annotations
+
+import pytest
+
+from rostra.errors import GroupBusy, NotOffered, TopicDeleted, UnknownGroup, UnknownTopic
+from rostra.fabric.api import AcksAll, Delivers, Order, Split, Survives, TopicsAre
+from rostra.model.encode import encode
+from rostra.wire.messages import Publish, Published, Subscribe, Subscribed
+from tests.contract.facade import Cluster, Node
+from tests.contract.people import Subscription
+from tests.contract.promises import promised
+
+WALL_US = 1_700_000_000_000_000
+
+
+def once(cluster: Cluster, subscriptions: list[Subscription], wanted: set[bytes]) -> None:
+    """Each of them gets each of these once, and nothing else."""
+
+    def all_there() -> bool:
+        return all(wanted <= set(seen.values) for seen in subscriptions)
+
+    cluster.run_until(all_there, f"{len(wanted)} records everywhere")
+    for seen in subscriptions:
+        assert sorted(value or b"" for value in seen.values) == sorted(wanted)
+
+
+# --- records ---
+
+
+@promised(several=True, order=Order.ORIGIN)
+@pytest.mark.requirement("FL-5", "FL-23")
+def test_everybody_gets_every_record_once_and_each_publishers_in_its_order(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    nodes = cluster.running
+    subscriptions = [cluster.subscribe("t", at=node) for node in nodes]
+    producers = [cluster.producer("t", at=node) for node in nodes]
+    for burst in range(5):
+        for number, producer in enumerate(producers):
+            producer.send(*(b"%d-%d" % (number, burst * 8 + at) for at in range(8)))
+    once(cluster, subscriptions, {value for producer in producers for value in producer.sent})
+    for seen in subscriptions:
+        for producer in producers:
+            assert [value for value in seen.values if value in set(producer.sent)] == producer.sent
+    places = [{(got.partition, got.offset): got.value for got in seen.got} for seen in subscriptions]
+    assert all(place == places[0] for place in places)
+
+
+@promised(several=True, delivers=Delivers.HERE)
+@pytest.mark.requirement("FL-24")
+def test_whoever_comes_late_is_shown_everything_by_whatever_node_it_asks(cluster: Cluster) -> None:
+    cluster.create_topic("t/of some ".replace(" ", "-") + "x" * 200)
+    (name,) = cluster.topics()
+    nodes = cluster.running
+    wanted = {b"%d from %d" % (at, node) for at in range(3) for node in nodes} | {bytes(20_000)}
+    for node in nodes:
+        cluster.publish(name, *(b"%d from %d" % (at, node) for at in range(3)), at=node)
+    cluster.publish(name, bytes(20_000), at=nodes[0])
+    for node in nodes:
+        topic = cluster.topics(at=node)[name]
+        answer = cluster.ask_node(node, Subscribe(1, 1, topic, 0, "earliest", 0, 1 << 20))
+        assert isinstance(answer, Subscribed)
+        once(cluster, [cluster.subscribe(name, at=node)], wanted)
+
+
+@promised(several=True, passes_on=True)
+@pytest.mark.requirement("FL-4", "FL-9")
+def test_every_node_takes_records_under_its_own_id_of_the_topic(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    subscriptions = [cluster.subscribe("t", at=node) for node in cluster.running]
+    ids = {node: cluster.topics(at=node)["t"] for node in cluster.running}
+    assert len(set(ids.values())) == len(ids)
+    for node in cluster.running:
+        batch = encode([b"%d" % node], timestamp_us=WALL_US)
+        assert isinstance(cluster.ask_node(node, Publish(1, ids[node], 0, "owner"), batch), Published)
+    once(cluster, subscriptions, {b"%d" % node for node in cluster.running})
+
+
+@promised(several=True, acks_all=AcksAll.VIEW)
+@pytest.mark.requirement("FL-8")
+def test_the_reply_names_every_node_that_has_the_record_on_its_disk(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    ids = {node.address: node.node for node in cluster.state().nodes}
+
+    def published(node: Node) -> set[int]:
+        topic = cluster.topics(at=node)["t"]
+        answer = cluster.ask_node(node, Publish(1, topic, 0, "all"), encode([b"x"], timestamp_us=WALL_US))
+        assert isinstance(answer, Published), answer
+        return set(answer.view)
+
+    assert published(0) == {ids[cluster.address(node)] for node in cluster.running}
+    cluster.crash(2)
+    assert published(0) >= {ids[cluster.address(node)] for node in (0, 1)}
+    cluster.run_until(lambda: published(0) == {ids[cluster.address(node)] for node in (0, 1)}, "a smaller view")
+    cluster.cut_power()
+    cluster.restart(0, 1)
+    assert cluster.read("t")[:2] == [b"x", b"x"]
+
+
+# --- failures ---
+
+
+@promised(several=True, survives=Survives.ANY)
+@pytest.mark.requirement("FL-21")
+def test_whoever_is_left_goes_on_and_whoever_returns_is_sent_what_it_missed(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    wanted = {b"before %d" % node for node in cluster.running}
+    for node in cluster.running:
+        cluster.publish("t", b"before %d" % node, at=node)
+    cluster.crash(1, 2)
+    cluster.publish("t", b"alone", at=0)
+    cluster.restart(1)
+    cluster.publish("t", b"two", at=1)
+    cluster.restart(2)
+    cluster.publish("t", b"three", at=2)
+    subscriptions = [cluster.subscribe("t", at=node) for node in cluster.running]
+    once(cluster, subscriptions, wanted | {b"alone", b"two", b"three"})
+
+
+@promised(several=True, survives=Survives.ANY)
+@pytest.mark.requirement("FL-21", "FL-27")
+def test_a_producer_that_goes_on_at_another_node_is_delivered_once_when_its_node_dies_and_returns(
+    cluster: Cluster,
+) -> None:
+    cluster.create_topic("t")
+    subscription = cluster.subscribe("t", at=2)
+    producer = cluster.producer("t", at=0)
+    producer.send(*(b"0-%d" % at for at in range(60)))
+    cluster.run_until(lambda: len(producer.acked) > 0, "the first acknowledgement")
+    producer.send(*(b"1-%d" % at for at in range(60)))
+    cluster.crash(0)
+    producer.send(*(b"2-%d" % at for at in range(60)))
+    cluster.run_until(lambda: producer.settled, "the others to go on")
+    assert not producer.failed and not producer.warned
+    cluster.restart(0)
+    producer.send(b"last")
+    cluster.run_until(lambda: producer.settled and b"last" in subscription.values, "the last record")
+    cluster.await_members(3)
+    late = [cluster.subscribe("t", at=node) for node in cluster.running]
+    once(cluster, [subscription, *late], set(producer.sent))
+    assert subscription.values == producer.sent
+
+
+@promised(several=True, survives=Survives.ANY)
+@pytest.mark.requirement("FL-27")
+def test_what_every_node_acknowledged_survives_a_power_cut_of_all(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    nodes = cluster.running
+    wanted: set[bytes] = set()
+    for turn in range(3):
+        some = [b"%d-%d" % (turn, at) for at in range(5)]
+        cluster.publish("t", *some, at=nodes[turn % len(nodes)])
+        wanted.update(some)
+        cluster.cut_power()
+        cluster.restart(*nodes)
+        once(cluster, [cluster.subscribe("t", at=nodes[-1])], wanted)
+
+
+@promised(several=True, survives=Survives.ANY)
+@pytest.mark.requirement("CM-12", "FL-21")
+def test_a_data_directory_restarts_a_node_as_what_it_was(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    few = [b"%d" % number for number in range(20)]
+    cluster.publish("t", *few)
+    nodes = cluster.running
+    before = {node.node: node.address for node in cluster.state().nodes}
+    (placed,) = [one for one in cluster.state().partitions if one.end]
+    for node in nodes:
+        cluster.crash(node)
+        cluster.restart(node)
+    cluster.await_members(len(nodes))
+    assert {node.node: node.address for node in cluster.state().nodes} == before
+
+    def as_it_was() -> bool:
+        (again,) = [one for one in cluster.state().partitions if one.end]
+        return (again.partition, again.owner, again.end) == (placed.partition, placed.owner, placed.end)
+
+    cluster.run_until(as_it_was, "the same origin of the same part")
+    assert [cluster.read("t", at=node) for node in nodes] == [few] * len(nodes)
+
+
+@promised(several=True, survives=Survives.ANY)
+@pytest.mark.requirement("FL-21")
+def test_a_node_that_was_away_longer_than_retention_is_sent_what_is_left(cluster: Cluster) -> None:
+    cluster.create_topic("t", retention_bytes=8_000, segment_bytes=1 << 12)
+    cluster.publish("t", b"first")
+    cluster.crash(1)
+    producer = cluster.producer("t", at=0)
+    for number in range(12):
+        producer.send(*(b"%d-%d %b" % (number, at, b"x" * 300) for at in range(10)))
+        cluster.run_until(lambda: producer.settled, "the records")
+
+    def trimmed() -> bool:
+        return any(placed.first > 5 for placed in cluster.state(at=0).partitions)
+
+    cluster.run_until(trimmed, "retention")
+    cluster.restart(1)
+
+    def caught_up() -> bool:
+        placed = [one for one in cluster.state(at=0).partitions if one.end]
+        return all(len(one.copies) == 3 and all(copy.match == one.end for copy in one.copies) for one in placed)
+
+    cluster.run_until(caught_up, "the node to catch up")
+    subscription = cluster.subscribe("t", at=1)
+    cluster.run_until(lambda: producer.sent[-1] in subscription.values, "the last record")
+    got = [value for value in subscription.values if value != b"first"]
+    assert got == producer.sent[-len(got) :]
+
+
+@promised(several=True, split=Split.MERGES)
+@pytest.mark.requirement("FL-26")
+def test_both_sides_of_a_split_go_on_and_everybody_has_everything_once_after_healing(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    subscriptions = [cluster.subscribe("t", at=node) for node in cluster.running]
+    cluster.publish("t", b"before")
+    cluster.partition([0], [1, 2])
+    cluster.publish("t", b"alone", at=0)
+    cluster.publish("t", b"two", at=1)
+    cluster.create_topic_at(2, "made-meanwhile")
+    cluster.publish("made-meanwhile", b"x", at=2)
+    for seen, other in zip(subscriptions, (b"alone", b"two", b"two"), strict=True):
+        cluster.run_until(lambda: len(seen.got) == 2, "its own side's record")  # noqa: B023
+        assert seen.values == [b"before", other]
+    cluster.heal()
+    once(cluster, subscriptions, {b"before", b"alone", b"two"})
+    cluster.run_until(lambda: "made-meanwhile" in cluster.topics(at=0), "a record to bring its topic along")
+    once(cluster, [cluster.subscribe("made-meanwhile", at=0)], {b"x"})
+
+
+# --- topics and members ---
+
+
+@promised(several=True, topics=TopicsAre.EACH)
+@pytest.mark.requirement("FL-2", "FL-4")
+def test_a_topic_is_made_and_deleted_at_one_node_and_a_record_makes_it_anew(cluster: Cluster) -> None:
+    cluster.create_topic_at(0, "t")
+    assert [sorted(cluster.topics(at=node)) for node in cluster.running] == [["t"], [], []]
+    with pytest.raises(UnknownTopic):
+        cluster.delete_topic("t", at=1)
+    cluster.publish("t", b"old", at=0)
+    cluster.run_until(lambda: all("t" in cluster.topics(at=node) for node in cluster.running), "the record to arrive")
+    subscriptions = [cluster.subscribe("t", at=node) for node in cluster.running]
+    once(cluster, subscriptions, {b"old"})
+    cluster.delete_topic("t", at=2)
+    cluster.run_until(lambda: subscriptions[2].ended is not None, "the subscription there to end")
+    assert isinstance(subscriptions[2].ended, TopicDeleted)
+    assert [sorted(cluster.topics(at=node)) for node in cluster.running] == [["t"], ["t"], []]
+    cluster.publish("t", b"new", at=0)
+    once(cluster, subscriptions[:2], {b"old", b"new"})
+    cluster.run_until(lambda: "t" in cluster.topics(at=2), "the record to make it anew")
+    once(cluster, [cluster.subscribe("t", at=2)], {b"new"})
+
+
+@promised(several=True, topics=TopicsAre.EACH)
+@pytest.mark.requirement("FL-20")
+def test_a_node_joins_a_running_ring_and_another_leaves_it(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.publish("t", b"before")
+    subscriptions = [cluster.subscribe("t", at=node) for node in cluster.running]
+    new = cluster.join(through=2)
+    cluster.await_members(4)
+    cluster.run_until(lambda: "t" in cluster.topics(at=new), "the newcomer to be sent what there is")
+    subscriptions.append(cluster.subscribe("t", at=new))
+    cluster.publish("t", b"from the new one", at=new)
+    once(cluster, subscriptions, {b"before", b"from the new one"})
+    cluster.leave(1)
+    cluster.await_members(3)
+    cluster.publish("t", b"after", at=2)
+    once(cluster, [subscriptions[0], *subscriptions[2:]], {b"before", b"from the new one", b"after"})
+
+
+@promised(several=True, topics=TopicsAre.EACH)
+@pytest.mark.requirement("FL-5")
+def test_a_pattern_gets_every_topic_that_comes_to_its_node_whoever_publishes_to_it(cluster: Cluster) -> None:
+    subscriptions = [cluster.subscribe("a/#", at=node) for node in cluster.running]
+    wanted: set[bytes] = set()
+    for node in cluster.running:
+        for name in ("a/all", f"a/of-{node}", "b"):
+            if name not in cluster.topics(at=node):
+                cluster.create_topic_at(node, name)
+            cluster.publish(name, b"%b at %d" % (name.encode(), node), at=node)
+        wanted |= {b"a/all at %d" % node, b"a/of-%d at %d" % (node, node)}
+    once(cluster, subscriptions, wanted)
+
+
+@promised(exclusive_ownership=False)
+def test_exclusive_ownership_is_refused_with_the_reason(cluster: Cluster) -> None:
+    with pytest.raises(NotOffered):
+        cluster.create_topic("t", ownership="exclusive")
+
+
+# --- named subscriptions ---
+
+
+@promised(several=True, groups_span_nodes=False)
+@pytest.mark.requirement("FL-2", "CM-8")
+def test_a_name_is_its_nodes_own_and_at_each_node_it_gets_every_record_once(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    nodes = cluster.running
+    members = [cluster.member("billing", "t", at=node) for node in nodes]
+    wanted = [b"%d from %d" % (at, node) for node in nodes for at in range(3)]
+    for node in nodes:
+        cluster.publish("t", *(b"%d from %d" % (at, node) for at in range(3)), at=node)
+    for member in members:
+        assert sorted(value or b"" for value in cluster.handle(member, len(wanted))) == sorted(wanted)
+    cluster.dismiss(members[0])
+    with pytest.raises(GroupBusy):
+        cluster.reset("billing", "earliest", at=nodes[1])
+    cluster.reset("billing", "earliest", at=nodes[0])
+    assert cluster.named("billing", at=nodes[0]).lag == len(wanted)
+    assert not cluster.named("billing", at=nodes[0]).members and cluster.named("billing", at=nodes[1]).members
+    with pytest.raises(UnknownGroup):
+        cluster.named("nobody", at=nodes[0])
+
+
+@promised(several=True, groups_span_nodes=False)
+@pytest.mark.requirement("FL-10", "FL-21")
+def test_what_comes_while_nobody_reads_waits_at_its_node_even_if_that_dies(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    nodes = cluster.running
+    member = cluster.member("billing", "t", at=nodes[0], start="latest")
+    cluster.publish("t", b"first", at=nodes[0])
+    assert cluster.handle(member, 1) == [b"first"]
+    cluster.dismiss(member)
+    cluster.crash(nodes[0])
+    wanted = {b"from %d" % node for node in nodes[1:]}
+    for node in nodes[1:]:
+        cluster.publish("t", b"from %d" % node, at=node)
+    cluster.restart(nodes[0])
+    cluster.await_members(len(nodes))
+    again = cluster.member("billing", "t", at=nodes[0], start="latest")
+    assert set(cluster.handle(again, len(wanted))) == wanted
+    cluster.publish("t", b"last", at=nodes[0])
+    assert cluster.handle(again, 1) == [b"last"]
+
+
+@promised(several=True, groups_span_nodes=False)
+@pytest.mark.requirement("FL-21")
+def test_a_member_whose_node_dies_goes_on_at_another_with_what_it_has_not_handled(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    nodes = cluster.running
+    member = cluster.member("billing", "t", at=nodes[0], lease_ms=20_000)
+    cluster.publish("t", b"0", b"1", b"2", at=nodes[1])
+    assert cluster.handle(member, 3) == [b"0", b"1", b"2"]
+    cluster.crash(nodes[0])
+    cluster.publish("t", b"3", b"4", at=nodes[1])
+    assert cluster.handle(member, 2) == [b"3", b"4"]
+    cluster.publish("t", b"5", at=nodes[2])
+    assert cluster.handle(member, 1) == [b"5"]
+
+
+@promised(topics=TopicsAre.EACH)
+def test_a_node_alone_is_a_whole_ring(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.publish("t", b"x", at=cluster.running[-1])
+    once(cluster, [cluster.subscribe("t", at=node) for node in cluster.running], {b"x"})
+
+
+@promised(several=True, topics=TopicsAre.EACH)
+@pytest.mark.requirement("FL-28")
+def test_a_client_may_use_several_nodes_at_once(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    producers = [cluster.producer("t", at=node) for node in cluster.running]
+    subscriptions = [cluster.subscribe("t", at=node) for node in (*cluster.running, *cluster.running)]
+    for number, producer in enumerate(producers):
+        producer.send(*(b"%d-%d" % (number, at) for at in range(10)))
+    once(cluster, subscriptions, {value for producer in producers for value in producer.sent})

@@ -1,0 +1,54 @@
+"""`rostra` against a ring of three real brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rostra.testing
+from rostra.testing.clusters import Cluster
+from rostra.testing.embedded import EmbeddedNode
+from tests.processes.command_line import CommandLine
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Cluster[EmbeddedNode]]:
+    with rostra.testing.cluster(3, directory=tmp_path / "ring", fsync="never", fabric="flood") as started:
+        yield started
+
+
+@pytest.fixture
+def cli(ring: Cluster[EmbeddedNode], tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path, ring[0].address)
+
+
+@pytest.mark.requirement("FL-1", "CM-17")
+def test_ring_shows_every_broker_with_its_neighbours_its_view_and_what_the_next_lacks(
+    cli: CommandLine, ring: Cluster[EmbeddedNode]
+) -> None:
+    def closed() -> bool:
+        rows = cli.run("cluster", "ring").rows
+        return len(rows) == 3 and all(isinstance(row["members"], list) and len(row["members"]) == 3 for row in rows)
+
+    ring.wait_until(closed, "the ring to close")
+    assert cli.run("pub", "news", "one").code == 0
+    ring.wait_until(lambda: all(row["lacks"] == 0 for row in cli.run("cluster", "ring").rows), "nothing to lack")
+    rows = {str(row["broker"]): row for row in cli.run("cluster", "ring").rows}
+    first = next(iter(rows))
+    walked = [first]
+    while (following := str(rows[walked[-1]]["next"])) != first:
+        walked.append(following)
+        assert rows[following]["previous"] == walked[-2]
+    assert sorted(walked) == sorted(rows)
+
+
+@pytest.mark.requirement("FL-2", "FL-3")
+def test_topics_are_those_of_one_broker_unless_all_are_asked(cli: CommandLine, ring: Cluster[EmbeddedNode]) -> None:
+    for number, node in enumerate(ring):
+        with node.client() as client:
+            client.create_topic(f"of-{number}")
+    assert [row["name"] for row in cli.run("topic", "list").rows] == ["of-0"]
+    everywhere = {(row["node"], row["name"]) for row in cli.run("topic", "list", "--all").rows}
+    assert everywhere == {(node.address, f"of-{number}") for number, node in enumerate(ring)}

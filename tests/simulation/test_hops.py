@@ -1,0 +1,70 @@
+"""How far records travel in rings of simulated brokers, by the hop counters that they carry."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rostra.fabric.api import Fabric
+from rostra.fabric.catalog import FABRICS, Seat
+from rostra.fabric.flood.machine import Flood
+from rostra.fabric.flood.part import Copy
+from rostra.fabric.flood.settings import FloodSettings
+from rostra.model.ids import NodeId
+from rostra.simulator.faults import Swarm
+from tests.contract import simulated
+from tests.contract.simulated import SimulatedCluster
+
+RECORDS = 3
+EVEN = msgspec.structs.replace(Swarm.none(), delay_us=(1_000, 1_050))
+"""Every link takes as long as the others, so that the shorter way is the earlier one."""
+
+
+class Traced(Flood):
+    """Notes of every batch that it takes how many links it has crossed."""
+
+    taken: dict[tuple[NodeId, str, int], int]
+
+    def pass_on(self, copy: Copy, base: int, end: int, batch: bytearray, hops: int, came_from: NodeId | None) -> None:
+        self.taken[self.node, str(copy.partition), base] = hops - 1
+        super().pass_on(copy, base, end, batch, hops, came_from)
+
+
+def traced_hops(count: int, monkeypatch: pytest.MonkeyPatch, *, both_ways: bool) -> list[int]:
+    """Of some records from every broker to every other one, once all know their topic."""
+    taken: dict[tuple[NodeId, str, int], int] = {}
+
+    def make(seat: Seat) -> Fabric:
+        settings = FloodSettings(both_ways=both_ways)
+        addresses = seat.address, seat.peer_address
+        broker = Traced(seat.node, *addresses, joins=seat.join, random=seat.random, settings=settings)
+        broker.taken = taken
+        return broker
+
+    monkeypatch.setattr(simulated, "weather", lambda seed: EVEN)
+    cluster = SimulatedCluster(msgspec.structs.replace(FABRICS["flood"], make=make), count, seed=1)
+    cluster.create_topic("t")
+    for node in cluster.running:
+        cluster.publish("t", b"first", at=node)
+    taken.clear()
+    for node in cluster.running:
+        for number in range(RECORDS):
+            cluster.publish("t", b"%d" % number, at=node)
+    cluster.run_until(lambda: len(taken) >= RECORDS * count * count, "every record at every broker")
+    return list(taken.values())
+
+
+@pytest.mark.requirement("FL-25")
+@pytest.mark.parametrize("count", [5, 8])
+def test_passing_both_ways_halves_the_distance_that_records_are_traced_over(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_way = traced_hops(count, monkeypatch, both_ways=False)
+    both_ways = traced_hops(count, monkeypatch, both_ways=True)
+    crossed = [hops for hops in one_way if hops]
+    assert len(crossed) == RECORDS * count * (count - 1), "the origin's own copy has crossed no link"
+    assert max(one_way) == count - 1 and sum(crossed) / len(crossed) == pytest.approx(count / 2)
+    assert max(both_ways) == count // 2
+    # The mean over all brokers, of which one is the origin: for odd counts a little less than a quarter.
+    assert sum(both_ways) / len(both_ways) == pytest.approx(count / 4, rel=0.05)
+    assert sum(both_ways) <= 0.6 * sum(one_way)

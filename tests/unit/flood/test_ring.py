@@ -1,0 +1,125 @@
+"""How brokers find each other and close their ring."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from rostra.errors import NodeStopping, Unavailable
+from rostra.fabric.api import Agreed, Propose, RemoveMember
+from rostra.fabric.flood.messages import Records
+from rostra.fabric.flood.settings import FloodSettings
+from rostra.model.encode import encode
+from rostra.model.ids import NodeId
+from tests.unit.flood.brokers import WALL_US, Rig
+
+CLOSED = {1: (2, (1, 2, 3, 4)), 2: (3, (1, 2, 3, 4)), 3: (4, (1, 2, 3, 4)), 4: (1, (1, 2, 3, 4))}
+
+
+@pytest.mark.requirement("FL-1", "FL-20")
+@pytest.mark.parametrize(("apart_us", "every"), [(0, 1), (30_000, 5), (700_000, 7)])
+def test_brokers_that_start_in_any_order_all_at_once_or_one_by_one_close_the_same_ring(
+    apart_us: int, every: int
+) -> None:
+    for order in list(itertools.permutations(range(1, 5)))[::every]:
+        assert Rig(4, order=order, apart_us=apart_us).rings() == CLOSED
+
+
+@pytest.mark.requirement("FL-23")
+def test_a_ring_of_one_works() -> None:
+    rig = Rig(1)
+    own, end = rig[1].publish("t", b"a", b"b")
+    rig.run(10_000)
+    assert rig[1].commits[own] == end
+    assert rig[1].covered[own] == (end, (1,))
+    assert rig[1].machine.ring.next is None
+
+
+@pytest.mark.requirement("FL-21")
+def test_the_ring_closes_around_a_broker_that_dies_and_opens_for_it_when_it_returns() -> None:
+    rig = Rig(4)
+    rig[2].crash()
+    rig.settle()
+    assert rig.rings() == {1: (3, (1, 3, 4)), 3: (4, (1, 3, 4)), 4: (1, (1, 3, 4))}
+    rig[2].start()
+    rig.settle()
+    assert rig.rings() == CLOSED
+
+
+@pytest.mark.requirement("FL-26")
+def test_each_side_of_a_split_closes_a_ring_of_its_own() -> None:
+    rig = Rig(4)
+    rig.split([1, 3], [2, 4])
+    rig.settle()
+    assert rig.rings() == {1: (3, (1, 3)), 2: (4, (2, 4)), 3: (1, (1, 3)), 4: (2, (2, 4))}
+    rig.heal()
+    rig.settle()
+    assert rig.rings() == CLOSED
+
+
+def test_a_broker_that_hears_another_but_is_not_heard_does_not_count_it() -> None:
+    rig = Rig(3)
+    rig.cut = {(NodeId(1), NodeId(2))}
+    rig.settle()
+    assert rig.rings() == {1: (3, (1, 3)), 2: (3, (2, 3)), 3: (1, (1, 2, 3))}
+
+
+@pytest.mark.requirement("FL-20")
+def test_a_member_that_is_removed_is_none_anywhere_even_when_it_returns() -> None:
+    rig = Rig(4)
+    rig[1].step(RemoveMember(2, NodeId(3)))
+    rig.settle()
+    assert rig.rings() == {1: (2, (1, 2, 4)), 2: (4, (1, 2, 4)), 3: (None, (3,)), 4: (1, (1, 2, 4))}
+    rig[3].crash()
+    rig[3].start()
+    rig.settle()
+    assert rig[3].machine.ring.is_removed
+    assert sorted(rig[1].machine.ring.members) == [1, 2, 4]
+
+
+@pytest.mark.requirement("FL-20")
+def test_a_member_that_is_removed_passes_on_first_what_only_it_has() -> None:
+    rig = Rig(4)
+    rig[3].publish("t", b"known")
+    rig.settle()
+    rig.cut = {(NodeId(3), NodeId(4))}
+    own, end = rig[3].publish("t", b"its own")
+    rig[1].step(RemoveMember(2, NodeId(3)))
+    rig.run(100_000)
+    assert NodeId(3) in rig[1].machine.ring.members, "nobody has it but the one that goes"
+    batch = bytearray(encode([b"late"], timestamp_us=WALL_US))
+    rig[3].step(Propose(50, own, batch))
+    assert [type(refused.error) for refused in rig[3].refused] == [NodeStopping]
+    rig.cut = set()
+    rig.settle()
+    rig.settle()
+    assert sorted(rig[1].machine.ring.members) == [1, 2, 4]
+    assert all(rig[number].machine.copies[own].end == end for number in (1, 2, 4))
+    assert Agreed(2) in rig[1].said
+
+
+@pytest.mark.requirement("FL-20")
+def test_a_member_that_cannot_pass_on_what_it_has_stays_and_whoever_asked_is_told() -> None:
+    rig = Rig(3, settings=FloodSettings(retire_ms=2_000))
+    rig[3].publish("t", b"known")
+    rig.settle()
+    rig.loses = lambda sender, receiver, message: sender == 3 and isinstance(message, Records)
+    own, _ = rig[3].publish("t", b"its own")
+    rig[1].step(RemoveMember(2, NodeId(3)))
+    rig.run(4_000_000)
+    assert [type(refused.error) for refused in rig[1].refused] == [Unavailable]
+    assert NodeId(3) in rig[1].machine.ring.members
+    rig.loses = lambda sender, receiver, message: False
+    rig[3].step(Propose(50, own, bytearray(encode([b"goes on"], timestamp_us=WALL_US))))
+    assert not rig[3].refused
+
+
+def test_a_member_that_is_away_is_removed_at_once_and_the_last_one_may_remove_itself() -> None:
+    rig = Rig(2)
+    rig[2].crash()
+    rig.settle()
+    rig[1].step(RemoveMember(2, NodeId(2)))
+    assert Agreed(2) in rig[1].said and sorted(rig[1].machine.ring.members) == [1]
+    rig[1].step(RemoveMember(3, NodeId(1)))
+    assert Agreed(3) in rig[1].said and rig[1].machine.ring.is_removed
