@@ -14,7 +14,7 @@ SUITE_TIMEOUT_S ?= 2400
 SOAK_TIMEOUT_S  ?= 7200
 
 # One process of tests per core; tests that share something costly stay together.
-PARALLEL ?= --numprocesses=auto --dist=loadgroup
+PARALLEL ?= --numprocesses=auto --dist=loadscope
 
 # The requirement numbers to demand, e.g. SCOPE=RF,CM or SCOPE=CM-5; empty means all of them.
 SCOPE ?=

@@ -10,10 +10,13 @@ from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tools.requirements import Evidence, order_of, read_statements
 
 NUMBERS_PER_TEST_MAX = 2
+TOGETHER = ("tests/spark/", "tests/simulation/test_seeds.py", "tests/processes/test_one_command.py")
+"""What shares something dear: the tests of one of these run in one process, one after the other."""
 
 _evidence = pytest.StashKey[Evidence]()
 
@@ -27,6 +30,19 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("ci" if _automatic() else "rostra")
     config.stash[_evidence] = Evidence()
     config.pluginmanager.register(_Recorder(config.stash[_evidence]), "requirement-recorder")
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Every test by itself to whoever is free, but for those that belong together. Marks of groups do not reach the
+    scheduler in this version of pytest."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
+    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

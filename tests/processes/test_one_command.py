@@ -12,8 +12,6 @@ from rostra.testing.clusters import Cluster
 from rostra.testing.embedded import EmbeddedNode
 from rostra.testing.process import ProcessNode
 
-pytestmark = pytest.mark.xdist_group("three processes")
-
 HANDED_OVER = "the leader hands over to it"
 
 

@@ -22,8 +22,6 @@ from tests.spark.topics import fill, read, read_stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 TOPIC = "plant/line-1"
 
 

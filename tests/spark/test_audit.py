@@ -25,8 +25,6 @@ from rostra.traces.recorder import schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 NODES = (101, 102, 103)
 
 

@@ -16,8 +16,6 @@ from tests.spark.topics import STAMP_US, fill, read, values
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.mark.requirement("PL-1")
 def test_a_topic_is_read_with_all_its_columns(spark: SparkSession, rostra_node: EmbeddedNode) -> None:

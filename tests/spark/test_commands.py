@@ -32,8 +32,6 @@ from tools.house import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 PATIENCE_S = 400.0
 QUICK = ("--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1", "--master", "local[2]")
 

@@ -20,8 +20,6 @@ from tests.spark.topics import STAMP_US, fill, read, read_stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 WINDOW_US = 1_000_000
 
 

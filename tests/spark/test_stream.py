@@ -18,8 +18,6 @@ from tests.spark.topics import fill, read_stream, values
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 Batches = dict[int, list[int]]
 
 

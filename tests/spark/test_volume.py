@@ -19,8 +19,6 @@ from rostra.traces.recorder import schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 ROWS = int(os.environ.get("AUDIT_ROWS", "100000000"))
 PER_FILE = 1_000_000
 SUBSCRIBERS = 4
