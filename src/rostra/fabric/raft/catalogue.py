@@ -292,13 +292,17 @@ class Catalogue:
         leads = {node: self._leads.get(node, 0) for node in staying}
         return leads, {node: self._holds.get(node, 0) for node in staying}
 
-    def place(self, partitions: int, replicas: int) -> tuple[tuple[NodeId, ...], ...]:
-        """Where a new topic goes: to the nodes that lead least, its copies to those that hold least."""
+    def place(self, partitions: int, replicas: int, away: tuple[NodeId, ...] = ()) -> tuple[tuple[NodeId, ...], ...]:
+        """Where a new topic goes: to the nodes that lead least, its copies to those that hold least.
+
+        To nodes that are away only if there are no others: with most of its copies there, nobody could publish to it.
+        """
         leads, holds = self.held()
         placement: list[tuple[NodeId, ...]] = []
         for _ in range(partitions):
-            first = min(leads, key=lambda node: (leads[node], holds[node], node))
-            others = sorted((node for node in holds if node != first), key=lambda node: (holds[node], node))
+            first = min(leads, key=lambda node: (node in away, leads[node], holds[node], node))
+            rest = (node for node in holds if node != first)
+            others = sorted(rest, key=lambda node: (node in away, holds[node], node))
             chosen = (first, *others[: replicas - 1])
             count(chosen, leads, holds)
             placement.append(chosen)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic, from_wire
+from rostra.errors import RostraError, Unavailable, UnknownTopic, from_wire
 from rostra.fabric.api import (
     CATALOGUE,
     Agreed,
@@ -343,9 +343,9 @@ class Metadata:
         if ask.spec.topic in self.catalogue.topics or ask.spec.topic in self._gone:
             # Said twice. It was made, which its asker will see when it has applied as much.
             return None, None
-        if topic is not None or any(entry.spec.name == ask.spec.name for entry in under_way):
-            return None, TopicExists(ask.spec.name)
-        replicas = self.catalogue.place(ask.spec.partitions, ask.replicas or REPLICAS)
+        # Of a name that is taken too: that it is, may not be committed yet, so the log answers.
+        away = tuple(node for node in self.catalogue.staying if not self._raft.peers.is_there(node))
+        replicas = self.catalogue.place(ask.spec.partitions, ask.replicas or REPLICAS, away)
         return Made(ask.spec, ask.segment_bytes, replicas, asker, ask.replicas), None
 
     def _drop(self, ask: DropTopic, asker: Asker) -> tuple[Entry | None, RostraError | None]:

@@ -46,7 +46,8 @@ class Moving:
         elif any(node in config.learners for node in wanted):
             return
         elif others:
-            group.change(self._raft.now, Change.REMOVE, others[0])
+            if self._raft.peers.could_agree(config.voters, others[0]):
+                group.change(self._raft.now, Change.REMOVE, others[0])
         elif going:
             self._hand_over(group, wanted)
         else:

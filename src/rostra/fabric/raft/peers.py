@@ -97,6 +97,11 @@ class Peers:
     def is_there(self, node: NodeId) -> bool:
         return node == self._raft.node or self.pairs.is_there(node)
 
+    def could_agree(self, voters: tuple[NodeId, ...], without: NodeId) -> bool:
+        """Whether most of those who stay are there: else their group could agree on nothing more."""
+        rest = [voter for voter in voters if voter != without]
+        return 2 * sum(map(self.is_there, rest)) > len(rest)
+
     def is_gone(self, node: NodeId, since_us: int) -> bool:
         """Not heard since then, nor is this node young enough to have missed it."""
         return node != self._raft.node and self._began_us < since_us and not self.pairs.heard_since(node, since_us)

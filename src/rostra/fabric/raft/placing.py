@@ -121,7 +121,9 @@ class Placing:
             if heir is not None:
                 group.transfer(raft.now, heir)
         elif node in group.config.everyone:
-            group.change(raft.now, Change.REMOVE, node)
+            # It was asked long ago: others may have gone since then.
+            if raft.peers.could_agree(group.config.voters, node):
+                group.change(raft.now, Change.REMOVE, node)
         elif group.config_end <= group.commit:
             raft.meta.write(MemberLeft(node))
 
