@@ -20,7 +20,7 @@ from rostra.fabric.raft.catalogue import META
 from rostra.fabric.raft.messages import Answered, Entries, MakeTopic
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
-from rostra.model.ids import Partition, TopicId
+from rostra.model.ids import NodeId, Partition, TopicId
 from tests.unit.raft.nodes import Cluster, Node
 
 
@@ -272,7 +272,7 @@ def test_a_new_node_joins_through_any_member_and_every_member_knows_it() -> None
     assert new.ready and "old" in new.topics
     leads = cluster.leader(META)
     assert leads is not None
-    cluster.run_until(lambda: leads.raft.peers.is_there(4))
+    cluster.run_until(lambda: leads.raft.peers.is_there(NodeId(4)))
     partitions = cluster.topic("new", 4, at=4)
     assert any(new.leads(partition) for partition in partitions)
     for partition in partitions:
@@ -506,12 +506,11 @@ def test_a_member_that_was_to_leave_stays_while_those_that_stay_are_no_majority_
     assert leader is not None
     first, second, third, _ = others(cluster, leader)
     voters = leader.raft.meta.group.config.voters
-    assert leader.raft.peers.could_agree(voters, first.node)
+    assert leader.raft.peers.could_agree(voters, NodeId(first.node))
     for away in (second, third):
         away.crash()
-    cluster.run_until(
-        lambda: not leader.raft.peers.is_there(second.node) and not leader.raft.peers.is_there(third.node)
-    )
-    assert not leader.raft.peers.could_agree(voters, first.node), "two of four"
-    leader.raft.placing._let_go(first.node)
+    gone = [NodeId(second.node), NodeId(third.node)]
+    cluster.run_until(lambda: not any(map(leader.raft.peers.is_there, gone)))
+    assert not leader.raft.peers.could_agree(voters, NodeId(first.node)), "two of four"
+    leader.raft.placing._let_go(NodeId(first.node))
     assert first.node in leader.raft.meta.group.config.voters
