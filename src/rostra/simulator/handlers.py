@@ -7,6 +7,7 @@ from functools import partial
 from random import Random
 
 from rostra.client.core.effects import Result
+from rostra.client.core.events import ClientEvent, Skipped
 from rostra.client.core.holding import HeldRecord
 from rostra.client.core.membership import Membership, State
 from rostra.client.core.options import MemberSettings
@@ -43,6 +44,11 @@ class Handler(Application):
         )
         self._membership: Membership | None = None
         self._in_hand: list[HeldRecord] = []
+        client.told.append(self._told)
+
+    def _told(self, event: ClientEvent) -> None:
+        if isinstance(event, Skipped):
+            self._named.skipped.append((event.topic, event.partition, range(event.offset, event.first)))
 
     def begin(self) -> None:
         if self.client.core.closed:
@@ -142,6 +148,7 @@ class Handler(Application):
 
     def _be_another(self) -> None:
         self.client = self._newcomer(f"{self.client.name.split('-')[0]}-{self._lives}")
+        self.client.told.append(self._told)
         self.client.start()
 
     def _left(self, life: int, result: Result | RostraError) -> None:

@@ -209,6 +209,8 @@ class Named:
         self.topics = topics
         self.dealt_with: set[tuple[int, int, int]] = set()
         """(topic, partition, offset) that a member acknowledged."""
+        self.skipped: list[tuple[str, int, range]] = []
+        """What had expired where a member looked for it, and it was told so; another copy may still have it."""
         self.again: list[str] = []
         """What was handed out although the coordinator keeps that it was acknowledged."""
         self._kept: dict[tuple[int, int], int] = {}
@@ -216,6 +218,9 @@ class Named:
     def keeps(self, topic: int, partition: int, offset: int) -> None:
         """The coordinator has said that nothing below this is left to do."""
         self._kept[topic, partition] = max(offset, self._kept.get((topic, partition), 0))
+
+    def has_skipped(self, topic: str, partition: int, offset: int) -> bool:
+        return any((topic, partition) == (of, part) and offset in gone for of, part, gone in self.skipped)
 
     def handed(self, topic: int, partition: int, offset: int, member: str, at_us: int) -> None:
         kept = self._kept.get((topic, partition), 0)

@@ -23,6 +23,7 @@ def check_handled(history: History) -> list[str]:
                 for stored in final.stored
                 if not (stored.control or stored.owner_flags)
                 and (final.topic, final.partition, stored.offset) not in named.dealt_with
+                and not named.has_skipped(final.name, final.partition, stored.offset)
             ]
             if missed:
                 found.append(f"nobody of {named.name} dealt with {final.name}/{final.partition}: {missed[:5]}")
