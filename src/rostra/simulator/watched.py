@@ -114,6 +114,10 @@ class Watched:
                     self._commits.pop(effect.partition, None)
                     if effect.partition == META:
                         self._catalogued = 0
+                    if isinstance(effect, Open) and effect.first:
+                        # It begins where others have nothing before any more: below that there is nothing to have.
+                        place = self._node, effect.partition
+                        self._history.on_disk[place] = max(effect.first, self._history.on_disk.get(place, 0))
                 case Serving():
                     if effect.owner:
                         self._history.led(effect.partition, effect.epoch, self._node)
