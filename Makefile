@@ -46,7 +46,7 @@ check: $(STAMP) ## lint, format, types, and the rules between the rooms
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
 
-test: check ## the checks, then every test but the soak, then what they proved (about nine minutes on two quiet cores)
+test: check ## the checks, then every test but the soak, then what they proved (about twelve minutes on two quiet cores)
 	timeout --foreground --signal=INT $(SUITE_TIMEOUT_S) $(PYTEST) -m "not soak" --timeout=$(TEST_TIMEOUT_S) $(PARALLEL)
 
 soak: $(STAMP) ## the long tests: thousands of seeds, a million fuzzed frames
