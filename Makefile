@@ -7,7 +7,7 @@ STAMP   := $(VENV)/.installed
 PYTEST  := $(BIN)/python -m pytest
 TYPED   := src tests tools $(if $(wildcard benchmarks/*.py),benchmarks) $(if $(wildcard examples/*.py),examples)
 
-# Seconds one test may take, and all tests together. They take about nine minutes on two quiet cores; the bound is for
+# Seconds one test may take, and all tests together. They take about twelve minutes on two quiet cores; the bound is for
 # a machine that is busy with other things.
 TEST_TIMEOUT_S  ?= 120
 SUITE_TIMEOUT_S ?= 2400
