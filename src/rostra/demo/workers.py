@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from threading import Event, Thread
 
@@ -19,7 +20,7 @@ Tell = Callable[[str, rostra.ClientEvent], None]
 """Who it happened to, and what."""
 
 
-class Worker(Thread):
+class Worker(Thread, ABC):
     """Runs until its work is done or `leave` is set; what went wrong is kept for whoever joins it."""
 
     trace: str | None = None
@@ -38,8 +39,9 @@ class Worker(Thread):
         except Exception as error:
             self.error = error
 
+    @abstractmethod
     def work(self) -> None:
-        raise NotImplementedError
+        """What it is there for; returns when it is done, or told to leave."""
 
     def tell(self, event: rostra.ClientEvent) -> None:
         self._tell(self.name, event)

@@ -5,6 +5,7 @@ An application reacts to an answer by a later event, never inside it, as a progr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +28,7 @@ STRENGTH_CHANGES = 0.15
 LAST_LOOKS_US = 4 * SECOND_US
 
 
-class Application:
+class Application(ABC):
     """One client and a life of its own until `ends_us`."""
 
     def __init__(self, client: Client, random: Random, topics: list[str], ends_us: int) -> None:
@@ -38,8 +39,9 @@ class Application:
         self.clock = client.clock
         self.history: History = client.history
 
+    @abstractmethod
     def begin(self) -> None:
-        raise NotImplementedError
+        """Its first act; whatever follows it sets off itself."""
 
     @property
     def over(self) -> bool:

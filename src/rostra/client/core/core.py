@@ -48,6 +48,7 @@ from rostra.model.patterns import is_wild
 from rostra.wire.frames import Violation
 from rostra.wire.groups import Assigned, GroupDescribed, GroupEnded, GroupJoined, GroupPage, GroupPlace
 from rostra.wire.messages import (
+    Acks,
     Agreed,
     ClusterDescribed,
     Ended,
@@ -474,11 +475,10 @@ class Core:
         headers: Headers | None = None,
         timestamp_us: int | None = None,
         partition: int | None = None,
-        acks: str = "all",
+        acks: Acks = "all",
     ) -> Producing:
         """Done with an `Ack`. The record leaves at once, or with those of the same turn when some are under way."""
-        if self.closed:
-            raise ClientClosed()
+        self._check_open()
         producing = self._producers.publisher(now_us, name, acks)
         plain = key is None and headers is None and timestamp_us is None and partition is None
         if plain and producing.sent_alone(now_us, value, call):

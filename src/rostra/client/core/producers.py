@@ -12,7 +12,7 @@ from rostra.client.core.place import Place
 from rostra.client.core.producing import Producing
 from rostra.errors import RostraError
 from rostra.model.ids import check_topic_name
-from rostra.wire.messages import Topic, Unregistered
+from rostra.wire.messages import Acks, Topic, Unregistered
 
 PUBLISHERS_MAX = 1024
 """Topics that `publish` keeps a producer for; beyond it, one that is idle is forgotten."""
@@ -59,16 +59,16 @@ class Producers:
         if self._all.pop(producing.number, None) is not None:
             producing.end(reason)
 
-    def publisher(self, now_us: int, name: str, acks: str) -> Producing:
+    def publisher(self, now_us: int, name: str, acks: Acks) -> Producing:
         """The producer that `publish` uses for this topic and level of acknowledgement."""
         producing = self._publishers.get((name, acks))
         if producing is None or producing.ended is not None:
             producing = self._new_publisher(now_us, name, acks)
         return producing
 
-    def _new_publisher(self, now_us: int, name: str, acks: str) -> Producing:
+    def _new_publisher(self, now_us: int, name: str, acks: Acks) -> Producing:
         check_topic_name(name)
-        settings = ProducerSettings(acks=acks)  # type: ignore[arg-type]
+        settings = ProducerSettings(acks=acks)
         if len(self._publishers) >= PUBLISHERS_MAX:
             self._drop_idle_publisher()
         producing = self._publishers[name, acks] = self._new(name, settings)
