@@ -23,7 +23,7 @@ RostraError
 │   ├── BatchRejected       ├── UnknownProducer    ├── ProducerFenced
 │   ├── SequenceGap         ├── NotAcknowledged    └── NotRegistered
 ├── StorageError
-│   ├── DiskFull            ├── DiskFailed         ├── SyncFailed
+│   ├── DiskFull            ├── DiskFailed         ├── DiskUntrusted
 │   ├── CorruptLog          ├── OffsetTrimmed      └── StoreInUse
 ├── PipelineFailed          a query on Spark ended before its time
 ├── LimitExceeded           a configured bound was reached
@@ -452,10 +452,10 @@ class DiskFailed(StorageError):
 
 
 @dataclass(eq=False)
-class SyncFailed(StorageError):
+class DiskUntrusted(StorageError):
     reason: str
     retryable = True
-    fact = "fsync failed on the node ({reason}): it acknowledges nothing until restarted"
+    fact = "the node cannot vouch for its disk any more ({reason}): it acknowledges nothing until restarted"
     remedy = "check the disk, then restart the node; clients retry by themselves"
 
 

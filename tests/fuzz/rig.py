@@ -12,7 +12,7 @@ import msgspec
 
 from rostra.broker.api import Accept, Lose, Receive, Reply, Stop, SyncBroke
 from rostra.broker.settings import BrokerSettings
-from rostra.errors import BatchRejected, PeerViolation, RostraError, SyncFailed, from_wire
+from rostra.errors import BatchRejected, DiskUntrusted, PeerViolation, RostraError, from_wire
 from rostra.model.check import check_stored
 from rostra.model.decode import iterate
 from rostra.wire.frames import FROM_CLIENT, FROM_NODE, FrameReader, encode
@@ -198,7 +198,7 @@ class Round:
     def _ends(self) -> None:
         """Nothing that was left half done keeps a node from stopping."""
         if self.rng.random() < 0.5:
-            self.desk.step(SyncBroke(SyncFailed("EIO")))
+            self.desk.step(SyncBroke(DiskUntrusted("EIO")))
         self.desk.step(Stop())
         self.desk.settle()
         # What waits for the fabric's word is asked for again after a while.

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rostra.client.core.events import ClientEvent, Reconnected, Resent, Resubscribed
-from rostra.errors import DiskFull, SyncFailed
+from rostra.errors import DiskFull, DiskUntrusted
 from rostra.simulator.checkers import judge
 from rostra.simulator.clock import SECOND_US, Clock, Restless
 from rostra.simulator.faults import Fault, Swarm
@@ -102,7 +102,7 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_until_the_node_is_started_
     while not node.needs_restart:
         world.clock.run_until(world.clock.now_us + SECOND_US // 100)
     node.files.faults.sync_failure_chance = 0.0
-    assert node.broker is not None and isinstance(node.broker.broken, SyncFailed)
+    assert node.broker is not None and isinstance(node.broker.broken, DiskUntrusted)
     world.clock.run_until(world.clock.now_us + SECOND_US // 10)
     before = acknowledged(world)
     world.clock.run_until(world.clock.now_us + 5 * SECOND_US)

@@ -56,6 +56,7 @@ from rostra.fabric.api import (
     Arrived,
     Blocked,
     Broke,
+    Broken,
     Committed,
     Confirmed,
     Covered,
@@ -263,6 +264,8 @@ class Broker:
                     self.placement.elsewhere(effect)
                 case Blocked():
                     self.placement.blocked(effect)
+                case Broken():
+                    self._broke(effect.error)
                 case TopicOpened():
                     self.placement.topic_opened(effect)
                 case TopicChanged():
@@ -401,7 +404,7 @@ class Broker:
             self.ask_fabric(given)
 
     def _broke(self, error: RostraError) -> None:
-        """After a failed fsync nobody knows what the disk has: acknowledge nothing, go on serving reads."""
+        """Nobody knows any more what the disk has: acknowledge nothing, go on serving reads."""
         if self.broken is not None:
             return
         self.broken = error

@@ -28,7 +28,7 @@ from rostra.broker.api import (
     Survey,
     SyncBroke,
 )
-from rostra.errors import DiskFull, RostraError, StorageError, SyncFailed, Unavailable
+from rostra.errors import DiskFull, DiskUntrusted, RostraError, StorageError, Unavailable
 from rostra.fabric.api import (
     Append,
     Drop,
@@ -56,7 +56,7 @@ Change = Open | Drop | Append | Truncate | Trim | Sync
 class Job:
     """Work that blocks. `calls` may run anywhere, in parallel; then `finish` on the driver's thread gives the inputs.
 
-    A call or `finish` that raises `SyncFailed` is answered with `SyncBroke`.
+    A call or `finish` that raises `DiskUntrusted` is answered with `SyncBroke`.
     """
 
     __slots__ = ("calls", "finish")
@@ -147,7 +147,7 @@ class Disk:
         """What is left undone here is done by the next start; only a failed fsync is grave."""
         try:
             action()
-        except SyncFailed as error:
+        except DiskUntrusted as error:
             self._happened.append(SyncBroke(error))
             return error
         except StorageError as error:
@@ -190,7 +190,7 @@ class Disk:
             job = self.store.begin_sync(dirty)
         except DiskFull:
             return None
-        except SyncFailed as error:
+        except DiskUntrusted as error:
             self._dirty.clear()
             self._happened.append(SyncBroke(error))
             return None

@@ -201,7 +201,7 @@ class Settled(Value, frozen=True):
 
 
 class Broke(Value, frozen=True):
-    """An fsync failed: no `Synced` follows. What this node owns is better owned by another."""
+    """The disk is not to be trusted any more: no `Synced` follows. What this node owns is better owned by another."""
 
     error: RostraError
 
@@ -491,6 +491,12 @@ class Blocked(Value, frozen=True):
     error: RostraError
 
 
+class Broken(Value, frozen=True):
+    """What only this node has is damaged: it acknowledges nothing any more until it is started anew. Reads go on."""
+
+    error: RostraError
+
+
 class TopicOpened(Value, frozen=True):
     """In the catalogue from now on; `token` answers the proposal, None when it came from elsewhere or from disk."""
 
@@ -573,6 +579,7 @@ FabricEffect = (
     | Serving
     | Elsewhere
     | Blocked
+    | Broken
     | TopicOpened
     | TopicChanged
     | TopicClosed

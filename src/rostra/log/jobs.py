@@ -10,7 +10,7 @@ from rostra.log.facts import Durable
 class SyncJob:
     """`calls` may run in any order and in parallel, each once; `finish` follows when all have returned.
 
-    A call raises `SyncFailed`; the store then vouches for nothing any more, and there is nothing to finish.
+    A call raises `DiskUntrusted`; the store then vouches for nothing any more, and there is nothing to finish.
     """
 
     __slots__ = ("_finish", "calls")

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 from crc32c import crc32c
 
-from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, StorageError, SyncFailed
+from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, DiskUntrusted, OffsetTrimmed, StorageError
 from rostra.log.compaction import Compacting
 from rostra.log.facts import Chunk, EpochRow, LogFacts, LogSettings, SegmentFacts
 from rostra.log.files import Buffer, File, Files
@@ -240,7 +240,7 @@ class PartitionLog:
             else:
                 self._open_files.get(self.active.path).begin_sync()()
         except OSError as error:
-            raise SyncFailed(str(error)) from error
+            raise DiskUntrusted(str(error)) from error
 
     def _new_segment(self, first: int) -> Segment:
         segment = Segment(self.directory, first, Index(self._settings.index_every_bytes))

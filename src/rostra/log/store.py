@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from rostra.errors import CorruptLog, DiskFull, StorageError, SyncFailed, UnknownPartition
+from rostra.errors import CorruptLog, DiskFull, DiskUntrusted, StorageError, UnknownPartition
 from rostra.log.clean import CleanEnd, take_clean, write_clean
 from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, SegmentFacts
 from rostra.log.files import Buffer, Files
@@ -46,7 +46,7 @@ class Store:
         self._dirty: dict[Partition, None] = {}
         self._holding: dict[Partition, None] = {}
         """Those of the dirty ones that keep their files open."""
-        self._broken: SyncFailed | None = None
+        self._broken: DiskUntrusted | None = None
 
     # --- start and stop ----------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Store:
         """Stamped batches at the end; a checkpoint begins a segment. If the disk refuses, `end` says what is there."""
         try:
             self._logs[partition].append(batches)
-        except SyncFailed as error:
+        except DiskUntrusted as error:
             self._broken = error
             raise
         except StorageError:
@@ -398,9 +398,9 @@ class Store:
         except OSError as error:
             raise self._break(error) from error
 
-    def _break(self, error: OSError) -> SyncFailed:
+    def _break(self, error: OSError) -> DiskUntrusted:
         """From now on nothing is vouched for: the system may have dropped what it could not write."""
-        self._broken = SyncFailed(str(error))
+        self._broken = DiskUntrusted(str(error))
         return self._broken
 
     def _raise_if_broken(self) -> None:

@@ -36,7 +36,7 @@ from rostra.broker.api import (
 from rostra.broker.broker import SWEEP, Broker, Identity
 from rostra.broker.disk import Disk, Job, LookUp
 from rostra.broker.settings import BrokerSettings
-from rostra.errors import PeerViolation, StorageError, SyncFailed
+from rostra.errors import DiskUntrusted, PeerViolation, StorageError
 from rostra.fabric.api import (
     Append,
     Drop,
@@ -304,8 +304,7 @@ class Node:
             self._waiting.append(given)
             return
         now_us = self.clock.now_us
-        if isinstance(given, SyncBroke):
-            self.broke(self)
+        was_broken = broker.broken is not None
         try:
             for effect in broker.step(Now(now_us, EPOCH_US + now_us + self.skew_us), given):
                 self._carry_out(effect)
@@ -313,6 +312,8 @@ class Node:
             self._escaped(f"stepping {type(given).__name__}")
             self.die(power=False)
             return
+        if broker.broken is not None and not was_broken:
+            self.broke(self)
         if self._wrote and not self._flushing and self.broker is not None:
             self._flushing = True
             self._wrote = False
@@ -437,7 +438,7 @@ class Node:
                 self._later(share_us, self._run, job, at + 1, syncs)
                 return
             happened = job.finish()
-        except SyncFailed as error:
+        except DiskUntrusted as error:
             self.trace.note(self.name, "sync failed", said=error)
             happened = [SyncBroke(error)]
         except Exception:

@@ -10,6 +10,7 @@ from rostra.broker.broker import RETENTION
 from rostra.broker.groups import Part, PartKey
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import (
+    DiskUntrusted,
     GroupBusy,
     InvalidGroupName,
     InvalidPattern,
@@ -17,7 +18,6 @@ from rostra.errors import (
     LimitExceeded,
     NotAMember,
     StaleGeneration,
-    SyncFailed,
     UnknownGroup,
     UnknownPartition,
 )
@@ -85,10 +85,10 @@ def test_whoever_asks_when_the_disk_fails_is_told_so_and_the_node_can_stop() -> 
     desk = Desk().start()
     desk.connect(CONN)
     desk.say(CONN, FindGroup(desk.request(), "billing"))
-    desk.step(SyncBroke(SyncFailed("gone")))
-    assert isinstance(desk.error(CONN), SyncFailed)
+    desk.step(SyncBroke(DiskUntrusted("gone")))
+    assert isinstance(desk.error(CONN), DiskUntrusted)
     desk.say(CONN, FindGroup(desk.request(), "billing"))
-    assert isinstance(desk.error(CONN), SyncFailed)
+    assert isinstance(desk.error(CONN), DiskUntrusted)
     desk.step(Stop())
     desk.settle()
     assert desk.stopped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rostra.broker.api import FindLast, Persisted, Sealed, Survey, SyncBroke
 from rostra.broker.disk import Disk, Job
-from rostra.errors import SyncFailed, UnknownPartition
+from rostra.errors import DiskUntrusted, UnknownPartition
 from rostra.fabric.api import Append, Drop, Open, Persist, Read, ReadFailed, Sync, Synced, Truncate
 from rostra.simulator.files import FaultyFiles
 from tests.unit.log.batches import PARTITION, batch, faulty, opened
@@ -43,7 +43,7 @@ def test_hard_state_that_cannot_even_be_written_breaks_the_node_like_a_failed_sy
     assert finished(disk.begin_persist(Persist("key", b"state"))) == [Persisted(())]
     files.faults.write_failure_chance = 1.0
     (broke,) = finished(disk.begin_persist(Persist("key", b"other")))
-    assert isinstance(broke, SyncBroke) and isinstance(broke.error, SyncFailed)
+    assert isinstance(broke, SyncBroke) and isinstance(broke.error, DiskUntrusted)
 
 
 def test_a_lookup_that_was_under_way_when_its_log_was_dropped_is_answered() -> None:

@@ -9,11 +9,11 @@ from rostra.broker.settings import BrokerSettings
 from rostra.errors import (
     BatchRejected,
     DiskFull,
+    DiskUntrusted,
     LimitExceeded,
     NodeStopping,
     ProducerFenced,
     SequenceGap,
-    SyncFailed,
     TopicDeleted,
     TopicRecreated,
     UnknownPartition,
@@ -257,16 +257,16 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_any_more(desk: Desk) -> No
     topic = desk.make_topic(1)
     desk.publish(1, topic, b"a")
     desk.publish(1, topic, b"b", acks="owner")
-    desk.step(SyncBroke(SyncFailed("EIO")))
-    assert [failed.code for failed in desk.heard(1, Failed)] == ["SyncFailed", "SyncFailed"]
+    desk.step(SyncBroke(DiskUntrusted("EIO")))
+    assert [failed.code for failed in desk.heard(1, Failed)] == ["DiskUntrusted", "DiskUntrusted"]
     desk.settle()
     desk.step(Synced(part(topic), 0, 2))
     desk.publish(1, topic, b"c")
-    assert isinstance(desk.error(1), SyncFailed)
+    assert isinstance(desk.error(1), DiskUntrusted)
     desk.say(1, CreateTopic(99, "other", TopicSettings()))
-    assert isinstance(desk.error(1), SyncFailed)
+    assert isinstance(desk.error(1), DiskUntrusted)
     desk.say(1, DeleteTopic(100, "t"))
-    assert isinstance(desk.error(1), SyncFailed)
+    assert isinstance(desk.error(1), DiskUntrusted)
     assert desk.heard(1, Published) == []
 
 
@@ -276,7 +276,7 @@ def test_after_a_failed_fsync_what_was_committed_is_still_read(desk: Desk) -> No
     desk.publish(1, topic, b"a")
     desk.settle()
     desk.publish(1, topic, b"unsynced")
-    desk.step(SyncBroke(SyncFailed("EIO")))
+    desk.step(SyncBroke(DiskUntrusted("EIO")))
     desk.connect(2)
     desk.subscribe(2, topic)
     desk.settle()
@@ -286,8 +286,8 @@ def test_after_a_failed_fsync_what_was_committed_is_still_read(desk: Desk) -> No
 @pytest.mark.requirement("CM-15")
 def test_topics_being_made_are_refused_when_the_fsync_fails(desk: Desk) -> None:
     desk.say(1, CreateTopic(5, "t", TopicSettings()))
-    desk.step(SyncBroke(SyncFailed("EIO")))
-    assert isinstance(desk.error(1), SyncFailed)
+    desk.step(SyncBroke(DiskUntrusted("EIO")))
+    assert isinstance(desk.error(1), DiskUntrusted)
     # Its entry was still on its way to the disk, which refuses it now as well: nobody is told twice.
     assert desk.step(WriteFailed(META, 0, 1, DiskFull())) == []
 

@@ -11,11 +11,11 @@ from rostra.broker.api import Boot, RecoveredLog, Stop, SyncBroke
 from rostra.broker.control import Checkpoint
 from rostra.errors import (
     BatchRejected,
+    DiskUntrusted,
     LimitExceeded,
     Moved,
     NodeStopping,
     OffsetOutOfRange,
-    SyncFailed,
     Unavailable,
     UnknownTopic,
     from_wire,
@@ -332,7 +332,7 @@ def test_a_stopping_node_hands_over_before_it_goes() -> None:
 def test_a_fabric_learns_that_its_disk_broke() -> None:
     fabric = Scripted()
     desk = desk_with(fabric)
-    desk.step(SyncBroke(SyncFailed("EIO")))
+    desk.step(SyncBroke(DiskUntrusted("EIO")))
     assert isinstance(fabric.heard[-1], Broke)
     desk.step(Synced(HERE, 0, 0))
     assert isinstance(fabric.heard[-1], Broke)

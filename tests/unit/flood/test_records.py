@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.fabric.api import Append, PassOn, ProposeDrop, ProposeStart, Send
+from rostra.errors import CorruptLog
+from rostra.fabric.api import Append, Broken, PassOn, ProposeDrop, ProposeStart, ReadFailed, Send
 from rostra.fabric.flood.messages import Barrier, FloodMessage, Marks, Records
 from rostra.fabric.flood.settings import FloodSettings
 from rostra.model.encode import encode
@@ -44,6 +45,25 @@ def test_nothing_leaves_its_origin_before_it_is_on_its_disk() -> None:
     assert rig[2].read("t") == {own: [b"first"]} and rig[1].commits[own] == end - 1
     rig.run(40_000)
     assert rig[2].read("t") == {own: [b"first", b"second"]}
+
+
+def test_an_origin_that_finds_its_own_records_damaged_takes_no_more_and_starts_anew_with_a_new_part() -> None:
+    rig = Rig(3)
+    own, _ = rig[1].publish("t", b"a", b"b")
+    rig.settle()
+    rig[1].step(ReadFailed(0, own, CorruptLog("segment", 17, "body damaged")))
+    assert any(isinstance(said, Broken) for said in rig[1].said)
+    rig[1].crash(power=False)
+    rig[1].start()
+    rig.settle()
+    assert rig[1].topics["t"] != own
+    new, _ = rig[1].publish("t", b"c")
+    rig.settle()
+    assert new != own and everywhere(rig) == [{own: [b"a", b"b"], new: [b"c"]}] * 3
+    rig[1].crash(power=False)
+    rig[1].start()
+    rig.settle()
+    assert rig[1].topics["t"] == new, "once"
 
 
 @pytest.mark.requirement("FL-8")

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from rostra.errors import SyncFailed
+from rostra.errors import DiskUntrusted
 from rostra.log.facts import Durable
 from rostra.log.jobs import SyncJob
 from rostra.log.store import Store
@@ -149,7 +149,7 @@ def test_failing_syncs_lose_nothing_that_was_vouched_for() -> None:
             try:
                 for _ in range(30):
                     life.random.choice((life.append, life.begin, life.run_all, life.vote))()
-            except SyncFailed:
+            except DiskUntrusted:
                 failed += 1
             if life.random.random() < 0.5:
                 life.files.crash()

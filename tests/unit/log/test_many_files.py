@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from rostra.errors import SyncFailed
+from rostra.errors import DiskUntrusted
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store
 from rostra.model.ids import Partition, PartitionIndex
@@ -83,7 +83,7 @@ def test_a_failed_sync_of_a_file_that_was_let_go_of_is_not_missed() -> None:
     store = written(files)
     files.faults.sync_failure_chance = 1.0
     job = store.begin_sync(PARTITIONS[:1])
-    with pytest.raises(SyncFailed):
+    with pytest.raises(DiskUntrusted):
         job.run()
-    with pytest.raises(SyncFailed):
+    with pytest.raises(DiskUntrusted):
         job.finish()

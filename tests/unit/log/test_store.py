@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 import pytest
 
-from rostra.errors import CorruptLog, DiskFailed, DiskFull, OffsetTrimmed, SyncFailed
+from rostra.errors import CorruptLog, DiskFailed, DiskFull, DiskUntrusted, OffsetTrimmed
 from rostra.log.facts import Durable, LogSettings
 from rostra.log.files import Files
 from rostra.log.store import Store
@@ -302,14 +302,14 @@ def test_after_a_failed_sync_the_store_vouches_for_nothing() -> None:
     store.append(PARTITION, chain(2))
     files.faults.sync_failure_chance = 1.0
     job = store.begin_sync([PARTITION])
-    with pytest.raises(SyncFailed):
+    with pytest.raises(DiskUntrusted):
         job.run()
     files.faults.sync_failure_chance = 0.0
-    with pytest.raises(SyncFailed):
+    with pytest.raises(DiskUntrusted):
         job.finish()
-    with pytest.raises(SyncFailed):
+    with pytest.raises(DiskUntrusted):
         store.begin_sync([PARTITION])
-    with pytest.raises(SyncFailed):
+    with pytest.raises(DiskUntrusted):
         store.begin_persist("vote", b"1")
     assert read_all(store) == chain(2)
     store.close(clean=True)
@@ -326,7 +326,7 @@ def test_the_start_after_a_failed_sync_saves_what_the_system_holds_for_written()
     job = store.begin_sync([PARTITION])
     files.faults.sync_failure_chance = 1.0
     for call in job.calls:
-        with pytest.raises(SyncFailed):
+        with pytest.raises(DiskUntrusted):
             call()
     files.faults.sync_failure_chance = 0.0
     store.close(clean=False)

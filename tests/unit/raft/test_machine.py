@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.errors import Moved, PartitionDamaged, SyncFailed, TopicExists, Unavailable, UnknownTopic
+from rostra.errors import DiskUntrusted, Moved, PartitionDamaged, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import (
     Broke,
     Confirm,
@@ -376,7 +376,7 @@ def test_a_node_whose_disk_cannot_sync_leads_nothing_any_more() -> None:
     cluster.run(300)
     broken = cluster.leader(partition)
     assert broken is not None
-    broken.step(Broke(SyncFailed("EIO")))
+    broken.step(Broke(DiskUntrusted("EIO")))
     assert not broken.leads(partition)
     cluster.run_until(lambda: cluster.leader(partition) not in (None, broken))
     cluster.run(30_000)

@@ -17,6 +17,7 @@ from rostra.client.core.options import EAGER_BATCHES
 from rostra.client.core.place import Place
 from rostra.errors import (
     BatchRejected,
+    DiskUntrusted,
     LimitExceeded,
     Moved,
     NodeStopping,
@@ -26,7 +27,6 @@ from rostra.errors import (
     RecordTooLarge,
     RostraError,
     SequenceGap,
-    SyncFailed,
     TopicDeleted,
     TopicRecreated,
     Unavailable,
@@ -309,7 +309,7 @@ class Lane:
             case UnknownProducer() | SequenceGap():
                 # The node refused this attempt of all from here on; only an earlier one may have been stored.
                 self._new_epoch(error, refused_from=outgoing.ordinal)
-            case Moved() | Unavailable() | NodeStopping() | SyncFailed():
+            case Moved() | Unavailable() | NodeStopping() | DiskUntrusted():
                 self._stop()
                 self.place.refused(now_us, error)
             case BatchRejected(reason=Reason.BODY_CRC):
@@ -332,7 +332,7 @@ class Lane:
             return
         self._renumber(self.epoch + 1, 0)
         self._give_up(1, None, error)
-        if isinstance(error, Moved | Unavailable | NodeStopping | SyncFailed):
+        if isinstance(error, Moved | Unavailable | NodeStopping | DiskUntrusted):
             self._stop()
             self.place.refused(now_us, error)
         elif isinstance(error, NotRegistered):
@@ -343,7 +343,7 @@ class Lane:
     def not_enrolled(self, now_us: int, error: RostraError) -> None:
         """The owner does not take it as a publisher. What was sent behind that is refused for the same reason."""
         match error:
-            case Moved() | Unavailable() | NodeStopping() | SyncFailed():
+            case Moved() | Unavailable() | NodeStopping() | DiskUntrusted():
                 self._stop()
                 self.place.refused(now_us, error)
             case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition():

@@ -56,7 +56,7 @@ class Awakening:
         own = [topic.own for topic in flood.topics.named.values() if topic.own is not None and not topic.own.local]
         if Safeguard.NEW_INCARNATION in flood.without:
             return False
-        if alone and own:
+        if own and (alone or flood.was_damaged):
             return True
         for part in own:
             copy = flood.copies.get(part.partition)

@@ -89,7 +89,7 @@ from rostra.fabric.flood.messages import (
     Vector,
 )
 from rostra.fabric.flood.part import Copy
-from rostra.fabric.flood.receiving import Receiving
+from rostra.fabric.flood.receiving import DAMAGED, Receiving
 from rostra.fabric.flood.retiring import Retiring
 from rostra.fabric.flood.settings import BEAT, FloodSettings
 from rostra.fabric.flood.topics import TOPIC, Topics
@@ -155,6 +155,8 @@ class Flood:
         self.awakening = Awakening(self)
         self.describing = Describing(self)
         self.retiring = Retiring(self)
+        self.was_damaged = False
+        """Whether the start before has found its own records damaged."""
         self.ready = False
         self._sync_first = Safeguard.SYNC_BEFORE_ACK not in without
         self._hops_bounded = Safeguard.HOP_BOUND not in without
@@ -311,6 +313,7 @@ class Flood:
             else:
                 copy = Copy(part, found.first, found.end, own=False, damaged_at=found.damaged_at)
                 self.copies[found.partition] = copy
+        self.was_damaged = bool(self._hard.get(DAMAGED))
         self._hard, self._found = {}, ()
         self.ring.begin()
         self.out += [Meet(SOMEBODY, address) for address in self.joins]
@@ -335,6 +338,9 @@ class Flood:
             if copy is not None and copy.damaged_at is not None and not topic.own.local:
                 # Only without the safeguard: whoever gives offsets again that it cannot know to be free.
                 self.receiving.begin_anew(copy, self.floor(copy.partition))
+        if self.was_damaged:
+            # After the new parts in the journal, so that none of them is forgotten.
+            self.out.append(Persist(DAMAGED, b"", ()))
 
     def _settle(self) -> None:
         """At the end of a step."""

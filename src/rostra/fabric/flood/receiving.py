@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from rostra.errors import BatchRejected, PeerViolation
-from rostra.fabric.api import Append, Drop, Note, Open, Send, Sync
+from rostra.errors import BatchRejected, DiskUntrusted, PeerViolation
+from rostra.fabric.api import Append, Broken, Drop, Note, Open, Persist, Send, Sync
 from rostra.fabric.flood.messages import ENTRIES_PER_MESSAGE, Have, Offer, Opening, Records, Vector
 from rostra.fabric.flood.part import Copy, Entry
 from rostra.model.batch import base_offset, last_offset
@@ -19,6 +19,10 @@ from rostra.safeguards import Safeguard
 
 if TYPE_CHECKING:
     from rostra.fabric.flood.machine import Flood
+
+
+DAMAGED = "flood/damaged"
+"""Hard state: the topic whose own part was found damaged, until a new incarnation has begun."""
 
 
 class Arriving(NamedTuple):
@@ -80,9 +84,18 @@ class Receiving:
         flood.topics.announce(copy)
 
     def broken(self, copy: Copy) -> None:
-        """A read has found damage while the ring goes on: the previous broker has it whole."""
-        if not copy.own and self._flood.ring.previous is not None:
-            self.begin_anew(copy, self._flood.floor(copy.partition))
+        """A read has found damage while the ring goes on: the previous broker has it whole.
+
+        Of what is ordered here perhaps nobody has. It must not be acknowledged, and its offsets not given again: this
+        incarnation is at its end.
+        """
+        flood = self._flood
+        if copy.own and not copy.part.local:
+            # Written down: the next start does not read everything.
+            error = DiskUntrusted(f"{copy.part.name} is damaged")
+            flood.out += [Persist(DAMAGED, copy.part.name.encode(), ()), Broken(error)]
+        elif not copy.own and flood.ring.previous is not None:
+            self.begin_anew(copy, flood.floor(copy.partition))
             self._tell(copy.entry(), gap=True)
 
     # --- records -------------------------------------------------------------------------------------
