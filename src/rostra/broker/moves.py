@@ -14,27 +14,12 @@ import msgspec
 
 from rostra.broker.ledger import Ledger
 from rostra.broker.producers import SEQUENCES
+from rostra.model.move import Move
+
+__all__ = ["REMEMBERED", "Move", "Moves", "is_hidden"]
 
 REMEMBERED = 16
 """Of one producer's moves to one partition, the latest."""
-
-
-class Move(msgspec.Struct, frozen=True, array_like=True, tag="move"):
-    """From here on the producer is here, by its `number`th move, beginning with the sequence `expected`.
-
-    All below that was stored elsewhere, the last of it in the partition `after` below `after_offset`: whoever lacks
-    that waits for it, so that a producer's records keep their order. `at` is where the move stands, once it stands.
-    """
-
-    producer: int
-    epoch: int
-    expected: int
-    number: int
-    after: int = 0
-    after_offset: int = 0
-    at: int = -1
-    known: int = 0
-    """The latest of its other moves that was known here: what those between it and this one brought was not."""
 
 
 class Moves(Ledger[int, tuple[Move, ...]]):

@@ -158,7 +158,8 @@ class Gathering:
         del self.parts[number]
         self._opener.forget_part(subscribing)
         if isinstance(error, TopicError):
-            reached = {index: feed.next for index, feed in subscribing.feeds.items() if feed.next is not None}
+            handed = {index: feed.handed for index, feed in subscribing.feeds.items()}
+            reached = {index: offset for index, offset in handed.items() if offset is not None}
             self._doubted[number] = Doubted(self._known[number], subscribing.start, reached)
         else:
             self.end(error)

@@ -36,10 +36,11 @@ from rostra.errors import (
     Unavailable,
     UnknownPartition,
 )
-from rostra.model.batch import Header, placement_seed
+from rostra.model.batch import LEDGER, Header, placement_seed
 from rostra.model.decode import Batch, stored_batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.model.layout import CONTROL
+from rostra.model.move import Move, moves_in
 from rostra.wire.features import START_AT_A_TIME
 from rostra.wire.frames import Violation
 from rostra.wire.messages import Credit, Push, StartAt, Subscribe, Subscribed, Unsubscribe
@@ -84,6 +85,8 @@ class Feed:
         self._not_before_us: int | None = value if start == "time" else None
         """Until the first record that is not earlier has come."""
         self.commit = 0
+        self._held: deque[Delivered | Move] = deque()
+        """What waits for records of the same producers that come from another partition."""
         self._request = 0
         self._unread_bytes = 0
         """Delivered, and not yet taken by the application."""
@@ -199,7 +202,7 @@ class Feed:
         if self.state is not FeedState.LIVE or self.next is None:
             return
         subscribing = self.subscribing
-        delivered: list[Delivered] = []
+        delivered: list[Delivered | Move] = []
         dropped_bytes = 0
         at, end, following = 0, len(payload), self.next
         try:
@@ -214,6 +217,8 @@ class Feed:
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
                 first = following if self._not_before_us is None else self._first_in_time(batch, following)
                 repeated = self.place.roams and subscribing.has_seen(header)
+                if self.place.roams and header.owner_flags & LEDGER:
+                    delivered += [move for move in moves_in(batch.values()) if move.after]
                 hidden = header.flags & CONTROL or header.owner_flags or not header.count
                 if behind <= first or hidden or repeated:
                     dropped_bytes += length
@@ -228,6 +233,8 @@ class Feed:
             return
         self._hand_over(delivered)
         self.next = following
+        if self.place.roams:
+            subscribing.release()
         self.commit = message.commit
         self._unread_bytes += end
         if dropped_bytes:
@@ -241,7 +248,31 @@ class Feed:
                 return offset
         return batch.next_offset
 
-    def _hand_over(self, delivered: list[Delivered]) -> None:
+    @property
+    def handed(self) -> int | None:
+        """The first offset that was not handed on yet."""
+        held = [one for one in list(self._held) if isinstance(one, Delivered)]
+        return held[0].first_offset if held else self.next
+
+    def release(self) -> bool:
+        """Hands on what waits for nothing any more; whether there was anything."""
+        out: list[Delivered | Move] = []
+        held = self._held
+        while held:
+            first = held[0]
+            if isinstance(first, Move) and not self.subscribing.has_handed(first.after, first.after_offset):
+                break
+            out.append(held.popleft())
+        self._hand_on([one for one in out if isinstance(one, Delivered)])
+        return bool(out)
+
+    def _hand_over(self, delivered: list[Delivered | Move]) -> None:
+        if self._held or any(isinstance(one, Move) for one in delivered):
+            self._held.extend(delivered)
+        else:
+            self._hand_on([one for one in delivered if isinstance(one, Delivered)])
+
+    def _hand_on(self, delivered: list[Delivered]) -> None:
         subscribing = self.subscribing
         if subscribing.inbox is not None:
             subscribing.inbox.extend(delivered)
@@ -307,6 +338,22 @@ class Subscribing:
         if not header.producer or header.flags & CONTROL or header.owner_flags:
             return False
         return self._seen.has(header.producer, header.producer_epoch, header.sequence, header.last_offset_delta + 1)
+
+    def has_handed(self, partition: int, offset: int) -> bool:
+        """Whether the application has all below it, if it gets that partition at all."""
+        feed = self.feeds.get(partition)
+        if feed is None or feed.state is FeedState.ENDED:
+            return True
+        handed = feed.handed
+        return handed is not None and handed >= offset
+
+    def release(self) -> None:
+        """One partition has come further: perhaps others have waited for that."""
+        released = True
+        while released:
+            released = False
+            for feed in list(self.feeds.values()):
+                released = feed.release() or released
 
     def located(
         self, now_us: int, topic: int, places: list[Place], first_number: int, reached: dict[int, int] | None = None
@@ -381,7 +428,7 @@ class Subscribing:
     def positions(self, queued: Iterable[Delivered]) -> dict[int, int]:
         """By partition, the offset before which nothing was handed out, given what still waits to be."""
         # In this order, the reverse of that of a push: another thread may be receiving one.
-        positions = {index: feed.next or 0 for index, feed in self.feeds.items()}
+        positions = {index: feed.handed or 0 for index, feed in self.feeds.items()}
         for delivered in reversed(list(queued)):
             positions[delivered.partition] = delivered.first_offset
         return positions
