@@ -1,6 +1,6 @@
 # Everything a clone needs: `make demo` and `make test` install what they use on first run.
 
-PYTHON  ?= python3
+PYTHON  ?= $(shell tools/python)
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 
-from msgspec.structs import replace
 from rich.console import Console
 
 import rostra.testing
 from rostra.demo.play import NotShown
 from rostra.demo.run import CLICKS, DOWN_S, NODES, ORDERS, Demo, Person
 from rostra.demo.screen import Screen
-from rostra.demo.verdict import Verdict
 from rostra.model.cluster import PlacedPartition, RingState
 
 RECORDS = 3_000
@@ -40,13 +38,6 @@ class RingDemo(Demo):
     people = tuple(
         Person(name, topic, 0) for name, topic in zip(("alice", "bob", "carol", "dave"), TOPICS, strict=True)
     )
-
-    def play(self) -> Verdict:
-        """Who comes late is shown parts side by side: of a publisher that moved there is no order then."""
-        verdict = super().play()
-        late = self._late.book.interest
-        lines = tuple(replace(line, disordered=0) if line.interest == late else line for line in verdict.lines)
-        return replace(verdict, lines=lines)
 
     def _create_topics(self) -> None:
         self._say(f"topics {ORDERS} and {CLICKS}: whoever publishes or subscribes makes them, at its own broker")
