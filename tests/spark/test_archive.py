@@ -12,15 +12,16 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from rostra.errors import InvalidSetting
-from rostra.spark.pipelines.archive import archive, store
+from rostra.spark.pipelines.archive import archive, archive_topics, store
 from rostra.spark.pipelines.lake import Lake
 from rostra.spark.pipelines.progress import follow
 from rostra.testing.clusters import Cluster
 from rostra.testing.embedded import EmbeddedNode
-from tests.spark.topics import fill, read, read_stream
+from tests.spark.topics import STAMP_US, fill, read
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TOPIC = "plant/line-1"
 
@@ -34,25 +35,36 @@ def rows(lake: Path) -> Counter[int]:
     return Counter(int(value) for value in table["value"].to_pylist())
 
 
-def stream(spark: SparkSession, address: str, **options: str) -> DataFrame:
-    chosen = {"subscribe": TOPIC, "startingOffsets": "earliest", **options}
-    return read_stream(spark, address, **chosen)
+WAYS = {"rows": "Spark writes the rows", "files": "tasks write files by themselves"}
+both_ways = pytest.mark.parametrize("way", WAYS, ids=WAYS)
 
 
+def begin(
+    way: str, spark: SparkSession, address: str, lake: Path, *, compact_every: int = 20, **options: str
+) -> StreamingQuery:
+    """An archive of all that is there now."""
+    chosen = {"nodes": address, "subscribe": TOPIC, "startingOffsets": "earliest", **options}
+    if way == "files":
+        return archive_topics(spark, chosen, str(lake), once=True, compact_every=compact_every)
+    frame = spark.readStream.format("rostra").options(**chosen).load()
+    return archive(frame, str(lake), once=True, compact_every=compact_every)
+
+
+@both_ways
 @pytest.mark.requirement("PL-10")
 def test_the_lake_holds_every_record_once_by_topic_and_date_and_a_second_run_adds_what_is_new(
-    spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
+    way: str, spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
     told: list[str] = []
     with rostra_node.client() as client:
         client.create_topic(TOPIC, partitions=2)
         fill(client, TOPIC, 500)
-        frame = stream(spark, rostra_node.address, maxOffsetsPerTrigger="300")
-        assert follow(archive(frame, str(lake), once=True), lambda progress: told.append(progress.line())) == 500
+        query = begin(way, spark, rostra_node.address, lake, maxOffsetsPerTrigger="300")
+        assert follow(query, lambda progress: told.append(progress.line())) == 500
         assert rows(lake) == Counter(range(500))
         fill(client, TOPIC, 20, first=500)
-        archive(frame, str(lake), once=True).awaitTermination(180)
+        begin(way, spark, rostra_node.address, lake).awaitTermination(180)
     assert rows(lake) == Counter(range(520))
     assert [path.name for path in lake.iterdir() if not path.name.startswith(("_", "."))] == ["topic=plant%2Fline-1"]
     assert {path.name for path in (lake / "topic=plant%2Fline-1").iterdir()} == {"date=2023-11-14"}
@@ -80,36 +92,37 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, place: str, times: int) -> None:
     monkeypatch.setattr(Lake, place, call)
 
 
+@both_ways
 @pytest.mark.requirement("PL-10")
 def test_a_death_between_writing_a_batch_and_adding_it_costs_and_doubles_nothing(
-    spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
+    way: str, spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
     with rostra_node.client() as client:
         client.create_topic(TOPIC)
-        frame = stream(spark, rostra_node.address)
         for sent, place in enumerate(("_finish", "_forget")):
             fill(client, TOPIC, 60, first=100 * sent)
             with pytest.MonkeyPatch.context() as patch:
                 dies_at(patch, place, 1)
                 with pytest.raises(StreamingQueryException):
-                    archive(frame, str(lake), once=True).awaitTermination(180)
+                    begin(way, spark, rostra_node.address, lake).awaitTermination(180)
                 assert all(count == 1 for count in rows(lake).values())
             fill(client, TOPIC, 40, first=100 * sent + 60)
-            archive(frame, str(lake), once=True).awaitTermination(180)
+            begin(way, spark, rostra_node.address, lake).awaitTermination(180)
     assert rows(lake) == Counter(range(200))
 
 
+@both_ways
 @pytest.mark.requirement("PL-10")
 def test_small_files_are_put_together_and_hold_the_same_records(
-    spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
+    way: str, spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
     with rostra_node.client() as client:
         client.create_topic(TOPIC)
         fill(client, TOPIC, 90)
-    frame = stream(spark, rostra_node.address, maxOffsetsPerTrigger="10")
-    archive(frame, str(lake), once=True, compact_every=0).awaitTermination(180)
+    query = begin(way, spark, rostra_node.address, lake, compact_every=0, maxOffsetsPerTrigger="10")
+    query.awaitTermination(180)
     before = len(list(lake.glob("topic=*/date=*/*.parquet")))
     assert before >= 9
     assert Lake(spark, str(lake)).compact() == before - 1
@@ -156,16 +169,17 @@ def test_columns_may_come_later_and_none_changes_its_type(
         store(whole.withColumn("offset", whole["offset"].cast("string")), str(lake), "wrong")
 
 
+@both_ways
 @pytest.mark.requirement("PL-10")
 def test_the_death_of_a_broker_while_a_lake_is_filled_costs_and_doubles_nothing(
-    spark: SparkSession, rostra_cluster: Cluster[EmbeddedNode], tmp_path: Path
+    way: str, spark: SparkSession, rostra_cluster: Cluster[EmbeddedNode], tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
     with rostra_cluster[0].client() as client:
         client.create_topic(TOPIC, partitions=2)
         fill(client, TOPIC, 400)
-    frame = stream(spark, ",".join(node.address for node in rostra_cluster), maxOffsetsPerTrigger="150")
-    query = archive(frame, str(lake), once=True)
+    addresses = ",".join(node.address for node in rostra_cluster)
+    query = begin(way, spark, addresses, lake, maxOffsetsPerTrigger="150")
     rostra_cluster.owner(TOPIC).kill()
     follow(query, lambda progress: None)
     assert rows(lake) == Counter(range(400))
@@ -179,3 +193,27 @@ def test_plans_are_readable_and_bounded(spark: SparkSession, rostra_node: Embedd
     store(read(spark, rostra_node.address, subscribe=TOPIC), str(lake), "once")
     plan = json.loads((lake / "_rostra" / "plans" / "once" / "000000000000.json").read_text())
     assert next(iter(plan["moves"].values())).startswith("topic=plant%2Fline-1/date=2023-11-14/part-once-")
+
+
+@pytest.mark.requirement("PL-16")
+def test_both_ways_of_archiving_write_the_same_rows_in_the_same_columns(
+    spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
+) -> None:
+    with rostra_node.client() as client:
+        client.create_topic(TOPIC)
+        with client.producer(TOPIC) as producer:
+            for n in range(12):
+                headers = [("place", b"hall %d" % n)] if n % 3 else []
+                moment_us = STAMP_US + n * 6 * 3_600_000_000
+                producer.send(b"%d" % n, key=b"k" if n % 2 else None, timestamp=moment_us, headers=headers)
+    found = []
+    for way in WAYS:
+        begin(way, spark, rostra_node.address, tmp_path / way).awaitTermination(180)
+        lake = Lake(spark, str(tmp_path / way)).read()
+        found.append((sorted(lake.dtypes), sorted(map(str, lake.select(sorted(lake.columns)).collect()))))
+        days = {path.name for path in (tmp_path / way).glob("topic=*/date=*")}
+        assert days == {f"date=2023-11-{day}" for day in (14, 15, 16, 17)}
+        # As a reader sees it that knows nothing of Spark.
+        table = ds.dataset(tmp_path / way, format="parquet", partitioning="hive").to_table()
+        assert str(table.schema.field("timestamp").type) == "timestamp[us, tz=UTC]" and table.num_rows == 12
+    assert found[0] == found[1]

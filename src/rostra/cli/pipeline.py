@@ -19,7 +19,7 @@ from rostra.cli.quantities import parse_duration_ms
 from rostra.errors import PipelineFailed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from rostra.spark.pipelines.findings import TopicFindings
@@ -92,11 +92,12 @@ def archive(
     """
     invocation = begin(context, node=node, output=output, config=config)
     every_ms = _every_ms(every)
+    options = _options(invocation, topics, pattern, start, limit)
     with _spark(master, conf) as spark:
-        from rostra.spark.pipelines.archive import archive as start_archive
+        from rostra.spark.pipelines.archive import archive_topics
 
-        frame = _stream(spark, invocation, topics, pattern, start, limit)
-        _follow(start_archive(frame, lake, checkpoint=checkpoint, once=once, trigger_ms=every_ms), invocation)
+        query = archive_topics(spark, options, lake, checkpoint=checkpoint, once=once, trigger_ms=every_ms)
+        _follow(query, invocation)
 
 
 def rollup(
@@ -132,11 +133,12 @@ def rollup(
     invocation = begin(context, node=node, output=output, config=config)
     every_ms = _every_ms(every)
     groups = tuple(part.strip() for part in by.split(","))
+    options = _options(invocation, topics, pattern, start, limit)
     with _spark(master, conf) as spark:
         from rostra.spark.pipelines.rollup import rollup as rolled_up
         from rostra.spark.pipelines.rollup import rollup_to_lake
 
-        frame = _stream(spark, invocation, topics, pattern, start, limit)
+        frame = spark.readStream.format("rostra").options(**options).load()
         rolled = rolled_up(
             frame, window=window, slide=slide, watermark=watermark, by=groups, measure=measure, exact=exact
         )
@@ -243,14 +245,10 @@ def _setting(written: str) -> tuple[str, str]:
     return name, value
 
 
-def _stream(
-    spark: SparkSession,
-    invocation: Invocation,
-    topics: list[str] | None,
-    pattern: str | None,
-    start: str,
-    limit: int | None,
-) -> DataFrame:
+def _options(
+    invocation: Invocation, topics: list[str] | None, pattern: str | None, start: str, limit: int | None
+) -> dict[str, str]:
+    """Of a stream of topics."""
     if bool(topics) == (pattern is not None):
         raise typer.BadParameter("name topics, or give --pattern", param_hint="'TOPIC'")
     options = {"nodes": ",".join(invocation.configuration.texts("node")), "startingOffsets": start}
@@ -261,7 +259,7 @@ def _stream(
 
     # What is wrong is better said before Spark wraps it up.
     parse_options(options, streaming=True)
-    return spark.readStream.format("rostra").options(**options).load()
+    return options
 
 
 def _follow(query: StreamingQuery, invocation: Invocation) -> None:

@@ -21,6 +21,9 @@ RECORDS_PER_TASK_MAX = 2_500_000
 STALL_MS = 120_000
 CONNECT_MS = 10_000
 
+STAGE = "rostra.stage"
+"""Ours alone: tasks write files below this directory, and hand Spark their names. See `rostra.spark.staging`."""
+
 BATCH_ONLY = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 STREAM_ONLY = ("maxoffsetspertrigger",)
 KNOWN = {
@@ -84,6 +87,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     connect_timeout_ms: int = CONNECT_MS
     stall_timeout_ms: int = STALL_MS
     """How long a task waits for records that are there before it gives up."""
+    stage: str = ""
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -109,10 +113,13 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         _columns(options.get("columns", ",".join(COLUMNS))),
         _number(options, "connectTimeoutMs", CONNECT_MS, least=1),
         _number(options, "stallTimeoutMs", STALL_MS, least=1),
+        options.get(STAGE, ""),
     )
 
 
 def _check_known(name: str, given: Mapping[str, str], streaming: bool) -> None:
+    if name == STAGE:
+        return
     if name not in KNOWN:
         written = next(written for written in given if written.lower() == name)
         raise InvalidSetting(written, f"there is no such option; there are {', '.join(KNOWN.values())}")

@@ -14,6 +14,7 @@ from rostra.spark.fetching import fetch, tolerate
 from rostra.spark.filters import Window, narrow
 from rostra.spark.options import ReadOptions
 from rostra.spark.planning import Shelf, Span, split
+from rostra.spark.staging import stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,8 +31,10 @@ class SpanPartition(InputPartition):
 def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Runs in a worker of Spark. A plan without partitions comes as one without a span."""
     if isinstance(partition, SpanPartition):
+        span = partition.value
         with connect(partition.addresses, options) as client:
-            yield from fetch(client, partition.value, options)
+            records = fetch(client, span, options)
+            yield from stage(records, span.topic, options.stage, options.columns) if options.stage else records
 
 
 class _Pushing:

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rostra.spark.options import NEVER_NULL, ReadOptions, parse_options
+from rostra.spark.options import NEVER_NULL, STAGE, ReadOptions, parse_options
 
 if TYPE_CHECKING:
     from rostra.spark.reader import RostraReader
@@ -41,6 +41,10 @@ def spark_schema(columns: tuple[str, ...]) -> StructType:
     return StructType([StructField(name, TYPES[name], nullable=name not in NEVER_NULL) for name in columns])
 
 
+STAGED = StructType([StructField("file", StringType(), False), StructField("records", LongType(), False)])
+"""What is read when tasks write the records to files by themselves."""
+
+
 class RostraSource(DataSource):
     """Topics of a Rostra cluster.
 
@@ -52,7 +56,7 @@ class RostraSource(DataSource):
         return "rostra"
 
     def schema(self) -> StructType:
-        return spark_schema(self._columns())
+        return STAGED if STAGE in self.options else spark_schema(self._columns())
 
     def reader(self, schema: StructType) -> RostraReader:
         from rostra.spark.reader import RostraReader

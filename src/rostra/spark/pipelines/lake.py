@@ -1,6 +1,7 @@
 """A lake: Parquet files by topic and date, to which each batch of a query is added once, whatever dies in between.
 
     LAKE/topic=orders/date=2026-01-31/part-….parquet
+    LAKE/_rostra/loose/QUERY/…               files that tasks are writing by themselves
     LAKE/_rostra/staging/QUERY/BATCH/…       files that are being written
     LAKE/_rostra/plans/QUERY/BATCH.json      which of them go where; as soon as it is there, the batch counts
     LAKE/_rostra/schema/NUMBER.json          the columns there have been; the last file has them all
@@ -12,6 +13,9 @@ not, ever sees a record twice, and none has to know of the plans.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +25,7 @@ from rostra.spark.pipelines.files import File, Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 OWN = "_rostra"
 PLANS_KEPT = 16
@@ -28,9 +33,12 @@ PLANS_KEPT = 16
 SMALL_BYTES = 32 << 20
 TARGET_BYTES = 128 << 20
 SMALL_FILES_MIN = 8
-WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
-FILES_OPEN_MAX = 4
-"""By a task; each has buffers. Rows for further files are sorted."""
+WRITING = {
+    # By a task; each has buffers. Rows for further files are sorted; without this, Spark sorts all rows first.
+    "spark.sql.maxConcurrentOutputFileWriters": "4",
+    # As every reader knows it, and comparable; Spark's own is of 96 bits.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -51,15 +59,39 @@ class Lake:
     def _own(self, *parts: str) -> str:
         return "/".join((self.root, OWN, *parts))
 
+    def loose(self, checkpoint: str) -> tuple[str, str] | None:
+        """An empty directory for the files that tasks of a query write, as Spark and as the system names it.
+
+        None where only Spark knows how to write.
+        """
+        scheme, _, path = self.root.partition(":")
+        if scheme != "file":
+            return None
+        within = f"{OWN}/loose/{sha256(checkpoint.encode()).hexdigest()[:16]}"
+        self._files.delete(f"{self.root}/{within}")
+        return f"{self.root}/{within}", f"/{path.lstrip('/')}/{within}"
+
     # --- adding --------------------------------------------------------------------------------------
 
     def add(self, frame: DataFrame, query: str, batch: int) -> bool:
         """Add a batch unless it was added already; whether it was new."""
+        return self._add(lambda staging: self._write(frame, staging), query, batch)
+
+    def adopt(self, staged: DataFrame, loose: str, query: str, batch: int) -> bool:
+        """The same with files that its tasks write below a directory by themselves."""
+
+        def gather(staging: str) -> None:
+            for row in staged.select("file").collect():
+                self._files.rename(f"{loose}/{row.file}", f"{staging}/{row.file}")
+
+        return self._add(gather, query, batch)
+
+    def _add(self, fill: Callable[[str], None], query: str, batch: int) -> bool:
         staging, plan = self._own("staging", query, str(batch)), self._own("plans", query, f"{batch:012}.json")
         new = not self._files.exists(plan)
         if new:
             self._files.delete(staging)
-            self._write(frame, staging)
+            fill(staging)
             names = [file.path for file in self._files.files(staging)]
             moves = {name: _named(name, f"{query}-{batch:09}-{at:05}") for at, name in enumerate(names)}
             self._files.write_json(plan, msgspec.to_builtins(Plan(moves)))
@@ -68,17 +100,8 @@ class Lake:
         return new
 
     def _write(self, frame: DataFrame, staging: str) -> None:
-        """Into several files at a time: Spark would sort all rows first, to have one open after the other."""
-        conf = frame.sparkSession.conf
-        before = conf.get(WRITERS, None)
-        conf.set(WRITERS, str(FILES_OPEN_MAX))
-        try:
+        with _set(frame.sparkSession, WRITING):
             frame.write.partitionBy(*self._partition_by).parquet(staging)
-        finally:
-            if before is None:
-                conf.unset(WRITERS)
-            else:
-                conf.set(WRITERS, before)
 
     def _finish(self, plan: str, staging: str) -> None:
         """Carry out what is left of a plan."""
@@ -127,7 +150,8 @@ class Lake:
         self._files.delete(staging)
         rows = self._spark.read.option("mergeSchema", "true").parquet(*(f"{self.root}/{name}" for name in names))
         order = [name for name in ("partition", "offset", "start") if name in rows.columns]
-        rows.coalesce(parts).sortWithinPartitions(*order).write.parquet(staging)
+        with _set(self._spark, WRITING):
+            rows.coalesce(parts).sortWithinPartitions(*order).write.parquet(staging)
         made = [file.path for file in self._files.files(staging)]
         moves = {name: f"{directory}/part-compacted-{number:09}-{at:05}.parquet" for at, name in enumerate(made)}
         plan = self._own("plans", "compaction", f"{number:012}.json")
@@ -138,10 +162,10 @@ class Lake:
 
     # --- columns -------------------------------------------------------------------------------------
 
-    def accept(self, frame: DataFrame) -> None:
+    def accept(self, schema: StructType) -> None:
         """Columns may come and go between runs; one that is there never changes its type."""
         known = self._columns()
-        columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+        columns = {field.name: field.dataType.simpleString() for field in schema.fields}
         for name, kind in columns.items():
             if known.get(name, kind) != kind:
                 raise InvalidSetting(
@@ -160,6 +184,21 @@ class Lake:
         """All that was added, each column as it was, none of them guessed from the names of directories."""
         schema = ", ".join(f"`{name}` {kind}" for name, kind in self._columns().items())
         return self._spark.read.schema(schema).parquet(self.root)
+
+
+@contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
 
 
 def _named(staged: str, name: str) -> str:

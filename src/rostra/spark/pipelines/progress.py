@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S = 0.2
+OBSERVED = "rostra"
 _OURS = re.compile(r"rostra\.errors\.\w+: (.+)")
 _ANY = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -42,13 +43,24 @@ def progress_of(reported: Mapping[str, Any]) -> Progress:
     sources = reported.get("sources") or [{}]
     reached, latest = _offset(sources[0].get("endOffset")), _offset(sources[0].get("latestOffset"))
     operators = reported.get("stateOperators") or []
+    records, per_second = _counted(reported)
     return Progress(
         int(reported["batchId"]),
-        int(reported.get("numInputRows") or 0),
-        float(reported.get("processedRowsPerSecond") or 0.0),
+        records,
+        per_second,
         None if reached is None or latest is None else lag_of(reached, latest),
         sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators),
     )
+
+
+def _counted(reported: Mapping[str, Any]) -> tuple[int, float]:
+    """How many records, and how many a second; of a query whose rows are files, as it has counted them itself."""
+    rows, per_second = int(reported.get("numInputRows") or 0), float(reported.get("processedRowsPerSecond") or 0.0)
+    counted = (reported.get("observedMetrics") or {}).get(OBSERVED)
+    if counted is None:
+        return rows, per_second
+    records = int(counted.get("records") or 0)
+    return records, per_second * records / rows if rows else 0.0
 
 
 def _offset(written: object) -> Mapping[str, Any] | None:

@@ -81,7 +81,7 @@ def rollup_to_lake(
         raise InvalidSetting("frame", "it is no stream; write a batch with `rolled.write.parquet`")
     dated = with_date(rolled, "start")
     into = Lake(rolled.sparkSession, lake, partition_by=("topic", "date") if "topic" in rolled.columns else ("date",))
-    into.accept(dated)
+    into.accept(dated.schema)
     place = checkpoint or f"{into.root}/{OWN}/checkpoint"
 
     def add(batch: DataFrame, number: int) -> None:
