@@ -416,7 +416,9 @@ class Flood:
             link.read_failed(given.token, given.partition)
         copy = self.copies.get(given.partition)
         if copy is not None and isinstance(given.error, CorruptLog):
-            self.receiving.broken(copy)
+            # What a subscriber alone asks for is asked elsewhere then. But without the others, or the table of
+            # producers, nobody who publishes here would ever get an answer.
+            self.receiving.broken(copy, matters=link is not None or not given.token)
 
     def _keep(self, given: GiveAway) -> None:
         """Nobody but its origin orders a part."""

@@ -83,14 +83,14 @@ class Receiving:
         ]
         flood.topics.announce(copy)
 
-    def broken(self, copy: Copy) -> None:
+    def broken(self, copy: Copy, *, matters: bool) -> None:
         """A read has found damage while the ring goes on: the previous broker has it whole.
 
         Of what is ordered here perhaps nobody has. It must not be acknowledged, and its offsets not given again: this
         incarnation is at its end.
         """
         flood = self._flood
-        if copy.own and not copy.part.local:
+        if copy.own and matters and not copy.part.local:
             # Written down: the next start does not read everything.
             error = DiskUntrusted(f"{copy.part.name} is damaged")
             flood.out += [Persist(DAMAGED, copy.part.name.encode(), ()), Broken(error)]
