@@ -178,6 +178,27 @@ def test_a_new_connection_is_granted_only_what_is_free() -> None:
     assert len(play.delivered[state.number]) == 13
 
 
+@pytest.mark.requirement("CM-7")
+def test_what_is_taken_while_a_new_connection_is_asked_is_granted_when_it_answers() -> None:
+    play = connected(batches=50)
+    size = len(play.node.log("t").batches[0][2])
+    state = subscribe(play, credit_bytes=10 * size)
+    play.settle()
+    play.lose()
+    while play.link is None:
+        play.pass_time(100_000)
+    play.open()
+    while not any(isinstance(message, Subscribe) for message, _ in play.towards_node):
+        play.node_hears(1)
+        play.client_hears(1)
+    for batch in play.delivered[state.number][:10]:
+        play.core.taken(state, batch.partition, batch.bytes)
+    play.run()
+    play.settle()
+    assert play.node.subscribes[-1].credit == 0, "there was no room when it was asked"
+    assert len(play.delivered[state.number]) == 20
+
+
 def test_more_credit_than_a_node_counts_is_still_granted_in_time() -> None:
     play = connected()
     state = subscribe(play, credit_bytes=1 << 40)

@@ -143,6 +143,8 @@ class Feed:
         self.place.proved()
         self.commit = max(self.commit, message.commit)
         self.state = FeedState.LIVE
+        # What the application took since this was asked for: the node was told of less room than there is now.
+        self._grant()
         if again:
             event = Resubscribed(self.subscribing.name, self.partition, self.next)
             self.subscribing.out.append(Tell(event))
@@ -283,6 +285,9 @@ class Feed:
         """The application took so many bytes; credit goes back in halves, not per batch."""
         self._unread_bytes -= size
         self._owed_bytes += size
+        self._grant()
+
+    def _grant(self) -> None:
         if self._owed_bytes >= self.subscribing.grant_bytes and self.state is FeedState.LIVE:
             self.link.write(Credit(self.number, self._owed_bytes))
             self._owed_bytes = 0
