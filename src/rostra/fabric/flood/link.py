@@ -153,11 +153,9 @@ class Link:
             self.pump(copy)
 
     def pump(self, copy: Copy) -> None:
-        """Goes on with whatever the neighbour lacks of this part, from the log."""
+        """Goes on with what the neighbour lacks of this part, from the log; of a damaged one, what is before that."""
         flow = self.flows.get(copy.partition)
         if not self.open or flow is None or flow.owns or flow.reading or flow.sent >= copy.passable:
-            return
-        if copy.damaged_at is not None:
             return
         if not self._has_room():
             self._waiting[copy.partition] = None
