@@ -6,10 +6,14 @@ starts and none is left behind. Deleting `benchmarks/.peers` undoes everything.
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from importlib import metadata
+from importlib.util import find_spec
+from itertools import starmap
 from pathlib import Path
 
 from benchmarks.contender import Unavailable
@@ -18,6 +22,15 @@ CACHE = Path(__file__).parent / ".peers"
 REQUIREMENTS = Path(__file__).parent / "requirements.lock"
 FETCH_TIMEOUT_S = 600
 KAFKA_VERSION = "4.1.0"
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+CONNECTOR_TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+CONNECTOR_VERSION = "4.2.0"
+TOKENS_VERSION = "4.0.0"
+"""Of the part that signs in with Kerberos, which nobody here does, but which the connector does not load without."""
+
+
+class NotInRepository(Unavailable):
+    """A repository was reached, and has no such version."""
 
 
 def install_clients() -> None:
@@ -90,28 +103,67 @@ def kafka_classpath() -> str:
     """Kafka's jars as Maven resolves them."""
     jars = CACHE / f"kafka-{KAFKA_VERSION}"
     if not jars.exists():
-        if shutil.which("java") is None or shutil.which("mvn") is None:
-            raise Unavailable("Kafka needs java and mvn to be fetched and run")
-        project = CACHE / "kafka-project"
-        project.mkdir(parents=True, exist_ok=True)
-        (project / "pom.xml").write_text(KAFKA_PROJECT)
-        try:
-            run(
-                [
-                    "mvn",
-                    "-q",
-                    "-B",
-                    f"-Dmaven.repo.local={project / 'repository'}",
-                    "dependency:copy-dependencies",
-                    f"-DoutputDirectory={project / 'jars'}",
-                ],
-                project,
-            )
-        except Unavailable as error:
-            raise Unavailable(f"no Maven repository could be reached ({error})") from None
-        (project / "jars").rename(jars)
-        shutil.rmtree(project)
+        maven_jars(jars, {"org.apache.kafka:kafka_2.13": KAFKA_VERSION, "org.slf4j:slf4j-nop": "1.7.36"})
     return f"{jars}/*"
+
+
+def connector_jars() -> list[Path]:
+    """Spark's own connector to Kafka, for the Spark that is installed, and what it needs beyond what Spark ships."""
+    spark = metadata.version("pyspark")
+    jars = CACHE / f"spark-{spark}-kafka"
+    if not jars.exists():
+        # Not every release is in every repository; the others are those that were seen to work.
+        choices = ((spark, spark), (CONNECTOR_VERSION, CONNECTOR_VERSION), (CONNECTOR_VERSION, TOKENS_VERSION))
+        for connector, tokens in choices:
+            needed = {CONNECTOR: connector, CONNECTOR_TOKENS: tokens}
+            try:
+                maven_jars(jars, needed, shipped_by_spark())
+                break
+            except NotInRepository as error:
+                missing = error
+        else:
+            raise Unavailable(str(missing))
+    return sorted(jars.glob("*.jar"))
+
+
+def shipped_by_spark() -> set[str]:
+    found = find_spec("pyspark")
+    assert found is not None and found.origin is not None, "its version is known"
+    return {artifact_of(jar) for jar in (Path(found.origin).parent / "jars").glob("*.jar")}
+
+
+def artifact_of(jar: Path) -> str:
+    return jar.name.rpartition("-")[0]
+
+
+def maven_jars(jars: Path, needed: Mapping[str, str], without: Set[str] = frozenset()) -> None:
+    """Jars of these artifacts and of all they need into a folder, but for those that are there anyway."""
+    if shutil.which("java") is None or shutil.which("mvn") is None:
+        raise Unavailable("Kafka needs java and mvn to be fetched and run")
+    project = CACHE / f"{jars.name}.project"
+    shutil.rmtree(project / "jars", ignore_errors=True)
+    project.mkdir(parents=True, exist_ok=True)
+    (project / "pom.xml").write_text(PROJECT.format(dependencies="".join(starmap(dependency, needed.items()))))
+    repository, output = project / "repository", project / "jars"
+    # Asked anew (-U) for what was missing the last time.
+    maven = ["mvn", "-q", "-B", "-U", f"-Dmaven.repo.local={repository}"]
+    copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={output}"]
+    try:
+        run([*maven, *copy], project)
+    except Unavailable as error:
+        if "Could not find artifact" in str(error):
+            raise NotInRepository(str(error)) from None
+        raise Unavailable(f"no Maven repository could be reached ({error})") from None
+    for jar in output.glob("*.jar"):
+        if artifact_of(jar) in without:
+            jar.unlink()
+    output.rename(jars)
+    shutil.rmtree(project)
+
+
+def dependency(artifact: str, version: str) -> str:
+    group, name = artifact.split(":")
+    return DEPENDENCY.format(group=group, name=name, version=version)
 
 
 def run(command: Sequence[str | Path], folder: Path) -> str:
@@ -123,23 +175,35 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"{words[0]} took longer than {FETCH_TIMEOUT_S} s") from None
     if done.returncode:
-        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        raise Unavailable(f"{Path(words[0]).name}: {last}")
+        raise Unavailable(f"{Path(words[0]).name}: {reason_of(done)}")
     return done.stdout
 
 
-KAFKA_PROJECT = f"""\
+def reason_of(done: subprocess.CompletedProcess[str]) -> str:
+    """Maven names it first, in the midst of addresses; all others last."""
+    for pattern in (r"(Could not \w+ artifact [^\s,]+)", r"\[ERROR\] ([^(\[]+)"):
+        if told := re.search(pattern, done.stdout):
+            return told[1].strip()
+    return (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+
+
+PROJECT = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>benchmarks</groupId><artifactId>kafka</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
-      <version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version>
-    </dependency>
+  <repositories>
+    <!-- Spark's project names a copy of the usual repository, to be asked first, and fails where that
+         cannot be reached. Under the same name an empty folder takes its place. -->
+    <repository>
+      <id>gcs-maven-central-mirror</id><url>file://${{project.basedir}}/empty</url>
+    </repository>
+  </repositories>
+  <dependencies>{dependencies}
   </dependencies>
 </project>
 """
+
+DEPENDENCY = """
+    <dependency>
+      <groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>
+    </dependency>"""

@@ -1,19 +1,26 @@
-"""Spark over topics, beside Spark over the same records in Parquet files; and what a trace costs."""
+"""Spark over topics, beside Spark over the same records in Kafka and in Parquet files."""
 
+import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import rostra.blocking
 from benchmarks import targets
+from benchmarks.contender import Contender, Endpoint
 from benchmarks.estimates import median_estimate, ratio_estimate
-from benchmarks.findings import Figure
+from benchmarks.findings import Figure, Target
 from benchmarks.ours import Rostra
+from benchmarks.peers.kafka_spark import KafkaOfSpark
 from benchmarks.records import distinct_records
 from benchmarks.throughput import absence
 from benchmarks.workbench import Workbench
@@ -27,50 +34,90 @@ PARTITIONS = 4
 CHUNK = 10_000
 INDEX_BYTES = 8
 TOPIC = "events"
-OURS, FILES = "Rostra", "Parquet files"
+OURS, FILES, WRITTEN = "Rostra", "Parquet files", "Parquet written from memory"
+BATCH, STREAM, ARCHIVE = "Spark batch read", "Spark stream read, availableNow", "archive"
 WORKERS = "local[2]"
 MEMORY = "4g"
 
-Measured = dict[str, list[float]]
+BESIDE_FILES = (targets.SPARK_BATCH, targets.SPARK_STREAM, targets.SPARK_ARCHIVE)
+BESIDE_KAFKA = (targets.SPARK_BATCH_KAFKA, targets.SPARK_STREAM_KAFKA, targets.SPARK_ARCHIVE_KAFKA)
+
+Job = Callable[[], float]
 
 
 def run(bench: Workbench) -> None:
-    count = bench.scaled(RECORDS)
+    whole = PARTITIONS * CHUNK
+    count = bench.scaled(RECORDS) // whole * whole
     bench.say(f"pipeline: Spark reads {count:,} records of {RECORD_BYTES} bytes from topics and from Parquet files")
-    ours = Rostra(fsync=False)
-    wanted = (targets.SPARK_BATCH, targets.SPARK_STREAM, targets.SPARK_ARCHIVE)
-    with bench.running(ours) as endpoint, tempfile.TemporaryDirectory(prefix="rostra-pipeline-") as folder:
-        if endpoint is None:
-            for target in wanted:
-                bench.judge(target, None, absence(bench, ours))
+    ours, kafka = Rostra(fsync=False), KafkaOfSpark(PARTITIONS)
+    with (
+        bench.running(ours) as our_endpoint,
+        bench.running(kafka) as kafka_endpoint,
+        tempfile.TemporaryDirectory(prefix="rostra-pipeline-") as folder,
+    ):
+        if our_endpoint is None:
+            give_up(bench, (*BESIDE_KAFKA, *BESIDE_FILES), ours)
             return
-        place, address = Path(folder), f"127.0.0.1:{endpoint.port}"
-        fill(address, place / "files", count)
-        conf = {"spark.driver.memory": MEMORY, "spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
-        spark = session("rostra-benchmarks", master=WORKERS, conf=conf)
+        place, address = Path(folder), f"127.0.0.1:{our_endpoint.port}"
+        fill_topic(address, count)
+        fill_files(place / "files", count)
+        if kafka_endpoint is not None:
+            kafka.create(kafka_endpoint, TOPIC)
+            kafka.fill(kafka_endpoint, TOPIC, chunks_of(count))
+        spark = spark_with(kafka.jars if kafka_endpoint is not None else ())
+        jobs = Jobs(spark, place, count)
+        topic = Source("rostra", {"nodes": address, "subscribe": TOPIC, "startingOffsets": "earliest"})
         try:
-            compare(bench, Jobs(spark, address, place, count))
+            beside_kafka(bench, jobs, topic, kafka, kafka_endpoint)
+            # Last of all, with what it keeps in memory.
+            beside_files(bench, jobs, topic)
         finally:
             spark.stop()
 
 
-def fill(address: str, files: Path, count: int) -> None:
-    """The same records in a topic and in files, one for each partition."""
-    files.mkdir()
+def give_up(bench: Workbench, wanted: tuple[Target, ...], missing: Contender) -> None:
+    for target in wanted:
+        bench.judge(target, None, absence(bench, missing))
+
+
+def spark_with(jars: tuple[str, ...]) -> Any:
+    conf = {"spark.driver.memory": MEMORY, "spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+    if jars:
+        conf["spark.jars"] = ",".join(jars)
+    return session("rostra-benchmarks", master=WORKERS, conf=conf)
+
+
+# --- the same records for all ---------------------------------------------------------------------
+
+
+def chunks_of(count: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Partition after partition. No two records are alike: files would keep those that are as one."""
     endings = [record[INDEX_BYTES:] for record in distinct_records(CHUNK, RECORD_BYTES)]
+    for partition in range(PARTITIONS):
+        for first in range(partition << 48, (partition << 48) + count // PARTITIONS, CHUNK):
+            chunk = [(first + n).to_bytes(INDEX_BYTES, "big") + ending for n, ending in enumerate(endings)]
+            yield partition, chunk
+
+
+def fill_topic(address: str, count: int) -> None:
     with rostra.blocking.connect(address) as client:
         client.create_topic(TOPIC, partitions=PARTITIONS)
-        for partition in range(PARTITIONS):
+        for partition, chunks in groupby(chunks_of(count), itemgetter(0)):
             with client.producer(TOPIC, partition=partition) as producer:
-                for at in range(count // PARTITIONS // CHUNK):
-                    producer.send_many(chunk_of(endings, partition, at))
+                for _, chunk in chunks:
+                    producer.send_many(chunk)
+
+
+def fill_files(files: Path, count: int) -> None:
+    """One for each partition."""
+    files.mkdir()
     moment = pa.scalar(time.time_ns() // 1000, pa.timestamp("us", "UTC"))
-    for partition in range(PARTITIONS):
+    for partition, chunks in groupby(chunks_of(count), itemgetter(0)):
         with pq.ParquetWriter(files / f"{partition}.parquet", schema_of(), compression="snappy") as writer:
-            for at in range(count // PARTITIONS // CHUNK):
+            for at, (_, chunk) in enumerate(chunks):
                 columns = [
                     pa.nulls(CHUNK, pa.binary()),
-                    pa.array(chunk_of(endings, partition, at), pa.binary()),
+                    pa.array(chunk, pa.binary()),
                     pa.repeat(TOPIC, CHUNK),
                     pa.repeat(pa.scalar(partition, pa.int32()), CHUNK),
                     pa.array(range(at * CHUNK, (at + 1) * CHUNK), pa.int64()),
@@ -80,24 +127,32 @@ def fill(address: str, files: Path, count: int) -> None:
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema_of()))
 
 
-def chunk_of(endings: list[bytes], partition: int, at: int) -> list[bytes]:
-    """No two records are alike: files would keep those that are as one."""
-    first = (partition << 48) + at * CHUNK
-    return [(first + n).to_bytes(INDEX_BYTES, "big") + ending for n, ending in enumerate(endings)]
+# --- what is done with them -----------------------------------------------------------------------
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A topic as Spark reads it."""
+
+    format: str
+    options: dict[str, str]
+
+    def of(self, reader: Any) -> Any:
+        return reader.format(self.format).options(**self.options).load()
 
 
 class Jobs:
     """What is measured, each in a fresh place."""
 
-    def __init__(self, spark: Any, address: str, place: Path, count: int) -> None:
+    def __init__(self, spark: Any, place: Path, count: int) -> None:
         self._spark = spark
-        self._options = {"nodes": address, "subscribe": TOPIC, "startingOffsets": "earliest"}
         self._place = place
         self._count = count
         self._turn = 0
         self._kept: Any = None
 
     def _fresh(self) -> str:
+        """A gigabyte is written in each turn, and of no use in the next."""
+        shutil.rmtree(self._place / f"turn-{self._turn}", ignore_errors=True)
         self._turn += 1
         return str(self._place / f"turn-{self._turn}")
 
@@ -106,16 +161,17 @@ class Jobs:
         job()
         return self._count / (time.monotonic() - begun)
 
-    def read_topic(self) -> float:
-        frame = self._spark.read.format("rostra").options(**self._options).load()
-        return self._rate(lambda: frame.write.format("noop").mode("overwrite").save())
+    def read(self, topic: Source) -> float:
+        return self._read(topic.of(self._spark.read))
 
     def read_files(self) -> float:
-        frame = self._spark.read.parquet(str(self._place / "files"))
+        return self._read(self._spark.read.parquet(str(self._place / "files")))
+
+    def _read(self, frame: Any) -> float:
         return self._rate(lambda: frame.write.format("noop").mode("overwrite").save())
 
-    def stream_topic(self) -> float:
-        return self._stream(self._spark.readStream.format("rostra").options(**self._options).load())
+    def stream(self, topic: Source) -> float:
+        return self._stream(topic.of(self._spark.readStream))
 
     def stream_files(self) -> float:
         schema = self._spark.read.parquet(str(self._place / "files")).schema
@@ -125,35 +181,57 @@ class Jobs:
         writer = frame.writeStream.format("noop").option("checkpointLocation", self._fresh()).trigger(availableNow=True)
         return self._rate(lambda: writer.start().awaitTermination())
 
-    def archive_topic(self) -> float:
-        frame = self._spark.readStream.format("rostra").options(**self._options).load()
-        return self._rate(lambda: archive(frame, self._fresh(), once=True, compact_every=0).awaitTermination())
+    def archive(self, topic: Source) -> float:
+        frame, lake = topic.of(self._spark.readStream), self._fresh()
+        return self._rate(lambda: archive(frame, lake, once=True, compact_every=0).awaitTermination())
 
     def write_from_memory(self) -> float:
         if self._kept is None:
             self._kept = with_date(self._spark.read.parquet(str(self._place / "files"))).persist()
             self._kept.count()
-        writer = self._kept.write.partitionBy("topic", "date")
-        return self._rate(lambda: writer.parquet(self._fresh()))
+        writer, folder = self._kept.write.partitionBy("topic", "date"), self._fresh()
+        return self._rate(lambda: writer.parquet(folder))
 
 
-def compare(bench: Workbench, jobs: Jobs) -> None:
-    memory = "Parquet written from memory"
-    pairs = (
-        ("Spark batch read", targets.SPARK_BATCH, FILES, jobs.read_topic, jobs.read_files),
-        ("Spark stream read, availableNow", targets.SPARK_STREAM, FILES, jobs.stream_topic, jobs.stream_files),
-        ("archive", targets.SPARK_ARCHIVE, memory, jobs.archive_topic, jobs.write_from_memory),
-    )
-    for scenario, target, other, ours, theirs in pairs:
-        rates: Measured = {OURS: [], other: []}
-        for turn in range(1 + bench.rounds):
-            for name, job in ((OURS, ours), (other, theirs)):
-                rate = job()
-                # The first of each warms up.
-                if turn:
-                    rates[name].append(rate)
-        for name, measured in rates.items():
-            estimate = median_estimate(measured)
-            bench.say(f"  {scenario}, {name}: {estimate.median:,.0f} records/s")
-            bench.findings.figures.append(Figure(scenario, name, "read only", "records/s", estimate))
-        bench.judge(target, ratio_estimate(rates[OURS], rates[other]), f"{WORKERS}, all columns, against {other}")
+# --- ours and the other in turns ------------------------------------------------------------------
+
+
+class Duel(msgspec.Struct, frozen=True):
+    scenario: str
+    target: Target
+    other: str
+    ours: Job
+    theirs: Job
+
+
+def beside_kafka(bench: Workbench, jobs: Jobs, topic: Source, kafka: KafkaOfSpark, endpoint: Endpoint | None) -> None:
+    if endpoint is None:
+        give_up(bench, BESIDE_KAFKA, kafka)
+        return
+    theirs = Source("kafka", {**kafka.options(endpoint), "subscribe": TOPIC, "startingOffsets": "earliest"})
+    for scenario, target, job in zip(
+        (BATCH, STREAM, ARCHIVE), BESIDE_KAFKA, (jobs.read, jobs.stream, jobs.archive), strict=True
+    ):
+        fight(bench, Duel(scenario, target, kafka.name, partial(job, topic), partial(job, theirs)))
+
+
+def beside_files(bench: Workbench, jobs: Jobs, topic: Source) -> None:
+    fight(bench, Duel(BATCH, targets.SPARK_BATCH, FILES, partial(jobs.read, topic), jobs.read_files))
+    fight(bench, Duel(STREAM, targets.SPARK_STREAM, FILES, partial(jobs.stream, topic), jobs.stream_files))
+    fight(bench, Duel(ARCHIVE, targets.SPARK_ARCHIVE, WRITTEN, partial(jobs.archive, topic), jobs.write_from_memory))
+
+
+def fight(bench: Workbench, duel: Duel) -> None:
+    rates: dict[str, list[float]] = {OURS: [], duel.other: []}
+    for turn in range(1 + bench.rounds):
+        for name, job in ((OURS, duel.ours), (duel.other, duel.theirs)):
+            rate = job()
+            # The first of each warms up.
+            if turn:
+                rates[name].append(rate)
+    for name, measured in rates.items():
+        estimate = median_estimate(measured)
+        bench.say(f"  {duel.scenario}, {name}: {estimate.median:,.0f} records/s")
+        bench.findings.figures.append(Figure(duel.scenario, name, "read only", "records/s", estimate))
+    ratio = ratio_estimate(rates[OURS], rates[duel.other])
+    bench.judge(duel.target, ratio, f"{WORKERS}, all columns, against {duel.other}")

@@ -86,7 +86,7 @@ class Kafka(Contender):
             if producer.produce_batch(topic, batch, partition=0) != len(batch):
                 raise BufferError("the producer's queue is full")
             producer.poll(0)
-        require_acknowledged(producer, stage, refused)
+        require_acknowledged(producer, stage.timeout_s, refused)
         stage.finished()
 
     def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
@@ -162,8 +162,8 @@ def connect_consumer(endpoint: Endpoint, topic: str) -> Consumer:
     return consumer
 
 
-def require_acknowledged(producer: Producer, stage: Stage, refused: list[KafkaError]) -> None:
-    waiting = producer.flush(stage.timeout_s)
+def require_acknowledged(producer: Producer, timeout_s: float, refused: list[KafkaError]) -> None:
+    waiting = producer.flush(timeout_s)
     if waiting or refused:
         raise RuntimeError(f"{waiting} records unacknowledged, {len(refused)} refused: {refused[:1]}")
 
