@@ -35,11 +35,13 @@ def show(spark: SparkSession, console: Console, nodes: list[str], topics: list[s
 
 
 def audit_table(found: Audit) -> Table:
-    table = Table(title="audit of the traces, by Spark", box=box.SIMPLE_HEAD, title_justify="left", show_edge=False)
+    title = "audit of the traces, by Spark"
+    # All of it in eighty columns.
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=0, pad_edge=False, show_edge=False)
     counted = ("created", "subscribed", "sent", "expected", "delivered", "lost", "duplicated", "out_of_order")
     table.add_column("topic")
-    for name in (*counted, "percent"):
-        table.add_column(name.replace("_", " "), justify="right")
+    for name in (*counted, "share"):
+        table.add_column("out of\norder" if name == "out_of_order" else name, justify="right", no_wrap=True)
     for topic in (*found.topics, found.total):
         numbers = (f"{getattr(topic, name):,}" for name in counted)
         table.add_row("all" if topic is found.total else topic.topic, *numbers, f"{topic.percent:g} %")

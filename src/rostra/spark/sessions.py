@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from rostra.errors import LibraryMissing
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 LOOPBACK = "127.0.0.1"
+STDERR = 2
 UNGUARDED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """Java looks at the bounds of a column for every value it takes from it. What comes from us was looked through before,
 a column at a time."""
@@ -43,10 +46,30 @@ def session(
     provide_java()
     # Spark would take whatever `python3` is on the path, in which Rostra may not be installed.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    chosen = {**settings(master, ui=ui), **(conf or {})}
     builder = SparkSession.builder.appName(app)
-    for name, value in {**settings(master, ui=ui), **(conf or {})}.items():
+    for name, value in chosen.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with _unheard() if chosen.get("spark.log.level") == "OFF" else nullcontext():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Of what Java says before anybody can tell it to be silent, nothing is shown unless the start fails."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said:
+        before = os.dup(STDERR)
+        os.dup2(said.fileno(), STDERR)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(before, said.read())
+            raise
+        finally:
+            os.dup2(before, STDERR)
+            os.close(before)
 
 
 def running() -> SparkSession | None:
