@@ -33,7 +33,7 @@ $(STAMP): requirements.lock pyproject.toml
 	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "Making $(VENV) failed; on Debian and Ubuntu the package python3-venv is needed." >&2; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@# Where the environment forbids Python to keep what it compiled, every process would compile everything again.
 	@$(BIN)/python -m compileall -q -j 0 src $(VENV)/lib || true
