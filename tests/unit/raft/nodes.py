@@ -14,6 +14,7 @@ from rostra.fabric.api import (
     Append,
     Arrived,
     Blocked,
+    Broken,
     Committed,
     Confirmed,
     Covered,
@@ -224,7 +225,7 @@ class Node:
                 self.blocked[effect.partition] = effect.error
             case Neighbours():
                 self.neighbours = effect.addresses
-            case Covered() | PartitionJoined() | PassedOn() | Arrived() | Admit() | Departed():
+            case Broken() | Covered() | PartitionJoined() | PassedOn() | Arrived() | Admit() | Departed():
                 raise AssertionError(f"this fabric says no such thing: {effect}")
             case _:
                 assert_never(effect)

@@ -18,6 +18,7 @@ from rostra.fabric.api import (
     Append,
     Arrived,
     Blocked,
+    Broken,
     Committed,
     Confirmed,
     Covered,
@@ -258,6 +259,7 @@ class Member:
                 case (
                     SetTimer()
                     | Blocked()
+                    | Broken()
                     | Confirmed()
                     | Agreed()
                     | Described()
