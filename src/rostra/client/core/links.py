@@ -47,6 +47,11 @@ class Links:
         standing = [link for link in standing if not link.doubtful] or standing
         return standing[turn % len(standing)] if standing else None
 
+    @property
+    def standing(self) -> bool:
+        """Whether there is `any`."""
+        return any(link.up for link in self.by_number.values())
+
     def _at(self, address: str) -> Link | None:
         for link in self.by_number.values():
             if link.address == address:
@@ -166,7 +171,7 @@ class Links:
         for link in self.by_number.values():
             due_us = link.due_us
             looks_us = link.looks_us
-            if looks_us is not None and looks_us < due_us and several and link.waits:
+            if several and looks_us is not None and looks_us < due_us and link.waits:
                 due_us = looks_us
             if due is None or due_us < due:
                 due = due_us
