@@ -181,8 +181,11 @@ class Links:
         """Those that leave questions unanswered. Who is the only one known is not doubted."""
         if len(self.addresses) < 2:
             return []
-        looked_at = [link for link in self.by_number.values() if link.looks_us is not None and link.looks_us <= now_us]
-        return [link for link in looked_at if link.look(now_us)]
+        return [
+            link
+            for link in self.by_number.values()
+            if link.looks_us is not None and link.looks_us <= now_us and link.look(now_us)
+        ]
 
     def tick(self, now_us: int) -> list[tuple[Link, str]]:
         """Dials and pings what is due; the links that are to be given up, and why."""
