@@ -229,7 +229,7 @@ class Client:
             case Subscribed():
                 for subscribed in self.subscribed:
                     subscribed(message)
-            case Ended() | Failed():
+            case Ended() | Failed() if message.code == PartitionDamaged.__name__:
                 error = from_wire(message.code, message.carried)
                 if isinstance(error, PartitionDamaged):
                     told = (error.topic, error.partition, error.offset)

@@ -23,7 +23,7 @@ from rostra.simulator.splits import Split
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import Dialect, Framed, encode
 
-OBSERVED = (Heartbeat, Entries, Refill, TimeoutNow, Records, Barrier)
+OBSERVED: frozenset[type[object]] = frozenset({Heartbeat, Entries, Refill, TimeoutNow, Records, Barrier})
 KNOCK_AGAIN_US = 200 * MS_US
 STREAM_BREAKS_US = SECOND_US
 """How long a stream waits behind a split before it breaks."""
@@ -43,9 +43,7 @@ class Peer(Protocol):
     id: NodeId
     peer_address: str
     incarnation: int
-
-    @property
-    def up(self) -> bool: ...
+    up: bool
 
     @property
     def host_up(self) -> bool: ...
@@ -58,10 +56,11 @@ class Peer(Protocol):
 class Wire:
     """The way from one node to another."""
 
-    __slots__ = ("breaks", "held", "last_us", "pair", "slow")
+    __slots__ = ("breaks", "held", "last_us", "pair", "receiver", "slow")
 
-    def __init__(self, pair: tuple[NodeId, NodeId]) -> None:
+    def __init__(self, pair: tuple[NodeId, NodeId], receiver: Peer) -> None:
         self.pair = pair
+        self.receiver = receiver
         self.last_us = 0
         self.slow = False
         self.breaks = 0
@@ -95,7 +94,7 @@ class Mesh:
             self._nodes[node.id] = node
             self._addresses[node.peer_address] = node.id
         pairs = [(one, other) for one in self._nodes for other in self._nodes if one != other]
-        self._wires = {pair: Wire(pair) for pair in pairs}
+        self._wires = {pair: Wire(pair, self._nodes[pair[1]]) for pair in pairs}
         for pair in self._random.sample(pairs, min(self._swarm.slow_links, len(pairs))):
             self._wires[pair].slow = True
 
@@ -135,7 +134,7 @@ class Mesh:
 
     def send(self, sender: Peer, receiver: NodeId, message: Framed, payload: tuple[Buffer, ...]) -> None:
         own = sender.id
-        if isinstance(message, OBSERVED):
+        if type(message) in OBSERVED:
             self._observe(own, message)
         wire = self._wires.get((own, receiver))
         if wire is None:
@@ -160,7 +159,7 @@ class Mesh:
             if arrival_us <= wire.last_us:
                 arrival_us = wire.last_us + 1
             wire.last_us = arrival_us
-            clock.at(arrival_us, self._arrive, wire, frame, self._nodes[receiver].incarnation, wire.breaks)
+            clock.at(arrival_us, self._arrive, wire, frame, wire.receiver.incarnation, wire.breaks)
             return
         if not self.calm:
             if swarm.peer_loss and random() < swarm.peer_loss:
@@ -182,8 +181,7 @@ class Mesh:
         if self.splits and self._stopped(*wire.pair):
             self._stop(wire, frame, incarnation, breaks)
             return
-        sender, receiver = wire.pair
-        node = self._nodes[receiver]
+        node = wire.receiver
         if self._swarm.streams and (breaks != wire.breaks or incarnation != node.incarnation):
             return
         if not node.up:
@@ -193,9 +191,9 @@ class Mesh:
         try:
             message, payload = FROM_PEERS.read(frame, FRAME_BYTES_MAX)
         except PeerViolation as violation:
-            self._history.escaped.append(f"node {receiver} reading from {sender}: {violation}")
+            self._history.escaped.append(f"node {node.id} reading from {wire.pair[0]}: {violation}")
             return
-        node.peer_received(sender, message, payload)
+        node.peer_received(wire.pair[0], message, payload)
 
     def _delay_us(self) -> int:
         return self._low + int(self._random.random() * self._spread)

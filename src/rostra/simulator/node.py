@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from random import Random
-from typing import Any, assert_never, cast
+from typing import Any, assert_never
 
 import msgspec
 
@@ -73,7 +73,7 @@ from rostra.simulator.links import Link, Network
 from rostra.simulator.mesh import Mesh
 from rostra.simulator.trace import Trace
 from rostra.simulator.watched import Watched, logs_of
-from rostra.wire.frames import FROM_CLIENT, Framed, FrameReader, encode
+from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
 from rostra.wire.messages import ClientMessage, Publish
 
 LOG_SETTINGS = LogSettings(
@@ -128,6 +128,8 @@ class Node:
         self.host_up = True
         self.listening = False
         self.broker: Broker | None = None
+        self.up = False
+        """Whether it has a broker."""
         self.fabric: Watched | None = None
         self.stopped: Callable[[Node], None] = lambda _: None
         """Called when a graceful stop is through."""
@@ -146,10 +148,6 @@ class Node:
         self._voters: dict[Partition, tuple[str, tuple[NodeId, ...]]] = {}
 
     # --- starting and stopping -----------------------------------------------------------------------
-
-    @property
-    def up(self) -> bool:
-        return self.broker is not None
 
     def voters(self) -> dict[Partition, tuple[str, tuple[NodeId, ...]]]:
         """The groups it has a part in, by name, and who votes in them; of a dead node, as it last knew."""
@@ -195,6 +193,7 @@ class Node:
         self.history.starts_us.append(self.clock.now_us)
         identity = Identity(ClusterId(1), self.id)
         self.broker = Broker(identity, self._take_seat(), self.settings, self.random, self.without)
+        self.up = True
         self.trace.note(self.name, "start", said=f"incarnation {self.incarnation}, {len(boot.logs)} logs")
         self._later(self.random.randrange(5 * MS_US), self._feed, boot)
         return True
@@ -233,6 +232,7 @@ class Node:
         self.incarnation += 1
         self._voters = self.voters()
         self.broker = self.fabric = None
+        self.up = False
         self.listening = False
         self._met.clear()
         self._paused_until_us = 0
@@ -323,7 +323,8 @@ class Node:
         match effect:
             case Send():
                 if effect.peer in self._met:
-                    self.mesh.send(self, effect.peer, cast(Framed, effect.message), effect.payload)
+                    framed: Any = effect.message
+                    self.mesh.send(self, effect.peer, framed, effect.payload)
             case SetTimer():
                 self._set_timer(effect)
             case Reply():

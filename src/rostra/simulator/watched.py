@@ -91,7 +91,7 @@ class Watched:
         if self._counts_disks:
             self._count_disk(given)
         effects = self._fabric.step(now, given)
-        if isinstance(given, WriteFailed):
+        if type(given) is WriteFailed:
             self._cut(given.partition, given.offset)
         if not effects:
             return effects

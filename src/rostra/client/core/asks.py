@@ -159,13 +159,12 @@ class Asks:
             return None
         due = next(iter(self._open)).due_us
         impatient = len(self._links.addresses) > 1
-        standing = self._links.any() is not None
         for ask in self._open:
-            if ask.link is None:
-                if standing:
-                    due = min(due, ask.not_before_us)
-            elif impatient:
-                due = min(due, ask.patient_until_us)
+            if ask.link is not None:
+                if impatient and ask.patient_until_us < due:
+                    due = ask.patient_until_us
+            elif ask.not_before_us < due and self._links.standing:
+                due = ask.not_before_us
         return due
 
     def tick(self, now_us: int, timeout_ms: int) -> None:

@@ -111,16 +111,16 @@ class Core:
             self._out,
         )
         self._groups = Groups(self._coordinators, self._directory, self._subscriptions, calls, timeout_us, self._out)
-        self._with_deadlines = (
-            self.links,
-            self._asks,
-            self._directory,
-            self._producers,
-            self._lookouts,
-            self._subscriptions,
-            self._coordinators,
-            self._memberships,
-            self._own_calls,
+        self._deadlines = (
+            self.links.deadline_us,
+            self._asks.deadline_us,
+            self._directory.deadline_us,
+            self._producers.deadline_us,
+            self._lookouts.deadline_us,
+            self._subscriptions.deadline_us,
+            self._coordinators.deadline_us,
+            self._memberships.deadline_us,
+            self._own_calls.deadline_us,
         )
         self._starting: CallNumber = 0
         self.start_due_us = 0
@@ -572,8 +572,8 @@ class Core:
     def deadline_us(self) -> int | None:
         """When `tick` is due at the latest."""
         earliest = self.start_due_us if self._starting else None
-        for part in self._with_deadlines:
-            due_us = part.deadline_us()
+        for part_us in self._deadlines:
+            due_us = part_us()
             if due_us is not None and (earliest is None or due_us < earliest):
                 earliest = due_us
         return earliest

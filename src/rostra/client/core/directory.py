@@ -328,14 +328,14 @@ class Directory:
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        if not self._lost or self._links.any() is None:
+        if not self._lost or not self._links.standing:
             return None
         return min([place.retry_at_us for place in self._lost if place.name not in self._relocating], default=None)
 
     def tick(self, now_us: int) -> None:
         for link in self._links.doubtful(now_us):
             self._doubt(now_us, link)
-        if not self._lost or self._links.any() is None:
+        if not self._lost or not self._links.standing:
             return
         for place in list(self._lost):
             if place.retry_at_us <= now_us and place.name not in self._relocating:

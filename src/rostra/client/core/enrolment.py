@@ -147,7 +147,7 @@ class Enrolment:
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        return min((one.due_us for one in self._waiting), default=None)
+        return min([one.due_us for one in self._waiting]) if self._waiting else None
 
     def tick(self, now_us: int) -> None:
         for one in [one for one in self._waiting if one.due_us <= now_us]:

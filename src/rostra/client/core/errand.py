@@ -86,7 +86,7 @@ class Coordinators:
             errand.give_up(now_us, error)
 
     def deadline_us(self) -> int | None:
-        return min((errand.due_us for errand in self._errands), default=None)
+        return min([errand.due_us for errand in self._errands]) if self._errands else None
 
     def tick(self, now_us: int) -> None:
         for errand in list(self._errands):

@@ -235,7 +235,7 @@ class Gathering:
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        return min((doubted.again_us for doubted in self._doubted.values()), default=None)
+        return min([doubted.again_us for doubted in self._doubted.values()]) if self._doubted else None
 
     def tick(self, now_us: int) -> None:
         for number, doubted in list(self._doubted.items()):

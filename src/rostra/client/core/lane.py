@@ -458,7 +458,8 @@ class Lane:
     def tick(self, now_us: int) -> None:
         if self.draft.due_us is not None and self.draft.due_us <= now_us:
             self.close(now_us)
-        self._expire(now_us)
+        if self.queue:
+            self._expire(now_us)
         if self.paused_until_us is not None and self.paused_until_us <= now_us:
             self.flow(now_us)
 

@@ -47,6 +47,11 @@ class Links:
         standing = [link for link in standing if not link.doubtful] or standing
         return standing[turn % len(standing)] if standing else None
 
+    @property
+    def standing(self) -> bool:
+        """Whether there is `any`."""
+        return any(link.up for link in self.by_number.values())
+
     def _at(self, address: str) -> Link | None:
         for link in self.by_number.values():
             if link.address == address:
@@ -166,7 +171,7 @@ class Links:
         for link in self.by_number.values():
             due_us = link.due_us
             looks_us = link.looks_us
-            if looks_us is not None and looks_us < due_us and several and link.waits:
+            if several and looks_us is not None and looks_us < due_us and link.waits:
                 due_us = looks_us
             if due is None or due_us < due:
                 due = due_us
@@ -176,8 +181,11 @@ class Links:
         """Those that leave questions unanswered. Who is the only one known is not doubted."""
         if len(self.addresses) < 2:
             return []
-        looked_at = [link for link in self.by_number.values() if link.looks_us is not None and link.looks_us <= now_us]
-        return [link for link in looked_at if link.look(now_us)]
+        return [
+            link
+            for link in self.by_number.values()
+            if link.looks_us is not None and link.looks_us <= now_us and link.look(now_us)
+        ]
 
     def tick(self, now_us: int) -> list[tuple[Link, str]]:
         """Dials and pings what is due; the links that are to be given up, and why."""

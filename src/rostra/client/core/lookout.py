@@ -190,7 +190,7 @@ class Lookouts:
     def deadline_us(self) -> int | None:
         if not self._all:
             return None
-        standing = self._links.any() is not None
+        standing = self._links.standing
         due = [
             lookout.due_us
             for lookout in self._all.values()

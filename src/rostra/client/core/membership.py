@@ -454,7 +454,7 @@ class Membership:
             if self._assigned and not self._moving:
                 due += [self._move_at_us, *self._handovers.values()]
         due.append(self.hands.deadline_us())
-        return min((moment for moment in due if moment is not None), default=None)
+        return min([moment for moment in due if moment is not None], default=None)
 
     def tick(self, now_us: int) -> None:
         if self._call and self._due_us <= now_us:

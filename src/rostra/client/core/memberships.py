@@ -207,9 +207,11 @@ class Memberships:
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
+        if not self._all and not self._again:
+            return None
         due = [membership.deadline_us() for membership in self._all.values()]
         due += self._again.values()
-        return min((moment for moment in due if moment is not None), default=None)
+        return min([moment for moment in due if moment is not None], default=None)
 
     def tick(self, now_us: int) -> None:
         for number, at_us in list(self._again.items()):

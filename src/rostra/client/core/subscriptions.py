@@ -25,6 +25,8 @@ class Subscriptions:
         self._timeout_us = timeout_us
         self._out = out
         self._all: dict[SubscriptionNumber, AnySubscription] = {}
+        self._gatherings: dict[SubscriptionNumber, Gathering] = {}
+        """Those of them that have deadlines of their own."""
         self._feeds: dict[int, Feed] = {}
         self._last = 0
         directory.joined = self._joined
@@ -132,6 +134,8 @@ class Subscriptions:
 
     def _add(self, now_us: int, subscription: AnySubscription) -> None:
         self._all[subscription.number] = subscription
+        if isinstance(subscription, Gathering):
+            self._gatherings[subscription.number] = subscription
         self._awaited[subscription] = now_us + self._timeout_us
 
     def _locate(
@@ -171,6 +175,7 @@ class Subscriptions:
 
     def _forget(self, subscription: AnySubscription) -> None:
         self._all.pop(subscription.number, None)
+        self._gatherings.pop(subscription.number, None)
         self._awaited.pop(subscription, None)
         for part in subscription.parts.values() if isinstance(subscription, Gathering) else (subscription,):
             self.forget_part(part)
@@ -185,6 +190,7 @@ class Subscriptions:
         for subscribing in list(self._all.values()):
             subscribing.end(error)
         self._all.clear()
+        self._gatherings.clear()
         self._awaited.clear()
         self._feeds.clear()
 
@@ -216,11 +222,12 @@ class Subscriptions:
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        due = [next(iter(self._awaited.values()))] if self._awaited else []
-        for gathering in self._all.values():
-            if isinstance(gathering, Gathering) and (doubt_us := gathering.deadline_us()) is not None:
-                due.append(doubt_us)
-        return min(due, default=None)
+        earliest = next(iter(self._awaited.values())) if self._awaited else None
+        for gathering in self._gatherings.values():
+            due = gathering.deadline_us()
+            if due is not None and (earliest is None or due < earliest):
+                earliest = due
+        return earliest
 
     def tick(self, now_us: int) -> None:
         for subscribing, due_us in list(self._awaited.items()):

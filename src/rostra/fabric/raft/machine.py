@@ -173,8 +173,11 @@ class Raft:
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.now = now
-        # Every publish of a node that stands alone comes by here: it costs no more calls than it must.
-        if isinstance(given, Propose):
+        # Every publish of a node that stands alone comes by here: it costs no more calls than it must. First is what a
+        # node among others is given most: that something is of another class is found out more slowly.
+        if isinstance(given, PeerReceived):
+            pass
+        elif isinstance(given, Propose):
             group = self.groups.get(given.partition)
             if group is not None and group.alone:
                 return group.propose_alone(given)

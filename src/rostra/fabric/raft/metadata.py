@@ -390,8 +390,11 @@ class Metadata:
 
     def lacks(self, founders: tuple[Member, ...]) -> bool:
         """Whether this node is to enter the founders, whom nobody else announces."""
-        known = self.catalogue.members
-        return self.leads and any(f.node not in known and f.node not in self.catalogue.removed for f in founders)
+        known, removed = self.catalogue.members, self.catalogue.removed
+        for founder in founders:
+            if founder.node not in known and founder.node not in removed:
+                return self.leads
+        return False
 
     def enter(self, founders: tuple[Member, ...]) -> list[FabricEffect]:
         effects: list[FabricEffect] = []

@@ -57,16 +57,15 @@ class Post:
         if removed and peer in removed and not isinstance(message, Removed):
             raft.peers.tell_removed(peer, message.peer_address if isinstance(message, Join) else "")
             return
-        if isinstance(message, OF_GROUPS):
+        # What is of none of many classes is found out slowly: the two that are not about one group go first.
+        if isinstance(message, Heartbeat):
+            raft.peers.heartbeat(peer, message)
+        elif isinstance(message, HeartbeatReply):
+            self._answered(peer, message)
+        elif isinstance(message, OF_GROUPS):
             self._pass_on(peer, message, given.payload)
-            return
-        match message:
-            case Heartbeat():
-                raft.peers.heartbeat(peer, message)
-            case HeartbeatReply():
-                self._answered(peer, message)
-            case _:
-                self._about_the_cluster(peer, message)
+        else:
+            self._about_the_cluster(peer, message)
 
     def _about_the_cluster(self, peer: NodeId, message: object) -> None:
         raft = self._raft
