@@ -11,7 +11,7 @@ from benchmarks.records import distinct_records
 from benchmarks.throughput import RECORD_BYTES, absence
 from benchmarks.workbench import Workbench
 
-PAIRS = 25
+PAIRS = 15
 """One trial takes a second, and differs from the next by a fifth: the median of few says nothing of a twentieth."""
 RECORDS = 2_000_000
 

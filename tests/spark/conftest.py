@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test waits for Spark to start, and a busy machine takes its time for that."""
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if item.path.is_relative_to(Path(__file__).parent) and not item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.timeout(900))
 
 

@@ -187,10 +187,10 @@ def test_a_failing_query_is_told_in_one_line_with_what_to_do(here: Path, capfd: 
 @pytest.mark.requirement("PL-13", "PL-14")
 def test_the_demo_ends_with_an_audit_a_rollup_and_the_path_of_a_report(here: Path) -> None:
     screen = StringIO()
-    shown = Console(file=screen, width=160)
+    shown = Console(file=screen, width=80)
     assert demo(records_per_publisher=300, kills=0, duration_s=0.5, with_spark=True, console=shown) == 0
     told = screen.getvalue()
-    (every,) = re.findall(r"^ all .*$", told, re.MULTILINE)
+    (every,) = re.findall(r"^all .*$", told, re.MULTILINE)
     created, subscribed, sent, expected, delivered, *wrong = every.split()[1:]
     assert (created, subscribed, sent, expected, delivered) == ("2", "4", "1,200", "2,400", "2,400")
     assert wrong == ["0", "0", "0", "100", "%"]
