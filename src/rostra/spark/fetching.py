@@ -26,8 +26,8 @@ from rostra.spark.options import ReadOptions
 from rostra.spark.planning import Span
 
 CREDIT_BYTES = 16 << 20
-ROWS_MIN = 4096
-BYTES_MIN = 512 << 10
+ROWS_MIN = 512
+BYTES_MIN = 64 << 10
 """Batches smaller than both are put together: each that is handed on costs Spark the same, whatever is in it."""
 SLICE_S = 0.15
 """The end of a span may be no record: then nothing comes, and only looking tells that it was reached. For a shorter
