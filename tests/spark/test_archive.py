@@ -217,3 +217,17 @@ def test_both_ways_of_archiving_write_the_same_rows_in_the_same_columns(
         table = ds.dataset(tmp_path / way, format="parquet", partitioning="hive").to_table()
         assert str(table.schema.field("timestamp").type) == "timestamp[us, tz=UTC]" and table.num_rows == 12
     assert found[0] == found[1]
+
+
+def test_an_archive_of_chosen_columns_holds_those_and_needs_topic_and_time(
+    spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    with rostra_node.client() as client:
+        client.create_topic(TOPIC)
+        fill(client, TOPIC, 5)
+    begin("files", spark, rostra_node.address, lake, columns="timestamp,value,topic").awaitTermination(180)
+    assert rows(lake) == Counter(range(5))
+    assert set(Lake(spark, str(lake)).read().columns) == {"timestamp", "value", "topic", "date"}
+    with pytest.raises(InvalidSetting, match="needs topic and timestamp"):
+        begin("files", spark, rostra_node.address, tmp_path / "other", columns="value,topic")

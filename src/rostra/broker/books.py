@@ -22,10 +22,11 @@ from rostra.broker.groups import (
     PartsChanged,
     PositionsMoved,
 )
-from rostra.broker.moves import Move, Moves
+from rostra.broker.moves import Moves
 from rostra.broker.producers import ProducerTable
 from rostra.broker.publishers import Departed, PublisherBook, Registered
 from rostra.model.batch import Buffer
+from rostra.model.move import Move
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
 EMPTY = Checkpoint([])

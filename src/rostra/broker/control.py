@@ -12,12 +12,12 @@ import msgspec
 
 from rostra.broker.compaction import CompactBelow
 from rostra.broker.groups import GroupEntry
-from rostra.broker.moves import Move
 from rostra.broker.producers import Entry
 from rostra.broker.publishers import Departed, Registered
 from rostra.model.batch import Buffer
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
+from rostra.model.move import Move
 
 Booked = CompactBelow | Registered | Departed | GroupEntry | Move
 """Every entry that a book follows. Their tags differ from those of what a fabric writes into the same log."""

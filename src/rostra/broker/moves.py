@@ -16,8 +16,6 @@ from rostra.broker.ledger import Ledger
 from rostra.broker.producers import SEQUENCES
 from rostra.model.move import Move
 
-__all__ = ["REMEMBERED", "Move", "Moves", "is_hidden"]
-
 REMEMBERED = 16
 """Of one producer's moves to one partition, the latest."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rostra.broker.api import BrokerEffect, Conn
 from rostra.broker.catalogue import KnownTopic
-from rostra.broker.moves import Move, is_hidden
+from rostra.broker.moves import is_hidden
 from rostra.broker.partition import ServedPartition
 from rostra.broker.producers import SEQUENCES, Entry
 from rostra.errors import RostraError, Unavailable, UnknownProducer
@@ -21,6 +21,7 @@ from rostra.model.batch import (
     stamp,
 )
 from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.model.move import Move
 from rostra.safeguards import Safeguard
 from rostra.wire.messages import Publish
 

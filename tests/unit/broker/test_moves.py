@@ -5,13 +5,14 @@ from __future__ import annotations
 from rostra.broker.api import ProducerStamp, RecoveredLog
 from rostra.broker.books import Books
 from rostra.broker.control import control_batch
-from rostra.broker.moves import REMEMBERED, Move, Moves, is_hidden
+from rostra.broker.moves import REMEMBERED, Moves, is_hidden
 from rostra.broker.partition import ServedPartition
 from rostra.broker.producers import ProducerTable, Verdict
 from rostra.broker.tail import Tails
 from rostra.client.core.seen import Seen
 from rostra.fabric.api import Recovered
 from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.model.move import Move
 from rostra.wire.messages import Topic, TopicSettings
 
 

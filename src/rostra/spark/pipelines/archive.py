@@ -7,15 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rostra.errors import InvalidSetting
-from rostra.spark.options import COLUMNS, STAGE
+from rostra.spark.options import STAGE, parse_options
 from rostra.spark.pipelines.lake import OWN, Lake
 from rostra.spark.pipelines.progress import OBSERVED
+from rostra.spark.staging import DAY_US
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-DAY_US = 86_400_000_000
 COMPACT_EVERY = 20
 
 
@@ -70,14 +70,18 @@ def archive_topics(
 
     from rostra.spark.source import spark_schema
 
+    columns = parse_options(options, streaming=True).columns
+    if not {"topic", "timestamp"} <= set(columns):
+        raise InvalidSetting("columns", "a lake is by topic and day: it needs topic and timestamp")
     into = Lake(spark, lake)
     place = checkpoint or _checkpoint_in(into)
     loose = into.loose(place)
     topics = spark.readStream.format("rostra").options(**options)
     if loose is None:
-        settings = {"checkpoint": place, "once": once, "trigger_ms": trigger_ms, "compact_every": compact_every}
-        return archive(topics.load(), lake, **settings)  # type: ignore[arg-type]
-    into.accept(spark_schema(COLUMNS).add("date", DateType()))
+        return archive(
+            topics.load(), lake, checkpoint=place, once=once, trigger_ms=trigger_ms, compact_every=compact_every
+        )
+    into.accept(spark_schema(columns).add("date", DateType()))
     staged = topics.option(STAGE, loose[1]).load().observe(OBSERVED, F.sum("records").alias("records"))
 
     def adopt(batch: DataFrame, query: str, number: int) -> bool:
