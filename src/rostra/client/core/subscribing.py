@@ -145,6 +145,9 @@ class Feed:
         self.state = FeedState.LIVE
         # What the application took since this was asked for: the node was told of less room than there is now.
         self._grant()
+        if self.place.roams:
+            # Others may have waited to know where this one begins.
+            self.subscribing.release()
         if again:
             event = Resubscribed(self.subscribing.name, self.partition, self.next)
             self.subscribing.out.append(Tell(event))
