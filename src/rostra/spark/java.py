@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import tempfile
 from pathlib import Path
 
 from rostra.errors import LibraryMissing
+from rostra.spark.launchers import launcher
 
 _WITHOUT_VECTORS = """#!/bin/sh
 # Spark asks for a module that this Java does without.
@@ -36,17 +36,4 @@ def provide_java() -> str | None:
 
 def _home_around(java: Path) -> Path:
     """A JAVA_HOME of this user's whose `bin/java` runs that one."""
-    home = Path(tempfile.gettempdir()) / f"rostra-java-{os.getuid()}"
-    script = _WITHOUT_VECTORS.format(java=shlex.quote(str(java)))
-    (home / "bin").mkdir(mode=0o700, parents=True, exist_ok=True)
-    if home.stat().st_uid != os.getuid():
-        home = Path(tempfile.mkdtemp(prefix="rostra-java-"))
-        (home / "bin").mkdir()
-    launcher = home / "bin" / "java"
-    if not launcher.exists() or launcher.read_text() != script:
-        written = launcher.with_name(f"java-{os.getpid()}")
-        written.write_text(script)
-        written.chmod(0o755)
-        # Others may be starting at the same time: the name always stands for a whole file.
-        written.replace(launcher)
-    return home
+    return launcher("rostra-java", "java", _WITHOUT_VECTORS.format(java=shlex.quote(str(java)))).parent.parent
