@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,23 @@ def foreign_share(before: CpuMark, after: CpuMark, roles_s: float) -> float:
     own_s = after.servers_s - before.servers_s + after.harness_s - before.harness_s + roles_s
     busy_s = after.busy_s - before.busy_s
     return max(0.0, busy_s - own_s) / max(after.total_s - before.total_s, 1 / TICKS_PER_S)
+
+
+@contextmanager
+def kept_apart(server_pids: Sequence[int]) -> Iterator[None]:
+    """Servers on one core, this program and what it forks on another: trials then no longer differ by who had to make
+    room for whom. On a machine with one core nothing changes.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    first, last = cores[:1], cores[-1:]
+    for pid in server_pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), first)
+    os.sched_setaffinity(0, last)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def tree_cpu_s(root: int) -> float:

@@ -79,12 +79,12 @@ class Rostra(PacedContender):
         pid = servers.start([sys.executable, "-m", "rostra", *serve, "--fsync", self._fsync_mode], folder, port)
         return Endpoint(port=port, pids=(pid,), folder=folder)
 
-    def _trace(self, endpoint: Endpoint) -> str | None:
+    def trace(self, endpoint: Endpoint) -> str | None:
         return str(endpoint.folder / "trace") if self._traced and endpoint.folder is not None else None
 
     def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
         async def run() -> None:
-            client = await rostra.connect(address(endpoint), trace=self._trace(endpoint))
+            client = await rostra.connect(address(endpoint), trace=self.trace(endpoint))
             async with client.producer(topic, acks="all") as producer:
                 await stage.start()
                 for chunk in chunks(messages, CALL_RECORDS, 1 << 20):
@@ -110,11 +110,11 @@ class Rostra(PacedContender):
         subscribed = asyncio.Semaphore(0)
 
         async def fill(inbox: Inbox) -> None:
-            client = await rostra.connect(address(endpoint), trace=self._trace(endpoint))
+            client = await rostra.connect(address(endpoint), trace=self.trace(endpoint))
             async with client.subscribe(topic, start="earliest") as subscription:
                 subscribed.release()
                 async for batch in subscription.batches():
-                    inbox.extend(_values(batch))
+                    inbox.extend(values_of(batch))
                     if inbox.is_full():
                         break
             await client.close()
@@ -135,7 +135,7 @@ class Rostra(PacedContender):
         ):
             stage.ready()
             for batch in subscription.batches():
-                inbox.extend(_values(batch))
+                inbox.extend(values_of(batch))
                 if inbox.is_full():
                     break
             stage.finished()
@@ -148,7 +148,7 @@ class Rostra(PacedContender):
             async with client.subscribe(topic, start="earliest") as subscription:
                 await stage.start()
                 async for batch in subscription.batches():
-                    inbox.extend(_values(batch))
+                    inbox.extend(values_of(batch))
                     if inbox.is_full():
                         break
             stage.finished()
@@ -200,6 +200,6 @@ def address(endpoint: Endpoint) -> str:
     return f"127.0.0.1:{endpoint.port}"
 
 
-def _values(batch: Delivered) -> list[bytes]:
+def values_of(batch: Delivered) -> list[bytes]:
     """Nobody publishes tombstones here."""
     return cast(list[bytes], batch.values())
