@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,13 @@ from rostra.testing.embedded import EmbeddedNode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+FOR_SHORT = {
+    "spark.driver.memory": "2g",
+    # What pays for itself in a long run does not in a short one.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
+FOR_LONG = {"spark.driver.memory": "5g"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,10 +39,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "2g",
         "spark.log.level": "OFF",
-        # Tests are short: what pays for itself in a long run does not here.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        **(FOR_LONG if os.environ.get("SOAK") else FOR_SHORT),
     }
     made = session("rostra-tests", master="local[2]", conf=conf)
     yield made
