@@ -27,16 +27,18 @@ from rostra.client.core.effects import (
 from rostra.client.core.events import ClientEvent
 from rostra.client.core.options import Options
 from rostra.errors import PartitionDamaged, PeerViolation, RostraError, from_wire
-from rostra.simulator.clock import EPOCH_US, Clock
+from rostra.simulator.clock import EPOCH_US, SECOND_US, Clock
 from rostra.simulator.history import History
 from rostra.simulator.links import BUFFER_HIGH, Link, Network
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import FROM_NODE, FrameReader
-from rostra.wire.messages import CreateTopic, DeleteTopic, Ended, Failed, NodeMessage, Pong, Subscribed
+from rostra.wire.messages import CreateTopic, DeleteTopic, Ended, Failed, Locate, NodeMessage, Pong, Subscribed
 
 FRAME_BYTES_MAX = 8 << 20
 KIND_AT = slice(8, 10)
 CHANGES = (CreateTopic.kind, DeleteTopic.kind)
+LOCATES_MAX = 100
+"""In a second: a pause lies between any two of one topic, and there are few topics."""
 
 Outcome = Callable[[Result | RostraError], None]
 
@@ -74,6 +76,8 @@ class Client:
         self._call = 0
         self._waiting: dict[int, tuple[str, Outcome]] = {}
         self._armed_us: int | None = None
+        self._located = (0, 0)
+        """A second, and how often it asked in it where a partition is."""
         self._due_us: int | None = None
         """When the core last wanted to be woken."""
 
@@ -131,7 +135,10 @@ class Client:
                 found = self._links.get(effect.link)
                 if found is not None and found[0].client_open:
                     chunk = b"".join(effect.buffers)
-                    self.changes_sent += int.from_bytes(chunk[KIND_AT], "little") in CHANGES
+                    kind = int.from_bytes(chunk[KIND_AT], "little")
+                    self.changes_sent += kind in CHANGES
+                    if kind == Locate.kind:
+                        self._count_locate()
                     self.trace.note(self.name, "sends", chunk)
                     found[0].up.send(chunk)
             case Done():
@@ -170,6 +177,12 @@ class Client:
                     told(effect.event)
             case _:
                 assert_never(effect)
+
+    def _count_locate(self) -> None:
+        """Whoever asks again and again without a pause is no better than an attacker."""
+        second = self.clock.now_us // SECOND_US
+        self._located = (second, self._located[1] + 1 if self._located[0] == second else 1)
+        self.history.level("questions of a client where a partition is, in a second", self._located[1], LOCATES_MAX)
 
     def _answer(self, call: int, result: Result | RostraError) -> None:
         if not call:

@@ -521,6 +521,23 @@ def test_records_without_acknowledgement_follow_their_partition_too() -> None:
     assert producer.error is not None
 
 
+def test_nobody_asks_where_a_partition_is_for_a_producer_that_is_closed() -> None:
+    """What it published without acknowledgement may be refused later than that."""
+    play = three()
+    producer = play.core.open_producer(play.now_us, play.call(), "t", ProducerSettings(acks="none"))
+    play.run()
+    play.settle()
+    play.cluster.members["a:1"].stopping = True
+    producer.add(play.now_us, b"late")
+    producer.turn(play.now_us)
+    play.run()
+    play.core.close_producer(producer)
+    play.sent.clear()
+    play.settle()
+    play.pass_time(10 * SECOND_US)
+    assert not [message for _, message in play.sent if isinstance(message, Locate)]
+
+
 # --- deadlines -------------------------------------------------------------------------------------
 
 

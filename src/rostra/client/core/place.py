@@ -133,6 +133,9 @@ class Place:
 
     def refused(self, now_us: int, error: RostraError) -> None:
         """A follower was told that the partition is not served here, or not now."""
+        if not self.followers:
+            # It has left meanwhile: nobody wants to know where the partition is.
+            return
         if isinstance(error, Moved):
             self._router.moved(now_us, self, error)
         else:
