@@ -157,7 +157,8 @@ class World:
             connect_timeout_ms=2_000,
             call_timeout_ms=random.choice((1_000, 8_000)),
             delivery_timeout_ms=random.choice((1_500, 12_000, 60_000)),
-            backoff_ms_max=random.choice((200, 1_000)),
+            backoff_ms=random.choice((50, 200)),
+            backoff_ms_max=random.choice((500, 2_000)),
         )
         client = Client(
             name, self.clock, self.trace, self.history, self.network, options, chance(self.seed, f"client {name}")
