@@ -11,7 +11,7 @@ from rostra.client.core.events import ClientEvent, Skipped
 from rostra.client.core.holding import HeldRecord
 from rostra.client.core.membership import Membership, State
 from rostra.client.core.options import MemberSettings
-from rostra.errors import RostraError
+from rostra.errors import RostraError, UnknownTopic
 from rostra.simulator.applications import REOPEN_US, Application
 from rostra.simulator.clients import Client
 from rostra.simulator.clock import MS_US, SECOND_US
@@ -43,6 +43,8 @@ class Handler(Application):
             credit_bytes=random.choice((600, 100_000)),
         )
         self._membership: Membership | None = None
+        self._refused: RostraError | None = None
+        """Why it was no member the last time it wanted to be one."""
         self._in_hand: list[HeldRecord] = []
         client.told.append(self._told)
 
@@ -65,12 +67,14 @@ class Handler(Application):
         if isinstance(result, RostraError):
             self._finished(life, result)
         elif life == self._lives:
+            self._refused = None
             self.later(0, self._pace_us, self._work, life)
             self.later(self._stays_us // 2, self._stays_us, self._go, life)
 
     def _finished(self, life: int, error: RostraError) -> None:
         if life == self._lives:
             self._lives += 1
+            self._refused = error
             self.later(REOPEN_US, 3 * REOPEN_US, self._come, self._lives)
 
     def _come(self, life: int) -> None:
@@ -159,7 +163,9 @@ class Handler(Application):
         return 0 if self._membership is None else self._membership.generation
 
     def at_end(self) -> bool:
-        """Whether it is a member that has nothing left to do."""
+        """Whether it is a member that has nothing left to do, or cannot be one since its topic is gone."""
+        if isinstance(self._refused, UnknownTopic):
+            return True
         membership = self._membership
         if membership is None or membership.state is not State.MEMBER or self._in_hand:
             return False
