@@ -16,13 +16,15 @@ def demanded(topic_of: int | None) -> list[str]:
     world = World(1, swarm=msgspec.structs.replace(Swarm.none(), nodes=3))
     for node in world.nodes:
         node.start()
-    world.clock.run_until(6 * SECOND_US)
+    begins_us = world.elected_us + 2 * SECOND_US
+    until_us = begins_us + 10 * SECOND_US
+    world.clock.run_until(begins_us)
     made = next(made for made in world.history.made if made.name == "t0")
     place = Partition(TopicId(made.topic if topic_of is None else topic_of), PartitionIndex(0))
     client = world.client("herald", chance(1, "herald"), [node.address for node in world.nodes])
-    herald = Herald(client, chance(1, "herald"), [(place, "t0")], 16 * SECOND_US)
+    herald = Herald(client, chance(1, "herald"), [(place, "t0")], until_us)
     herald.begin()
-    world.clock.run_until(16 * SECOND_US)
+    world.clock.run_until(until_us)
     assert herald.done
     return [demand.what for demand in world.history.demands]
 
