@@ -1,0 +1,83 @@
+"""Where every node has partitions of its own, a producer's records keep their order also after it moved."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from rostra.model.batch import LEDGER, stamp
+from rostra.model.encode import encode
+from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.model.move import Move
+from rostra.wire.messages import (
+    Locate,
+    Located,
+    PartitionPlace,
+    Push,
+    Subscribe,
+    Subscribed,
+    Topic,
+    TopicSettings,
+)
+from tests.unit.client.play import Play
+
+NEW, OLD = 11, 22
+"""The partition that the producer came to, and the one it came from."""
+MOVED_AFTER = 5
+
+M = TypeVar("M")
+
+
+@pytest.fixture
+def play() -> Play:
+    play = Play()
+    play.connect()
+    play.core.subscribe(play.now_us, play.call(), "t", "earliest", None, 1000)
+    play.run()
+    (locate,) = asked(play, Locate)
+    places = tuple(PartitionPlace(0, "", 1, topic) for topic in (NEW, OLD))
+    play.hear(Located(locate.request, Topic(NEW, "t", TopicSettings(1)), places, roams=True))
+    return play
+
+
+def asked(play: Play, kind: type[M]) -> list[M]:
+    return [message for message in play.written if isinstance(message, kind)]
+
+
+def begins(play: Play, topic: int, at: int) -> int:
+    """The node says where the partition begins; the number under which it will push."""
+    (ask,) = [ask for ask in asked(play, Subscribe) if ask.topic == topic]
+    play.hear(Subscribed(ask.request, ask.subscription, at, at))
+    return ask.subscription
+
+
+def moved_here_with(value: bytes) -> bytes:
+    """What lies in the new partition: the word of the move, and a record behind it."""
+    move = Move(producer=9, epoch=0, expected=MOVED_AFTER, number=1, after=OLD, after_offset=MOVED_AFTER)
+    word = encode([msgspec.msgpack.encode(move)], timestamp_us=1, control=True)
+    record = encode([value], timestamp_us=1, producer=9, sequence=MOVED_AFTER)
+    place = Partition(TopicId(NEW), PartitionIndex(0))
+    stamp(word, partition=place, base_offset=0, owner_epoch=1, owner_flags=LEDGER)
+    stamp(record, partition=place, base_offset=1, owner_epoch=1)
+    return bytes(word + record)
+
+
+def delivered(play: Play) -> list[bytes | None]:
+    return [value for batches in play.delivered.values() for batch in batches for value in batch.values()]
+
+
+@pytest.mark.requirement("FL-23")
+def test_what_waits_for_another_partition_is_handed_on_when_that_turns_out_to_be_far_enough(play: Play) -> None:
+    """Nothing more is ever pushed: that the other one begins behind the move is all there is to know."""
+    play.hear(Push(begins(play, NEW, 0), 2), moved_here_with(b"later"))
+    assert delivered(play) == []
+    begins(play, OLD, MOVED_AFTER)
+    assert delivered(play) == [b"later"]
+
+
+def test_what_waits_for_another_partition_goes_on_waiting_while_that_is_not_far_enough(play: Play) -> None:
+    play.hear(Push(begins(play, NEW, 0), 2), moved_here_with(b"later"))
+    begins(play, OLD, MOVED_AFTER - 1)
+    assert delivered(play) == []
