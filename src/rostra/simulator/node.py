@@ -566,8 +566,8 @@ def settings_for(random: Random) -> BrokerSettings:
         timestamp_ahead_max_ms=random.choice((5_000, 3_600_000)),
         requests_per_connection_max=random.choice((3, 4096, 4096)),
         burst_bytes_max=random.choice((1 << 10, 2 << 20)),
-        # Rare, for pings show nothing new. Who hears three times nothing must know before the quiet ends.
-        heartbeat_ms=random.choice((1_500, 2_500)),
+        # Rare, for pings show nothing new; but who hears three times nothing must know before the quiet ends.
+        heartbeat_ms=random.choice((1_000, 1_500)),
         retention_check_ms=1_500,
         group_partitions=1,
     )
