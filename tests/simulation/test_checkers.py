@@ -546,6 +546,18 @@ def test_what_a_later_record_of_its_key_replaced_is_not_missed_and_what_none_rep
     assert judge(history) != [], "no other record has its key"
 
 
+def test_a_reader_may_have_passed_over_what_was_compacted_only_where_it_read() -> None:
+    history = good()
+    for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
+        history.sent[value] = history.sent[value]._replace(key=key)
+    final_of(history).settings = TopicSettings(compaction=True)
+    passed_over = got_of(history).pop(0)
+    assert judge(history) == []
+    got_of(history).insert(0, passed_over)
+    del got_of(history)[1]
+    assert judge(history) != [], "no other record has its key"
+
+
 def test_what_nobody_was_promised_may_be_lost() -> None:
     history = good()
     history.sent[C] = Sent(C, "p", 2, "t", "none")
