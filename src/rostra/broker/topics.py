@@ -318,11 +318,8 @@ class TopicRequests:
                 self._broker.refuse(asked.conn, asked.request, TopicExists(name))
 
     def delete(self, conn: Conn, session: Session, message: DeleteTopic) -> None:
-        if self._broker.catalogue.named(message.name) is None:
-            # It may have been created elsewhere.
-            self.confirm(conn, session, message, message.name)
-        else:
-            self._delete(conn, session, message)
+        """Which topic has the name now is confirmed first: this node may know one that is gone, and not the next."""
+        self.confirm(conn, session, message, message.name)
 
     def _delete(self, conn: Conn, session: Session, message: DeleteTopic) -> None:
         broker = self._broker
