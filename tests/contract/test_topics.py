@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import TopicExists, UnknownTopic
-from rostra.fabric.api import Order, TopicsAre
+from rostra.fabric.api import Order, Survives, TopicsAre
 from tests.contract.facade import Cluster
 from tests.contract.promises import promised
 
@@ -33,6 +33,21 @@ def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> Non
         with pytest.raises(UnknownTopic):
             cluster.delete_topic("orders/eu", at=node)
         assert cluster.topics(at=node) == {}
+
+
+@promised(several=True, topics=TopicsAre.ONE, survives=Survives.MINORITY)
+@pytest.mark.requirement("CM-3", "RF-34")
+def test_a_node_that_was_away_deletes_what_has_the_name_now(cluster: Cluster) -> None:
+    """What it knows by that name may be gone, and another topic in its place."""
+    cluster.create_topic("t")
+    *others, away = cluster.running
+    cluster.topics(at=away)
+    cluster.partition(others, [away])
+    cluster.delete_topic("t", at=others[0])
+    cluster.create_topic_at(others[0], "t")
+    cluster.heal()
+    cluster.delete_topic("t", at=away)
+    assert cluster.topics(at=others[0]) == {}
 
 
 @promised(several=True, order=Order.PARTITION)
