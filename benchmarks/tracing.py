@@ -46,7 +46,7 @@ def run(bench: Workbench) -> None:
             ):
                 costs = [pair_cost(burst, burst_traced, turn) for turn in range(1 + pairs)][1:]
         except (TrialFailed, EOFError) as error:
-            bench.judge(targets.TRACE, None, f"failed: {str(error).splitlines()[-1:]}")
+            bench.judge(targets.TRACE, None, f"failed: {error or 'a publisher or subscriber died'}")
             return
     bench.say(f"  cost in %: {', '.join(f'{cost:.1f}' for cost in costs)}; median {median(costs):.1f}")
     remark = "one publisher, one subscriber, no fsync, all three traced, the nodes on a core of their own"

@@ -48,4 +48,6 @@ def _without_archives() -> str:
     archives = installed / "python" / "lib"
     script = _WITHOUT_ARCHIVES.format(archives=shlex.quote(str(archives)), python=shlex.quote(sys.executable))
     # One for each environment: several may be in use at the same time.
-    return str(launcher("rostra-python", f"python-{sha256(script.encode()).hexdigest()[:16]}", script))
+    program = launcher("rostra-python", f"python-{sha256(script.encode()).hexdigest()[:16]}", script)
+    # Where temporary files may not be executed, Spark starts Python as it always did.
+    return str(program) if os.access(program, os.X_OK) else sys.executable

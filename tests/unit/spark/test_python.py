@@ -67,6 +67,16 @@ def test_a_session_elsewhere_after_one_here_does_not_inherit_its_python() -> Non
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
+def test_where_temporary_files_may_not_be_executed_the_python_that_runs_is_started(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec", "none", tmp_path], check=True)
+    try:
+        provide_python(here=True)
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
 def test_another_spark_brings_its_own_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     provide_python(here=True)
