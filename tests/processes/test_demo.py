@@ -55,8 +55,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: si
         running.stdout.read()
         assert running.wait(timeout=30) == 130
         assert b"Traceback" not in running.stderr.read()
-    for pid in (running.pid, *children):
-        wait_until(lambda pid=pid: not is_alive(pid), f"process {pid} to end")  # type: ignore[misc]
+    wait_until(lambda: not any(map(is_alive, (running.pid, *children))), "the processes to end")
 
 
 def test_without_kills_the_demo_shows_the_same_count(tmp_path: Path) -> None:

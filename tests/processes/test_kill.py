@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
@@ -51,10 +52,13 @@ def stream_through(kills: int, seed: int) -> None:
         def acknowledged() -> int:
             return sum(publisher.book.acknowledged for publisher in publishers)
 
+        def reached(enough: int) -> bool:
+            return acknowledged() >= enough
+
         try:
             for _ in range(kills):
                 enough = acknowledged() + random.randint(1, 3_000)
-                wait_until(lambda enough=enough: acknowledged() >= enough, "records to be acknowledged")  # type: ignore[misc]
+                wait_until(partial(reached, enough), "records to be acknowledged")
                 node.sigkill()
                 node.start()
             for publisher in publishers:

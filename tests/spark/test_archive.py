@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 TOPIC = "plant/line-1"
 
 
+def make_topic(node: EmbeddedNode, records: int) -> None:
+    with node.client() as client:
+        client.create_topic(TOPIC)
+        fill(client, TOPIC, records)
+
+
 def rows(lake: Path) -> Counter[int]:
     """What a reader that knows nothing of Spark finds."""
     files = [str(path) for path in lake.glob("topic=*/date=*/*.parquet")]
@@ -118,9 +124,7 @@ def test_small_files_are_put_together_and_hold_the_same_records(
     way: str, spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
-    with rostra_node.client() as client:
-        client.create_topic(TOPIC)
-        fill(client, TOPIC, 90)
+    make_topic(rostra_node, 90)
     query = begin(way, spark, rostra_node.address, lake, compact_every=0, maxOffsetsPerTrigger="10")
     query.awaitTermination(180)
     before = len(list(lake.glob("topic=*/date=*/*.parquet")))
@@ -134,9 +138,7 @@ def test_putting_files_together_is_finished_by_the_next_who_opens_the_lake(
     spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
-    with rostra_node.client() as client:
-        client.create_topic(TOPIC)
-        fill(client, TOPIC, 30)
+    make_topic(rostra_node, 30)
     frame = read(spark, rostra_node.address, subscribe=TOPIC)
     for name in ("first", "second"):
         store(frame, str(lake), name)
@@ -156,9 +158,7 @@ def test_columns_may_come_later_and_none_changes_its_type(
     spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
-    with rostra_node.client() as client:
-        client.create_topic(TOPIC)
-        fill(client, TOPIC, 5)
+    make_topic(rostra_node, 5)
     few = "value,topic,partition,offset,timestamp"
     store(read(spark, rostra_node.address, subscribe=TOPIC, columns=few), str(lake), "few")
     whole = read(spark, rostra_node.address, subscribe=TOPIC)
@@ -187,9 +187,7 @@ def test_the_death_of_a_broker_while_a_lake_is_filled_costs_and_doubles_nothing(
 
 def test_plans_are_readable_and_bounded(spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    with rostra_node.client() as client:
-        client.create_topic(TOPIC)
-        fill(client, TOPIC, 5)
+    make_topic(rostra_node, 5)
     store(read(spark, rostra_node.address, subscribe=TOPIC), str(lake), "once")
     plan = json.loads((lake / "_rostra" / "plans" / "once" / "000000000000.json").read_text())
     assert next(iter(plan["moves"].values())).startswith("topic=plant%2Fline-1/date=2023-11-14/part-once-")
@@ -223,9 +221,7 @@ def test_an_archive_of_chosen_columns_holds_those_and_needs_topic_and_time(
     spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
-    with rostra_node.client() as client:
-        client.create_topic(TOPIC)
-        fill(client, TOPIC, 5)
+    make_topic(rostra_node, 5)
     begin("files", spark, rostra_node.address, lake, columns="timestamp,value,topic").awaitTermination(180)
     assert rows(lake) == Counter(range(5))
     assert set(Lake(spark, str(lake)).read().columns) == {"timestamp", "value", "topic", "date"}
