@@ -259,6 +259,24 @@ def test_idle_partitions_cost_no_traffic_of_their_own() -> None:
     cluster.run_until(lambda: all(cluster.leader(partition) is not None for partition in led), 5_000)
 
 
+def test_who_answers_heartbeats_is_heard_by_that_and_needs_none_of_its_own() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    (partition,) = cluster.topic("t")
+    leader = cluster.leader(partition)
+    assert leader is not None
+    periods = 40
+    before = cluster.sent.copy()
+    for number in range(periods):
+        cluster.publish(partition, b"%d" % number)
+        cluster.run(leader.raft.settings.heartbeat_ms)
+    said = cluster.sent - before
+    assert said["HeartbeatReply"] >= periods, "the group is awake"
+    assert said["Heartbeat"] + said["HeartbeatReply"] <= 7 * periods, "eight, if each pair had its own both ways, too"
+    for one in cluster.nodes.values():
+        assert all(one.raft.peers.is_there(other.node) for other in cluster.nodes.values())
+
+
 def test_a_new_node_joins_through_any_member_and_every_member_knows_it() -> None:
     cluster = Cluster(3)
     cluster.ready()

@@ -76,9 +76,12 @@ class Heartbeat(PeerMessage, frozen=True, array_like=True):
 
 
 class HeartbeatReply(PeerMessage, frozen=True, array_like=True):
+    """Who answers lives, too: with `resigned` it says all that a heartbeat about no group would say."""
+
     kind: ClassVar[int] = 129
     boot: Count
     beats: Annotated[tuple[BeatReply, ...], Meta(max_length=GROUPS_MAX)] = ()
+    resigned: Count = 0
 
 
 # --- one group -------------------------------------------------------------------------------------

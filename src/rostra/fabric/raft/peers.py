@@ -31,6 +31,8 @@ class Peers:
         self._members_at = -1
         self._joined_us = 0
         self._began_us = 0
+        self._answered: dict[NodeId, None] = {}
+        """Whose heartbeats were answered since the last of our own."""
         self._strangers: dict[NodeId, int] = {}
         """Removed members to whom a link is kept, and until when."""
 
@@ -42,8 +44,7 @@ class Peers:
         raft = self._raft
         if message.peer_address and peer not in self.links:
             self.get_to_know(peer, message.peer_address)
-        if not self.pairs.heard_as_before(peer, message.boot, message.resigned, raft.now.mono_us):
-            self._heard_news(peer, message)
+        self.heard(peer, message)
         if not message.beats:
             return
         replies = []
@@ -55,9 +56,14 @@ class Peers:
                     replies.append(reply)
                 raft.touch(group)
         if replies:
-            raft.out.append(Send(peer, HeartbeatReply(raft.boot, tuple(replies))))
+            self._answered[peer] = None
+            raft.out.append(Send(peer, HeartbeatReply(raft.boot, tuple(replies), raft.resigned)))
 
-    def _heard_news(self, peer: NodeId, message: Heartbeat) -> None:
+    def heard(self, peer: NodeId, message: Heartbeat | HeartbeatReply) -> None:
+        if not self.pairs.heard_as_before(peer, message.boot, message.resigned, self._raft.now.mono_us):
+            self._heard_news(peer, message)
+
+    def _heard_news(self, peer: NodeId, message: Heartbeat | HeartbeatReply) -> None:
         """It was away, was started anew, or leads less than before."""
         raft = self._raft
         was_there = self.pairs.is_there(peer)
@@ -152,9 +158,12 @@ class Peers:
         self.ask_to_join()
 
     def send_beats(self, groups: dict[Group, None], *, idle: bool = False) -> None:
-        """One message to each node, whatever the number of groups."""
+        """One message to each node, whatever the number of groups; `idle`: also to whom nothing else was said."""
         raft = self._raft
-        said: dict[NodeId, list[Beat]] = {member.node: [] for member in self.members()} if idle else {}
+        said: dict[NodeId, list[Beat]] = {}
+        if idle:
+            said = {member.node: [] for member in self.members() if member.node not in self._answered}
+            self._answered.clear()
         for group in groups:
             for peer, beat in group.beats(raft.now):
                 said.setdefault(peer, []).append(beat)

@@ -97,6 +97,7 @@ class Post:
 
     def _answered(self, peer: NodeId, message: HeartbeatReply) -> None:
         raft = self._raft
+        raft.peers.heard(peer, message)
         for reply in message.beats:
             group = raft.groups.get(reply.partition)
             if group is not None:
