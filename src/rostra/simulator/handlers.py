@@ -100,7 +100,7 @@ class Handler(Application):
         for _ in range(len(self._in_hand) if self.over else self.random.randint(0, len(self._in_hand))):
             self._deal_with(self._in_hand.pop())
         self.client.act()
-        pace_us = 10 * MS_US if self.over else self._pace_us
+        pace_us = 40 * MS_US if self.over else self._pace_us
         self.later(pace_us // 2, pace_us, self._work, life)
 
     def _deal_with(self, record: HeldRecord) -> None:

@@ -261,6 +261,11 @@ class Network:
         if link.client_open and not link.cut_off:
             link.client.opened(link)
 
+    @property
+    def mistaken(self) -> bool:
+        """Whether a client still relies on a connection that leads nowhere."""
+        return any(link.conn and (link.cut_off or not link.node_open) for link in self.links.values())
+
     def forget(self, link: Link) -> None:
         self.links.pop((link.client.name, link.number), None)
 

@@ -544,8 +544,8 @@ def raft_settings_for(swarm: Swarm, random: Random) -> RaftSettings:
     """Heartbeats are rare, as idle ones show nothing new; windows are small, so that followers fall behind."""
     return RaftSettings(
         heartbeat_ms=swarm.heartbeat_ms,
-        election_timeout_ms_min=4 * swarm.heartbeat_ms,
-        election_timeout_ms_max=8 * swarm.heartbeat_ms,
+        election_timeout_ms_min=3 * swarm.heartbeat_ms,
+        election_timeout_ms_max=6 * swarm.heartbeat_ms,
         window_bytes=random.choice((2_000, 8 << 20)),
         window_messages=random.choice((4, 256)),
         read_bytes=random.choice((1_000, 1 << 20)),
@@ -566,8 +566,8 @@ def settings_for(random: Random) -> BrokerSettings:
         timestamp_ahead_max_ms=random.choice((5_000, 3_600_000)),
         requests_per_connection_max=random.choice((3, 4096, 4096)),
         burst_bytes_max=random.choice((1 << 10, 2 << 20)),
-        # Rare, for pings show nothing new; but who hears three times nothing must know before the quiet ends.
-        heartbeat_ms=random.choice((1_000, 1_500)),
+        # Rare, for pings show nothing new.
+        heartbeat_ms=random.choice((1_000, 2_000, 3_000)),
         retention_check_ms=1_500,
         group_partitions=1,
     )

@@ -146,7 +146,9 @@ class World:
         self.mesh.add(nodes)
         return nodes
 
-    def client(self, name: str, random: Random, addresses: list[str] | None = None) -> Client:
+    def client(
+        self, name: str, random: Random, addresses: list[str] | None = None, connect_timeout_ms: int = 2_000
+    ) -> Client:
         if addresses is None:
             addresses = [node.address for node in self.nodes]
             if len(addresses) > 1:
@@ -154,7 +156,7 @@ class World:
         options = Options(
             addresses=tuple(addresses),
             auto_create=self.auto_create,
-            connect_timeout_ms=2_000,
+            connect_timeout_ms=connect_timeout_ms,
             call_timeout_ms=random.choice((1_000, 8_000)),
             delivery_timeout_ms=random.choice((1_500, 12_000, 60_000)),
             backoff_ms=random.choice((50, 200)),
@@ -322,7 +324,7 @@ class World:
         for publisher in self.publishers:
             # Healing may take longer than the time they were given, and whoever went home makes up for nothing.
             publisher.ends_us = max(publisher.ends_us, limit_us + MAKE_UP_US)
-        client = self.client("herald", random, [node.address for node in alive])
+        client = self.client("herald", random, [node.address for node in alive], self._elections_us() // 1000)
         herald = Herald(client, random, places, limit_us)
         herald.begin()
         while not herald.done and self.clock.now_us < limit_us:
@@ -368,8 +370,10 @@ class World:
         return [f"{client.name}: {what}" for client in self.clients for what in client.waiting]
 
     def _settled(self) -> bool:
-        """Nobody waits for an answer, and nobody lags."""
-        if self._waiting() or not self._works() or not all(subscriber.at_end() for subscriber in self.subscribers):
+        """Nobody waits for an answer, nobody lags, and nobody has yet to find out that a connection is dead."""
+        if self._waiting() or not self._works() or self.network.mistaken:
+            return False
+        if not all(subscriber.at_end() for subscriber in self.subscribers):
             return False
         # Where the only copy is damaged, whoever wants all of it gets to no end.
         hopeless = bool(self.history.flipped) and not self.history.replicated
