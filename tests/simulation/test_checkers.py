@@ -558,6 +558,22 @@ def test_a_reader_may_have_passed_over_what_was_compacted_only_where_it_read() -
     assert judge(history) != [], "no other record has its key"
 
 
+def test_so_may_whoever_subscribed_to_patterns_or_by_a_name() -> None:
+    history = good()
+    for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
+        history.sent[value] = history.sent[value]._replace(key=key)
+    final_of(history).settings = TopicSettings(compaction=True)
+    gathered, named = history.gathered[0].feed(TOPIC, 0).got, history.named["n"].dealt_with
+    del gathered[0]
+    named.remove((TOPIC, 0, 0))
+    assert judge(history) == []
+    of_other_key = gathered.pop(0)
+    assert judge(history) != [], "no other record has its key"
+    gathered.insert(0, of_other_key)
+    named.remove((TOPIC, 0, 1))
+    assert judge(history) != [], "no other record has its key"
+
+
 def test_what_nobody_was_promised_may_be_lost() -> None:
     history = good()
     history.sent[C] = Sent(C, "p", 2, "t", "none")
