@@ -26,7 +26,7 @@ class Watcher:
         self.number = number
         self.patterns = patterns
         self.request = request
-        """With which it was asked for: what the fabric says to an earlier one of the same number does not concern it."""
+        """With which it was asked for: what the fabric says to an earlier one of its number does not concern it."""
         self.begun = False
         """False until it is certain that this node knows all topics there are."""
         self.behind = False
