@@ -10,7 +10,7 @@ import pytest
 
 from rostra.broker.control import Checkpoint
 from rostra.broker.publishers import Departed, Registered
-from rostra.errors import OffsetOutOfRange, PartitionDamaged, RemoteError, TopicDeleted
+from rostra.errors import OffsetOutOfRange, PartitionDamaged, RemoteError, TimedOut, TopicDeleted
 from rostra.model.batch import OwnerFlag
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator import checkers
@@ -556,6 +556,37 @@ def test_a_reader_may_have_passed_over_what_was_compacted_only_where_it_read() -
     got_of(history).insert(0, passed_over)
     del got_of(history)[1]
     assert judge(history) != [], "no other record has its key"
+
+
+def test_so_may_whoever_subscribed_to_patterns_or_by_a_name() -> None:
+    history = good()
+    for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
+        history.sent[value] = history.sent[value]._replace(key=key)
+    final_of(history).settings = TopicSettings(compaction=True)
+    gathered, named = history.gathered[0].feed(TOPIC, 0).got, history.named["n"].dealt_with
+    del gathered[0]
+    named.remove((TOPIC, 0, 0))
+    assert judge(history) == []
+    of_other_key = gathered.pop(0)
+    assert judge(history) != [], "no other record has its key"
+    gathered.insert(0, of_other_key)
+    named.remove((TOPIC, 0, 1))
+    assert judge(history) != [], "no other record has its key"
+
+
+def test_who_gave_up_before_a_subscription_stood_need_not_have_heard_that_its_topic_was_deleted() -> None:
+    history = good()
+    history.delete_asked.add("t")
+    history.deleted[TOPIC] = 50
+    del history.listed[TOPIC]
+    history.final.clear()
+    history.gathered.clear()
+    seen = history.subscriptions[0]
+    seen.stands = False
+    seen.ended, seen.ended_us = TimedOut("subscribe t", 1000), 60
+    assert [one for one in judge(history) if one.startswith("topics are made and end as told")] == []
+    seen.stands = True
+    assert [one for one in judge(history) if one.startswith("topics are made and end as told")] != []
 
 
 def test_what_nobody_was_promised_may_be_lost() -> None:

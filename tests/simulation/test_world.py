@@ -14,6 +14,8 @@ from rostra.simulator.trace import Trace
 from rostra.simulator.world import CALM_US, HEAL_US, World
 
 FAIR = Swarm.none()
+LEAVES_EARLY = 9
+"""A seed whose operator wants a founder removed before another node joins."""
 
 
 def world_of(seed: int, **weather: object) -> World:
@@ -120,6 +122,24 @@ def test_nothing_goes_wrong_before_the_first_second_is_over() -> None:
     world.clock.run_until(CALM_US)
     unhurt = {Fault.OVERTAKEN}
     assert [fault for fault, count in world.tally.counts.items() if count and fault not in unhurt] == []
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_where_a_disk_is_damaged_nobody_is_removed_before_three_others_are_members(damaged: bool) -> None:
+    never_us = 1 << 60
+    world = world_of(LEAVES_EARLY, nodes=4, joiners=1, removes=True, flip_every_us=never_us if damaged else 0)
+    world.start()
+    founder = next(node for node in world.nodes if node is not world.leaver)
+
+    def leaving() -> bool:
+        fabric = founder.fabric
+        return fabric is not None and fabric.raft.takes_part and bool(fabric.raft.meta.catalogue.leaving)
+
+    while not leaving():
+        world.until(world.clock.now_us + SECOND_US // 10)
+        assert world.clock.now_us < HEAL_US
+    assert world.leaver is not None
+    assert founder.knows_members(besides=world.leaver.id) == (3 if damaged else 2)
 
 
 def test_events_that_beget_events_without_end_are_stopped() -> None:

@@ -85,7 +85,7 @@ class TopicRequests:
         if token in self._confirming:
             conn, message = self._confirming.pop(token)
             if isinstance(message, Watch):
-                self._broker.watching.forget(conn, message.watch)
+                self._broker.watching.give_up(conn, message)
             self._fail_all([Asked(conn, message.request, lookup=True)], error)
         elif token in self._made:
             self._fail_all(self._making.pop(self._made.pop(token)), error)

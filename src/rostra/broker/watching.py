@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 class Watcher:
     """One watch of one connection."""
 
-    __slots__ = ("begun", "behind", "conn", "number", "patterns")
+    __slots__ = ("begun", "behind", "conn", "number", "patterns", "request")
 
-    def __init__(self, conn: Conn, number: int, patterns: tuple[Pattern, ...]) -> None:
+    def __init__(self, conn: Conn, number: int, patterns: tuple[Pattern, ...], request: int) -> None:
         self.conn = conn
         self.number = number
         self.patterns = patterns
+        self.request = request
+        """With which it was asked for: what the fabric says to an earlier one of its number does not concern it."""
         self.begun = False
         """False until it is certain that this node knows all topics there are."""
         self.behind = False
@@ -72,13 +74,13 @@ class Watching:
         except InvalidPattern as error:
             return error
         self.forget(conn, message.watch)
-        self._watchers.setdefault(conn, {})[message.watch] = Watcher(conn, message.watch, patterns)
+        self._watchers.setdefault(conn, {})[message.watch] = Watcher(conn, message.watch, patterns, message.request)
         return None
 
     def begin(self, conn: Conn, message: Watch) -> None:
         """This node's catalogue was confirmed since the watch was asked for."""
         watcher = self._find(conn, message.watch)
-        if watcher is None:
+        if watcher is None or watcher.request != message.request:
             self._broker.refuse(conn, message.request, WatchEnded("it was given up meanwhile"))
             return
         if not watcher.begun:
@@ -86,6 +88,12 @@ class Watching:
             for pattern in watcher.patterns:
                 self._trie.add(pattern, watcher)
         self._page(message, watcher)
+
+    def give_up(self, conn: Conn, message: Watch) -> None:
+        """It could not be confirmed. Whoever lost patience, and asked again since, has another watch by that number."""
+        watcher = self._find(conn, message.watch)
+        if watcher is not None and watcher.request == message.request:
+            self.forget(conn, message.watch)
 
     def _next_page(self, message: Watch, watcher: Watcher | None) -> RostraError | None:
         if watcher is None or not watcher.begun:

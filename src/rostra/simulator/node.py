@@ -170,6 +170,13 @@ class Node:
         fabric = self.fabric
         return fabric is not None and fabric.raft.takes_part and member in fabric.raft.meta.catalogue.removed
 
+    def knows_members(self, besides: NodeId) -> int:
+        """How many others than this one its catalogue has."""
+        fabric = self.fabric
+        if fabric is None or not fabric.raft.takes_part:
+            return 0
+        return sum(member != besides for member in fabric.raft.meta.catalogue.members)
+
     @property
     def needs_restart(self) -> bool:
         return self.broker is not None and self.broker.broken is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from rostra.client.core.effects import Result
@@ -12,10 +13,20 @@ from rostra.simulator.clock import MS_US, SECOND_US
 
 
 class Steward(Application):
-    def __init__(self, client: Client, random: Random, leaver: int, begins_us: int, ends_us: int) -> None:
+    def __init__(
+        self,
+        client: Client,
+        random: Random,
+        leaver: int,
+        begins_us: int,
+        ends_us: int,
+        *,
+        may: Callable[[], bool],
+    ) -> None:
         super().__init__(client, random, [], ends_us)
         self._leaver = leaver
         self._begins_us = begins_us
+        self._may = may
         self.asked = False
 
     def begin(self) -> None:
@@ -23,6 +34,9 @@ class Steward(Application):
 
     def _ask(self) -> None:
         if self.over:
+            return
+        if not self._may():
+            self.later(100 * MS_US, SECOND_US, self._ask)
             return
         self.asked = True
         self.history.operations += 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from rostra.client.core.options import Options
-from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.catalogue import META, REPLICAS
 from rostra.model.ids import NodeId, Partition, is_internal
 from rostra.safeguards import ALL_ON, Without
 from rostra.simulator.applications import Application, Keeper, Publisher, Subscriber, Visitor
@@ -223,7 +223,8 @@ class World:
             choice = chance(self.seed, "removing")
             self.leaver = choice.choice(self.nodes)
             begins_us = choice.randint(6 * SECOND_US, HEAL_US - 3 * SECOND_US)
-            steward = Steward(self.client("steward", random), choice, self.leaver.id, begins_us, HEAL_US)
+            client = self.client("steward", random)
+            steward = Steward(client, choice, self.leaver.id, begins_us, HEAL_US, may=self._may_remove)
             self._begin_at(500 * MS_US, steward)
             self.clock.at(begins_us, self._look_for_leaver, steward)
 
@@ -244,6 +245,13 @@ class World:
         time_us += self.elected_us
         self.clock.at(time_us - 4 * MS_US, application.client.start)
         self.clock.at(time_us + 200 * MS_US, application.begin)
+
+    def _may_remove(self) -> bool:
+        """Where a disk is damaged three members stay, who may not have joined yet: of two copies one is no minority."""
+        leaver = self.leaver
+        assert leaver is not None
+        enough = any(node.knows_members(besides=leaver.id) >= REPLICAS for node in self.nodes)
+        return enough or not self.swarm.flip_every_us
 
     def _look_for_leaver(self, steward: Steward) -> None:
         """Until everybody who knows the catalogue knows that it is gone; then it is switched off."""

@@ -155,6 +155,31 @@ def test_a_watch_given_up_before_it_was_answered_does_not_begin() -> None:
     assert not desk.broker.watching._trie
 
 
+@pytest.mark.parametrize("late", ["refused", "confirmed"])
+def test_a_late_word_about_a_watch_that_was_given_up_does_not_concern_the_next_one_of_its_number(late: str) -> None:
+    fabric = Hesitant()
+    desk = watching("a/one", fabric=fabric)
+    desk.say(2, Watch(5, 7, ("#",)))
+    desk.say(2, Unwatch(6, 7))
+    desk.say(2, Watch(8, 7, ("#",)))
+    first, second = fabric.asked
+
+    def answer(effect: FabricEffect) -> None:
+        desk.broker.out = []
+        desk.broker.carry_out([effect])
+        desk.effects += desk.broker.out
+
+    if late == "confirmed":
+        answer(Confirmed(first))
+        assert desk.heard(2, Watched) == [], "what was asked later may know more"
+    answer(Confirmed(second))
+    assert [watched.request for watched in desk.heard(2, Watched)] == [8]
+    if late == "refused":
+        answer(Refused(first, Unavailable("catalogue", 0, "nobody answers")))
+    desk.make_topic(1, "a/two")
+    assert len(desk.heard(2, TopicsAppeared)) == 1
+
+
 def test_a_node_that_cannot_confirm_what_it_knows_refuses_a_watch_and_ends_those_it_has() -> None:
     fabric = Hesitant()
     desk = watching(fabric=fabric)

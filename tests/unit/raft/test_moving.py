@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.errors import CopiesAway, MemberRemoved, Moved, QuorumAtRisk, Unavailable, UnknownMember
-from rostra.fabric.api import Confirm, Elsewhere, PeerReceived, ProposeTopic, RemoveMember, TopicSpec
+from rostra.errors import CopiesAway, CorruptLog, MemberRemoved, Moved, QuorumAtRisk, Unavailable, UnknownMember
+from rostra.fabric.api import Confirm, Elsewhere, PeerReceived, ProposeTopic, Read, ReadFailed, RemoveMember, TopicSpec
 from rostra.fabric.raft.catalogue import META, Asker, Entry, Made, MoveBegun
 from rostra.fabric.raft.hard import key_of, unpack_hard
 from rostra.fabric.raft.messages import Heartbeat, Join, Removed, VoteAsk
@@ -168,6 +168,75 @@ def test_without_anybody_to_take_its_copies_a_member_may_still_go() -> None:
     for partition in partitions:
         assert voters(cluster, partition) == (1, 2)
         cluster.publish(partition, b"after")
+
+
+def test_copies_wait_for_a_member_that_is_away_rather_than_become_fewer() -> None:
+    cluster, (partition,) = with_topic(3, 1)
+    new = cluster.add(4, 1)
+    cluster.run_until(lambda: 4 in cluster[1].raft.meta.group.config.learners)
+    new.crash()
+    cluster.run(1_000)
+    remove(cluster, 2, at=1)
+    cluster.run(60_000)
+    assert voters(cluster, partition) == (1, 2, 3) and not cluster[1].raft.meta.catalogue.moving
+    assert 2 in cluster[1].raft.meta.group.config.voters
+    new.start()
+    cluster.run_until(lambda: is_gone(cluster, 2), 60_000)
+    assert voters(cluster, partition) == (1, 3, 4)
+    assert cluster[1].raft.meta.group.config.voters == (1, 3, 4)
+
+
+def test_who_is_to_leave_takes_back_what_was_to_go_to_a_node_that_is_gone_for_long() -> None:
+    cluster, (partition,) = with_topic(4, 1)
+    outside = next(node for node in cluster.nodes.values() if partition not in node.media)
+    leaver, *rest = holders(cluster, partition)
+    remove(cluster, leaver, at=rest[0])
+    cluster.run_until(lambda: partition in cluster[rest[0]].raft.meta.catalogue.moving)
+    outside.crash()
+    cluster.run_until(lambda: not cluster[rest[0]].raft.meta.catalogue.moving, 120_000)
+    assert voters(cluster, partition) == tuple(sorted((leaver, *rest)))
+    outside.start()
+    cluster.run_until(lambda: is_gone(cluster, leaver), 60_000)
+    assert voters(cluster, partition) == tuple(sorted((outside.node, *rest)))
+
+
+def test_who_joins_while_copies_become_fewer_gets_one_before_anybody_gives_his_up() -> None:
+    cluster, (partition,) = with_topic(3, 1)
+    leader = cluster.leader(META)
+    assert leader is not None
+    leaver, away = (node.node for node in cluster.alive if node is not leader)
+    remove(cluster, leaver, at=leader.node)
+    cluster.run_until(lambda: partition in leader.raft.meta.catalogue.moving)
+    cluster[away].crash()
+    cluster.add(4, leader.node)
+    cluster.run_until(lambda: voters(cluster, partition) == tuple(sorted((leader.node, away, 4))), 60_000)
+    cluster.publish(partition, b"after")
+
+
+def test_nobody_goes_before_the_copies_that_stay_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else two copies are left, of which one is damaged when the other is fed from it: nobody can lead any more."""
+    cluster, (partition,) = with_topic(3, 1)
+    leader = cluster.leader(partition)
+    assert leader is not None
+    behind, leaver = (node for node in cluster.alive if node is not leader)
+    behind.crash()
+    for value in (b"one", b"two", b"three"):
+        cluster.publish(partition, value)
+
+    def find_damage(effect: Read) -> None:
+        leader.step(ReadFailed(effect.token, effect.partition, CorruptLog("some.log", 7, "body damaged")))
+
+    monkeypatch.setattr(leader, "_read", find_damage)
+    cluster.run(2 * leader.raft.settings.heartbeat_ms)
+    assert leader.raft.peers.is_there(NodeId(behind.node)), "it was away for a moment"
+    leader.raft.moving._steer(leader.raft.groups[partition], (NodeId(leader.node), NodeId(behind.node)))
+    leader.raft.touch(leader.raft.groups[partition])
+    behind.start()
+    cluster.run_until(lambda: not leader.raft.groups[partition].complete, 10_000)
+    cluster.run_until(lambda: cluster.leader(partition) is leaver, 10_000)
+    cluster.run_until(lambda: leader.raft.groups[partition].complete, 10_000)
+    cluster.publish(partition, b"after")
+    assert behind.values(partition) == leader.values(partition) == [b"before", b"one", b"two", b"three", b"after"]
 
 
 def test_the_leader_of_the_catalogue_can_be_removed_too() -> None:

@@ -46,7 +46,7 @@ class Moving:
         elif any(node in config.learners for node in wanted):
             return
         elif others:
-            if self._raft.peers.could_agree(config.voters, others[0]):
+            if self._raft.peers.could_agree(group, others[0]):
                 group.change(self._raft.now, Change.REMOVE, others[0])
         elif going:
             self._hand_over(group, wanted)

@@ -103,10 +103,14 @@ class Peers:
     def is_there(self, node: NodeId) -> bool:
         return node == self._raft.node or self.pairs.is_there(node)
 
-    def could_agree(self, voters: tuple[NodeId, ...], without: NodeId) -> bool:
-        """Whether most of those who stay are there: else their group could agree on nothing more."""
-        rest = [voter for voter in voters if voter != without]
-        return 2 * sum(map(self.is_there, rest)) > len(rest)
+    def could_agree(self, group: Group, without: NodeId) -> bool:
+        """Whether most of those who stay are there with whole copies: else their group could agree on nothing more.
+
+        One that is damaged, or far behind, counts only when it is filled. Until then who goes may be needed for that.
+        """
+        rest = [voter for voter in group.config.voters if voter != without]
+        ready = sum(self.is_there(voter) and group.replication.keeps_up(voter) for voter in rest)
+        return 2 * ready > len(rest)
 
     def is_gone(self, node: NodeId, since_us: int) -> bool:
         """Not heard since then, nor is this node young enough to have missed it."""

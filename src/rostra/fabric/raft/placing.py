@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rostra.errors import CopiesAway, QuorumAtRisk, RostraError, UnknownMember
-from rostra.fabric.raft.catalogue import REPLICAS, MemberLeft, MoveBegun, MoveEnded, count
+from rostra.fabric.raft.catalogue import REPLICAS, MemberLeft, MoveBegun, MoveEnded, Placed, count
 from rostra.fabric.raft.membership import Change
 from rostra.fabric.raft.messages import Arranged
 from rostra.model.ids import NodeId, Partition
@@ -83,20 +83,32 @@ class Placing:
         leads, holds = catalogue.held()
         for partition in catalogue.partitions():
             placed = catalogue.placement(partition)
+            wanted = catalogue.topics[partition.topic].wanted or REPLICAS
             kept = tuple(node for node in placed.replicas if node in holds)
             if placed.former:
-                # Under way. What goes to nodes that stay, and are not away for ever, is left alone.
                 kept = tuple(node for node in kept if node in placed.former or node not in gone)
-                if kept == placed.replicas:
-                    continue
-            wanted = catalogue.topics[partition.topic].wanted or REPLICAS
             spare = sorted((node for node in there if node not in kept), key=lambda node: (holds[node], node))
-            replicas = kept + tuple(spare[: max(0, wanted - len(kept))])
+            chosen = tuple(spare[: max(0, wanted - len(kept))])
+            if placed.former and kept == placed.replicas and not (chosen and len(kept) < len(placed.former)):
+                # Under way. What goes to nodes that stay, and are not away for ever, is left alone, unless copies are
+                # given up for which there is room by now.
+                continue
+            replicas = kept + chosen
+            replicas += self._needed(placed, wanted - len(replicas), len(holds) - len(replicas))
             if replicas and set(replicas) != set(placed.replicas):
                 count(placed.replicas, leads, holds, by=-1)
                 replicas = _led_by_the_least_busy(replicas, placed.replicas[0], leads)
                 count(replicas, leads, holds)
                 yield partition, replicas
+
+    def _needed(self, placed: Placed, lacking: int, others: int) -> tuple[NodeId, ...]:
+        """Those who are to leave and keep their copies for now, because whoever could have them is not there.
+
+        Only where nobody else is a member at all does a partition go on with fewer: two copies need each other, and
+        nobody could refill the one or choose a leader if the other were damaged.
+        """
+        leaving = [node for node in placed.holders if node in self._raft.meta.catalogue.leaving]
+        return tuple(leaving[: max(0, min(lacking, others))])
 
     def arranged(self, message: Arranged) -> None:
         """A partition's group says that it has the members it should have."""
@@ -121,8 +133,10 @@ class Placing:
             if heir is not None:
                 group.transfer(raft.now, heir)
         elif node in group.config.everyone:
-            # It was asked long ago: others may have gone since then.
-            if raft.peers.could_agree(group.config.voters, node):
+            # It was asked long ago: others may have gone since then. And who has just joined may be no voter yet.
+            rest = [voter for voter in group.config.voters if voter != node]
+            fewest = min(REPLICAS, len(raft.meta.catalogue.staying), len(group.config.voters))
+            if len(rest) >= fewest and raft.peers.could_agree(group, node):
                 group.change(raft.now, Change.REMOVE, node)
         elif group.config_end <= group.commit:
             raft.meta.write(MemberLeft(node))
@@ -160,6 +174,7 @@ def _led_by_the_least_busy(
     replicas: tuple[NodeId, ...], before: NodeId, leads: dict[NodeId, int]
 ) -> tuple[NodeId, ...]:
     """The preferred leader first: it stays the same unless it goes, or a node that comes leads fewer."""
-    least = min(replicas, key=lambda node: (leads[node], node))
-    first = before if before in replicas and leads[before] <= leads[least] else least
+    least = min((node for node in replicas if node in leads), key=lambda node: (leads[node], node), default=replicas[0])
+    stays = before in replicas and before in leads
+    first = before if stays and leads[before] <= leads[least] else least
     return (first, *(node for node in replicas if node != first))

@@ -24,6 +24,8 @@ class Replication:
         self.peers: dict[NodeId, Progress] = {}
         self.round = 0
         """Counts the heartbeats of this node; a reply carries the number back."""
+        self._commits = (0, 0)
+        """What was committed with the heartbeat before the last one, and with the last one."""
         self._own_term_only = Safeguard.OWN_TERM_COMMIT not in group.without
         self._counts_voters_only = Safeguard.LEARNER_NOT_COUNTED not in group.without
         self._shows_committed_only = Safeguard.COMMIT_VISIBILITY not in group.without
@@ -34,6 +36,7 @@ class Replication:
         """Leadership begins: nothing is known of anybody's log."""
         group = self._group
         self.peers = {}
+        self._commits = (group.copy.end, group.copy.end)
         self.follow_config()
         for progress in self.peers.values():
             progress.next = group.copy.end
@@ -49,6 +52,13 @@ class Replication:
     def held_by_all(self) -> int:
         """How far every member's copy is known to be on stable storage."""
         return min((progress.match for progress in self.peers.values()), default=self._group.copy.synced)
+
+    def keeps_up(self, member: NodeId) -> bool:
+        """Whether its copy is whole, and has what was committed a heartbeat ago: under load it lags a little."""
+        if member == self._group.me:
+            return self._group.complete
+        progress = self.peers.get(member)
+        return progress is not None and progress.match >= max(self._commits[0], 1)
 
     # --- sending ---
 
@@ -208,6 +218,7 @@ class Replication:
         """One word for every follower, which the node puts into the pair's heartbeat."""
         group = self._group
         self.round += 1
+        self._commits = (self._commits[1], group.commit)
         quiet = group.may_fall_silent()
         beats = [
             (peer, Beat(group.partition, group.term, group.commit, self.round, quiet and self._knows_all(progress)))
