@@ -274,7 +274,7 @@ def test_who_answers_heartbeats_is_heard_by_that_and_needs_none_of_its_own() -> 
     assert said["HeartbeatReply"] >= periods, "the group is awake"
     assert said["Heartbeat"] + said["HeartbeatReply"] <= 7 * periods, "eight, if each pair had its own both ways, too"
     for one in cluster.nodes.values():
-        assert all(one.raft.peers.is_there(other.node) for other in cluster.nodes.values())
+        assert all(one.raft.peers.is_there(NodeId(other.node)) for other in cluster.nodes.values())
 
 
 def test_a_new_node_joins_through_any_member_and_every_member_knows_it() -> None:

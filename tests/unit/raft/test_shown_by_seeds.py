@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from rostra.errors import CorruptLog, DiskFull
-from rostra.fabric.api import Confirm, PeerReceived, ReadFailed, WriteFailed
+from rostra.fabric.api import (
+    Confirm,
+    Drop,
+    EpochStart,
+    FabricEffect,
+    PeerReceived,
+    ProposeStart,
+    ReadFailed,
+    Recovered,
+    WriteFailed,
+)
 from rostra.fabric.raft.catalogue import META
-from rostra.fabric.raft.hard import key_of, pack_hard, unpack_hard
+from rostra.fabric.raft.hard import Filled, Hard, key_of, pack_hard, unpack_hard
 from rostra.fabric.raft.messages import DropTopic, MakeTopic
 from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.standing import half_refilled
+from rostra.model.ids import Partition, PartitionIndex, TopicId
 from tests.unit.raft.nodes import Cluster, Node
 
 
@@ -121,3 +134,48 @@ def test_a_start_that_finds_a_commit_older_than_a_topic_keeps_the_topics_log() -
     node.start()
     cluster.run(5_000)
     assert b"acknowledged" in node.values(partition)
+
+
+def test_a_whole_copy_that_dies_before_its_old_log_is_dropped_counts_as_whole_again() -> None:
+    cluster = silent()
+    (partition,) = cluster.topic("t")
+    cluster.publish(partition, b"early")
+    cluster.run(300)
+    leader = cluster.leader(partition)
+    assert leader is not None
+    away, other = (node for node in cluster.nodes.values() if node is not leader)
+    away.crash()
+    for number in range(10):
+        cluster.publish(partition, b"%d" % number)
+    leader.step(ProposeStart(partition, leader.raft.groups[partition].commit - 3))
+    with pytest.MonkeyPatch.context() as patch:
+        carry_out = away._carry_out
+
+        def die(effect: FabricEffect) -> None:
+            if isinstance(effect, Drop):
+                away.crash()
+            if away.alive:
+                carry_out(effect)
+
+        patch.setattr(away, "_carry_out", die)
+        away.start()
+        cluster.run_until(lambda: not away.alive)
+    assert away.media[partition].first < leader.media[partition].first, "the old log is there"
+    other.crash()
+    leader.crash()
+    leader.start()
+    away.start()
+    cluster.run_until(lambda: cluster.leader(partition) is not None)
+    cluster.publish(partition, b"late")
+    cluster.run_until(lambda: away.values(partition) == [b"7", b"8", b"9", b"late"])
+
+
+def test_a_copy_that_went_on_beyond_where_it_was_to_begin_anew_is_not_dropped_at_its_start() -> None:
+    filled = Filled(5, (EpochStart(1, 0),))
+    hard = Hard(term=1, filled=filled)
+    partition = Partition(TopicId(1), PartitionIndex(0))
+    assert half_refilled(hard, Recovered(partition, 0, 3, ())) == 5
+    assert half_refilled(hard, Recovered(partition, 0, 6, ())) is None
+    assert half_refilled(hard, Recovered(partition, 5, 6, ())) is None
+    assert half_refilled(hard, Recovered(partition, 0, 3, (), damaged_at=2)) is None
+    assert half_refilled(msgspec.structs.replace(hard, complete=False), Recovered(partition, 0, 3, ())) is None

@@ -77,6 +77,7 @@ from rostra.fabric.raft.placing import Placing
 from rostra.fabric.raft.post import Post
 from rostra.fabric.raft.roles import Role
 from rostra.fabric.raft.settings import BEAT, WAKE, RaftSettings
+from rostra.fabric.raft.standing import half_refilled
 from rostra.fabric.raft.status import ClusterStatus, status_of
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
@@ -311,6 +312,9 @@ class Raft:
         found = self._found.pop(partition, None)
         if found is None:
             self.out.append(Open(partition, segment_bytes))
+        elif (first := half_refilled(hard, found)) is not None:
+            self.out += [Drop(partition), Open(partition, segment_bytes, first)]
+            found = Recovered(partition, first, first, ())
         if late and (found is None or not packed):
             hard = msgspec.structs.replace(hard, complete=False)
         group = Group(

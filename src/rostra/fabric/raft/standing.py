@@ -383,6 +383,18 @@ class Standing:
         self.out.append(Note(level, event, {"partition": place, "node": self.me, "role": str(self.role), **about}))
 
 
+def half_refilled(hard: Hard, found: Recovered) -> int | None:
+    """Where a whole copy begins whose old log is still there, and was to be dropped when the crash came; else None.
+
+    That it begins anew was written down, and all before that is committed: it is whole, with nothing in it. But not one
+    that goes on beyond: it was not dropped because another leader came, whose entries it has.
+    """
+    filled = hard.filled
+    if filled is None or not hard.complete or found.damaged_at is not None:
+        return None
+    return filled.first if found.first < filled.first and found.end <= filled.first else None
+
+
 def _reconciled(hard: Hard, found: Recovered) -> tuple[Hard, tuple[EpochStart, ...]]:
     """Hard state and log as a crash may have left them, the one ahead of the other."""
     epochs = found.epochs
