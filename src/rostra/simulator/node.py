@@ -157,13 +157,17 @@ class Node:
         return {partition: (group.name, group.config.voters) for partition, group in groups.items()}
 
     def knows_leaders(self) -> bool:
+        """Of everything it has a part in; and what became of it."""
         if self.fabric is None:
             return False
         raft = self.fabric.raft
         if not raft.takes_part or raft.removed or raft.meta.catalogue.leaving or raft.meta.catalogue.moving:
             return False
-        groups = raft.groups.values()
-        return all(group.stranded or (group.leader is not None and group.is_current) for group in groups)
+        # Also that all it has is committed: a record with acks `none` is waited for by nobody.
+        return all(
+            group.stranded or (group.leader is not None and group.is_current and group.commit == group.copy.end)
+            for group in raft.groups.values()
+        )
 
     def has_removed(self, member: NodeId) -> bool:
         """Whether its catalogue says that this member is none any more."""
