@@ -245,7 +245,7 @@ class ServedPartition:
         while self._sizes and self._sizes[0][0] < offset:
             self._sizes.popleft()
         self.books.commit(offset)
-        if not self.readers:
+        if not self.readers and self.tail.has_answers:
             # Else the next one to be fed replaces it.
             self.tail.forget_answers()
         return _released(self.waiting_commit, offset) if self.waiting_commit else []

@@ -59,6 +59,8 @@ class PartitionLog:
         self._indexes = indexes
         self._settings = settings
         self.partition = partition
+        self.held = False
+        """Whether the store knows that it is dirty, and counts its files among the open ones."""
         self.directory = directory_of(partition)
         self.segments: tuple[Segment, ...] = ()
         self.end = 0
@@ -130,6 +132,13 @@ class PartitionLog:
         """All of them in one write, or one on either side of a checkpoint, which begins a segment."""
         if self._refusal is not None or self.damage is not None:
             raise self._refusal or self.damage or AssertionError
+        if len(batches) == 1:
+            # As below. Of very many partitions each gets little at a time.
+            (batch,) = batches
+            only = _PLACED.unpack_from(batch)
+            assert only[1] == self.end and only[0] == len(batch), (only, self.end, len(batch))
+            self._write(batches, [only])
+            return
         placed = list(map(_PLACED.unpack_from, batches))
         end = self.end
         written = 0
@@ -150,7 +159,9 @@ class PartitionLog:
         rolls = bool(placed[0][4] & CHECKPOINT and old.bytes)
         try:
             segment = self._new_segment(self.end) if rolls else old
-            file = self._open_files.get(segment.path)
+            path = segment.path
+            # One that is still to be synced is open: looking for it among all that are would take longer.
+            file = (dirty[path][0] if path in (dirty := self.dirty) else None) or self._open_files.get(path)
             file.append(batches)
         except OSError as error:
             refusal = storage_error(error)
@@ -158,8 +169,8 @@ class PartitionLog:
             if not isinstance(refusal, DiskFull):
                 self._sync_undone(rolls)
             raise refusal from error
-        self.writes += 1
-        self.dirty[segment.path] = (file, self.writes)
+        self.writes = writes = self.writes + 1
+        dirty[path] = (file, writes)
         if rolls:
             self.segments = (*self.segments, segment)
             self.dirty_directories.append(self.directory)
@@ -195,6 +206,7 @@ class PartitionLog:
         """Too many files are open: those not yet synced need not stay so."""
         self.dirty = {path: (None, number) for path, (_, number) in self.dirty.items()}
         self.releases += 1
+        self.held = False
 
     def begin_syncs(self) -> list[Callable[[], None]]:
         """Of each dirty file, in the order of their offsets."""
