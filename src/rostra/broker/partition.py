@@ -54,6 +54,48 @@ class Reader:
 class ServedPartition:
     """State that follows the log: `appended` and `truncated` mirror every change of it."""
 
+    __slots__ = (
+        "_restored_at",
+        "_since",
+        "_sizes",
+        "_tails",
+        "address",
+        "blocked",
+        "books",
+        "bytes",
+        "commit",
+        "commit_is_old",
+        "compacted",
+        "copy",
+        "covered",
+        "end",
+        "epoch",
+        "epochs",
+        "exclusive",
+        "first",
+        "generation",
+        "history_depth",
+        "hold",
+        "internal",
+        "live_us",
+        "owner",
+        "partition",
+        "producers",
+        "publishers",
+        "readers",
+        "segment_bytes",
+        "segment_bytes_max",
+        "synced",
+        "tail",
+        "topic",
+        "uncounted_bytes",
+        "unsure",
+        "view",
+        "waiting_commit",
+        "waiting_cover",
+        "waiting_sync",
+    )
+
     def __init__(self, partition: Partition, topic: Topic, books: Books, tails: Tails) -> None:
         self.partition = partition
         self.topic = topic.name

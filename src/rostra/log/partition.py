@@ -51,6 +51,28 @@ class PartitionLog:
     What is cut off is never below an `end` that a reader was given.
     """
 
+    __slots__ = (
+        "_files",
+        "_indexes",
+        "_open_files",
+        "_refusal",
+        "_replacements",
+        "_settings",
+        "damage",
+        "damaged_at",
+        "directory",
+        "dirty",
+        "dirty_directories",
+        "end",
+        "generation",
+        "held",
+        "partition",
+        "releases",
+        "segments",
+        "synced",
+        "writes",
+    )
+
     def __init__(
         self, files: Files, open_files: OpenFiles, indexes: Indexes, settings: LogSettings, partition: Partition
     ) -> None:
