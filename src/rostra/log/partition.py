@@ -206,11 +206,9 @@ class PartitionLog:
         index, position, end = segment.index, segment.bytes, self.end
         assert index is not None
         max_us = segment.max_us
-        epoch = segment.epochs[-1].epoch if segment.epochs else -1
         for length, base, owner_epoch, delta, _, flags, batch_max_us in placed:
-            if owner_epoch != epoch:
+            if owner_epoch != segment.epoch_noted:
                 segment.note_epoch(owner_epoch, base)
-                epoch = owner_epoch
             index.add(position, base, NO_TIME_US if flags & CONTROL else batch_max_us)
             if batch_max_us > max_us:
                 max_us = batch_max_us
