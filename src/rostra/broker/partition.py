@@ -58,6 +58,7 @@ class ServedPartition:
     """State that follows the log: `appended` and `truncated` mirror every change of it."""
 
     __slots__ = (
+        "_books_may_change",
         "_epoch_noted",
         "_restored_at",
         "_since",
@@ -129,6 +130,8 @@ class ServedPartition:
         self.commit_is_old = False
         """Since the start nobody has said how much of the log is committed: more is than is known here."""
         self.books = books
+        self._books_may_change = True
+        """Whether they hold something that a cut would undo."""
         self.producers = books.producers
         self.publishers = books.publishers
         self.unsure: RostraError | None = None
@@ -177,6 +180,7 @@ class ServedPartition:
         self._rebuild(found)
 
     def _rebuild(self, found: RecoveredLog) -> None:
+        self._books_may_change = True
         self._restored_at = found.checkpoint_at
         self.books.restore(read_checkpoint(found.checkpoint) if found.checkpoint is not None else EMPTY)
         # In their order, as they were appended: an entry may put a producer into its table, and so another out of it.
@@ -238,6 +242,7 @@ class ServedPartition:
         if producer:
             # Control batches have no producer; neither has a client that asks for no protection from repeats.
             self.producers.apply(base, last, producer, epoch, sequence, delta + 1)
+            self._books_may_change = True
         if self._since is not None:
             self._since.append(batch if owner_flags & LEDGER else batch[:HEADER_BYTES])
         self._tails.add(self.tail, base, last, batch)
@@ -249,6 +254,7 @@ class ServedPartition:
 
     def _enter(self, base: int, owner_flags: int, batch: bytearray) -> None:
         """A batch of the broker's own."""
+        self._books_may_change = True
         if owner_flags & LEDGER:
             self.books.apply(base, batch)
             return
@@ -306,7 +312,9 @@ class ServedPartition:
                 sizes.clear()
             else:
                 del sizes[: bisect_left(sizes, (offset,))]
-        self.books.commit(offset)
+        if self._books_may_change:
+            self.books.commit(offset)
+            self._books_may_change = offset < self.end
         if not self.readers and self.tail.has_answers:
             # Else the next one to be fed replaces it.
             self.tail.forget_answers()

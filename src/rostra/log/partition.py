@@ -197,15 +197,14 @@ class PartitionLog:
             self.segments = (*self.segments, segment)
             self.dirty_directories.append(self.directory)
             self._indexes.seal(old, self.partition)
-        if segment.headers_crc is not None:
+        crc = segment.headers_crc
+        if crc is not None:
             for batch in batches:
-                segment.headers_crc = crc32c(batch[:HEADER_BYTES], segment.headers_crc)
-        self._account(segment, placed)
-
-    def _account(self, segment: Segment, placed: list[tuple[int, ...]]) -> None:
-        index, position, end = segment.index, segment.bytes, self.end
+                crc = crc32c(batch[:HEADER_BYTES], crc)
+            segment.headers_crc = crc
+        # What follows is written out here: it comes once for every partition that is written to.
+        index, position, end, max_us = segment.index, segment.bytes, self.end, segment.max_us
         assert index is not None
-        max_us = segment.max_us
         for length, base, owner_epoch, delta, _, flags, batch_max_us in placed:
             if owner_epoch != segment.epoch_noted:
                 segment.note_epoch(owner_epoch, base)
