@@ -111,6 +111,12 @@ class Persisted(Value, frozen=True):
     then: tuple[FabricEffect, ...]
 
 
+class SyncedTogether(Value, frozen=True):
+    """As these one after the other. Where thousands of partitions are written to, most of a step is its beginning."""
+
+    syncs: tuple[Synced, ...]
+
+
 class SyncBroke(Value, frozen=True):
     """An fsync failed: nothing is acknowledged until the node is started anew."""
 
@@ -170,6 +176,7 @@ BrokerInput = (
     | Drain
     | Persisted
     | Synced
+    | SyncedTogether
     | SyncBroke
     | WriteFailed
     | ReadDone

@@ -43,6 +43,8 @@ class Book(Protocol):
 
 
 class Books:
+    __slots__ = ("_carries", "_kept", "_newest", "compaction", "groups", "moves", "producers", "publishers")
+
     def __init__(self, producers: ProducerTable, without: Without = ALL_ON) -> None:
         self.producers = producers
         self.compaction = Compaction()

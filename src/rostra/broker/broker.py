@@ -29,6 +29,7 @@ from rostra.broker.api import (
     Stop,
     Stopped,
     SyncBroke,
+    SyncedTogether,
 )
 from rostra.broker.catalogue import Catalogue
 from rostra.broker.compactor import Compactor
@@ -175,6 +176,9 @@ class Broker:
                 self.requests.answer(given.conn, given.message, given.payload)
             case Synced():
                 self._synced(given)
+            case SyncedTogether():
+                for one in given.syncs:
+                    self._synced(one)
             case TimerFired():
                 self._timer(given)
             case Persisted():
@@ -316,10 +320,18 @@ class Broker:
     def _synced(self, given: Synced) -> None:
         if self.broken is not None:
             return
-        self.carry_out(self.fabric.step(self.now, given))
+        effects = self.fabric.step(self.now, given)
+        if len(effects) == 1 and type(effects[0]) is Committed:
+            # All that follows where this disk is the only one: once for every partition that is written to.
+            self._committed(effects[0])
+            if self.placement.opened_now:
+                self.placement.answer_openers()
+        elif effects:
+            self.carry_out(effects)
         served = self.catalogue.served.get(given.partition)
         if served is not None and given.generation == served.generation:
-            served.synced = max(served.synced, given.offset)
+            if given.offset > served.synced:
+                served.synced = given.offset
             if served.waiting_sync:
                 self._release(served.durable(given.offset))
 
@@ -331,7 +343,8 @@ class Broker:
             if self.roaming is not None:
                 self.roaming.committed(served, self.out)
             self.delivery.committed(served, self.out)
-            self._release(released)
+            if released:
+                self._release(released)
 
     def _covered(self, effect: Covered) -> None:
         served = self.catalogue.served.get(effect.partition)

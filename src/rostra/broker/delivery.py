@@ -126,8 +126,9 @@ class Delivery:
         served.live_us = catch_up.live_us = catch_up.now_us
         catch_up.live_bytes += served.uncounted_bytes
         served.uncounted_bytes = 0
-        for reader in list(served.readers.values()):
-            self.feed(reader, out)
+        if served.readers:
+            for reader in list(served.readers.values()):
+                self.feed(reader, out)
 
     def credit(self, conn: Conn, number: int, credit: int, out: list[BrokerEffect]) -> None:
         reader = self._readers.get(conn, {}).get(number)

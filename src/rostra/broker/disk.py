@@ -27,6 +27,7 @@ from rostra.broker.api import (
     SegmentFacts,
     Survey,
     SyncBroke,
+    SyncedTogether,
 )
 from rostra.errors import DiskFull, DiskUntrusted, RostraError, StorageError, Unavailable
 from rostra.fabric.api import (
@@ -164,9 +165,9 @@ class Disk:
                 if failed is not None:
                     happened.append(failed)
         if self._dirty and not self._syncs:
-            for partition in self._dirty:
-                if partition not in self._unopened:
-                    happened.append(Synced(partition, *self.store.reached(partition)))
+            unopened = self._unopened
+            reached = self.store.reached([partition for partition in self._dirty if partition not in unopened])
+            happened += _together([Synced(*durable) for durable in reached])
             self._dirty.clear()
         return happened
 
@@ -196,7 +197,7 @@ class Disk:
             return None
         # What has gathered since the last flush is not in the files yet: it needs a sync of its own.
         self._dirty = {partition: None for partition in dirty if partition in self._queued}
-        return Job(job.calls, lambda: [Synced(*durable) for durable in job.finish()])
+        return Job(job.calls, lambda: _together([Synced(*durable) for durable in job.finish()]))
 
     def begin_compaction(self, effect: Compact) -> Job:
         """Its calls run one after the other. What the disk refuses leaves the log as it was."""
@@ -264,6 +265,10 @@ class Disk:
                 return Recalled(effect.partition, 0, error)
             case _:
                 assert_never(effect)
+
+
+def _together(syncs: list[Synced]) -> list[BrokerInput]:
+    return [SyncedTogether(tuple(syncs))] if len(syncs) > 1 else [*syncs]
 
 
 def _recovered(facts: LogFacts) -> RecoveredLog:

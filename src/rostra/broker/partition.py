@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort_right
 from collections import deque
+from operator import attrgetter
 
 import msgspec
 
@@ -18,6 +20,7 @@ from rostra.model.ids import Partition, is_internal
 from rostra.wire.messages import NodeMessage, Topic, TopicSettings
 
 OF_THE_BROKER = CHECKPOINT | LEDGER
+_last = attrgetter("last")
 
 
 class Parked(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +57,50 @@ class Reader:
 class ServedPartition:
     """State that follows the log: `appended` and `truncated` mirror every change of it."""
 
+    __slots__ = (
+        "_books_may_change",
+        "_epoch_noted",
+        "_restored_at",
+        "_since",
+        "_sizes",
+        "_tails",
+        "address",
+        "blocked",
+        "books",
+        "bytes",
+        "commit",
+        "commit_is_old",
+        "compacted",
+        "copy",
+        "covered",
+        "end",
+        "epoch",
+        "epochs",
+        "exclusive",
+        "first",
+        "generation",
+        "history_depth",
+        "hold",
+        "internal",
+        "live_us",
+        "owner",
+        "partition",
+        "producers",
+        "publishers",
+        "readers",
+        "segment_bytes",
+        "segment_bytes_max",
+        "synced",
+        "tail",
+        "topic",
+        "uncounted_bytes",
+        "unsure",
+        "view",
+        "waiting_commit",
+        "waiting_cover",
+        "waiting_sync",
+    )
+
     def __init__(self, partition: Partition, topic: Topic, books: Books, tails: Tails) -> None:
         self.partition = partition
         self.topic = topic.name
@@ -83,6 +130,8 @@ class ServedPartition:
         self.commit_is_old = False
         """Since the start nobody has said how much of the log is committed: more is than is known here."""
         self.books = books
+        self._books_may_change = True
+        """Whether they hold something that a cut would undo."""
         self.producers = books.producers
         self.publishers = books.publishers
         self.unsure: RostraError | None = None
@@ -93,15 +142,18 @@ class ServedPartition:
         """The books were restored from a checkpoint here: below this they cannot be undone."""
         self.tail = Tail()
         self._tails = tails
-        self.waiting_commit: deque[Parked] = deque()
-        self.waiting_sync: deque[Parked] = deque()
-        self.waiting_cover: deque[Parked] = deque()
+        # Lists, since most partitions of a node have nobody who waits: an empty deque takes half a kilobyte.
+        self.waiting_commit: list[Parked] = []
+        self.waiting_sync: list[Parked] = []
+        self.waiting_cover: list[Parked] = []
         self.covered = 0
         self.view: tuple[int, ...] = ()
         """The nodes that have all below `covered`, where acks `all` asks for more than commit."""
         self.epochs: list[tuple[int, int]] = []
         """(owner epoch, its first offset) for every epoch in the log, and the one before its start."""
-        self._sizes: deque[tuple[int, int, int]] = deque()
+        self._epoch_noted = -1
+        """That of the last batch, if `epochs` has been asked for it: nearly every batch has that of the one before."""
+        self._sizes: list[tuple[int, int, int]] = []
         """(base, bytes, bytes of the segment) before each batch that may still be cut."""
         self.compacted: CompactBelow | None = None
         """The word of an owner that was last carried out here."""
@@ -124,9 +176,11 @@ class ServedPartition:
         self.end = self.synced = found.log.end
         self.bytes, self.segment_bytes = found.bytes, found.segment_bytes
         self.epochs = [(row.epoch, row.offset) for row in found.log.epochs]
+        self._epoch_noted = -1
         self._rebuild(found)
 
     def _rebuild(self, found: RecoveredLog) -> None:
+        self._books_may_change = True
         self._restored_at = found.checkpoint_at
         self.books.restore(read_checkpoint(found.checkpoint) if found.checkpoint is not None else EMPTY)
         # In their order, as they were appended: an entry may put a producer into its table, and so another out of it.
@@ -162,6 +216,7 @@ class ServedPartition:
         self.commit_is_old = False
         self.bytes = self.segment_bytes = self.generation = 0
         self.epochs = []
+        self._epoch_noted = -1
         self._sizes.clear()
         self.hold = None
         self.books.restore(EMPTY)
@@ -182,17 +237,24 @@ class ServedPartition:
         self.bytes += size
         self.uncounted_bytes += size
         self.end = last + 1
-        if not self.epochs or self.epochs[-1][0] != owner_epoch:
-            self.epochs.append((owner_epoch, base))
+        if owner_epoch != self._epoch_noted:
+            self._note_epoch(owner_epoch, base)
         if producer:
             # Control batches have no producer; neither has a client that asks for no protection from repeats.
             self.producers.apply(base, last, producer, epoch, sequence, delta + 1)
+            self._books_may_change = True
         if self._since is not None:
             self._since.append(batch if owner_flags & LEDGER else batch[:HEADER_BYTES])
         self._tails.add(self.tail, base, last, batch)
 
+    def _note_epoch(self, epoch: int, base: int) -> None:
+        if not self.epochs or self.epochs[-1][0] != epoch:
+            self.epochs.append((epoch, base))
+        self._epoch_noted = epoch
+
     def _enter(self, base: int, owner_flags: int, batch: bytearray) -> None:
         """A batch of the broker's own."""
+        self._books_may_change = True
         if owner_flags & LEDGER:
             self.books.apply(base, batch)
             return
@@ -207,6 +269,7 @@ class ServedPartition:
         found = read_checkpoint(value or b"")
         self.books.restore(found)
         self.epochs = [row for row in found.epochs if row[1] < self.first][-1:]
+        self._epoch_noted = -1
 
     def truncated(self, offset: int, generation: int) -> list[Parked]:
         """The log ends at `offset` now; returns the replies that wait for what was cut."""
@@ -217,6 +280,7 @@ class ServedPartition:
             _, self.bytes, self.segment_bytes = self._sizes.pop()
         while self.epochs and self.epochs[-1][1] >= offset:
             self.epochs.pop()
+        self._epoch_noted = -1
         if offset < self._restored_at or self._since is not None:
             self._lose_track(offset)
         else:
@@ -242,10 +306,16 @@ class ServedPartition:
         """Records below `offset` are safe; returns the replies that waited for that."""
         self.commit = offset
         self.commit_is_old = False
-        while self._sizes and self._sizes[0][0] < offset:
-            self._sizes.popleft()
-        self.books.commit(offset)
-        if not self.readers:
+        sizes = self._sizes
+        if sizes:
+            if sizes[-1][0] < offset:
+                sizes.clear()
+            else:
+                del sizes[: bisect_left(sizes, (offset,))]
+        if self._books_may_change:
+            self.books.commit(offset)
+            self._books_may_change = offset < self.end
+        if not self.readers and self.tail.has_answers:
             # Else the next one to be fed replaces it.
             self.tail.forget_answers()
         return _released(self.waiting_commit, offset) if self.waiting_commit else []
@@ -264,11 +334,9 @@ class ServedPartition:
         while len(self.epochs) > 1 and self.epochs[1][1] < first:
             del self.epochs[0]
 
-    def park_early(self, parked: Parked, waiting: deque[Parked]) -> None:
+    def park_early(self, parked: Parked, waiting: list[Parked]) -> None:
         """A repeated batch may wait for an earlier place than the last one parked: keep them in order."""
-        ordered = sorted((*waiting, parked), key=lambda other: other.last)
-        waiting.clear()
-        waiting.extend(ordered)
+        insort_right(waiting, parked, key=_last)
 
     def close(self) -> list[Parked]:
         """The partition is gone; returns all replies that waited."""
@@ -286,12 +354,14 @@ class ServedPartition:
     def awaited(self) -> bool:
         return any(self._waiting())
 
-    def _waiting(self) -> tuple[deque[Parked], ...]:
+    def _waiting(self) -> tuple[list[Parked], ...]:
         return self.waiting_commit, self.waiting_sync, self.waiting_cover
 
 
-def _released(waiting: deque[Parked], offset: int) -> list[Parked]:
-    released: list[Parked] = []
-    while waiting and waiting[0].last < offset:
-        released.append(waiting.popleft())
+def _released(waiting: list[Parked], offset: int) -> list[Parked]:
+    count = len(waiting)
+    if count and waiting[-1].last >= offset:
+        count = bisect_left(waiting, offset, key=_last)
+    released = waiting[:count]
+    del waiting[:count]
     return released

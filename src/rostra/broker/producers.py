@@ -36,6 +36,8 @@ class Entry(msgspec.Struct, array_like=True):
 class ProducerTable:
     """The bounded table of one partition. It follows the log: what is cut from the log is undone here."""
 
+    __slots__ = ("_check_sequence", "_dedup", "_entries", "_max", "_undo", "forgot")
+
     def __init__(self, producers_max: int, without: Without = ALL_ON) -> None:
         self._max = producers_max
         self._dedup = Safeguard.DEDUP not in without

@@ -73,6 +73,10 @@ class Tail:
         self._memo_key, self._memo = key, (tuple(taken), reached, size)
         return self._memo
 
+    @property
+    def has_answers(self) -> bool:
+        return self._memo_key is not None
+
     def forget_answers(self) -> None:
         """Lets go of the shared answer, which would keep its batches alive."""
         self._memo_key = None

@@ -51,6 +51,28 @@ class PartitionLog:
     What is cut off is never below an `end` that a reader was given.
     """
 
+    __slots__ = (
+        "_files",
+        "_indexes",
+        "_open_files",
+        "_refusal",
+        "_replacements",
+        "_settings",
+        "damage",
+        "damaged_at",
+        "directory",
+        "dirty",
+        "dirty_directories",
+        "end",
+        "generation",
+        "held",
+        "partition",
+        "releases",
+        "segments",
+        "synced",
+        "writes",
+    )
+
     def __init__(
         self, files: Files, open_files: OpenFiles, indexes: Indexes, settings: LogSettings, partition: Partition
     ) -> None:
@@ -59,6 +81,8 @@ class PartitionLog:
         self._indexes = indexes
         self._settings = settings
         self.partition = partition
+        self.held = False
+        """Whether the store knows that it is dirty, and counts its files among the open ones."""
         self.directory = directory_of(partition)
         self.segments: tuple[Segment, ...] = ()
         self.end = 0
@@ -130,6 +154,13 @@ class PartitionLog:
         """All of them in one write, or one on either side of a checkpoint, which begins a segment."""
         if self._refusal is not None or self.damage is not None:
             raise self._refusal or self.damage or AssertionError
+        if len(batches) == 1:
+            # As below. Of very many partitions each gets little at a time.
+            (batch,) = batches
+            only = _PLACED.unpack_from(batch)
+            assert only[1] == self.end and only[0] == len(batch), (only, self.end, len(batch))
+            self._write(batches, [only])
+            return
         placed = list(map(_PLACED.unpack_from, batches))
         end = self.end
         written = 0
@@ -150,7 +181,9 @@ class PartitionLog:
         rolls = bool(placed[0][4] & CHECKPOINT and old.bytes)
         try:
             segment = self._new_segment(self.end) if rolls else old
-            file = self._open_files.get(segment.path)
+            path = segment.path
+            # One that is still to be synced is open: looking for it among all that are would take longer.
+            file = (dirty[path][0] if path in (dirty := self.dirty) else None) or self._open_files.get(path)
             file.append(batches)
         except OSError as error:
             refusal = storage_error(error)
@@ -158,26 +191,23 @@ class PartitionLog:
             if not isinstance(refusal, DiskFull):
                 self._sync_undone(rolls)
             raise refusal from error
-        self.writes += 1
-        self.dirty[segment.path] = (file, self.writes)
+        self.writes = writes = self.writes + 1
+        dirty[path] = (file, writes)
         if rolls:
             self.segments = (*self.segments, segment)
             self.dirty_directories.append(self.directory)
             self._indexes.seal(old, self.partition)
-        if segment.headers_crc is not None:
+        crc = segment.headers_crc
+        if crc is not None:
             for batch in batches:
-                segment.headers_crc = crc32c(batch[:HEADER_BYTES], segment.headers_crc)
-        self._account(segment, placed)
-
-    def _account(self, segment: Segment, placed: list[tuple[int, ...]]) -> None:
-        index, position, end = segment.index, segment.bytes, self.end
+                crc = crc32c(batch[:HEADER_BYTES], crc)
+            segment.headers_crc = crc
+        # What follows is written out here: it comes once for every partition that is written to.
+        index, position, end, max_us = segment.index, segment.bytes, self.end, segment.max_us
         assert index is not None
-        max_us = segment.max_us
-        epoch = segment.epochs[-1].epoch if segment.epochs else -1
         for length, base, owner_epoch, delta, _, flags, batch_max_us in placed:
-            if owner_epoch != epoch:
+            if owner_epoch != segment.epoch_noted:
                 segment.note_epoch(owner_epoch, base)
-                epoch = owner_epoch
             index.add(position, base, NO_TIME_US if flags & CONTROL else batch_max_us)
             if batch_max_us > max_us:
                 max_us = batch_max_us
@@ -195,6 +225,7 @@ class PartitionLog:
         """Too many files are open: those not yet synced need not stay so."""
         self.dirty = {path: (None, number) for path, (_, number) in self.dirty.items()}
         self.releases += 1
+        self.held = False
 
     def begin_syncs(self) -> list[Callable[[], None]]:
         """Of each dirty file, in the order of their offsets."""

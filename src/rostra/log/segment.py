@@ -26,7 +26,19 @@ class Segment:
     long as anybody may read them.
     """
 
-    __slots__ = ("bytes", "epochs", "first", "headers_crc", "index", "index_path", "max_us", "next", "path", "version")
+    __slots__ = (
+        "bytes",
+        "epoch_noted",
+        "epochs",
+        "first",
+        "headers_crc",
+        "index",
+        "index_path",
+        "max_us",
+        "next",
+        "path",
+        "version",
+    )
 
     def __init__(self, directory: str, first: int, index: Index | None, version: int = 0) -> None:
         self.first = first
@@ -39,6 +51,8 @@ class Segment:
         self.index_path = f"{stem}.index"
         self.index = index
         self.epochs: list[EpochRow] = []
+        self.epoch_noted = -1
+        """That of the last batch, if it was noted since `epochs` was set: nearly every batch has that of the last."""
         self.headers_crc: int | None = 0
         """Of all headers in it, while it is active; unknown after a cut."""
 
@@ -64,6 +78,7 @@ class Segment:
     def note_epoch(self, epoch: int, offset: int) -> None:
         if not self.epochs or self.epochs[-1].epoch != epoch:
             self.epochs.append(EpochRow(epoch, offset))
+        self.epoch_noted = epoch
 
     def facts(self) -> SegmentFacts:
         return SegmentFacts(self.first, self.next, self.bytes, self.max_us)
@@ -74,6 +89,7 @@ class Segment:
     def adopt(self, facts: SealedFacts) -> None:
         self.next, self.bytes, self.max_us = facts.next, facts.bytes, facts.max_us
         self.epochs = list(facts.epochs)
+        self.epoch_noted = -1
 
 
 class Indexes:

@@ -121,7 +121,7 @@ class Store:
             except OSError as error:
                 raise storage_error(error) from error
             self._logs[partition] = log
-            self._soiled(partition)
+            self._soiled(log)
 
     def drop(self, partition: Partition) -> None:
         """Delete the log. Its mark goes first: a mark without a log is a lost partition."""
@@ -142,22 +142,26 @@ class Store:
 
     def append(self, partition: Partition, batches: Sequence[Buffer]) -> None:
         """Stamped batches at the end; a checkpoint begins a segment. If the disk refuses, `end` says what is there."""
+        log = self._logs[partition]
         try:
-            self._logs[partition].append(batches)
+            log.append(batches)
         except DiskUntrusted as error:
             self._broken = error
             raise
         except StorageError:
-            self._dirty[partition] = self._holding[partition] = None
+            self._hold(log)
             raise
-        self._dirty[partition] = self._holding[partition] = None
+        if not log.held:
+            self._soiled(log)
+
+    def _soiled(self, log: PartitionLog) -> None:
+        self._hold(log)
         if len(self._holding) > self._settings.files_open_max:
             self._let_go()
 
-    def _soiled(self, partition: Partition) -> None:
-        self._dirty[partition] = self._holding[partition] = None
-        if len(self._holding) > self._settings.files_open_max:
-            self._let_go()
+    def _hold(self, log: PartitionLog) -> None:
+        self._dirty[log.partition] = self._holding[log.partition] = None
+        log.held = True
 
     def read(self, partition: Partition, offset: int, end: int, bytes_max: int) -> Chunk:
         """Whole batches from the one that holds `offset` on: at least one if it is below `end`, none beyond that."""
@@ -260,10 +264,10 @@ class Store:
     def generation(self, partition: Partition) -> int:
         return self._there(partition).generation
 
-    def reached(self, partition: Partition) -> tuple[int, int]:
-        """Its generation and its end, as a sync that finds nothing to do says them."""
-        log = self._logs[partition]
-        return log.generation, log.end
+    def reached(self, partitions: Iterable[Partition]) -> list[tuple[Partition, int, int]]:
+        """The generation and the end of each, as a sync that finds nothing to do says them."""
+        logs = map(self._logs.__getitem__, partitions)
+        return [(log.partition, log.generation, log.end) for log in logs]
 
     # --- stable storage ----------------------------------------------------------------------------
 
@@ -290,6 +294,7 @@ class Store:
                 if not then.log.dirty:
                     self._dirty.pop(then.log.partition, None)
                     self._holding.pop(then.log.partition, None)
+                    then.log.held = False
             # Not synced before the next job: a killed process leaves it behind all the same, a power cut may not.
             with suppress(DiskFull):
                 self._mark(self._caught_up(then.log) for then in there if then.log.damage is None)

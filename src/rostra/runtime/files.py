@@ -69,14 +69,21 @@ class DiskFile:
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         # Cheaper than fstat, on the way of every append; reads and writes name their positions themselves.
-        position = os.lseek(self._descriptor, 0, os.SEEK_END)
+        descriptor = self._descriptor
+        position = os.lseek(descriptor, 0, os.SEEK_END)
+        if len(buffers) == 1:
+            (buffer,) = buffers
+            count = os.pwrite(descriptor, buffer, position)
+            if count < len(buffer):
+                self.write_at(position + count, memoryview(buffer)[count:])
+            return position + len(buffer)
         if len(buffers) > BUFFERS_PER_WRITE_MAX:
             rest = iter(buffers)
             while few := list(islice(rest, BUFFERS_PER_WRITE_MAX)):
                 position = self.append(few)
             return position
         end = position + sum(map(len, buffers))
-        position += os.pwritev(self._descriptor, buffers, position)
+        position += os.pwritev(descriptor, buffers, position)
         if position < end:
             # A nearly full disk takes part of it; the next write says why.
             self.write_at(position, b"".join(buffers)[position - end :])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rostra.broker.api import FindLast, Persisted, Sealed, Survey, SyncBroke
+from rostra.broker.api import FindLast, Persisted, Sealed, Survey, SyncBroke, SyncedTogether
 from rostra.broker.disk import Disk, Job
 from rostra.errors import DiskUntrusted, UnknownPartition
 from rostra.fabric.api import Append, Drop, Open, Persist, Read, ReadFailed, Sync, Synced, Truncate
+from rostra.model.ids import Partition, PartitionIndex
 from rostra.simulator.files import FaultyFiles
 from tests.unit.log.batches import PARTITION, batch, faulty, opened
 
@@ -36,6 +37,19 @@ def test_a_sync_that_begins_before_the_flush_leaves_the_batch_to_the_next_one() 
     disk.flush()
     assert finished(disk.begin_sync()) == [Synced(PARTITION, 0, 2)]
     assert not disk.wants_sync
+
+
+def test_what_is_made_durable_at_once_is_told_at_once() -> None:
+    other = Partition(PARTITION.topic, PartitionIndex(PARTITION.index + 1))
+    for syncs in (False, True):
+        disk = Disk(opened(faulty()), syncs=syncs)
+        for partition in (PARTITION, other):
+            disk.change(Open(partition, 1 << 20))
+            disk.change(Append(partition, batch(0, partition=partition), True))
+        told = disk.flush() or finished(disk.begin_sync())
+        assert told == [SyncedTogether((Synced(PARTITION, 0, 1), Synced(other, 0, 1)))]
+        disk.change(Append(other, batch(1, partition=other), True))
+        assert (disk.flush() or finished(disk.begin_sync())) == [Synced(other, 0, 2)], "alone it needs no company"
 
 
 def test_hard_state_that_cannot_even_be_written_breaks_the_node_like_a_failed_sync() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.broker.api import Stop, SyncBroke
+from rostra.broker.api import Stop, SyncBroke, SyncedTogether
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import (
     BatchRejected,
@@ -69,6 +69,16 @@ def test_one_sync_answers_every_publish_before_it_and_none_behind_it(desk: Desk)
     assert [published.request for published in desk.heard(1, Published)] == early
     desk.settle()
     assert [published.request for published in desk.heard(1, Published)] == [late]
+
+
+def test_syncs_that_come_together_answer_as_if_they_came_one_after_the_other(desk: Desk) -> None:
+    topics = [desk.make_topic(1, name) for name in ("one", "other")]
+    waiting = [desk.publish(1, topic) for topic in topics]
+    stale = Synced(part(topics[0]), 1, FIRST + 1)
+    desk.step(SyncedTogether((stale, Synced(part(topics[1]), 0, FIRST + 1))))
+    assert [published.request for published in desk.heard(1, Published)] == waiting[1:]
+    desk.step(SyncedTogether(tuple(Synced(part(topic), 0, FIRST + 1) for topic in topics)))
+    assert [published.request for published in desk.heard(1, Published)] == waiting[:1]
 
 
 @pytest.mark.requirement("CM-4")

@@ -12,6 +12,8 @@ from rostra.safeguards import Safeguard, Without
 class Copy:
     """An entry is a batch. It is named by the offset at which it ends and the term that wrote it."""
 
+    __slots__ = ("_check_generation", "_starts", "_terms", "end", "first", "generation", "synced")
+
     def __init__(self, first: int, end: int, epochs: Iterable[EpochStart], without: Without) -> None:
         self.first = first
         self.end = end

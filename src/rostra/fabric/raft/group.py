@@ -54,6 +54,8 @@ from rostra.safeguards import ALL_ON, Without
 class Group(Standing):
     """The parts (election, replication, following, membership, reading) act through it."""
 
+    __slots__ = ("membership",)
+
     def __init__(
         self,
         me: NodeId,
