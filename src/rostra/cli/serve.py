@@ -21,6 +21,7 @@ rostra serve
 rostra serve --data /var/lib/rostra --listen 127.0.0.1:7400 --metrics 127.0.0.1:9400
 rostra serve --data ./second --listen 127.0.0.1:7410 --join 127.0.0.1:7401
 rostra serve --listen 0.0.0.0:7400 --advertise mars:7400 --advertise-peers mars:7401 --join venus:7401
+rostra serve --listen-unix /run/rostra.sock
 rostra serve --fabric flood --data ./first --listen 127.0.0.1:7400
 rostra serve --limit batch_bytes_max=8MiB --limit heartbeat_ms=2s"""
 
@@ -32,6 +33,14 @@ def serve(
     ] = None,
     listen: Annotated[
         str | None, typer.Option(metavar="ADDR", help="Address for clients.", show_default="127.0.0.1:7400")
+    ] = None,
+    listen_unix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Also a Unix socket, for clients on this machine: --node unix:PATH. Lower delay.",
+            show_default="none",
+        ),
     ] = None,
     join: Annotated[
         list[str] | None,
@@ -115,6 +124,7 @@ def serve(
     flags = {
         "data": None if data is None else str(data),
         "listen": listen,
+        "listen_unix": listen_unix,
         "join": join or None,
         "peer_listen": peer_listen,
         "advertise": advertise,
@@ -159,6 +169,7 @@ def node_settings(configuration: Configuration) -> NodeSettings:
     return NodeSettings(
         directory=configuration.text("data"),
         listen=configuration.text("listen"),
+        listen_unix=configuration.text("listen_unix"),
         peer_listen=configuration.text("peer_listen"),
         advertise=configuration.text("advertise"),
         advertise_peers=configuration.text("advertise_peers"),

@@ -13,6 +13,7 @@ import msgspec
 
 from rostra.broker.settings import BrokerSettings
 from rostra.cli.quantities import parse_bytes, parse_duration_ms
+from rostra.client.core.options import UNIX
 
 Section = Literal["client", "serve", "limits"]
 Value = str | int | bool | tuple[str, ...]
@@ -51,8 +52,8 @@ def text(given: object) -> Value:
 
 
 def addresses(given: object) -> Value:
-    """One address, several with commas, or a list of them; without a port it is the usual one."""
-    found = _listed(given, DEFAULT_PORT)
+    """One address, several with commas, or a list of them; without a port it is the usual one. Or `unix:PATH`."""
+    found = _listed(given, DEFAULT_PORT, unix=True)
     if not found:
         raise ValueError("no address is given")
     return found
@@ -63,14 +64,15 @@ def peer_addresses(given: object) -> Value:
     return _listed(given, DEFAULT_PEER_PORT)
 
 
-def _listed(given: object, port: int) -> tuple[str, ...]:
+def _listed(given: object, port: int, *, unix: bool = False) -> tuple[str, ...]:
     listed = given.split(",") if isinstance(given, str) else given
     if not isinstance(listed, list | tuple) or not all(isinstance(address, str) for address in listed):
         raise ValueError(f"{given!r} is not an address or a list of addresses")
     found = tuple(address.strip() for entry in listed for address in entry.split(",") if address.strip())
     complete = tuple(f"{address}:{port}" if ":" not in address else address for address in found)
     for address in complete:
-        listen_address(address, port_min=1)
+        if not (unix and address.startswith(UNIX)):
+            listen_address(address, port_min=1)
     return complete
 
 
@@ -150,6 +152,7 @@ CLIENT = (
 SERVE = (
     Setting("serve", "data", "./rostra-data", text, "directory of the node's log; made if missing"),
     Setting("serve", "listen", DEFAULT_NODE, listen_address, "address for clients; port 0 chooses a free one"),
+    Setting("serve", "listen_unix", "", text, "path of a socket for clients on the same machine; empty for none"),
     Setting("serve", "join", (), peer_addresses, "peer addresses of members, to enter their cluster; none founds one"),
     Setting("serve", "peer_listen", "", listen_address_or_none, "address for other nodes; empty: the port after it"),
     Setting("serve", "advertise", "", listen_address_or_none, "where clients find the node; empty: what it listens on"),

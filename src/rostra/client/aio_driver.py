@@ -29,7 +29,7 @@ from rostra.client.core.effects import (
     Write,
 )
 from rostra.client.core.events import ClientEvent
-from rostra.client.core.options import Options, host_and_port
+from rostra.client.core.options import Options, host_and_port, unix_path
 from rostra.client.core.producing import Producing
 from rostra.client.reasons import reason_of
 from rostra.errors import ClientClosed
@@ -247,10 +247,13 @@ class Driver:
         self._dialing[effect.link] = self.loop.create_task(self._open(effect.link, effect.address))
 
     async def _open(self, number: int, address: str) -> None:
-        host, port = host_and_port(address)
         connection = self._connections[number]
+        path = unix_path(address)
         try:
-            await self.loop.create_connection(lambda: connection, host, port)
+            if path is not None:
+                await self.loop.create_unix_connection(lambda: connection, path)
+            else:
+                await self.loop.create_connection(lambda: connection, *host_and_port(address))
         except OSError as error:
             self.lost(number, reason_of(error))
         finally:

@@ -31,7 +31,7 @@ from rostra.client.core.effects import (
     Write,
 )
 from rostra.client.core.events import ClientEvent
-from rostra.client.core.options import Options, host_and_port
+from rostra.client.core.options import Options
 from rostra.client.reasons import reason_of
 from rostra.errors import ClientClosed, PeerViolation, RostraError
 
@@ -276,11 +276,10 @@ class Driver:
             self.core.congested(effect.link)
 
     def _dial(self, effect: Dial) -> None:
-        host, port = host_and_port(effect.address)
         due_us = self.core.deadline_us()
         timeout_s = 0.001 if due_us is None else max((due_us - now_us()) / 1_000_000, 0.001)
         try:
-            opened = self._sockets.dial(effect.link, host, port, timeout_s)
+            opened = self._sockets.dial(effect.link, effect.address, timeout_s)
         except OSError as error:
             self.core.lost(now_us(), effect.link, reason_of(error))
         else:

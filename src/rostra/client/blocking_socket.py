@@ -11,7 +11,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
+from rostra.client.core.options import host_and_port, unix_path
 from rostra.wire.frames import FROM_NODE, Buffer, FrameReader
 from rostra.wire.messages import NodeMessage
 
@@ -31,7 +33,8 @@ class BlockingSocket:
         """The core's, of the link."""
         self.told_congested = False
         self._socket = connected
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # The kernel's own timeout instead of Python's, which would poll before each receive.
         self._socket.settimeout(None)
         limit = struct.pack("@ll", SLICE_US // 1_000_000, SLICE_US % 1_000_000)
@@ -133,9 +136,9 @@ class BlockingSocket:
 class DialingSocket:
     """A connection on its way while others are listened to: the addresses of a host, one after the other."""
 
-    def __init__(self, number: int, host: str, port: int) -> None:
+    def __init__(self, number: int, address: str) -> None:
         self.number = number
-        self._untried = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        self._untried = _places(address)
         self._socket = self._try_next("no address")
 
     def fileno(self) -> int:
@@ -143,8 +146,8 @@ class DialingSocket:
 
     def _try_next(self, reason: str) -> socket.socket:
         while self._untried:
-            family, kind, protocol, _, address = self._untried.pop(0)
-            dialing = socket.socket(family, kind, protocol)
+            family, address = self._untried.pop(0)
+            dialing = socket.socket(family)
             dialing.setblocking(False)
             failure = dialing.connect_ex(address)
             if failure in (0, errno.EINPROGRESS):
@@ -164,3 +167,12 @@ class DialingSocket:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _places(address: str) -> list[tuple[int, Any]]:
+    """Family and address of each place that the address may mean."""
+    path = unix_path(address)
+    if path is not None:
+        return [(socket.AF_UNIX, path)]
+    host, port = host_and_port(address)
+    return [(found[0], found[4]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]

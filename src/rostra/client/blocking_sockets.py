@@ -8,6 +8,7 @@ import socket
 import time
 
 from rostra.client.blocking_socket import SLICE_US, BlockingSocket, DialingSocket
+from rostra.client.core.options import host_and_port, unix_path
 
 
 class BlockingSockets:
@@ -25,13 +26,13 @@ class BlockingSockets:
 
     # --- coming and going ----------------------------------------------------------------------------
 
-    def dial(self, number: int, host: str, port: int, timeout_s: float) -> bool:
+    def dial(self, number: int, address: str, timeout_s: float) -> bool:
         """Whether the connection stands when this returns: while others do, nobody waits for it here."""
         if self:
-            self._dialing[number] = DialingSocket(number, host, port)
+            self._dialing[number] = DialingSocket(number, address)
             self._changed()
             return False
-        self._add(number, socket.create_connection((host, port), timeout=timeout_s))
+        self._add(number, _connected(address, timeout_s))
         return True
 
     def _add(self, number: int, connected: socket.socket) -> None:
@@ -104,3 +105,17 @@ class BlockingSockets:
         del self._dialing[number]
         self._add(number, connected)
         return True
+
+
+def _connected(address: str, timeout_s: float) -> socket.socket:
+    path = unix_path(address)
+    if path is None:
+        return socket.create_connection(host_and_port(address), timeout=timeout_s)
+    connected = socket.socket(socket.AF_UNIX)
+    try:
+        connected.settimeout(timeout_s)
+        connected.connect(path)
+    except OSError:
+        connected.close()
+        raise
+    return connected

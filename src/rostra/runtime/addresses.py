@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+from contextlib import suppress
+from pathlib import Path
 
 from rostra.errors import InvalidSetting
 
+UNIX_PATH_BYTES_MAX = 107
+"""What the system takes."""
 EVERYWHERE = ("0.0.0.0", "::")
 
 
@@ -40,6 +45,37 @@ def bind(address: str) -> socket.socket:
         raise
     bound.setblocking(False)
     return bound
+
+
+def bind_unix(path: str) -> socket.socket:
+    """A socket in the file system. What a node that was killed has left there is cleared away."""
+    if len(path.encode()) > UNIX_PATH_BYTES_MAX:
+        raise InvalidSetting("listen_unix", f"{path!r} is longer than {UNIX_PATH_BYTES_MAX} bytes")
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        if _is_left_over(path):
+            Path(path).unlink()
+        bound.bind(path)
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, error.strerror, path) from None
+    bound.setblocking(False)
+    return bound
+
+
+def _is_left_over(path: str) -> bool:
+    """Whether there is a socket to which nobody listens."""
+    if not Path(path).is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX) as asking:
+        return asking.connect_ex(path) == errno.ECONNREFUSED
+
+
+def close_unix(bound: socket.socket, path: str) -> None:
+    """Nothing is left behind. A path that is gone, or not to be reached any more, does no harm."""
+    bound.close()
+    with suppress(OSError):
+        Path(path).unlink()
 
 
 def bound_address(bound: socket.socket) -> str:

@@ -43,8 +43,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         peer = transport.get_extra_info("socket")
-        if peer is not None and peer.family in (socket.AF_INET, socket.AF_INET6):
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if peer is not None:
+            if peer.family != socket.AF_UNIX:
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._fd = peer.fileno()
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         self.address = str(transport.get_extra_info("peername"))

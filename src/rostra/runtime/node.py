@@ -58,7 +58,7 @@ from rostra.fabric.catalog import Seat, fabric_named
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store
 from rostra.model.ids import text
-from rostra.runtime.addresses import bind, bound_address, next_door, split_address, told_address
+from rostra.runtime.addresses import bind, bind_unix, bound_address, close_unix, next_door, split_address, told_address
 from rostra.runtime.awake import StayAwake
 from rostra.runtime.connection import ClientConnection
 from rostra.runtime.counters import Counters, registry_of
@@ -136,6 +136,7 @@ class Node:
         settings = self._settings
         for_clients = self._bind(settings.listen)
         for_peers = self._bind(settings.peer_listen or next_door(settings.listen))
+        for_neighbours = self._bind_unix(settings.listen_unix) if settings.listen_unix else None
         self.address, self.peer_address = bound_address(for_clients), bound_address(for_peers)
         await self._take_seat(for_clients, for_peers)
         boot, recovery = await self._loop.run_in_executor(None, self._disk.boot)
@@ -147,17 +148,27 @@ class Node:
         await self._listening
         server = await self._loop.create_server(lambda: ClientConnection(self), sock=for_clients, backlog=BACKLOG)
         self._servers.append(server)
+        if for_neighbours is not None:
+            server = await self._loop.create_unix_server(lambda: ClientConnection(self), sock=for_neighbours)
+            self._servers.append(server)
         if settings.metrics:
             self._exposition = Exposition(registry_of(self))
             self.metrics_address = await self._exposition.start(*split_address(settings.metrics))
         # Of a new directory there was no stop before that could have been clean.
         stop_before = {} if self._is_new else {"clean": recovery.clean}
         about = {"address": self.address, "peers": self.peer_address, "metrics": self.metrics_address}
+        if settings.listen_unix:
+            about["unix"] = settings.listen_unix
         self.log.info("listening", **about, **stop_before)
 
     def _bind(self, address: str) -> socket.socket:
         bound = bind(address)
         self._to_close.append(bound.close)
+        return bound
+
+    def _bind_unix(self, path: str) -> socket.socket:
+        bound = bind_unix(path)
+        self._to_close.append(lambda: close_unix(bound, path))
         return bound
 
     async def _take_seat(self, for_clients: socket.socket, for_peers: socket.socket) -> None:

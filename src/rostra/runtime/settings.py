@@ -14,6 +14,8 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     directory: str = "rostra-data"
     listen: str = "127.0.0.1:7400"
     """For clients; port 0 chooses a free one."""
+    listen_unix: str = ""
+    """The path of a socket for clients on the same machine, besides `listen`; empty for none."""
     peer_listen: str = ""
     """For other nodes; empty: the host of `listen`, and the port after its port (a free one, if that is free)."""
     advertise: str = ""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from rostra.client.core.options import DEFAULT_ADDRESS, host_and_port
+from rostra.client.core.options import DEFAULT_ADDRESS, check_address
 from rostra.errors import InvalidSetting
 from rostra.model.ids import check_topic_name
 from rostra.model.patterns import Pattern
@@ -135,7 +135,7 @@ def _nodes(written: str) -> tuple[str, ...]:
         raise InvalidSetting("nodes", "at least one address is needed")
     for address in addresses:
         try:
-            host_and_port(address)
+            check_address(address)
         except InvalidSetting as error:
             raise InvalidSetting("nodes", error.reason) from None
     return addresses

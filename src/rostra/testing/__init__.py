@@ -30,6 +30,7 @@ def node(
     *,
     directory: str | Path | None = None,
     listen: str = "127.0.0.1:0",
+    listen_unix: str | Path = "",
     peer_listen: str = "127.0.0.1:0",
     join: tuple[str, ...] = (),
     fabric: str = "raft",
@@ -51,6 +52,7 @@ def node(
         started = EmbeddedNode(
             place,
             listen=listen,
+            listen_unix=listen_unix,
             peer_listen=peer_listen,
             join=join,
             fabric=fabric,

@@ -42,6 +42,7 @@ class EmbeddedNode:
         directory: Path,
         *,
         listen: str = "127.0.0.1:0",
+        listen_unix: str | Path = "",
         peer_listen: str = "127.0.0.1:0",
         advertise: str = "",
         advertise_peers: str = "",
@@ -61,6 +62,7 @@ class EmbeddedNode:
         """Where other nodes connect; kept across restarts."""
         self.metrics_address = ""
         self._listen = listen
+        self._listen_unix = str(listen_unix)
         self._peer_listen = peer_listen
         self._advertise = advertise
         self._advertise_peers = advertise_peers
@@ -118,6 +120,7 @@ class EmbeddedNode:
                 directory=str(self.directory),
                 # A restarted node is found where it was.
                 listen=self.address or self._listen,
+                listen_unix=self._listen_unix,
                 peer_listen=self.peer_address or self._peer_listen,
                 advertise=self._advertise,
                 advertise_peers=self._advertise_peers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rostra.client.core.backoff import Backoff
 from rostra.client.core.effects import ClientEffect, Dial, HangUp, LinkNumber
 from rostra.client.core.link import Link
-from rostra.client.core.options import Options, host_and_port
+from rostra.client.core.options import Options, check_address
 from rostra.errors import InvalidSetting
 from rostra.wire.messages import Goodbye, Welcome
 
@@ -220,7 +220,7 @@ class Links:
 def _is_one(address: str) -> bool:
     """Whether what a node named can be dialed at all."""
     try:
-        host_and_port(address)
+        check_address(address)
     except InvalidSetting:
         return False
     return True

@@ -24,6 +24,10 @@ DEFAULT_ADDRESS = "127.0.0.1:7400"
 LEASE_MS = 10_000
 """How long the members of a named subscription may be silent; their handlers may take any time."""
 PORT = 7400
+UNIX = "unix:"
+"""Before the path of a socket, where an address is expected."""
+UNIX_PATH_BYTES_MAX = 107
+"""What the system takes."""
 BATCHES_IN_FLIGHT_MAX = 64
 STRENGTH_MAX = 2**31 - 1
 EAGER_BATCHES = 4
@@ -48,7 +52,7 @@ class Options(msgspec.Struct, frozen=True):
         if not self.addresses:
             raise InvalidSetting("addresses", "at least one is needed")
         for address in self.addresses:
-            host_and_port(address)
+            check_address(address)
         for setting in ("connect_timeout_ms", "call_timeout_ms", "delivery_timeout_ms", "backoff_ms"):
             if getattr(self, setting) <= 0:
                 raise InvalidSetting(setting, "it must be above zero")
@@ -245,6 +249,21 @@ def changed_settings(**settings: int | str | None) -> dict[str, int | str]:
     return {name: int(value) if isinstance(value, bool) else value for name, value in changes.items()}
 
 
+def check_address(address: str) -> None:
+    if unix_path(address) is None:
+        host_and_port(address)
+
+
+def unix_path(address: str) -> str | None:
+    """Of `unix:PATH`, a socket in this machine's file system; None if the address is none of those."""
+    path = address.removeprefix(UNIX)
+    if path == address:
+        return None
+    if not 0 < len(path.encode()) <= UNIX_PATH_BYTES_MAX:
+        raise InvalidSetting("addresses", f"{address!r} is not unix:PATH, with at most {UNIX_PATH_BYTES_MAX} bytes")
+    return path
+
+
 def host_and_port(address: str) -> tuple[str, int]:
     """`host`, `host:port` or `[v6]:port`; without a port it is 7400."""
     host, colon, port = address.rpartition(":")
@@ -252,5 +271,5 @@ def host_and_port(address: str) -> tuple[str, int]:
         host, port = address, str(PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise InvalidSetting("addresses", f"{address!r} is not host:port")
+        raise InvalidSetting("addresses", f"{address!r} is not host:port, nor unix:PATH")
     return host, int(port)
