@@ -102,7 +102,8 @@ class MembersPlay(PublishersPlay):
         assert person.release() is None
         for part in sorted(person.parts):
             place = self._place_of(part)
-            if place is not None:
+            # Whoever handles one part hears meanwhile what becomes of the others.
+            if place is not None and part in person.parts:
                 self._goes_on_where_it_should(person, part)
                 self._handle(person, part, place, count)
 
