@@ -29,13 +29,14 @@ CALL_RECORDS = 500
 """Records per `send_many`: what the peers' bulk calls and pipelines are given too."""
 
 READER_NICE = 19
+SOCKET = "node.sock"
 
 
 class Rostra(PacedContender):
     def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, stay_awake_ms: int = 0, traced: bool = False) -> None:
         self._fsync = fsync
         self._traced = traced
-        self._for_delay = ("--busy-poll", f"{busy_poll_ms}ms", "--stay-awake", f"{stay_awake_ms}ms")
+        self._for_delay: tuple[str, ...] = ("--busy-poll", f"{busy_poll_ms}ms", "--stay-awake", f"{stay_awake_ms}ms")
         self.name = "Rostra" if fsync else "Rostra, no fsync"
         if traced:
             self.name += ", traced"
@@ -79,6 +80,9 @@ class Rostra(PacedContender):
         pid = servers.start([sys.executable, "-m", "rostra", *serve, "--fsync", self._fsync_mode], folder, port)
         return Endpoint(port=port, pids=(pid,), folder=folder)
 
+    def address(self, endpoint: Endpoint) -> str:
+        return address(endpoint)
+
     def trace(self, endpoint: Endpoint) -> str | None:
         return str(endpoint.folder / "trace") if self._traced and endpoint.folder is not None else None
 
@@ -96,7 +100,7 @@ class Rostra(PacedContender):
         uvloop.run(run())
 
     def publish_paced(self, endpoint: Endpoint, topic: str, stage: Stage, pace: Pace) -> None:
-        with rostra.blocking.connect(address(endpoint)) as client:
+        with rostra.blocking.connect(self.address(endpoint)) as client:
             stage.ready()
             stage.wait_for_start()
             for value in pace.values():
@@ -130,7 +134,7 @@ class Rostra(PacedContender):
     def subscribe_blocking(self, endpoint: Endpoint, topic: str, stage: Stage, inbox: Inbox) -> None:
         """One subscriber on blocking sockets: no event loop between the socket and the caller."""
         with (
-            rostra.blocking.connect(address(endpoint)) as client,
+            rostra.blocking.connect(self.address(endpoint)) as client,
             client.subscribe(topic, start="earliest") as subscription,
         ):
             stage.ready()
@@ -187,9 +191,21 @@ class Rostra(PacedContender):
 class RostraBlocking(Rostra):
     """The same node with blocking clients at both ends, for latency."""
 
-    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, stay_awake_ms: int = 0) -> None:
+    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, stay_awake_ms: int = 0, unix: bool = False) -> None:
         super().__init__(fsync=fsync, busy_poll_ms=busy_poll_ms, stay_awake_ms=stay_awake_ms)
         self.name = f"{self.name}, blocking client"
+        self._unix = unix
+        if unix:
+            self.name += ", Unix socket"
+            self.settings = (*self.settings, "clients connect to unix:PATH of --listen-unix")
+
+    def start_in(self, servers: Servers, folder: Path, port: int) -> Endpoint:
+        if self._unix:
+            self._for_delay = (*self._for_delay, "--listen-unix", str(folder / SOCKET))
+        return super().start_in(servers, folder, port)
+
+    def address(self, endpoint: Endpoint) -> str:
+        return f"unix:{endpoint.folder / SOCKET}" if self._unix and endpoint.folder else super().address(endpoint)
 
     def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         (inbox,) = inboxes
