@@ -13,7 +13,7 @@ import msgspec
 
 from rostra.broker.settings import BrokerSettings
 from rostra.cli.quantities import parse_bytes, parse_duration_ms
-from rostra.client.core.options import UNIX
+from rostra.model.addresses import UNIX
 
 Section = Literal["client", "serve", "limits"]
 Value = str | int | bool | tuple[str, ...]

@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from rostra.errors import InvalidSetting
+from rostra.model.addresses import UNIX_PATH_BYTES_MAX
 
-UNIX_PATH_BYTES_MAX = 107
-"""What the system takes."""
 EVERYWHERE = ("0.0.0.0", "::")
 
 

@@ -7,6 +7,7 @@ from typing import Literal, Protocol, Self, get_args
 import msgspec
 
 from rostra.errors import InvalidGroupName, InvalidSetting, InvalidTopicName
+from rostra.model.addresses import UNIX, UNIX_PATH_BYTES_MAX
 from rostra.model.batch import Codec
 from rostra.model.ids import check_topic_name
 from rostra.model.patterns import Pattern
@@ -24,10 +25,6 @@ DEFAULT_ADDRESS = "127.0.0.1:7400"
 LEASE_MS = 10_000
 """How long the members of a named subscription may be silent; their handlers may take any time."""
 PORT = 7400
-UNIX = "unix:"
-"""Before the path of a socket, where an address is expected."""
-UNIX_PATH_BYTES_MAX = 107
-"""What the system takes."""
 BATCHES_IN_FLIGHT_MAX = 64
 STRENGTH_MAX = 2**31 - 1
 EAGER_BATCHES = 4
