@@ -171,7 +171,10 @@ class Coordinator:
         """Why this connection does not speak for that member, if it does not."""
         if group is None:
             return NotAMember(name, member)
-        is_there = member in group.members and self._stewardship.seats.conn_of((name, member)) == conn
+        seats = self._stewardship.seats
+        is_there = member in group.members and seats.conn_of((name, member)) == conn
+        if is_there:
+            seats.hear((name, member), self._broker.now.mono_us)
         return None if is_there or not self._fences else NotAMember(name, member)
 
     def _beat(self, conn: Conn, served: ServedPartition, message: Beat) -> None:

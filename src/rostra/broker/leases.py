@@ -8,7 +8,6 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from rostra.broker.api import Conn
-from rostra.broker.sessions import Sessions
 
 GRAIN_US = 50_000
 """Leases that end within this are looked at together."""
@@ -27,12 +26,11 @@ class Seat:
         self.behind = False
         """It was not told what it holds, because its connection had no room for it."""
         self.heard_us = heard_us
-        """Of use once the connection is gone; while it stands its session knows better."""
+        """Of the member itself: its connection may live on with others when it has given up, and nobody heard that."""
 
 
 class Seats:
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self) -> None:
         self.by_member: dict[Seated, Seat] = {}
         self._by_conn: dict[Conn, dict[Seated, None]] = {}
 
@@ -42,6 +40,10 @@ class Seats:
         self.by_member[seated] = Seat(conn, now_us)
         self._by_conn.setdefault(conn, {})[seated] = None
         return before if before != conn else None
+
+    def hear(self, seated: Seated, now_us: int) -> None:
+        """It says something of its own."""
+        self.by_member[seated].heard_us = now_us
 
     def expect(self, seated: Seated, now_us: int) -> None:
         """The member was not heard here yet, but may be soon."""
@@ -60,12 +62,8 @@ class Seats:
 
     def lose(self, conn: Conn) -> None:
         """The connection is gone: its members may come back over another one."""
-        session = self._sessions.get(conn)
         for seated in self._by_conn.pop(conn, ()):
-            seat = self.by_member[seated]
-            seat.conn = None
-            if session is not None:
-                seat.heard_us = session.heard_us
+            self.by_member[seated].conn = None
 
     def behind_at(self, conn: Conn) -> list[Seated]:
         """Members on this connection that are to be told what they hold; they are not named again."""
@@ -80,10 +78,7 @@ class Seats:
 
     def heard_us(self, seated: Seated) -> int:
         seat = self.by_member.get(seated)
-        if seat is None:
-            return 0
-        session = self._sessions.get(seat.conn) if seat.conn is not None else None
-        return session.heard_us if session is not None else seat.heard_us
+        return 0 if seat is None else seat.heard_us
 
 
 class Leases:

@@ -45,7 +45,7 @@ class Stewardship:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.seats = Seats(broker.sessions)
+        self.seats = Seats()
         self.leases = Leases()
         self.interest = Interest()
         self.owned: dict[Partition, bool] = {}

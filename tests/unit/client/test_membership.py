@@ -19,7 +19,7 @@ from rostra.errors import (
 )
 from rostra.model.decode import Batch
 from rostra.wire.groups import Beat, JoinGroup, LeaveGroup, MovePositions, Position, Released
-from rostra.wire.messages import DeleteTopic
+from rostra.wire.messages import ClientMessage, DeleteTopic, Locate, Located, PartitionPlace, Topic, TopicSettings
 from tests.unit.client.member_play import (
     LEASE_MS,
     Handler,
@@ -31,6 +31,7 @@ from tests.unit.client.member_play import (
     publish_batch,
     said,
 )
+from tests.unit.client.model_node import Reply
 from tests.unit.client.play import Play
 
 # --- joining ---------------------------------------------------------------------------------------
@@ -454,6 +455,28 @@ def test_a_deleted_topic_is_let_go_of_and_not_made_anew() -> None:
     assert handler.take_all() == []
     assert "t" not in play.node.topics
     assert handler.membership.number not in play.finished
+
+
+def test_a_part_is_looked_for_again_where_its_topic_was_not_known_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a node that knows only the topic that had the name before."""
+    play = a_play()
+    publish(play, b"a")
+    received = play.node.received
+    stale: list[Locate] = []
+
+    def hear(link: int, message: ClientMessage, payload: bytearray | None) -> list[Reply]:
+        if isinstance(message, Locate) and message.name == "t" and not message.create and not stale:
+            stale.append(message)
+            former = Topic(999, "t", TopicSettings())
+            return [(Located(message.request, former, (PartitionPlace(0, "", 1),)), None)]
+        return received(link, message, payload)
+
+    monkeypatch.setattr(play.node, "received", hear)
+    handler = Handler(play)
+    live(play)
+    assert stale and handler.joined not in play.results
+    live(play, 3_000)
+    assert handler.joined in play.results and handler.values() == [b"a"]
 
 
 def test_what_retention_removed_is_skipped_and_told() -> None:

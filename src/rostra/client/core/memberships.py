@@ -166,9 +166,10 @@ class Memberships:
         holding = fed.holding
         if holding.subscribing is None or not isinstance(error, RostraError):
             return
-        if isinstance(error, TopicError):
+        if isinstance(error, TopicError) and holding.stands:
             fed.membership.lost_part(now_us, holding, None)
-        elif error.retryable:
+        elif error.retryable or isinstance(error, TopicError):
+            # Whoever answered may not have heard of a topic that was just made. If it is gone the coordinator says so.
             self._again[holding.subscribing.number] = now_us + self._backoff.pause_us(3)
         else:
             fed.membership.lost_part(now_us, holding, error)

@@ -14,7 +14,11 @@ def check_handled(history: History) -> list[str]:
     if history.unsettled or (history.flipped and not history.replicated):
         # What was left undone is told by another promise; damage to the only copy ends a subscription, or its name.
         return found
+    there = {final.name for final in history.final.values()}
     for named in history.named.values():
+        if not there.issuperset(named.topics):
+            # Whoever wants a topic that is gone is refused, also what it would get of the others.
+            continue
         for final in history.final.values():
             if final.name not in named.topics:
                 continue
