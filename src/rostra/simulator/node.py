@@ -58,7 +58,7 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
-from rostra.fabric.raft.catalogue import Member
+from rostra.fabric.raft.catalogue import META, Member
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.log.facts import LogSettings
@@ -155,6 +155,22 @@ class Node:
             return self._voters
         groups = self.fabric.raft.groups
         return {partition: (group.name, group.config.voters) for partition, group in groups.items()}
+
+    def prospects(self) -> tuple[int, dict[Partition, list[tuple[NodeId, ...]]]]:
+        """Who votes when the changes are done that are under way, or half of them; and how new its catalogue is."""
+        if self.fabric is None or not self.fabric.raft.takes_part:
+            return 0, {}
+        raft = self.fabric.raft
+        catalogue = raft.meta.catalogue
+        found: dict[Partition, list[tuple[NodeId, ...]]] = {}
+        for partition in (META, *catalogue.partitions()):
+            group = raft.groups.get(partition)
+            to_be = catalogue.members if partition == META else catalogue.placement(partition).replicas
+            voters = set(group.config.voters if group is not None else to_be)
+            more = voters.union(to_be, group.config.learners if group is not None else ())
+            stay = set(catalogue.staying)
+            found[partition] = [tuple(sorted(config)) for config in (more, voters & stay, more & stay) if config]
+        return raft.meta.applied, found
 
     def knows_leaders(self) -> bool:
         """Of everything it has a part in; and what became of it."""

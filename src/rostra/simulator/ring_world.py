@@ -55,6 +55,9 @@ class RingNode(Node):
         """Nobody votes."""
         return {}
 
+    def prospects(self) -> tuple[int, dict[Partition, list[tuple[NodeId, ...]]]]:
+        return 0, {}
+
     def has_removed(self, member: NodeId) -> bool:
         return self.flood is not None and member in self.flood.ring.removed
 

@@ -352,12 +352,19 @@ class World:
             publisher.ends_us = self.clock.now_us
 
     def _voters(self) -> dict[Partition, tuple[str, list[tuple[NodeId, ...]]]]:
-        """By what each node knows or last knew: the partitions, and who has a voice in them."""
+        """By what each node knows or last knew: the partitions, and who has a voice in them, or may have one soon.
+
+        A change that is under way goes on while those who died are not missed yet: a majority is one before and after.
+        """
         found: dict[Partition, tuple[str, list[tuple[NodeId, ...]]]] = {}
         for node in self.members:
             for partition, (name, config) in node.voters().items():
                 found.setdefault(partition, (name, []))[1].append(config)
-        return found
+        _, ahead = max([node.prospects() for node in self.members], key=lambda known: known[0])
+        for partition, (_, configs) in found.items():
+            configs += ahead.get(partition, ())
+        # What only somebody knows who was away was deleted meanwhile.
+        return {partition: known for partition, known in found.items() if partition in ahead or not ahead}
 
     def _majority(self, voters: dict[Partition, tuple[str, list[tuple[NodeId, ...]]]], random: Random) -> list[Node]:
         """A random one, just large enough for the catalogue without the copies that were damaged."""
