@@ -186,6 +186,8 @@ def remove(
 ) -> None:
     """Remove a member for good: its copies move to others, then it goes; it may be away.
 
+    Others that are away are waited for, as copies may be theirs: remove those that will not come back, too.
+
     Its process is not stopped: do that afterwards. To come back it needs an empty data directory.
     """
     invocation = begin(context, node=node, output=output, config=config)
@@ -204,8 +206,8 @@ def remove(
 
 
 def _await_gone(client: Client, leaver: NodeState) -> None:
-    """Progress is told when there is some."""
-    told: int | None = None
+    """Progress is told when there is some, and for whom it waits."""
+    told: tuple[int, list[str]] | None = None
     while True:
         try:
             nodes = client.describe_cluster().nodes
@@ -215,9 +217,11 @@ def _await_gone(client: Client, leaver: NodeState) -> None:
         left = next((one for one in nodes if one.node == leaver.node), None)
         if left is None:
             return
-        if left.copies != told:
-            told = left.copies
-            note(f"{text(leaver.node)}: {told} copies still to move" if told else f"{text(leaver.node)}: leaving now")
+        away = [text(one.node) for one in nodes if not one.there and one.node != leaver.node]
+        if (left.copies, away) != told:
+            told = left.copies, away
+            doing = f"{left.copies} copies still to move" if left.copies else "leaving now"
+            note(f"{text(leaver.node)}: {doing}" + (f"; away: {', '.join(away)}" if away else ""))
         time.sleep(POLL_S)
 
 
