@@ -574,6 +574,15 @@ def test_so_may_whoever_subscribed_to_patterns_or_by_a_name() -> None:
     assert judge(history) != [], "no other record has its key"
 
 
+def test_a_name_that_wants_a_topic_that_is_gone_too_has_nobody_who_could_deal_with_anything() -> None:
+    history = good()
+    named = history.named["n"]
+    named.dealt_with.clear()
+    assert judge(history) != []
+    named.topics.append("gone")
+    assert judge(history) == []
+
+
 def test_who_gave_up_before_a_subscription_stood_need_not_have_heard_that_its_topic_was_deleted() -> None:
     history = good()
     history.delete_asked.add("t")
