@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 from rostra.client.core.delivered import Delivered
 from rostra.client.core.effects import (
@@ -272,7 +272,10 @@ class Feed:
         return bool(out)
 
     def _hand_over(self, delivered: list[Delivered | Move]) -> None:
-        if self._held or any(isinstance(one, Move) for one in delivered):
+        if not self.place.roams:
+            # Nobody moves, so nothing waits for another part.
+            self._hand_on(cast(list[Delivered], delivered))
+        elif self._held or any(isinstance(one, Move) for one in delivered):
             self._held.extend(delivered)
         else:
             self._hand_on([one for one in delivered if isinstance(one, Delivered)])
