@@ -138,7 +138,11 @@ class Watched:
                 place = self._node, given.partition
                 on_disk[place] = max(given.offset, on_disk.get(place, 0))
             case Started():
-                on_disk.update(((self._node, found.partition), found.end) for found in given.partitions)
+                for found in given.partitions:
+                    place = self._node, found.partition
+                    # Damage takes nothing back of what it rightly said before, and what may still be on its way.
+                    before = on_disk.get(place, 0) if found.damaged_at is not None else 0
+                    on_disk[place] = max(found.end, before)
             case _:
                 pass
 
