@@ -515,6 +515,22 @@ def test_what_the_node_reported_as_damaged_is_excused_from_there_on_and_not_befo
     assert judge(history) != []
 
 
+def test_what_was_replaced_by_a_record_that_is_damaged_now_is_not_missed() -> None:
+    history = good()
+    for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
+        history.sent[value] = history.sent[value]._replace(key=key)
+    history.flipped.add((TOPIC, 0))
+    history.damage_told["t", 0, 3] = 50
+    final = final_of(history)
+    final.settings = TopicSettings(compaction=True)
+    final.damaged_at, final.commit = 3, 3
+    del final.stored[3], final.stored[0]
+    history.subscriptions[0].ended = PartitionDamaged("t", 0, 3)
+    assert CHECKERS[LOSS](history) == []
+    del final.stored[0]
+    assert CHECKERS[LOSS](history) != [], "nothing replaced that one"
+
+
 def test_what_a_client_announced_may_be_stored_twice() -> None:
     history = good()
     history.maybe_twice.add(A)

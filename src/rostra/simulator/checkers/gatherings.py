@@ -30,8 +30,12 @@ def _at_the_end(history: History, gathered: Gathered, known: list[int]) -> list[
     surplus = [topic for topic in known if topic not in history.listed]
     if surplus:
         found.append(f"{gathered.name} holds on to {len(surplus)} topics that are gone")
-    for place, final in history.final.items():
-        if place[0] in known and not _expires(final) and history.damage_of(final) is None and final.complete:
+    wanted = {place: final for place, final in history.final.items() if place[0] in known}
+    if not history.replicated and any(history.damage_of(final) is not None for final in wanted.values()):
+        # It is ended by that again and again, and may just have begun anew.
+        return found
+    for place, final in wanted.items():
+        if not _expires(final) and history.damage_of(final) is None and final.complete:
             found += _all_of(history, gathered, gathered.feeds.get(place), final)
     return found
 
