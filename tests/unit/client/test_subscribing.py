@@ -424,6 +424,19 @@ def test_a_repeat_is_trimmed_and_costs_no_connection() -> None:
     assert play.core.link.up
 
 
+def test_a_batch_of_which_compaction_left_only_what_was_delivered_is_passed_over() -> None:
+    play = connected(batches=2)
+    state = subscribe(play, Offset(2))
+    log = play.node.log("t")
+    left = encode([b"0000"], keys=[b"k"], timestamp_us=1, offset_deltas=[0])
+    partition = Partition(TopicId(state.topic), PartitionIndex(0))
+    stamp(left, partition=partition, base_offset=0, owner_epoch=1, last_offset_delta=2)
+    log.batches[0] = (0, 3, bytes(left))
+    play.settle()
+    assert [len(batch) for batch in play.delivered[state.number]] == [3]
+    assert numbers(play.values(state.number)) == [3, 4, 5]
+
+
 def test_closing_the_client_ends_its_subscriptions() -> None:
     play = connected()
     state = subscribe(play)

@@ -227,9 +227,12 @@ class Feed:
                 hidden = header.flags & CONTROL or header.owner_flags or not header.count
                 if behind <= first or hidden or repeated:
                     dropped_bytes += length
-                else:
+                elif len(one := Delivered(subscribing.name, self.partition, batch, first, subscribing.topic)):
                     self._not_before_us = None
-                    delivered.append(Delivered(subscribing.name, self.partition, batch, first, subscribing.topic))
+                    delivered.append(one)
+                else:
+                    # Compaction has left nothing of it behind the place where the subscription begins.
+                    dropped_bytes += length
                 if behind > following:
                     following = behind
         except BatchRejected:
