@@ -291,16 +291,15 @@ class History:
         self.strengths.setdefault(publisher, {}).setdefault(strength, at_us)
 
     def is_outdated(self, final: FinalPartition, value: bytes | None, offset: int) -> bool:
-        """Whether compaction may have removed it: a later record of the same key is there, or was and is damaged."""
+        """Whether compaction may have removed it: a later record of the same key is there, or may be behind damage."""
         sent = self.sent.get(value) if value is not None else None
         if not final.settings.compaction or sent is None or sent.key is None:
             return False
-        later = [one.value or b"" for one in final.stored if one.shown and one.offset > offset]
-        damaged_at = self.damage_of(final)
-        if damaged_at is not None:
-            here = (one for one in self.acked.values() if (one.topic, one.partition) == (final.topic, final.partition))
-            later += [one.value for one in here if one.offset >= max(damaged_at, offset + 1)]
-        return any(value in self.sent and self.sent[value].key == sent.key for value in later)
+        later = (self.sent.get(one.value or b"") for one in final.stored if one.shown and one.offset > offset)
+        if any(other is not None and other.key == sent.key for other in later):
+            return True
+        same = (other for other in self.sent.values() if (other.topic, other.key) == (sent.topic, sent.key))
+        return self.damage_of(final) is not None and any(other.value != value for other in same)
 
     def led(self, partition: Partition, term: int, node: int) -> None:
         self.leaders.setdefault((partition, term), {})[node] = None
