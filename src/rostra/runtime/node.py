@@ -149,7 +149,9 @@ class Node:
         server = await self._loop.create_server(lambda: ClientConnection(self), sock=for_clients, backlog=BACKLOG)
         self._servers.append(server)
         if for_neighbours is not None:
-            server = await self._loop.create_unix_server(lambda: ClientConnection(self), sock=for_neighbours)
+            server = await self._loop.create_unix_server(
+                lambda: ClientConnection(self), sock=for_neighbours, backlog=BACKLOG
+            )
             self._servers.append(server)
         if settings.metrics:
             self._exposition = Exposition(registry_of(self))

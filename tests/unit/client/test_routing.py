@@ -666,7 +666,9 @@ def test_links_and_known_addresses_are_bounded() -> None:
     assert len(play.core.links.addresses) <= ADDRESSES_MAX
 
 
-def test_an_address_that_is_none_is_not_dialed() -> None:
+@pytest.mark.parametrize("address", ["nowhere:at:all", "unix:/run/somebody.sock"])
+def test_an_address_that_is_none_is_not_dialed(address: str) -> None:
+    """Nor is one that no node has a say of: a path on the client's own machine."""
     play = three()
     call = publish(play, b"0")
     play.hears(play.to("a:1"))
@@ -675,7 +677,7 @@ def test_an_address_that_is_none_is_not_dialed() -> None:
     (asked, _) = wire.towards_node[-1]
     assert isinstance(asked, Publish)
     wire.towards_node.clear()
-    play.tell(wire, Failed(asked.request, "Moved", Moved("nowhere:at:all", 2).carried()))
+    play.tell(wire, Failed(asked.request, "Moved", Moved(address, 2).carried()))
     play.pass_time(SECOND_US)
     assert play.dialed == ["a:1"]
     assert call in play.results

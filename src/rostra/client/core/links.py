@@ -5,7 +5,7 @@ from __future__ import annotations
 from rostra.client.core.backoff import Backoff
 from rostra.client.core.effects import ClientEffect, Dial, HangUp, LinkNumber
 from rostra.client.core.link import Link
-from rostra.client.core.options import Options, check_address
+from rostra.client.core.options import Options, host_and_port
 from rostra.errors import InvalidSetting
 from rostra.wire.messages import Goodbye, Welcome
 
@@ -218,9 +218,9 @@ class Links:
 
 
 def _is_one(address: str) -> bool:
-    """Whether what a node named can be dialed at all."""
+    """Whether what a node named can be dialed at all. Of paths on this machine no node has a say."""
     try:
-        check_address(address)
+        host_and_port(address)
     except InvalidSetting:
         return False
     return True
