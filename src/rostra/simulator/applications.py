@@ -77,7 +77,7 @@ class Publisher(Application):
             window_bytes=random.choice((3_000, 20_000)),
             partition=random.choice((None, None, 0)),
             strength=rivalry.choice((None, None, 1, 2, 3)),
-            lease_ms=rivalry.choice((2_000, 6_000)),
+            lease_ms=rivalry.choice((4_000, 8_000)),
         )
         self._keyed = random.random() < 0.3
         self._stays_bursts = random.choice((5, 1_000))

@@ -203,6 +203,6 @@ def _draw_nodes(random: Random) -> dict[str, Any]:
         "splits": tuple(random.sample(SHAPES, random.randint(1, len(SHAPES)))),
         "blips": random.choice((0.0, 0.2, 0.8)),
         "all_power_every_us": int(random.uniform(6, 20) * SECOND_US) if random.random() < 0.3 else 0,
-        "heartbeat_ms": random.choice((300, 500, 700)),
+        "heartbeat_ms": random.choice((500, 700, 900)),
         "stay_dead": random.random() < 0.5,
     }

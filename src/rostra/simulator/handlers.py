@@ -96,11 +96,14 @@ class Handler(Application):
             assert record.holding is not None
             self._named.handed(record.holding.topic, record.partition, record.offset, self.client.name, now_us)
             self._in_hand.append(record)
+        idle = not self._in_hand
         self.random.shuffle(self._in_hand)
         for _ in range(len(self._in_hand) if self.over else self.random.randint(0, len(self._in_hand))):
             self._deal_with(self._in_hand.pop())
         self.client.act()
         pace_us = 40 * MS_US if self.over else self._pace_us
+        if idle:
+            pace_us *= 4
         self.later(pace_us // 2, pace_us, self._work, life)
 
     def _deal_with(self, record: HeldRecord) -> None:

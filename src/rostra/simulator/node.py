@@ -568,11 +568,14 @@ class Node:
 
 
 def raft_settings_for(swarm: Swarm, random: Random) -> RaftSettings:
-    """Heartbeats are rare, as idle ones show nothing new; windows are small, so that followers fall behind."""
+    """Heartbeats are rare, as idle ones show nothing new; windows are small, so that followers fall behind.
+
+    A timeout is of few heartbeats: one lost is enough to doubt a leader.
+    """
     return RaftSettings(
         heartbeat_ms=swarm.heartbeat_ms,
-        election_timeout_ms_min=3 * swarm.heartbeat_ms,
-        election_timeout_ms_max=6 * swarm.heartbeat_ms,
+        election_timeout_ms_min=2 * swarm.heartbeat_ms,
+        election_timeout_ms_max=4 * swarm.heartbeat_ms,
         window_bytes=random.choice((2_000, 8 << 20)),
         window_messages=random.choice((4, 256)),
         read_bytes=random.choice((1_000, 1 << 20)),
@@ -594,7 +597,7 @@ def settings_for(random: Random) -> BrokerSettings:
         requests_per_connection_max=random.choice((3, 4096, 4096)),
         burst_bytes_max=random.choice((1 << 10, 2 << 20)),
         # Rare, for pings show nothing new.
-        heartbeat_ms=random.choice((1_000, 2_000, 3_000)),
+        heartbeat_ms=random.choice((2_000, 3_000, 5_000)),
         retention_check_ms=1_500,
         group_partitions=1,
     )

@@ -55,8 +55,10 @@ class Probe:
         self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
         self._link: Link
         self._request = 0
-        self._unlocated: list[str] = []
-        self._described: dict[str, TopicDescribed] = {}
+        self._unread: list[str] = []
+        """Topics of which it is not known yet what is served here."""
+        self._here: dict[str, set[tuple[int, int]]] = {}
+        """What is."""
         self._listed = False
         self._partitions: dict[int, FinalPartition] = {}
         self._next: dict[int, int] = {}
@@ -68,7 +70,7 @@ class Probe:
     def done(self) -> bool:
         if self.turned_away:
             return True
-        return self._listed and not self._unlocated and all(final.complete for final in self._partitions.values())
+        return self._listed and not self._unread and all(final.complete for final in self._partitions.values())
 
     def begin(self) -> None:
         self._link = self._network.dial(self, 1, self._address)
@@ -117,16 +119,16 @@ class Probe:
                 self._history.lists[self._node] = self._history.listed
                 for topic in message.topics:
                     self._history.places.update((topic.topic, index) for index in range(topic.settings.partitions))
-                self._unlocated = [topic.name for topic in message.topics]
+                self._unread = [topic.name for topic in message.topics]
                 self._listed = True
-                self._describe()
-            case TopicDescribed():
-                self._described[message.topic.name] = message
-                self._send(Locate(self._number(), message.topic.name))
+                self._locate()
             case Located():
-                self._unlocated.remove(message.topic.name)
-                self._describe()
-                self._subscribe(self._described[message.topic.name], message)
+                self._located(message)
+            case TopicDescribed():
+                here = self._here.pop(message.topic.name)
+                self._unread.remove(message.topic.name)
+                self._locate()
+                self._subscribe(message, here)
             case Push() if payload is not None:
                 self._read(message.subscription, payload)
             case Ended():
@@ -138,19 +140,28 @@ class Probe:
             case _:
                 pass
 
-    def _describe(self) -> None:
+    def _locate(self) -> None:
         """One after the other: a node bounds what a connection may ask at once."""
-        if self._unlocated:
-            self._send(DescribeTopic(self._number(), self._unlocated[0]))
+        if self._unread:
+            self._send(Locate(self._number(), self._unread[0]))
 
-    def _subscribe(self, described: TopicDescribed, located: Located) -> None:
-        """To what is served here: a node that knows an owner elsewhere names it."""
-        topic = described.topic
+    def _located(self, located: Located) -> None:
+        """A node that knows an owner elsewhere names it; what is served here is described and read."""
+        name = located.topic.name
         here = {
-            place_of(topic.topic, place.topic or place.partition)
+            place_of(located.topic.topic, place.topic or place.partition)
             for place in located.places
             if place.address in ("", self._address)
         }
+        if here:
+            self._here[name] = here
+            self._send(DescribeTopic(self._number(), name))
+        else:
+            self._unread.remove(name)
+            self._locate()
+
+    def _subscribe(self, described: TopicDescribed, here: set[tuple[int, int]]) -> None:
+        topic = described.topic
         for state in described.partitions:
             place = place_of(topic.topic, state.partition)
             before = self._history.final.get(place)

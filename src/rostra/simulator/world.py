@@ -100,7 +100,7 @@ class World:
             self.mesh,
             self.history,
         )
-        self.elected_us = 12 * self.swarm.heartbeat_ms * 1000 if len(self.nodes) > 1 else 0
+        self.elected_us = 8 * self.swarm.heartbeat_ms * 1000 if len(self.nodes) > 1 else 0
         """When the nodes should have found each other."""
         self.leaver: Node | None = None
         """Who is to be removed."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rostra.fabric.api import Append, Committed, Read
+from rostra.fabric.raft.catalogue import META
 from rostra.fabric.raft.messages import Beat, BeatReply, Entries, EntriesRefused, EntriesReply, Refill
 from rostra.fabric.raft.progress import Progress, Stage
 from rostra.fabric.raft.roles import Role
@@ -285,9 +286,9 @@ class Replication:
         return False
 
     def _tell_commit(self) -> None:
-        """With nothing on its way that would carry the news, a follower's readers would wait for a heartbeat."""
+        """Of the catalogue, whoever asks a follower would else wait for a heartbeat; records are read at the leader."""
         group = self._group
-        if group.role is not Role.LEADER:
+        if group.partition != META or group.role is not Role.LEADER:
             return
         for peer, progress in self.peers.items():
             if progress.stage is Stage.REPLICATE and not progress.in_flight and progress.next == group.copy.end:
