@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rostra.errors import OffsetOutOfRange, TimedOut, TopicError
+from rostra.errors import OffsetOutOfRange, TimedOut, TopicError, Unavailable
 from rostra.simulator.history import History
 
 
@@ -23,8 +23,10 @@ def check(history: History) -> list[str]:
             continue
         ended_before = subscription.ended is not None and subscription.ended_us < deleted_us[0]
         # The refusal of an offset may have been on its way when the topic was deleted. And whoever asked nodes that had
-        # not heard of that, and of which too few were there to serve all partitions, was told that nobody answers.
-        never_stood = not subscription.stands and isinstance(subscription.ended, OffsetOutOfRange | TimedOut)
+        # not heard of that, and of which too few were there to serve all partitions, was told that nobody does.
+        never_stood = not subscription.stands and isinstance(
+            subscription.ended, OffsetOutOfRange | TimedOut | Unavailable
+        )
         if not ended_before and not never_stood and not isinstance(subscription.ended, TopicError):
             found.append(f"{subscription.name} on a deleted topic ended with {subscription.ended!r}")
     for subscription in history.subscriptions:
