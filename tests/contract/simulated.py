@@ -22,7 +22,7 @@ from rostra.simulator.files import FaultyFiles
 from rostra.simulator.history import History
 from rostra.simulator.links import Link, Network
 from rostra.simulator.mesh import Mesh
-from rostra.simulator.node import raft_settings_for
+from rostra.simulator.settings import raft_settings_for
 from rostra.simulator.splits import Split
 from rostra.simulator.trace import Trace
 from rostra.simulator.watched import below, logs_of, partition_of

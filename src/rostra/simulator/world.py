@@ -21,9 +21,10 @@ from rostra.simulator.history import History, Named
 from rostra.simulator.links import Network
 from rostra.simulator.mesh import Mesh
 from rostra.simulator.mischief import Mischief
-from rostra.simulator.node import Node, member, raft_settings_for, settings_for
+from rostra.simulator.node import Node, member
 from rostra.simulator.probe import Probe
 from rostra.simulator.registrars import Registrar
+from rostra.simulator.settings import raft_settings_for, settings_for
 from rostra.simulator.steward import Steward
 from rostra.simulator.trace import Trace
 from rostra.simulator.watched import below, logs_of
