@@ -30,6 +30,7 @@ class Progress:
         "round",
         "sent_round",
         "stage",
+        "told",
         "whole",
     )
 
@@ -43,6 +44,8 @@ class Progress:
         """Below this the follower has on stable storage what the leader has."""
         self.commit = 0
         """The commit offset that the follower is known to know."""
+        self.told = 0
+        """The one that it was last told with entries, if those arrived."""
         self.fills = 0
         """Which filling of its copy `match` speaks of."""
         self.heard_us = heard_us

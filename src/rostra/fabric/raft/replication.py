@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rostra.fabric.api import Append, Committed, Read
-from rostra.fabric.raft.catalogue import META
 from rostra.fabric.raft.messages import Beat, BeatReply, Entries, EntriesRefused, EntriesReply, Refill
 from rostra.fabric.raft.progress import Progress, Stage
 from rostra.fabric.raft.roles import Role
@@ -79,6 +78,7 @@ class Replication:
             if progress.stage is Stage.REPLICATE and progress.next == base and self._has_room(progress):
                 group.send(peer, message, (batch,))
                 progress.sent_round = self.round
+                progress.told = group.commit
                 progress.sent(end, len(batch))
             else:
                 self.feed(peer, progress)
@@ -109,6 +109,7 @@ class Replication:
         )
         group.send(peer, message, payload)
         progress.sent_round = self.round
+        progress.told = group.commit
         if payload:
             progress.sent(end, size)
 
@@ -181,6 +182,8 @@ class Replication:
             self._tell_commit()
         if group.role is not Role.LEADER:
             return
+        # It may be the last to store what the others had committed without it.
+        self._tell_one(peer, progress)
         group.membership.look_after(peer, progress)
         self.feed(peer, progress)
         if group.transfer_to == peer:
@@ -286,13 +289,20 @@ class Replication:
         return False
 
     def _tell_commit(self) -> None:
-        """Of the catalogue, whoever asks a follower would else wait for a heartbeat; records are read at the leader."""
+        if self._group.role is Role.LEADER:
+            for peer, progress in self.peers.items():
+                self._tell_one(peer, progress)
+
+    def _tell_one(self, peer: NodeId, progress: Progress) -> None:
+        """With nothing on its way that would carry the news, a follower's readers would wait for a heartbeat."""
         group = self._group
-        if group.partition != META or group.role is not Role.LEADER:
-            return
-        for peer, progress in self.peers.items():
-            if progress.stage is Stage.REPLICATE and not progress.in_flight and progress.next == group.copy.end:
-                self._send(peer, progress, progress.next, group.copy.last_term, (), 0, 0, news=True)
+        if (
+            progress.told < group.commit
+            and progress.stage is Stage.REPLICATE
+            and not progress.in_flight
+            and progress.next == group.copy.end
+        ):
+            self._send(peer, progress, progress.next, group.copy.last_term, (), 0, 0, news=True)
 
     def as_if_heard_us(self) -> int:
         """Of a follower that has not been asked yet: it gets the whole patience to answer the first time."""
