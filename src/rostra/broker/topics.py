@@ -123,7 +123,7 @@ class TopicRequests:
         broker = self._broker
         name = "" if isinstance(message, ListTopics) else message.name
         known = broker.catalogue.named(name)
-        if isinstance(message, Locate) and known is not None:
+        if isinstance(message, Locate) and known is not None and message.topic in (0, known.topic.topic):
             # Only a hint: whoever serves the partition has the last word.
             self._located(conn, message.request, known)
         else:

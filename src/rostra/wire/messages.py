@@ -148,6 +148,8 @@ class Locate(Message, frozen=True, array_like=True):
     request: Request
     name: Text
     create: bool = False
+    topic: Count = 0
+    """The one of this name that the asker knows: that the name is another's is answered only when it is certain."""
 
 
 class CreateTopic(Message, frozen=True, array_like=True):

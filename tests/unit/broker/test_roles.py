@@ -147,6 +147,18 @@ def tell(desk: Desk, *effects: FabricEffect) -> None:
     desk.step(TimerFired("scripted"))
 
 
+def test_that_a_name_is_another_topics_is_said_only_when_it_is_certain() -> None:
+    """This node may know what had the name before, and not what the asker already uses."""
+    fabric = Scripted()
+    desk = desk_with(fabric)
+    desk.say(1, Locate(1, "t", topic=TOPIC))
+    assert [located.topic.topic for located in desk.heard(1, Located)] == [TOPIC]
+    desk.say(1, Locate(2, "t", topic=TOPIC + 1))
+    assert desk.heard(1, Located) == []
+    tell(desk, Confirmed(fabric.last(Confirm).token))
+    assert [located.topic.topic for located in desk.heard(1, Located)] == [TOPIC]
+
+
 def test_replies_that_wait_end_with_moved_when_ownership_goes() -> None:
     desk = desk_with(Scripted())
     for acks in ("owner", "all"):

@@ -625,6 +625,9 @@ def test_a_topic_of_the_same_name_made_meanwhile_is_another_one() -> None:
     play.pass_time(5 * SECOND_US)
     assert isinstance(play.errors[call], TopicRecreated)
     assert isinstance(play.finished[subscription.number], TopicRecreated)
+    # Whoever was asked knew which one was meant, and so that it must be certain.
+    asked = [message.topic for _, message in play.sent if isinstance(message, Locate)]
+    assert asked[0] == 0 and asked[-1] == subscription.topic
 
 
 # --- bounds ----------------------------------------------------------------------------------------

@@ -84,6 +84,7 @@ class Directory:
         *,
         create: bool,
         turn: int,
+        topic: int = 0,
         other_than: Link | None = None,
     ) -> None:
         def answered(now_us: int, message: Answer) -> None:
@@ -96,7 +97,7 @@ class Directory:
                 self._links.learn(address)
             found(name, now_us, ask.link, message)
 
-        build = partial(Locate, name=name, create=create)
+        build = partial(Locate, name=name, create=create, topic=topic)
         due_us = now_us + self._timeout_us
         ask = Ask(f"locate {name}", build, answered, partial(failed, name), due_us, turn=turn, other_than=other_than)
         self._asks.add(now_us, ask)
@@ -340,7 +341,9 @@ class Directory:
         for place in list(self._lost):
             if place.retry_at_us <= now_us and place.name not in self._relocating:
                 self._relocating[place.name] = None
-                failed = self._not_relocated
+                found, failed = self._relocated, self._not_relocated
                 # Whoever goes on at a node that has topics of its own makes it there, too.
                 create = place.roams and self._create
-                self._locate(now_us, place.name, self._relocated, failed, create=create, turn=place.failures)
+                # A node that was away may know only what had this name before: it must find out first.
+                topic = 0 if place.roams else place.topic
+                self._locate(now_us, place.name, found, failed, create=create, turn=place.failures, topic=topic)
