@@ -7,14 +7,16 @@ STAMP   := $(VENV)/.installed
 PYTEST  := $(BIN)/python -m pytest
 TYPED   := src tests tools $(if $(wildcard benchmarks/*.py),benchmarks) $(if $(wildcard examples/*.py),examples)
 
-# Seconds one test may take, and all tests together. They take about twelve minutes on two quiet cores; the bound is for
+# Seconds one test may take, and all tests together. They take about five minutes on two quiet cores; the bound is for
 # a machine that is busy with other things.
 TEST_TIMEOUT_S  ?= 120
 SUITE_TIMEOUT_S ?= 2400
 SOAK_TIMEOUT_S  ?= 7200
 
-# One process of tests per core; tests that share something costly stay together.
-PARALLEL ?= --numprocesses=auto --dist=loadscope
+# Two processes of tests per core, since half of the tests wait for other processes most of the time; tests that share
+# something costly stay together.
+CORES    := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+PARALLEL ?= --numprocesses=$(shell echo $$((2 * $(CORES)))) --dist=loadscope
 
 # The requirement numbers to demand, e.g. SCOPE=RF,CM or SCOPE=CM-5; empty means all of them.
 SCOPE ?=
@@ -48,13 +50,13 @@ check: $(STAMP) ## lint, format, types, and the rules between the rooms
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
 
-test: check ## the checks, then every test but the soak, then what they proved (about twelve minutes on two quiet cores)
+test: check ## the checks, then every test but the soak, then what they proved (about six minutes on two quiet cores)
 	timeout --foreground --signal=INT $(SUITE_TIMEOUT_S) $(PYTEST) -m "not soak" --timeout=$(TEST_TIMEOUT_S) $(PARALLEL)
 
 # First what keeps every core busy by itself and is counted in seeds per core-hour, then the rest side by side.
 soak: $(STAMP) ## the long tests: thousands of seeds, a million fuzzed frames, a hundred million rows
 	SOAK=1 $(PYTEST) -m soak --timeout=$(SOAK_TIMEOUT_S) tests/simulation
-	SOAK=1 $(PYTEST) -m soak --timeout=$(SOAK_TIMEOUT_S) $(PARALLEL) --ignore=tests/simulation tests
+	SOAK=1 $(PYTEST) -m soak --timeout=$(SOAK_TIMEOUT_S) --numprocesses=auto --dist=loadscope --ignore=tests/simulation tests
 
 requirements: $(STAMP) ## run the marked tests and list every number; SCOPE=CM,RF-3 demands those
 	@rm -f .rostra/requirements.json

@@ -15,8 +15,15 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 from tools.requirements import Evidence, order_of, read_statements
 
 NUMBERS_PER_TEST_MAX = 2
-TOGETHER = ("tests/spark/", "tests/simulation/test_seeds.py", "tests/processes/test_one_command.py")
-"""What shares something dear: the tests of one of these run in one process, one after the other."""
+TOGETHER = (
+    "tests/spark/test_commands.py",
+    "tests/spark/test_example.py",
+    "tests/spark/",
+    "tests/simulation/test_seeds.py",
+    "tests/processes/test_one_command.py",
+)
+"""What shares something dear: the tests of one of these run in one process, one after the other. Of Spark there are two
+sessions, since the tests of one would take longer than all others together."""
 
 _evidence = pytest.StashKey[Evidence]()
 

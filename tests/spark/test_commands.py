@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -27,7 +26,6 @@ from rostra.demo.run import run as demo
 from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
 from tests.processes.command_line import COMMAND, environment, wait_until
-from tools.house import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -197,18 +195,3 @@ def test_the_demo_ends_with_an_audit_a_rollup_and_the_path_of_a_report(here: Pat
     assert "rollup of the topics in windows of 2 s" in told
     (page,) = re.findall(r"^report: (.+)$", told, re.MULTILINE)
     assert "Every record arrived, once and in order." in Path(page).read_text()
-
-
-def test_the_example_counts_and_shows_windows(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "spark_windows.py")],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    assert "Row(topic='clicks', count=10000)" in ran.stdout
-    assert "window|count|" in ran.stdout
