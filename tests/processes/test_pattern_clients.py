@@ -95,3 +95,14 @@ def test_what_is_no_pattern_is_refused_when_the_subscription_opens(node: Embedde
             client.subscribe("a/b+/c").open()
         with pytest.raises(InvalidSetting):
             client.subscribe("a/#", partition=0).open()
+
+
+@pytest.mark.requirement("CM-6")
+def test_one_pattern_takes_in_thousands_of_topics(node: EmbeddedNode, face: str, place: str) -> None:
+    count = 1_500
+    with connected(face, node.address) as client:
+        for number in range(count):
+            client.publish(f"{place}/{number}/temp", b"%d" % number)
+        with client.subscribe(f"{place}/#", start="earliest") as subscription:
+            received = take(subscription, count)
+    assert sorted(received) == sorted((f"{place}/{number}/temp", b"%d" % number) for number in range(count))

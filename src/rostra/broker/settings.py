@@ -20,7 +20,7 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     """A batch with a timestamp further ahead of the node's clock is rejected."""
     connections_max: int = 20_000
     """One more connection is told LimitExceeded and closed."""
-    subscriptions_per_connection_max: int = 1024
+    subscriptions_per_connection_max: int = 16_384
     """One more is refused with LimitExceeded; a subscription to a topic counts once per partition."""
     watches_per_connection_max: int = 256
     """One more watch for topics that match patterns is refused with LimitExceeded."""

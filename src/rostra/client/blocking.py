@@ -230,7 +230,7 @@ class Client:
             if driver.trace is not None:
                 driver.trace.publishes(producing.number, topic)
             if driver.core.idle:
-                producing.turn(now)
+                driver.core.turn_publishers(now)
             ack = driver.answer(call)
             if producing.enrolment is not None:
                 driver.heartbeat.keep(producing.enrolment.lease_ms)

@@ -484,8 +484,7 @@ class Core:
         if plain and producing.sent_alone(now_us, value, call):
             return producing
         producing.add(now_us, value, key, headers, timestamp_us, partition, call)
-        if not producing.unacknowledged_batches:
-            producing.turn(now_us)
+        self._producers.added(now_us, producing)
         return producing
 
     def turn_publishers(self, now_us: int) -> None:

@@ -95,6 +95,7 @@ class Enrolment:
         """Done when all owners know what holds now."""
         due_us = now_us + self._timeout_ms * 1000
         self._waiting.append(Waiting(call, what, self._version, due_us, self._timeout_ms))
+        self._producing.wake_at(due_us)
         self._answer()
 
     # --- what is said and heard ----------------------------------------------------------------------

@@ -178,15 +178,19 @@ class Lane:
         self._enqueue(Outgoing(self, batch, 1, [call], now_us, producing.next_ordinal()))
 
     def _enqueue(self, outgoing: Outgoing) -> None:
-        self.producing.closed(outgoing)
+        producing = self.producing
+        producing.closed(outgoing)
         self.sequence = (self.sequence + outgoing.count) % SEQUENCES
         self.queue.append(outgoing)
+        expires_us = outgoing.closed_us + producing.delivery_timeout_us
+        if expires_us < producing.wakes_us:
+            producing.wake_at(expires_us)
         if self.flowing:
             self._send(outgoing)
             looks_us = self.link.looks_us
             if looks_us is None or looks_us <= outgoing.closed_us:
                 self.link.watch(outgoing.closed_us)
-            if not self.producing.answered:
+            if not producing.answered:
                 self._forget_unacknowledged()
 
     # --- sending -------------------------------------------------------------------------------------
@@ -258,6 +262,7 @@ class Lane:
     def _pause(self, now_us: int) -> None:
         self._stop()
         self.paused_until_us = now_us + self.producing.backoff.pause_us(self.refusals)
+        self.producing.wake_at(self.paused_until_us)
 
     def _stop(self) -> None:
         self._disown()

@@ -10,12 +10,14 @@ from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, Pro
 from rostra.client.core.options import Options, ProducerSettings
 from rostra.client.core.place import Place
 from rostra.client.core.producing import Producing
+from rostra.client.core.wakes import Wakes
+from rostra.client.core.window import Window
 from rostra.errors import RostraError
 from rostra.model.ids import check_topic_name
 from rostra.wire.messages import Acks, Topic, Unregistered
 
-PUBLISHERS_MAX = 1024
-"""Topics that `publish` keeps a producer for; beyond it, one that is idle is forgotten."""
+PUBLISHERS_MAX = 16_384
+"""Topics that `publish` keeps a producer for, some kilobytes each; beyond it, one that is idle is forgotten."""
 
 
 class Producers:
@@ -31,7 +33,11 @@ class Producers:
         self._wall_offset_us = 0
         self._last = 0
         self._all: dict[ProducerNumber, Producing] = {}
+        self._wakes = Wakes(self._all)
+        self._window = Window()
         self._publishers: dict[tuple[str, str], Producing] = {}
+        self._gathering: dict[ProducerNumber, Producing] = {}
+        """Of those, the ones that were given records in this turn."""
 
     # --- coming and going ----------------------------------------------------------------------------
 
@@ -56,7 +62,7 @@ class Producers:
         return producing
 
     def close(self, producing: Producing, reason: RostraError) -> None:
-        if self._all.pop(producing.number, None) is not None:
+        if self._forget(producing):
             producing.end(reason)
 
     def publisher(self, now_us: int, name: str, acks: Acks) -> Producing:
@@ -94,6 +100,8 @@ class Producers:
             self._random,
             self._delivery_timeout_us,
             self._call_timeout_ms,
+            self._wakes,
+            self._window,
             self._out,
         )
         producing.wall_offset_us = self._wall_offset_us
@@ -104,7 +112,7 @@ class Producers:
         for place, producing in self._publishers.items():
             if not producing.busy:
                 del self._publishers[place]
-                self._all.pop(producing.number, None)
+                self._forget(producing)
                 producing.leave()
                 return
 
@@ -113,12 +121,16 @@ class Producers:
         for acks in ("none", "owner", "all"):
             producing = self._publishers.pop((name, acks), None)
             if producing is not None and not producing.busy:
-                self._all.pop(producing.number, None)
+                self._forget(producing)
                 producing.leave()
 
     def forget_if_ended(self, producing: Producing) -> None:
         if producing.ended is not None:
-            self._all.pop(producing.number, None)
+            self._forget(producing)
+
+    def _forget(self, producing: Producing) -> bool:
+        self._gathering.pop(producing.number, None)
+        return self._all.pop(producing.number, None) is not None
 
     # --- publishers with a strength ------------------------------------------------------------------
 
@@ -140,8 +152,16 @@ class Producers:
 
     # --- what concerns all ---------------------------------------------------------------------------
 
+    def added(self, now_us: int, producing: Producing) -> None:
+        """It was given a record by `publish`, which leaves now, or with others at the end of the turn."""
+        if producing.unacknowledged_batches:
+            self._gathering[producing.number] = producing
+        else:
+            producing.turn(now_us)
+
     def turn_publishers(self, now_us: int) -> None:
-        for producing in self._publishers.values():
+        gathering, self._gathering = self._gathering, {}
+        for producing in gathering.values():
             producing.turn(now_us)
 
     def set_wall_offset(self, wall_offset_us: int) -> None:
@@ -150,24 +170,28 @@ class Producers:
             producing.wall_offset_us = wall_offset_us
 
     def drained(self) -> None:
-        for producing in self._all.values():
-            producing.drained()
+        self._window.wake()
 
     def end_all(self, error: RostraError) -> None:
         for producing in list(self._all.values()):
             producing.end(error)
         self._all.clear()
         self._publishers.clear()
+        self._gathering.clear()
+        self._wakes.clear()
 
     def deadline_us(self) -> int | None:
-        earliest = None
-        for producing in self._all.values():
-            due = producing.deadline_us()
-            if due is not None and (earliest is None or due < earliest):
-                earliest = due
-        return earliest
+        return self._wakes.first_us()
 
     def tick(self, now_us: int) -> None:
-        for producing in list(self._all.values()):
+        woken = []
+        for producing in self._wakes.due(now_us):
             producing.tick(now_us)
-            self.forget_if_ended(producing)
+            if producing.ended is None:
+                woken.append(producing)
+            else:
+                self._forget(producing)
+        for producing in woken:
+            due_us = producing.deadline_us()
+            if due_us is not None:
+                producing.wake_at(due_us)

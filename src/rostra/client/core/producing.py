@@ -13,6 +13,8 @@ from rostra.client.core.lane import Lane, Outgoing
 from rostra.client.core.options import BATCHES_IN_FLIGHT_MAX, EAGER_BATCHES, ProducerSettings, check_strength
 from rostra.client.core.partitioner import partition_of
 from rostra.client.core.place import Place
+from rostra.client.core.wakes import NEVER_US, Wakes
+from rostra.client.core.window import Window
 from rostra.errors import LimitExceeded, RostraError, UnknownPartition
 from rostra.model.encode import ALONE_BYTES_MORE_MAX, Headers
 from rostra.model.ids import random_id
@@ -56,6 +58,8 @@ class Producing:
         random: Random,
         delivery_timeout_us: int,
         call_timeout_ms: int,
+        wakes: Wakes,
+        window: Window,
         out: list[ClientEffect],
     ) -> None:
         self.number = number
@@ -66,6 +70,10 @@ class Producing:
         self.producer = random_id(random)
         self.delivery_timeout_us = delivery_timeout_us
         self._call_timeout_ms = call_timeout_ms
+        self._wakes = wakes
+        self._window = window
+        self.wakes_us = NEVER_US
+        """When it is woken, not later than it wants to be."""
         self.answered = settings.acks != "none"
         self.wall_offset_us = 0
         self.topic = 0
@@ -240,6 +248,7 @@ class Producing:
             if linger_us:
                 if draft.due_us is None:
                     draft.due_us = now_us + linger_us
+                    self.wake_at(draft.due_us)
             elif len(lane.queue) < EAGER_BATCHES:
                 self.close(now_us, lane)
 
@@ -260,6 +269,7 @@ class Producing:
         self.sent += outgoing.count
         self.unacknowledged_bytes += outgoing.bytes
         self.unacknowledged_batches += 1
+        self._window.bytes += outgoing.bytes
         self._record_bytes = outgoing.bytes / outgoing.count
 
     def settled(self, outgoing: Outgoing, *, acknowledged: bool) -> None:
@@ -267,9 +277,8 @@ class Producing:
         self.unacknowledged_batches -= 1
         if acknowledged:
             self.acked += outgoing.count
-        if self.was_full and self._has_room():
-            self.was_full = False
-            self.out.append(Resume(self.number))
+        self._window.settled(outgoing.bytes)
+        self.drained()
         if self._flushes:
             self._answer_flushes()
 
@@ -294,9 +303,11 @@ class Producing:
             self.unacknowledged_bytes < self.settings.window_bytes
             and self.unacknowledged_batches < BATCHES_IN_FLIGHT_MAX
             and (self.answered or not self._congested())
+            and not self._window.full_for(self.settings.window_bytes)
         ):
             return False
         self.was_full = True
+        self._window.waiting[self.number] = self
         return True
 
     def _congested(self) -> bool:
@@ -308,12 +319,18 @@ class Producing:
             self.unacknowledged_bytes * 4 <= self.settings.window_bytes * 3
             and self.unacknowledged_batches * 4 <= BATCHES_IN_FLIGHT_MAX * 3
             and (self.answered or not self._congested())
+            and self._window.has_room_for(self.settings.window_bytes)
         )
 
     def drained(self) -> None:
+        """Something left: whoever waits for room may have it now."""
         if self.was_full and self._has_room():
-            self.was_full = False
-            self.out.append(Resume(self.number))
+            self._resume()
+
+    def _resume(self) -> None:
+        self.was_full = False
+        self._window.waiting.pop(self.number, None)
+        self.out.append(Resume(self.number))
 
     @property
     def busy(self) -> bool:
@@ -332,6 +349,8 @@ class Producing:
         """Nothing more can be produced here, and what is under way is given up."""
         if self.ended is None:
             self.ended = error
+            # To be forgotten.
+            self.wake_at(0)
         held, self.held = self.held, []
         for record in held:
             if record.call:
@@ -342,9 +361,14 @@ class Producing:
             lane.fail_all(error)
         self.leave()
         if self.was_full:
-            self.was_full = False
-            self.out.append(Resume(self.number))
+            self._resume()
         self._answer_flushes()
+
+    def wake_at(self, due_us: int) -> None:
+        """`tick` is due then. Whoever asked for an earlier moment keeps it: to be woken for nothing costs little."""
+        if due_us < self.wakes_us:
+            self.wakes_us = due_us
+            self._wakes.add(due_us, self.number)
 
     def deadline_us(self) -> int | None:
         earliest = None

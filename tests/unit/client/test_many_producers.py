@@ -1,0 +1,169 @@
+"""Very many producers of one client: those that do nothing cost nothing, and all together keep a bound."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rostra.client.core import window
+from rostra.client.core.options import Options, ProducerSettings
+from rostra.client.core.producing import Producing
+from rostra.client.core.wakes import NEVER_US, SPARE
+from rostra.errors import NotAcknowledged
+from rostra.wire.messages import TopicSettings
+from tests.unit.client.play import Play
+
+BATCH_BYTES = 10_000
+
+
+def opened(play: Play, count: int, settings: ProducerSettings | None = None) -> list[Producing]:
+    made = []
+    for number in range(count):
+        play.node._create(f"t{number}", TopicSettings())
+        call = play.call()
+        made.append(play.core.open_producer(play.now_us, call, f"t{number}", settings or ProducerSettings()))
+        play.run()
+        play.settle()
+        assert call in play.results
+    return made
+
+
+def connected(options: Options | None = None) -> Play:
+    play = Play(options)
+    play.connect()
+    return play
+
+
+def send(play: Play, state: Producing, value: bytes) -> None:
+    state.add(play.now_us, value)
+    state.close(play.now_us)
+    play.run()
+
+
+@pytest.mark.requirement("CM-4")
+def test_idle_producers_are_not_even_looked_at_when_another_one_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = connected()
+    first, *idle = opened(play, 50)
+    looked_at: list[int] = []
+    due, tick = Producing.deadline_us, Producing.tick
+
+    def noted_due(self: Producing) -> int | None:
+        looked_at.append(self.number)
+        return due(self)
+
+    def noted_tick(self: Producing, now_us: int) -> None:
+        looked_at.append(self.number)
+        tick(self, now_us)
+
+    monkeypatch.setattr(Producing, "deadline_us", noted_due)
+    monkeypatch.setattr(Producing, "tick", noted_tick)
+    for _ in range(10):
+        send(play, first, b"x")
+        play.settle()
+        play.core.deadline_us()
+        play.pass_time(1_000_000)
+    assert len(play.node.log("t0").values()) == 10
+    assert not {state.number for state in idle} & set(looked_at)
+
+
+def test_records_of_publish_leave_at_the_end_of_the_turn_whichever_topics_they_are_for() -> None:
+    play = connected()
+    for number in range(20):
+        play.node._create(f"t{number}", TopicSettings())
+    for _ in range(3):
+        for number in range(20):
+            play.core.publish(play.now_us, play.call(), f"t{number}", b"x")
+            play.run()
+    play.core.turn_publishers(play.now_us)
+    play.run()
+    play.settle()
+    assert [len(play.node.log(f"t{number}").values()) for number in range(20)] == [3] * 20
+
+
+@pytest.mark.requirement("CM-4")
+def test_all_producers_together_hold_their_callers_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And when there is room again, every one that waited is told."""
+    monkeypatch.setattr(window, "TOGETHER_BYTES_MAX", 4 * BATCH_BYTES)
+    play = connected()
+    own = ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=2 * BATCH_BYTES)
+    states = opened(play, 10, own)
+    sent = 0
+    for state in states:
+        if not state.full:
+            send(play, state, bytes(BATCH_BYTES))
+            sent += 1
+    assert sent == 4
+    play.settle()
+    assert sorted(play.resumed) == [state.number for state in states[4:]]
+    assert not any(state.full for state in states)
+
+
+def test_a_window_of_its_own_that_is_larger_may_be_used_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "TOGETHER_BYTES_MAX", BATCH_BYTES)
+    play = connected()
+    (state,) = opened(play, 1, ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=4 * BATCH_BYTES))
+    sent = 0
+    while not state.full:
+        send(play, state, bytes(BATCH_BYTES))
+        sent += 1
+    assert sent == 4
+
+
+def test_what_is_given_up_makes_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "TOGETHER_BYTES_MAX", 2 * BATCH_BYTES)
+    play = connected()
+    own = ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=2 * BATCH_BYTES)
+    first, second = opened(play, 2, own)
+    while not first.full:
+        send(play, first, bytes(BATCH_BYTES))
+    assert second.full
+    play.core.close_producer(first)
+    play.run()
+    assert second.number in play.resumed
+    assert not second.full
+
+
+def test_batches_expire_however_often_their_producer_was_woken_for_something_else() -> None:
+    """A producer that lingers is woken often; moments that nobody waits for any more do not gather."""
+    play = connected(Options(delivery_timeout_ms=2_000))
+    lingering, expiring = opened(play, 2, ProducerSettings(linger_ms=5))
+    for _ in range(20 * SPARE):
+        lingering.add(play.now_us, b"x")
+        lingering.turn(play.now_us)
+        play.run()
+        play.pass_time(5_000)
+        play.settle()
+    assert len(play.core._producers._wakes) <= 2 * 2 + SPARE + 1
+    send(play, expiring, b"x")
+    call = play.call()
+    expiring.flush(play.now_us, call)
+    play.pass_time(1_999_000)
+    assert call not in play.results and call not in play.errors
+    play.pass_time(1_001)
+    assert isinstance(play.errors[call], NotAcknowledged)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(1, 40)), max_size=60))
+def test_nobody_is_woken_too_late(moves: list[tuple[int, int, int]]) -> None:
+    """Whatever producers do, what the core says is not later than what the slowest way to find it out would say."""
+    play = connected(Options(delivery_timeout_ms=50))
+    states = opened(play, 5, ProducerSettings(linger_ms=7))
+    for number, move, ms in moves:
+        state = states[number]
+        match move:
+            case 0:
+                state.add(play.now_us, b"x")
+                state.turn(play.now_us)
+            case 1:
+                send(play, state, b"x")
+            case 2:
+                play.pass_time(ms * 1000)
+            case _:
+                play.settle()
+        play.run()
+        due = [one.deadline_us() for one in states]
+        earliest = min((moment for moment in due if moment is not None), default=NEVER_US)
+        said = play.core.deadline_us()
+        assert said is not None or earliest == NEVER_US
+        assert said is None or said <= earliest
