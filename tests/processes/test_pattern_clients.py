@@ -99,7 +99,7 @@ def test_what_is_no_pattern_is_refused_when_the_subscription_opens(node: Embedde
 
 @pytest.mark.requirement("CM-6")
 def test_one_pattern_takes_in_thousands_of_topics(node: EmbeddedNode, face: str, place: str) -> None:
-    count = 1_500
+    count = 1_100
     with connected(face, node.address) as client:
         for number in range(count):
             client.publish(f"{place}/{number}/temp", b"%d" % number)

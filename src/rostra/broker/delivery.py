@@ -157,14 +157,15 @@ class Delivery:
         served, conn = reader.partition, reader.conn
         if conn in self._congested or reader.reading or not reader.ready:
             return
-        while reader.credit > 0 and reader.next < served.shown:
+        shown = served.shown
+        while reader.credit > 0 and reader.next < shown:
             if self._pushed.get(conn, 0) >= self._settings.burst_bytes_max:
                 self._congested.add(conn)
                 out.append(AskDrain(conn))
                 return
             # The last batch may overdraw the credit, which a batch larger than any credit needs; no further one may.
             bytes_max = min(reader.credit, self._settings.push_bytes_max)
-            batches, following, size = served.tail.take(reader.next, served.shown, bytes_max)
+            batches, following, size = served.tail.take(reader.next, shown, bytes_max)
             if not batches:
                 self._read(reader, out)
                 return

@@ -165,10 +165,12 @@ class Disk:
                 if failed is not None:
                     happened.append(failed)
         if self._dirty and not self._syncs:
-            unopened = self._unopened
-            reached = self.store.reached([partition for partition in self._dirty if partition not in unopened])
-            happened += _together([Synced(*durable) for durable in reached])
-            self._dirty.clear()
+            dirty, self._dirty = self._dirty, {}
+            reached = self.store.reached(dirty if not self._unopened else [p for p in dirty if p not in self._unopened])
+            if len(reached) == 1:
+                happened.append(Synced(*reached[0]))
+            else:
+                happened += _together([Synced(*durable) for durable in reached])
         return happened
 
     def _write(self, partition: Partition, batches: list[bytearray]) -> WriteFailed | None:

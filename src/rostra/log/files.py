@@ -17,8 +17,8 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
-    def append(self, buffers: Sequence[Buffer]) -> int:
-        """Write all the buffers at the end; returns the new size."""
+    def append(self, buffers: Sequence[Buffer], end: int = -1) -> int:
+        """Write all the buffers at the end; returns the new size. Whoever knows where the end is may say it."""
         ...
 
     def write_at(self, position: int, buffer: Buffer) -> None: ...

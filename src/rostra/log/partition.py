@@ -184,7 +184,7 @@ class PartitionLog:
             path = segment.path
             # One that is still to be synced is open: looking for it among all that are would take longer.
             file = (dirty[path][0] if path in (dirty := self.dirty) else None) or self._open_files.get(path)
-            file.append(batches)
+            file.append(batches, segment.bytes)
         except OSError as error:
             refusal = storage_error(error)
             self._undo_write(rolls)

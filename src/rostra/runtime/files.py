@@ -67,10 +67,10 @@ class DiskFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
-    def append(self, buffers: Sequence[Buffer]) -> int:
-        # Cheaper than fstat, on the way of every append; reads and writes name their positions themselves.
+    def append(self, buffers: Sequence[Buffer], end: int = -1) -> int:
         descriptor = self._descriptor
-        position = os.lseek(descriptor, 0, os.SEEK_END)
+        # Cheaper than fstat; reads and writes name their positions themselves.
+        position = os.lseek(descriptor, 0, os.SEEK_END) if end < 0 else end
         if len(buffers) == 1:
             (buffer,) = buffers
             count = os.pwrite(descriptor, buffer, position)
@@ -80,7 +80,7 @@ class DiskFile:
         if len(buffers) > BUFFERS_PER_WRITE_MAX:
             rest = iter(buffers)
             while few := list(islice(rest, BUFFERS_PER_WRITE_MAX)):
-                position = self.append(few)
+                position = self.append(few, position)
             return position
         end = position + sum(map(len, buffers))
         position += os.pwritev(descriptor, buffers, position)

@@ -61,8 +61,9 @@ class FaultyFile:
     def size(self) -> int:
         return len(self._inode.content)
 
-    def append(self, buffers: Sequence[Buffer]) -> int:
+    def append(self, buffers: Sequence[Buffer], end: int = -1) -> int:
         inode = self._inode
+        assert end in (-1, len(inode.content)), (end, len(inode.content))
         self._write(len(inode.content), b"".join(buffers))
         return len(inode.content)
 
