@@ -1,5 +1,6 @@
 """Ten thousand topics and as many named subscriptions on one node: what they cost at rest, and what they slow down."""
 
+import asyncio
 import os
 import resource
 import time
@@ -8,6 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
+import uvloop
+
+import rostra
 import rostra.blocking
 from benchmarks import targets
 from benchmarks.bare import BareConnection
@@ -20,6 +24,7 @@ from benchmarks.ours import CALL_RECORDS, Rostra, address
 from benchmarks.records import distinct_records
 from benchmarks.throughput import RECORD_BYTES, absence
 from benchmarks.workbench import Workbench
+from rostra.client.core.producing import PER_RECORD_BYTES
 from rostra.model.encode import encode as encode_batch
 from rostra.model.patterns import Pattern, PatternTrie
 from rostra.wire.frames import encode
@@ -70,6 +75,8 @@ def measure(bench: Workbench, ours: Rostra, endpoint: Endpoint, count: int) -> N
     endpoint = starts_again(bench, ours, endpoint, count)
     at_rest(bench, ours, endpoint, count)
     spread(bench, ours, endpoint, topics)
+    if not bench.is_quick:
+        uvloop.run(spread_by_client(bench, ours, endpoint, topics))
 
 
 def figure(bench: Workbench, ours: Rostra, quantity: str, value: float) -> None:
@@ -191,6 +198,41 @@ def publish_s(connection: BareConnection, topics: Sequence[Topic], batch: bytes,
             connection.hear(Published, awaited)
         awaited = len(chunk)
     connection.hear(Published, awaited)
+    return time.monotonic() - started
+
+
+async def spread_by_client(bench: Workbench, ours: Rostra, endpoint: Endpoint, topics: Sequence[Topic]) -> None:
+    """The same by one asyncio client with a producer for each topic: what its user sees."""
+    client = await rostra.connect(address(endpoint))
+    started = time.monotonic()
+    everywhere = [await client.producer(topic.name).open() for topic in topics]
+    figure(bench, ours, "ms for a client to open a producer", 1000 * (time.monotonic() - started) / len(topics))
+    for records in BATCH_RECORDS:
+        calls = min(BATCHES, TRIAL_BYTES_MAX // (records * RECORD_BYTES))
+        values = distinct_records(records, RECORD_BYTES)
+        # So large that each call is a batch: else those to one topic would share some.
+        alone = await client.producer(topics[0].name, batch_bytes=records * (RECORD_BYTES + PER_RECORD_BYTES)).open()
+        rates: dict[str, list[float]] = {"one topic": [], f"{len(topics):,} topics": []}
+        for turn in range(1 + PAIRS):
+            first = turn * calls % len(everywhere)
+            chosen = [[alone], [*everywhere[first:], *everywhere[:first]][:calls]]
+            for name, producers in zip(rates, chosen, strict=True):
+                taken_s = await send_s(producers, values, calls)
+                if turn:
+                    rates[name].append(records * calls / taken_s)
+        for name, each in rates.items():
+            figure(bench, ours, f"records/s by a client in batches of {records}, {name}", median(each))
+        one_topic, spread_out = rates.values()
+        share = median([100 * each / other for each, other in zip(spread_out, one_topic, strict=True)])
+        bench.say(f"  {ours.name}: {share:.0f} % of one topic by a client, batches of {records}")
+    await client.close()
+
+
+async def send_s(producers: Sequence[rostra.Producer], values: list[bytes], calls: int) -> float:
+    started = time.monotonic()
+    for number in range(calls):
+        await producers[number % len(producers)].send_many(values)
+    await asyncio.gather(*(producer.flush() for producer in producers))
     return time.monotonic() - started
 
 
