@@ -139,6 +139,11 @@ class AnyLoss(RuleBasedStateMachine):
                 assert seen == partition[: len(seen)]
 
     @invariant()
+    def what_all_have_under_way_is_the_sum_of_what_each_has(self) -> None:
+        producers = self.play.core._producers
+        assert producers._window.bytes == sum(one.unacknowledged_bytes for one in producers._all.values())
+
+    @invariant()
     def nothing_may_be_twice(self) -> None:
         assert not [event for event in self.play.events if isinstance(event, MayDuplicate)]
 

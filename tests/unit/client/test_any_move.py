@@ -158,6 +158,11 @@ class AnyMove(RuleBasedStateMachine):
             assert seen == partition[: len(seen)]
 
     @invariant()
+    def what_all_have_under_way_is_the_sum_of_what_each_has(self) -> None:
+        producers = self.play.core._producers
+        assert producers._window.bytes == sum(one.unacknowledged_bytes for one in producers._all.values())
+
+    @invariant()
     def nothing_may_be_twice_and_nothing_ends(self) -> None:
         assert not [event for event in self.play.events if isinstance(event, MayDuplicate)]
         assert self.play.finished == {}
