@@ -28,6 +28,8 @@ class Delivery:
         self._pushed: dict[Conn, int] = {}
         """Bytes since the connection was last known to have room."""
         self._reads: dict[Conn, int] = {}
+        self._queued: dict[Conn, dict[int, Reader]] = {}
+        """Readers that wait until fewer reads of their connection are under way, in the order in which they came."""
         self._asked: dict[int, Reader] = {}
         self._token = 0
         self.catch_up = CatchUp(settings.catch_up_bytes_per_s)
@@ -105,6 +107,7 @@ class Delivery:
         self._congested.discard(conn)
         self._pushed.pop(conn, None)
         self._reads.pop(conn, None)
+        self._queued.pop(conn, None)
         for number in list(self._readers.get(conn, ())):
             self.close(conn, number)
         self._readers.pop(conn, None)
@@ -187,8 +190,11 @@ class Delivery:
             error = OffsetOutOfRange(served.topic, served.partition.index, reader.next, served.first, served.commit)
             self.end(reader, error, out)
             return
+        if reader.held:
+            return
         reads = self._reads.get(reader.conn, 0)
-        if reads >= self._settings.reads_per_connection_max or reader.held:
+        if reads >= self._settings.reads_per_connection_max:
+            self._queued.setdefault(reader.conn, {})[reader.number] = reader
             return
         # Behind in a partition that is being published to, it is itself what the others would be slowed for.
         if self.catch_up.is_quiet(served.live_us) and not self.catch_up.allows():
@@ -230,10 +236,13 @@ class Delivery:
         if reader.reading and conn in self._reads:
             self._reads[conn] -= 1
         reader.reading = False
+        queued = self._queued.get(conn)
+        while queued and self._reads.get(conn, 0) < self._settings.reads_per_connection_max:
+            following = queued.pop(next(iter(queued)))
+            if self._lives(following):
+                self.feed(following, out)
         if self._lives(reader):
-            readers = self._readers[conn]
-            readers[reader.number] = readers.pop(reader.number)
-        self._feed_all(conn, out)
+            self.feed(reader, out)
 
     def read_failed(self, token: int, error: RostraError, out: list[BrokerEffect]) -> bool:
         reader = self._asked.pop(token, None)

@@ -168,7 +168,7 @@ class Producer:
         state = self._state
         if state is None:
             raise ClientClosed()
-        if state.was_full and state.full:
+        if state.full:
             raise LimitExceeded("window_bytes", self._settings.window_bytes)
         state.add(_now_us(), value, key, headers, timestamp, partition)
         self._left()

@@ -276,7 +276,8 @@ class Driver:
             self.core.congested(effect.link)
 
     def _dial(self, effect: Dial) -> None:
-        due_us = self.core.deadline_us()
+        # Of links alone: producers may be woken earlier than they need to be.
+        due_us = self.core.links.deadline_us()
         timeout_s = 0.001 if due_us is None else max((due_us - now_us()) / 1_000_000, 0.001)
         try:
             opened = self._sockets.dial(effect.link, effect.address, timeout_s)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +13,8 @@ from rostra.client.core import window
 from rostra.client.core.options import Options, ProducerSettings
 from rostra.client.core.producing import Producing
 from rostra.client.core.wakes import NEVER_US, SPARE
-from rostra.errors import NotAcknowledged
-from rostra.wire.messages import TopicSettings
+from rostra.errors import ClientClosed, NotAcknowledged
+from rostra.wire.messages import Acks, TopicSettings
 from tests.unit.client.play import Play
 
 BATCH_BYTES = 10_000
@@ -99,15 +102,127 @@ def test_all_producers_together_hold_their_callers_back(monkeypatch: pytest.Monk
     assert not any(state.full for state in states)
 
 
-def test_a_window_of_its_own_that_is_larger_may_be_used_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@given(
+    st.integers(0, 1 << 32),
+    st.integers(2, 8),
+    st.sampled_from([("all", 1), ("all", 6), ("none", 1)]),
+)
+def test_whoever_waits_is_resumed_when_all_is_settled(seed: int, count: int, kind: tuple[Acks, int]) -> None:
+    """Streams of many producers, each held back by its own window, by the common one, or by a full send buffer."""
+    acks, windows = kind
+    random = Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window, "TOGETHER_BYTES_MAX", 16 * BATCH_BYTES)
+        play = connected()
+    own = ProducerSettings(acks=acks, batch_bytes=BATCH_BYTES, window_bytes=4 * windows * BATCH_BYTES)
+    left = dict.fromkeys(opened(play, count, own), 30)
+    waiting: set[int] = set()
+    link = play.core.link.number
+    for _ in range(20_000):
+        if not any(left.values()):
+            break
+        waiting -= set(play.resumed)
+        play.resumed.clear()
+        able = [state for state, more in left.items() if more and state.number not in waiting]
+        if able and random.random() < 0.7:
+            state = random.choice(able)
+            if state.full:
+                waiting.add(state.number)
+            else:
+                left[state] -= 1
+                send(play, state, bytes(BATCH_BYTES))
+                if acks == "none" and random.random() < 0.2:
+                    play.core.congested(link)
+        elif random.random() < 0.1:
+            play.core.drained(link)
+            play.run()
+        elif play.towards_node:
+            play.node_hears(random.randint(1, len(play.towards_node)))
+        elif play.towards_client:
+            play.client_hears(random.randint(1, len(play.towards_client)))
+    assert not any(left.values()), (waiting, play.core._producers._window.bytes)
+
+
+def test_one_that_waited_for_itself_and_then_for_the_others_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All it had sent is acknowledged while the others have nearly as much under way as all may have together."""
+    monkeypatch.setattr(window, "TOGETHER_BYTES_MAX", 17 * BATCH_BYTES)
+    play = connected()
+    own = ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=4 * BATCH_BYTES)
+    first, *others, last = opened(play, 5, own)
+    for state in (first, *others):
+        for _ in range(4):
+            assert not state.full
+            send(play, state, bytes(BATCH_BYTES))
+    assert first.full
+    play.node_hears(16)
+    play.client_hears(1)
+    send(play, last, bytes(BATCH_BYTES))
+    play.client_hears(3)
+    assert first.unacknowledged_bytes == 0
+    assert play.resumed == []
+    play.settle()
+    assert play.resumed == [first.number]
+
+
+def test_one_with_a_large_window_of_its_own_does_not_keep_the_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "TOGETHER_BYTES_MAX", BATCH_BYTES)
     play = connected()
-    (state,) = opened(play, 1, ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=4 * BATCH_BYTES))
+    large, small = opened(play, 2, ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=4 * BATCH_BYTES))
     sent = 0
-    while not state.full:
-        send(play, state, bytes(BATCH_BYTES))
+    while not large.full:
+        send(play, large, bytes(BATCH_BYTES))
         sent += 1
     assert sent == 4
+    assert small.full
+    play.node_hears(4)
+    play.client_hears(2)
+    assert small.number in play.resumed
+    assert not small.full
+
+
+def test_one_that_ended_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "TOGETHER_BYTES_MAX", BATCH_BYTES)
+    play = connected()
+    first, second = opened(play, 2, ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=BATCH_BYTES))
+    send(play, first, bytes(BATCH_BYTES))
+    assert second.full
+    second.end(ClientClosed())
+    assert not second.full
+
+
+def test_a_lost_connection_takes_its_send_buffer_with_it() -> None:
+    """Whoever waited for that, with acks none, is told."""
+    play = connected()
+    (state,) = opened(play, 1, ProducerSettings(acks="none"))
+    play.core.congested(play.core.link.number)
+    assert state.full
+    play.lose()
+    play.run()
+    assert play.resumed == [state.number]
+
+
+def test_a_value_that_is_none_costs_no_other_producer_its_records() -> None:
+    play = connected(Options(delivery_timeout_ms=1_000))
+    for number in range(3):
+        play.node._create(f"t{number}", TopicSettings(2))
+    for value in (b"x", b"x"):
+        for number in range(3):
+            play.core.publish(play.now_us, play.call(), f"t{number}", value)
+            play.run()
+        play.settle()
+    for number in range(3):
+        play.core.publish(play.now_us, play.call(), f"t{number}", b"first")
+        wrong: Any = "no bytes" if number == 0 else b"second"
+        play.core.publish(play.now_us, play.call(), f"t{number}", wrong)
+        play.run()
+    with pytest.raises(TypeError):
+        play.core.turn_publishers(play.now_us)
+    play.core.turn_publishers(play.now_us)
+    play.run()
+    play.settle()
+    for number in (1, 2):
+        stored = [value or b"" for part in range(2) for value in play.node.log(f"t{number}", part).values()]
+        assert sorted(stored) == [b"first", b"second", b"x", b"x"]
 
 
 def test_what_is_given_up_makes_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

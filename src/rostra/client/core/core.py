@@ -201,8 +201,9 @@ class Core:
         self._asks.link_gone(now_us, link)
         self._lookouts.link_gone(now_us, link)
         for waiter in leaving:
-            # A subscription does not outlive its connection.
+            # A subscription does not outlive its connection, nor does what was in its send buffer.
             self._subscriptions.left(waiter)
+        self._producers.drained()
 
     def close(self, now_us: int) -> None:
         """End everything; what is not acknowledged by now fails."""

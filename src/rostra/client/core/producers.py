@@ -104,6 +104,7 @@ class Producers:
             self._window,
             self._out,
         )
+        self._window.widen(settings.window_bytes)
         producing.wall_offset_us = self._wall_offset_us
         self._all[producing.number] = producing
         return producing
@@ -160,9 +161,9 @@ class Producers:
             producing.turn(now_us)
 
     def turn_publishers(self, now_us: int) -> None:
-        gathering, self._gathering = self._gathering, {}
-        for producing in gathering.values():
-            producing.turn(now_us)
+        # One by one: should one of them raise, for a value that is none, the others leave with the next turn.
+        while self._gathering:
+            self._gathering.pop(next(iter(self._gathering))).turn(now_us)
 
     def set_wall_offset(self, wall_offset_us: int) -> None:
         self._wall_offset_us = wall_offset_us
@@ -185,13 +186,18 @@ class Producers:
 
     def tick(self, now_us: int) -> None:
         woken = []
-        for producing in self._wakes.due(now_us):
-            producing.tick(now_us)
-            if producing.ended is None:
+        try:
+            for producing in self._wakes.due(now_us):
                 woken.append(producing)
-            else:
-                self._forget(producing)
-        for producing in woken:
-            due_us = producing.deadline_us()
-            if due_us is not None:
-                producing.wake_at(due_us)
+                producing.tick(now_us)
+        finally:
+            for producing in woken:
+                self._sleep(producing)
+
+    def _sleep(self, producing: Producing) -> None:
+        """Until it wants to be woken again."""
+        due_us = producing.deadline_us()
+        if producing.ended is not None:
+            self._forget(producing)
+        elif due_us is not None:
+            producing.wake_at(due_us)

@@ -298,12 +298,12 @@ class Producing:
 
     @property
     def full(self) -> bool:
-        """Whether the caller must wait for `Resume`."""
-        if (
+        """Whether the caller must wait for `Resume`. Of one that has ended it is to hear why."""
+        if self.ended is not None or (
             self.unacknowledged_bytes < self.settings.window_bytes
             and self.unacknowledged_batches < BATCHES_IN_FLIGHT_MAX
             and (self.answered or not self._congested())
-            and not self._window.full_for(self.settings.window_bytes)
+            and not self._window.full()
         ):
             return False
         self.was_full = True
@@ -319,7 +319,7 @@ class Producing:
             self.unacknowledged_bytes * 4 <= self.settings.window_bytes * 3
             and self.unacknowledged_batches * 4 <= BATCHES_IN_FLIGHT_MAX * 3
             and (self.answered or not self._congested())
-            and self._window.has_room_for(self.settings.window_bytes)
+            and self._window.has_room()
         )
 
     def drained(self) -> None:

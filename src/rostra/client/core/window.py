@@ -10,31 +10,40 @@ if TYPE_CHECKING:
     from rostra.client.core.producing import Producing
 
 TOGETHER_BYTES_MAX = 32 << 20
-"""Of all producers of a client, however many there are. What one was given as its own window it may use alone."""
+"""Of all producers of a client, however many there are, unless one of them was given a larger window of its own."""
 
 
 class Window:
     def __init__(self) -> None:
         self.bytes = 0
         """Closed into batches and not settled."""
+        self.bytes_max = TOGETHER_BYTES_MAX
         self.waiting: dict[ProducerNumber, Producing] = {}
-        """Those that were told to wait until there is room."""
-        self._was_full = False
+        """Those that were told to wait until there is room, for whichever reason."""
+        self._refused = False
+        """Somebody waits for this bound: who waits for one of its own looks again by itself."""
 
-    def full_for(self, own_bytes_max: int) -> bool:
-        """Whether a producer with that window of its own must wait for the others."""
-        if self.bytes < max(own_bytes_max, TOGETHER_BYTES_MAX):
+    def widen(self, own_bytes_max: int) -> None:
+        """A producer may use what it was given as its own window."""
+        self.bytes_max = max(self.bytes_max, own_bytes_max)
+
+    def full(self) -> bool:
+        if self.bytes < self.bytes_max:
             return False
-        self._was_full = True
+        self._refused = True
         return True
 
-    def has_room_for(self, own_bytes_max: int) -> bool:
-        return self.bytes * 4 <= max(own_bytes_max, TOGETHER_BYTES_MAX) * 3
+    def has_room(self) -> bool:
+        """A quarter is free, as each producer waits for in its own window."""
+        if self.bytes * 4 <= self.bytes_max * 3:
+            return True
+        self._refused = True
+        return False
 
     def settled(self, count: int) -> None:
         self.bytes -= count
-        if self._was_full and self.has_room_for(0):
-            self._was_full = False
+        if self._refused and self.bytes * 4 <= self.bytes_max * 3:
+            self._refused = False
             self.wake()
 
     def wake(self) -> None:
