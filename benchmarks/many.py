@@ -25,6 +25,7 @@ from benchmarks.records import distinct_records
 from benchmarks.throughput import RECORD_BYTES, absence
 from benchmarks.workbench import Workbench
 from rostra.client.core.producing import PER_RECORD_BYTES
+from rostra.model.batch import HEADER_BYTES
 from rostra.model.encode import encode as encode_batch
 from rostra.model.patterns import Pattern, PatternTrie
 from rostra.wire.frames import encode
@@ -210,8 +211,9 @@ async def spread_by_client(bench: Workbench, ours: Rostra, endpoint: Endpoint, t
     for records in BATCH_RECORDS:
         calls = min(BATCHES, TRIAL_BYTES_MAX // (records * RECORD_BYTES))
         values = distinct_records(records, RECORD_BYTES)
-        # So large that each call is a batch: else those to one topic would share some.
-        alone = await client.producer(topics[0].name, batch_bytes=records * (RECORD_BYTES + PER_RECORD_BYTES)).open()
+        # Each call is a batch, with half a record to spare: else those to one topic would share some, or be cut.
+        batch_bytes = HEADER_BYTES + records * (RECORD_BYTES + PER_RECORD_BYTES) + RECORD_BYTES // 2
+        alone = await client.producer(topics[0].name, batch_bytes=batch_bytes).open()
         rates: dict[str, list[float]] = {"one topic": [], f"{len(topics):,} topics": []}
         for turn in range(1 + PAIRS):
             first = turn * calls % len(everywhere)
