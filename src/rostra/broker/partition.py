@@ -318,13 +318,7 @@ class ServedPartition:
         if not self.readers and self.tail.has_answers:
             # Else the next one to be fed replaces it.
             self.tail.forget_answers()
-        waiting = self.waiting_commit
-        if not waiting:
-            return []
-        if waiting[-1].last >= offset:
-            return _released(waiting, offset)
-        self.waiting_commit = []
-        return waiting
+        return _released(self.waiting_commit, offset) if self.waiting_commit else []
 
     def durable(self, offset: int) -> list[Parked]:
         """The owner's copy below `offset` is on stable storage; returns the replies that waited for that."""

@@ -25,9 +25,6 @@ class Verdict(Enum):
     STORED = "stored"
 
 
-AS_EXPECTED = (Verdict.NEW, 0, 0)
-
-
 class Entry(msgspec.Struct, array_like=True):
     """One producer: its epoch, the sequence expected next, and (sequence, base, last) of its latest batches."""
 
@@ -61,11 +58,7 @@ class ProducerTable:
         The first batch of a producer that nobody knows is new, unless it comes `again` where producers were forgotten:
         it may be one of theirs.
         """
-        entry = self._entries.get(producer)
-        if entry is not None and sequence == entry.expected and epoch == entry.epoch:
-            # The next one of those that are known, as nearly every batch is.
-            return AS_EXPECTED
-        return self.judge_by(entry, producer, epoch, sequence, count, again)
+        return self.judge_by(self._entries.get(producer), producer, epoch, sequence, count, again)
 
     def entry(self, producer: int) -> Entry | None:
         return self._entries.get(producer)
@@ -105,15 +98,16 @@ class ProducerTable:
         latest: tuple[tuple[int, int, int], ...] = ((sequence, base, last),)
         if before is not None and before.epoch == epoch:
             latest = before.latest[-REMEMBERED + 1 :] + latest
-        entries[producer] = Entry(epoch, (sequence + count) % SEQUENCES, latest)
+        self._enter(base, producer, Entry(epoch, (sequence + count) % SEQUENCES, latest))
+
+    def _enter(self, base: int, producer: int, entry: Entry) -> None:
+        entries = self._entries
+        entries[producer] = entry
         entries.move_to_end(producer)
         if len(entries) > self._max:
-            self._forget_oldest(base)
-
-    def _forget_oldest(self, base: int) -> None:
-        self.forgot = True
-        forgotten, left = self._entries.popitem(last=False)
-        self._undo.append((base, forgotten, left))
+            self.forgot = True
+            forgotten, left = entries.popitem(last=False)
+            self._undo.append((base, forgotten, left))
 
     def adopt(self, base: int, producer: int, epoch: int, expected: int) -> None:
         """The batch at `base` says that so much of the producer is stored, though not here."""
@@ -126,10 +120,7 @@ class ProducerTable:
             return
         self._undo.append((base, producer, before))
         latest = before.latest if before is not None and before.epoch == epoch else ()
-        self._entries[producer] = Entry(epoch, expected, latest)
-        self._entries.move_to_end(producer)
-        if len(self._entries) > self._max:
-            self._forget_oldest(base)
+        self._enter(base, producer, Entry(epoch, expected, latest))
 
     def commit(self, offset: int) -> None:
         """Below this offset nothing is undone any more."""

@@ -123,7 +123,7 @@ class Subscription:
         >>> for batch in subscription.batches(timeout=1.0):  # doctest: +SKIP
         ...     table = batch.to_arrow()
         """
-        while (delivered := self._next(timeout)) is not None:
+        while (delivered := self.poll(timeout)) is not None:
             yield delivered
 
     def __iter__(self) -> Iterator[Record]:

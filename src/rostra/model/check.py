@@ -32,7 +32,6 @@ RAW_BODY_BYTES_MAX = 64 << 20
 _PRODUCED = Struct("<4sI28xIQIIIHBBqqII")
 _STORED = Struct("<4sI24xII")
 _UINT32 = Struct("<I")
-unpack_uint32 = _UINT32.unpack_from
 
 
 class BatchLimits(msgspec.Struct, frozen=True):
@@ -90,14 +89,10 @@ def check_produced(batch: Buffer, *, limits: BatchLimits, now_us: int) -> Produc
         raise _bad_timestamps(base_us, max_us, now_us, limits)
     if crc != crc32c(memoryview(batch)[CHECKED_FROM:]):
         raise BatchRejected(Reason.BODY_CRC, "the body was damaged on its way; send it again")
-    if not (flags or codec) and raw_bytes == size - HEADER_BYTES:
-        # As `_check_plain`.
-        values_at = HEADER_BYTES + (4 * count + 11 & ~7)
-        if values_at <= size:
-            (first,), (last,) = unpack_uint32(batch, HEADER_BYTES), unpack_uint32(batch, HEADER_BYTES + 4 * count)
-            if first == 0 and last < 1 << 31 and values_at + (last + 7 & ~7) == size:
-                return producer, epoch, sequence, count
-    check_body(batch, size, count, flags, codec, raw_bytes)
+    if flags or codec or raw_bytes != size - HEADER_BYTES:
+        check_body(batch, size, count, flags, codec, raw_bytes)
+    else:
+        _check_plain(batch, size, count)
     return producer, epoch, sequence, count
 
 

@@ -239,11 +239,7 @@ class Feed:
             self._hand_over(delivered)
             subscribing.end(PartitionDamaged(subscribing.name, self.partition, following))
             return
-        if subscribing.inbox is not None and not self.place.roams:
-            # As `_hand_over` does: nobody moves, so nothing waits for another part.
-            subscribing.inbox.extend(delivered)  # type: ignore[arg-type]
-        else:
-            self._hand_over(delivered)
+        self._hand_over(delivered)
         self.next = following
         if self.place.roams:
             subscribing.release()
@@ -298,8 +294,7 @@ class Feed:
         """The application took so many bytes; credit goes back in halves, not per batch."""
         self._unread_bytes -= size
         self._owed_bytes += size
-        if self._owed_bytes >= self.subscribing.grant_bytes:
-            self._grant()
+        self._grant()
 
     def _grant(self) -> None:
         if self._owed_bytes >= self.subscribing.grant_bytes and self.state is FeedState.LIVE:
