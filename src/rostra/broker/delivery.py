@@ -237,11 +237,18 @@ class Delivery:
             self._reads[conn] -= 1
         reader.reading = False
         queued = self._queued.get(conn)
-        while queued and self._reads.get(conn, 0) < self._settings.reads_per_connection_max:
+        while (
+            queued
+            and conn not in self._congested
+            and self._reads.get(conn, 0) < self._settings.reads_per_connection_max
+        ):
             following = queued.pop(next(iter(queued)))
             if self._lives(following):
                 self.feed(following, out)
         if self._lives(reader):
+            # Last, too, among those that are fed when the connection has room again: the first would have it all.
+            readers = self._readers[conn]
+            readers[reader.number] = readers.pop(reader.number)
             self.feed(reader, out)
 
     def read_failed(self, token: int, error: RostraError, out: list[BrokerEffect]) -> bool:

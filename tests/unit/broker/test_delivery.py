@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from rostra.broker.api import AskDrain, Congest, Drain, FindLast, PushTo
 from rostra.broker.settings import BrokerSettings
@@ -407,3 +408,14 @@ def test_a_log_that_is_not_there_yet_is_not_called_damaged() -> None:
     desk.publish(1, topic, b"more")
     desk.settle()
     assert desk.heard(1, Published)
+
+
+@pytest.mark.requirement("CM-7")
+def test_every_reader_of_a_connection_has_its_turn_at_the_disk() -> None:
+    """Far more of them than may read at once, all behind what is in memory, the connection full again and again."""
+    desk, topic = filled(60, replace(SMALL, reads_per_connection_max=2, burst_bytes_max=600))
+    readers = range(20)
+    for number in readers:
+        desk.subscribe(2, topic, number, start="earliest")
+    desk.settle()
+    assert [desk.pushed(2, number) for number in readers] == [numbers(0, 60)] * 20

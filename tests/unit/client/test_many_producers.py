@@ -239,6 +239,24 @@ def test_what_is_given_up_makes_room_for_the_others(monkeypatch: pytest.MonkeyPa
     assert not second.full
 
 
+def test_a_producer_that_raises_when_it_is_woken_costs_no_other_its_moment() -> None:
+    play = connected(Options(delivery_timeout_ms=2_000))
+    good, bad = opened(play, 2, ProducerSettings(linger_ms=5))
+    wrong: Any = "no bytes"
+    send(play, good, b"x")
+    good.turn(play.now_us)
+    for state, value in ((good, b"y"), (bad, wrong)):
+        state.add(play.now_us, value)
+        state.turn(play.now_us)
+    with pytest.raises(TypeError):
+        play.core.tick(play.now_us + 5_000)
+    play.run()
+    call = play.call()
+    good.flush(play.now_us, call)
+    play.pass_time(2_100_000)
+    assert isinstance(play.errors[call], NotAcknowledged)
+
+
 def test_batches_expire_however_often_their_producer_was_woken_for_something_else() -> None:
     """A producer that lingers is woken often; moments that nobody waits for any more do not gather."""
     play = connected(Options(delivery_timeout_ms=2_000))
