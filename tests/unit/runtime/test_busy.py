@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 
 import pytest
+import uvloop
 
 from rostra.busy import BusyPoll
 from rostra.client.blocking_socket import BlockingSocket
@@ -58,6 +59,44 @@ def test_a_node_that_is_not_told_to_poll_sleeps() -> None:
     loop.run_until_complete(asyncio.sleep(0.05))
     loop.close()
     assert loop.turns < 10
+
+
+def test_a_loop_that_looks_by_itself_finds_what_arrives_and_keeps_its_timers() -> None:
+    async def heard_and_rung() -> bytes:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        BusyPoll(loop, 60_000, owns_loop=True).stir()
+        loop.call_later(0.01, theirs.send, b"x")
+        heard = await asyncio.wait_for(loop.sock_recv(ours, 1), 10)
+        # And what another thread has to say, for which the loop is woken in a way of its own.
+        await asyncio.wait_for(loop.run_in_executor(None, theirs.close), 10)
+        ours.close()
+        return heard
+
+    assert uvloop.run(heard_and_rung()) == b"x"
+
+
+def test_a_loop_that_looks_by_itself_sleeps_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def counted() -> None:
+        nonlocal looks
+        looks += 1
+
+    monkeypatch.setattr("rostra.busy.os.sched_yield", counted)
+
+    async def looks_while_asleep() -> int:
+        busy = BusyPoll(asyncio.get_running_loop(), 1, owns_loop=True)
+        busy.stir()
+        while busy.looks:
+            await asyncio.sleep(0)
+        before = looks
+        await asyncio.sleep(0.02)
+        return looks - before
+
+    assert uvloop.run(looks_while_asleep()) == 0
+    assert looks > 0
 
 
 @pytest.mark.parametrize("busy_poll_ms", [0, 5])
