@@ -110,8 +110,6 @@ from rostra.wire.messages import NEIGHBOURS_MAX, Failed, Goodbye, NodeMessage, P
 
 SWEEP = "broker/sweep"
 RETENTION = "broker/retention"
-PASSED_ON = (Send, SetTimer, Sync, Persist, Read, Note, Meet, Part)
-"""What a fabric wants of its driver and the broker has no part in; the most frequent first."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -228,38 +226,41 @@ class Broker:
         self.carry_out(self.fabric.step(self.now, given))
 
     def carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
+        out = self.out
         for effect in effects:
-            if isinstance(effect, PASSED_ON):
-                self.out.append(effect)
-                continue
             match effect:
+                case Send():
+                    out.append(effect)
                 case Append():
                     served = self.catalogue.served.get(effect.partition)
                     if served is not None:
                         served.appended(effect.batch)
-                    self.out.append(effect)
+                    out.append(effect)
                 case Accepted():
                     self.ordering.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
+                case SetTimer() | Sync() | Persist() | Read() | Note() | Meet() | Part():
+                    # What a fabric wants of its driver and the broker has no part in.
+                    out.append(effect)
                 case Open():
                     self.placement.opened(effect)
-                    self.out.append(effect)
+                    out.append(effect)
                 case Drop():
                     self.placement.dropped(effect)
-                    self.out.append(effect)
+                    out.append(effect)
                 case Refused():
                     self._refused(effect)
                 case Echo():
                     self.ask_fabric(effect)
                 case Truncate():
-                    self.out.append(effect)
+                    out.append(effect)
                     self._truncated(effect.partition, effect.offset, effect.generation, None)
                 case Trim():
                     served = self.catalogue.served.get(effect.partition)
                     if served is not None:
                         served.trimmed(effect.first)
-                    self.out.append(effect)
+                    out.append(effect)
                 case Covered():
                     self._covered(effect)
                 case Serving():
@@ -303,7 +304,7 @@ class Broker:
                 case HandedOver():
                     self._handed_over = True
                 case Ready():
-                    self.out += [Listen(), *self._set_timers()]
+                    out += [Listen(), *self._set_timers()]
                 case _:
                     assert_never(effect)
         if self.placement.opened_now:

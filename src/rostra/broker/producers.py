@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from enum import Enum
 
 import msgspec
 
@@ -20,9 +19,9 @@ SEQUENCES = 1 << 32
 """Sequences count records modulo this."""
 
 
-class Verdict(Enum):
-    NEW = "new"
-    STORED = "stored"
+Stored = tuple[int, int]
+"""First and last offset of a batch that is in the log already. If its place is forgotten, first is -1, and it ends at
+or before last."""
 
 
 class Entry(msgspec.Struct, array_like=True):
@@ -52,8 +51,8 @@ class ProducerTable:
 
     def judge(
         self, producer: int, epoch: int, sequence: int, count: int, again: bool = False
-    ) -> tuple[Verdict, int, int] | RostraError:
-        """(NEW, 0, 0); (STORED, base, last) for a repeated batch, base -1 if its offset is forgotten; or an error.
+    ) -> Stored | RostraError | None:
+        """None if it is new, where it is stored if it is repeated, or why it is refused.
 
         The first batch of a producer that nobody knows is new, unless it comes `again` where producers were forgotten:
         it may be one of theirs.
@@ -65,30 +64,30 @@ class ProducerTable:
 
     def judge_by(
         self, entry: Entry | None, producer: int, epoch: int, sequence: int, count: int, again: bool = False
-    ) -> tuple[Verdict, int, int] | RostraError:
+    ) -> Stored | RostraError | None:
         """By what is known of the producer, here or elsewhere."""
         if entry is None or epoch > entry.epoch:
             if (sequence or (again and self.forgot and entry is None)) and self._check_sequence:
                 return UnknownProducer(producer) if entry is None else SequenceGap(producer, 0, sequence)
-            return Verdict.NEW, 0, 0
+            return None
         if epoch < entry.epoch:
             return ProducerFenced(producer, entry.epoch)
         if sequence == entry.expected or not self._dedup:
-            return Verdict.NEW, 0, 0
+            return None
         for known, base, last in entry.latest:
             if known == sequence:
                 if last - base + 1 != count:
                     # Another batch under the numbers of one that is stored: to call it stored would lose it.
                     return SequenceGap(producer, entry.expected, sequence)
-                return Verdict.STORED, base, last
+                return base, last
         behind = (entry.expected - sequence) % SEQUENCES
         if behind >= SEQUENCES >> 1 or count > behind:
             # Ahead of what is expected, or a repeat that was cut differently and holds records nobody has stored.
             if not self._check_sequence:
-                return Verdict.NEW, 0, 0
+                return None
             return SequenceGap(producer, entry.expected, sequence)
         oldest = entry.latest[0][1] if entry.latest else 0
-        return Verdict.STORED, -1, max(oldest - 1, 0)
+        return -1, max(oldest - 1, 0)
 
     def apply(self, base: int, last: int, producer: int, epoch: int, sequence: int, count: int) -> None:
         """The log has this batch now, at its end."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from rostra.broker.api import Conn, Greeted
 from rostra.broker.partition import Parked, ServedPartition
-from rostra.broker.producers import Verdict
+from rostra.broker.producers import Stored
 from rostra.broker.sessions import Session
 from rostra.broker.topics import FOR_ROSTRA, OfPartition
 from rostra.errors import (
@@ -241,32 +241,48 @@ class Requests:
         if producer:
             if broker.roaming is not None and broker.roaming.holds(conn, served, message, payload):
                 return
-            verdict = served.producers.judge(producer, epoch, sequence, count, message.again)
-            if isinstance(verdict, RostraError):
-                self._fail(conn, message.request, verdict)
-                return
-            if verdict[0] is Verdict.STORED:
-                if Safeguard.PARKED_DUPLICATES in broker.without and message.acks != "none":
-                    self._reply(conn, Published(message.request, verdict[1]))
-                    return
-                if verdict[1] < 0 and broker.roaming is not None:
-                    elsewhere = broker.roaming.stored_elsewhere(served, payload)
-                    if elsewhere is not None:
-                        self._park(conn, session, elsewhere[0], message, -1, elsewhere[1])
-                        return
-                self._park(conn, session, served, message, verdict[1], verdict[2])
+            stored = served.producers.judge(producer, epoch, sequence, count, message.again)
+            if stored is not None:
+                self._sent_before(conn, session, served, message, payload, stored)
                 return
         if served.segment_bytes >= served.segment_bytes_max:
             broker.ordering.roll(served)
-        flags = broker.ownership.judge(conn, served, producer) if served.exclusive else 0
-        if isinstance(flags, RostraError):
-            self._fail(conn, message.request, flags)
-            return
+        flags = 0
+        if served.exclusive:
+            judged = broker.ownership.judge(conn, served, producer)
+            if isinstance(judged, RostraError):
+                self._fail(conn, message.request, judged)
+                return
+            flags = judged
         placed = broker.ordering.propose(served, payload, flags)
         if isinstance(placed, RostraError):
             self._fail(conn, message.request, placed)
         else:
             self._park(conn, session, served, message, *placed)
+
+    def _sent_before(
+        self,
+        conn: Conn,
+        session: Session,
+        served: ServedPartition,
+        message: Publish,
+        batch: bytearray,
+        stored: Stored | RostraError,
+    ) -> None:
+        """It is in the log already, and is answered when that is safe; or it cannot follow on what is."""
+        broker = self._broker
+        if isinstance(stored, RostraError):
+            self._fail(conn, message.request, stored)
+            return
+        base, last = stored
+        if Safeguard.PARKED_DUPLICATES in broker.without and message.acks != "none":
+            self._reply(conn, Published(message.request, base))
+            return
+        if base < 0 and broker.roaming is not None:
+            elsewhere = broker.roaming.stored_elsewhere(served, batch)
+            if elsewhere is not None:
+                served, last = elsewhere
+        self._park(conn, session, served, message, base, last)
 
     def not_found(self, conn: Conn, session: Session, message: OfPartition, error: RostraError) -> None:
         if isinstance(error, UnknownTopic) and conn != PEERS:

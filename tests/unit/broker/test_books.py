@@ -9,8 +9,8 @@ from rostra.broker.books import Books
 from rostra.broker.compaction import CompactBelow
 from rostra.broker.control import control_batch, read_control
 from rostra.broker.partition import ServedPartition
-from rostra.broker.producers import ProducerTable, Verdict
-from rostra.errors import Unavailable
+from rostra.broker.producers import ProducerTable
+from rostra.errors import RostraError, Unavailable
 from rostra.fabric.api import Append, Committed, FabricEffect, FabricInput, Now, Open, Ready, Serving, Started, Truncate
 from rostra.model.batch import CHECKPOINT, LEDGER, Buffer, read_header, stamp
 from rostra.model.encode import encode
@@ -136,7 +136,7 @@ def test_a_checkpoint_carries_all_books() -> None:
     again.restore(books.checkpoint([(1, 0)]))
     again.truncate(0)
     assert again.compaction.get(None) == ENTRY
-    assert again.producers.judge(9, 1, 0, 1) == (Verdict.STORED, 0, 0)
+    assert again.producers.judge(9, 1, 0, 1) == (0, 0)
 
 
 def test_without_the_safeguard_it_carries_nothing() -> None:
@@ -164,16 +164,16 @@ def rolled() -> Desk:
     return restarted(desk)
 
 
-def judged(desk: Desk, sequence: int) -> Verdict:
-    verdict = here(desk).producers.judge(9, 0, sequence, 1)
-    assert isinstance(verdict, tuple), verdict
-    return verdict[0]
+def is_known(desk: Desk, sequence: int) -> bool:
+    judged = here(desk).producers.judge(9, 0, sequence, 1)
+    assert not isinstance(judged, RostraError), judged
+    return judged is not None
 
 
 def test_a_start_restores_the_books_from_the_checkpoint() -> None:
     desk = rolled()
     assert said(desk) == LATER
-    assert [judged(desk, sequence) for sequence in range(3)] == [Verdict.STORED, Verdict.STORED, Verdict.NEW]
+    assert [is_known(desk, sequence) for sequence in range(3)] == [True, True, False]
 
 
 def test_a_log_cut_below_that_checkpoint_is_looked_at_again() -> None:
@@ -182,7 +182,7 @@ def test_a_log_cut_below_that_checkpoint_is_looked_at_again() -> None:
     assert desk.of(Recall) == [Recall(HERE)]
     desk.settle()
     assert said(desk) == ENTRY
-    assert [judged(desk, sequence) for sequence in range(2)] == [Verdict.STORED, Verdict.NEW]
+    assert [is_known(desk, sequence) for sequence in range(2)] == [True, False]
 
 
 def test_nothing_is_ordered_until_the_log_was_looked_at() -> None:
@@ -207,9 +207,9 @@ def test_what_is_appended_during_the_look_is_in_the_books_afterwards_and_once() 
     tell(desk, Append(HERE, record(3, 2)), Append(HERE, later))
     desk.step(answer)
     assert said(desk) == LATER
-    assert [judged(desk, sequence) for sequence in range(4)] == [Verdict.STORED] * 3 + [Verdict.NEW]
+    assert [is_known(desk, sequence) for sequence in range(4)] == [True] * 3 + [False]
     tell(desk, Truncate(HERE, 3, 2))
-    assert said(desk) == ENTRY and judged(desk, 2) == Verdict.NEW
+    assert said(desk) == ENTRY and not is_known(desk, 2)
 
 
 def test_a_look_that_was_overtaken_by_another_cut_counts_for_nothing() -> None:
@@ -222,7 +222,7 @@ def test_a_look_that_was_overtaken_by_another_cut_counts_for_nothing() -> None:
     desk.step(answer)
     assert here(desk).unsure is not None
     desk.settle()
-    assert here(desk).unsure is None and said(desk) is None and judged(desk, 0) == Verdict.NEW
+    assert here(desk).unsure is None and said(desk) is None and not is_known(desk, 0)
 
 
 def test_a_copy_that_is_filled_from_a_log_start_has_the_books_of_its_first_checkpoint() -> None:
@@ -233,7 +233,7 @@ def test_a_copy_that_is_filled_from_a_log_start_has_the_books_of_its_first_check
     desk.logs.clear()
     tell(desk, Open(HERE, 1 << 20, base), Serving(HERE, 2, False, base, base, base, "other:1"))
     tell(desk, Append(HERE, bytearray(checkpoint)))
-    assert said(desk) == LATER and judged(desk, 1) == Verdict.STORED
+    assert said(desk) == LATER and is_known(desk, 1)
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
@@ -244,4 +244,4 @@ def test_books_survive_retention_of_all_but_the_last_segment(trimmed: bool) -> N
         log.trim(read_header(log.batches[-1]).base_offset)
     again = restarted(desk)
     assert said(again) == LATER
-    assert judged(again, 1) == Verdict.STORED
+    assert is_known(again, 1)
