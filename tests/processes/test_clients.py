@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from threading import Thread
 from types import FrameType
 from typing import Any
@@ -221,6 +222,17 @@ def test_a_deleted_topic_ends_its_subscription_with_the_reason(node: EmbeddedNod
                 next(subscription)
 
 
+def test_a_subscription_with_room_for_one_batch_at_a_time_gets_all_of_them(
+    node: EmbeddedNode, face: str, topic: str
+) -> None:
+    with connected(face, node.address) as client:
+        values = [b"%d" % number for number in range(30)]
+        for value in values:
+            client.publish(topic, value)
+        with client.subscribe(topic, start="earliest", credit_bytes=1) as subscription:
+            assert [record.value for record in take(subscription, len(values))] == values
+
+
 @pytest.mark.requirement("CM-9")
 def test_an_unsubscribed_iterator_stops(node: EmbeddedNode, face: str, topic: str) -> None:
     with connected(face, node.address) as client:
@@ -242,6 +254,19 @@ def test_nobody_at_the_address_is_said_within_the_timeout(face: str) -> None:
         with pytest.raises(errors.Unreachable) as caught, connected(face, address, connect_timeout_ms=200):
             pass
     assert address in str(caught.value)
+
+
+def test_a_node_that_takes_no_calls_is_given_up_within_the_timeout(face: str) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as busy:
+        port = busy.getsockname()[1]
+        with ExitStack() as callers:
+            # As many as the system keeps waiting: those who call now are not even answered that they must wait.
+            for _ in range(3):
+                caller = callers.enter_context(socket.socket())
+                caller.setblocking(False)
+                caller.connect_ex(("127.0.0.1", port))
+            with pytest.raises(errors.Unreachable), connected(face, f"127.0.0.1:{port}", connect_timeout_ms=300):
+                pass
 
 
 def test_a_closed_client_says_so(node: EmbeddedNode, face: str, topic: str) -> None:
@@ -331,6 +356,23 @@ def test_events_come_as_an_iterator_too(node: EmbeddedNode) -> None:
         return seen
 
     assert [type(event) for event in asyncio.run(main())] == [rostra.Disconnected, rostra.Reconnected]
+
+
+def test_a_full_window_is_said_to_whoever_cannot_wait(node: EmbeddedNode, topic: str) -> None:
+    async def sent_without_a_pause() -> int:
+        async with (
+            rostra.connect(node.address) as client,
+            client.producer(topic, window_bytes=100_000, batch_bytes=10_000) as producer,
+        ):
+            sent = 0
+            with pytest.raises(errors.LimitExceeded):
+                while sent < 1_000:
+                    producer.send_nowait(b"x" * 1_000)
+                    sent += 1
+            await producer.flush()
+            return producer.acked - sent
+
+    assert asyncio.run(sent_without_a_pause()) == 0
 
 
 def test_a_callback_that_fails_does_not_break_the_client(node: EmbeddedNode, topic: str) -> None:

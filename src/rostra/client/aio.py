@@ -220,17 +220,7 @@ class Client:
         """
         driver = self._driver
         call, answer = driver.new_call()
-        producing = driver.core.publish(
-            now_us(),
-            call,
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            timestamp_us=timestamp,
-            partition=partition,
-            acks=acks,
-        )
+        producing = driver.core.publish(now_us(), call, topic, value, key, headers, timestamp, partition, acks)
         if driver.trace is not None:
             driver.trace.publishes(producing.number, topic)
         driver.published(producing)

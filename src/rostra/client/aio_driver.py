@@ -129,7 +129,7 @@ class Driver:
 
     def published(self, producing: Producing) -> None:
         """A record was published: it has left already, or leaves at the end of this turn."""
-        if not self.core.idle:
+        if self.core.out:
             self.run()
         elif not self._turn_scheduled and producing.lanes:
             self._turn_scheduled = True

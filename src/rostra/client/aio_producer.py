@@ -180,7 +180,7 @@ class Producer:
 
     def _left(self) -> bool:
         """Carry out what a record caused: True if a batch left; otherwise it will at the end of the turn."""
-        if not self._driver.core.idle:
+        if self._driver.core.out:
             self._driver.run()
             return True
         if not self._turning:
@@ -202,7 +202,7 @@ class Producer:
             if state.full:
                 await self._give_way()
             at = state.add_many(_now_us(), values, at)
-            if not self._driver.core.idle:
+            if self._driver.core.out:
                 self._driver.run()
         if not self._turning:
             self._schedule_turn()

@@ -180,7 +180,7 @@ class Subscription:
         if self._driver.trace is not None:
             self._driver.trace.delivered(self._state.number, delivered)
         self._driver.core.taken(self._state, delivered.partition, delivered.bytes, delivered.topic_id)
-        if not self._driver.core.idle:
+        if self._driver.core.out:
             self._driver.run()
         return delivered
 

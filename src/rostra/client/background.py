@@ -225,7 +225,7 @@ class MemberDesk:
                 self._look_after(self.membership)
 
     def _look_after(self, membership: Membership) -> None:
-        if membership.hurried or not self.background.driver.core.idle:
+        if membership.hurried or self.background.driver.core.out:
             membership.hurried = False
             self.background.nudge()
 

@@ -214,23 +214,14 @@ class Client:
         """
         driver = self._driver
         with driver.lock:
+            core = driver.core
             call = driver.new_call()
             now = now_us()
-            producing = driver.core.publish(
-                now,
-                call,
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                timestamp_us=timestamp,
-                partition=partition,
-                acks=acks,
-            )
+            producing = core.publish(now, call, topic, value, key, headers, timestamp, partition, acks)
             if driver.trace is not None:
                 driver.trace.publishes(producing.number, topic)
-            if driver.core.idle:
-                driver.core.turn_publishers(now)
+            if not core.out:
+                core.turn_publishers(now)
             ack = driver.answer(call)
             if producing.enrolment is not None:
                 driver.heartbeat.keep(producing.enrolment.lease_ms)

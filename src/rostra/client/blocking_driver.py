@@ -179,7 +179,8 @@ class Driver:
         if ready.told_congested and not ready.congested:
             ready.told_congested = False
             core.drained(number)
-        self.run()
+        if core.out:
+            self.run()
         return bool(messages)
 
     def _dialed(self, number: int) -> bool:
@@ -204,11 +205,9 @@ class Driver:
     def run(self) -> None:
         """Carry out the effects, and those they cause; the application's callbacks come last."""
         core = self.core
-        if core.idle:
-            return
         callbacks: list[Callable[[], None]] = []
-        while effects := core.take():
-            for effect in effects:
+        while core.out:
+            for effect in core.take():
                 if type(effect) is Write:
                     self._write(effect)
                 else:

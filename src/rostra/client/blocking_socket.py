@@ -21,6 +21,7 @@ FRAME_BYTES_MAX = 64 << 20
 SLICE_US = 100_000
 """A wait in the kernel lasts at most this long; timers are kept to this precision."""
 BUFFERS_MAX = 512
+_AT_ONCE: int = socket.MSG_DONTWAIT
 
 Messages = list[tuple[NodeMessage, bytearray | None]]
 
@@ -53,9 +54,10 @@ class BlockingSocket:
         return bool(self._outbox)
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        if not self._outbox and len(buffers) <= BUFFERS_MAX:
+        """Of one frame, which are few."""
+        if not self._outbox:
             try:
-                sent = self._socket.sendmsg(buffers, (), socket.MSG_DONTWAIT)
+                sent = self._socket.sendmsg(buffers, (), _AT_ONCE)
             except BlockingIOError:
                 sent = 0
             if sent == sum(map(len, buffers)):
@@ -70,7 +72,7 @@ class BlockingSocket:
         while self._outbox:
             some = [self._outbox[place] for place in range(min(len(self._outbox), BUFFERS_MAX))]
             try:
-                sent = self._socket.sendmsg(some, (), socket.MSG_DONTWAIT)
+                sent = self._socket.sendmsg(some, (), _AT_ONCE)
             except BlockingIOError:
                 return
             self._strike_off(sent)
@@ -84,7 +86,7 @@ class BlockingSocket:
 
     def read(self, wait_us: int) -> Messages:
         """What arrives within that time, or within one slice of it; nothing if nothing does."""
-        flags: int = socket.MSG_DONTWAIT
+        flags = _AT_ONCE
         if self._outbox:
             self._wait_for_either(wait_us)
         elif self._busy_poll_ns and wait_us > 0 and (size := self._look(wait_us)):
@@ -107,7 +109,7 @@ class BlockingSocket:
         until_ns = time.monotonic_ns() + min(self._busy_poll_ns, wait_us * 1000)
         while time.monotonic_ns() < until_ns:
             try:
-                size = self._socket.recv_into(room, 0, socket.MSG_DONTWAIT)
+                size = self._socket.recv_into(room, 0, _AT_ONCE)
             except BlockingIOError:
                 # Whoever else wants this core, such as the node that we wait for, goes first.
                 os.sched_yield()

@@ -53,6 +53,8 @@ class Subscription:
         self._below_start = below_start
         self._state: AnySubscription | None = None
         self._inbox = Inbox()
+        self._handed_out: deque[Delivered] = deque()
+        """What the application has, and the node has not heard of."""
         self._over = False
         self._records: Iterator[Record] | None = None
         self._within: Delivered | None = None
@@ -149,6 +151,8 @@ class Subscription:
         if state is None:
             state = self.open()._state
             assert state is not None
+        if self._handed_out and not self._over:
+            self._give_back_room(state)
         driver = self._driver
         ready = self._inbox.ready
         due_us = None if timeout is None else _now_us() + int(timeout * 1_000_000)
@@ -163,14 +167,23 @@ class Subscription:
                     return None
             else:
                 driver.step(due_us)
-        with driver.lock:
-            delivered = ready.popleft()
-            if driver.trace is not None:
-                driver.trace.delivered(state.number, delivered)
-            state.taken(delivered.partition, delivered.bytes, delivered.topic_id)
-            if not driver.core.idle:
-                driver.run()
+        delivered = ready.popleft()
+        self._handed_out.append(delivered)
+        if driver.trace is not None:
+            with driver.lock:
+                if driver.trace is not None:
+                    driver.trace.delivered(state.number, delivered)
         return delivered
+
+    def _give_back_room(self, state: AnySubscription) -> None:
+        """Only when the application comes for more: whoever waits for one record shall not wait for this."""
+        driver = self._driver
+        with driver.lock:
+            while self._handed_out:
+                delivered = self._handed_out.popleft()
+                state.taken(delivered.partition, delivered.bytes, delivered.topic_id)
+            if driver.core.out:
+                driver.run()
 
     def _ended(self) -> bool:
         if self._inbox.error is None:

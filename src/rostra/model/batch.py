@@ -5,6 +5,7 @@ what a broker checks in `check`.
 """
 
 from enum import IntEnum, IntFlag, StrEnum
+from functools import lru_cache
 from struct import Struct
 
 import msgspec
@@ -118,6 +119,8 @@ ARRIVED = Struct("<QQI32xH")
 _PRODUCER = Struct("<QIII")
 _OWNER = Struct("<QQIHH")
 _PLACE = Struct("<QI")
+SEEDS_KEPT = 1 << 14
+"""As many partitions' as are often written to at the same time."""
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
@@ -182,14 +185,14 @@ def producer_stamp(buffer: Buffer, at: int = 0) -> tuple[ProducerId, ProducerEpo
     return stamp_fields
 
 
+@lru_cache(SEEDS_KEPT)
 def placement_seed(topic: int, index: int) -> int:
     """Where the placement CRC starts, so that a batch is valid in its own partition only."""
     return crc32c(_PLACE.pack(topic, index))
 
 
 def placement_crc(buffer: Buffer, at: int, partition: Partition) -> int:
-    seed = crc32c(_PLACE.pack(partition.topic, partition.index))
-    start = crc32c(buffer[at : at + PLACEMENT_CRC_AT], seed)
+    start = crc32c(buffer[at : at + PLACEMENT_CRC_AT], placement_seed(partition.topic, partition.index))
     return crc32c(buffer[at + BODY_CRC_AT : at + CHECKED_FROM], start)
 
 
@@ -213,6 +216,6 @@ def stamp(
     assert 0 <= base_offset <= OFFSET_MAX - last_offset_delta - 1
     _OWNER.pack_into(batch, 8, base_offset, owner_epoch, last_offset_delta, owner_flags, 0)
     # `placement_crc` written out: every batch of a node comes by here.
-    crc = crc32c(batch[:PLACEMENT_CRC_AT], crc32c(_PLACE.pack(partition.topic, partition.index)))
+    crc = crc32c(batch[:PLACEMENT_CRC_AT], placement_seed(partition.topic, partition.index))
     _UINT32.pack_into(batch, PLACEMENT_CRC_AT, crc32c(batch[BODY_CRC_AT:CHECKED_FROM], crc))
     return base_offset + last_offset_delta

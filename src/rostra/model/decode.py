@@ -41,8 +41,14 @@ ARROW_COUNT_MIN = 32
 _CODEC_NONE = int(Codec.NONE)
 _BASE_OFFSET_SAFE = OFFSET_MAX - (1 << 32)
 """From up to here on, no count and no delta leads beyond the last offset."""
-_TWO_OFFSETS = Struct("<ii")
+_MEANINGFUL_FLAGS = frozenset(flags for flags in range(KNOWN_FLAGS + 1) if flags & (KEYS | KEY_NULLS) != KEY_NULLS)
+_PLACEMENT = Struct(f"<{PLACEMENT_CRC_AT}s4x{CHECKED_FROM - BODY_CRC_AT}s")
+"""What the placement CRC covers: all before it, and the body CRC behind it."""
+_TWO_OFFSETS = Struct("<II")
 _ONE_VALUE_AT = HEADER_BYTES + _TWO_OFFSETS.size
+_unpack_header = HEADER.unpack_from
+_unpack_placement = _PLACEMENT.unpack_from
+_unpack_two_offsets = _TWO_OFFSETS.unpack_from
 
 # Casting a memoryview reads numbers in the order of the machine, and Arrow lies over them as they are.
 assert sys.byteorder == "little", "a batch is little-endian, and so must be the machine that decodes it"
@@ -67,37 +73,36 @@ class Batch:
     contradicts itself raises BatchRejected, and no read leaves the batch.
     """
 
-    __slots__ = ("_layout", "_raw", "buffer", "header", "raw_body_bytes_max")
+    __slots__ = ("_body", "buffer", "header", "raw_body_bytes_max")
 
     def __init__(
         self,
         buffer: Buffer,
         at: int = 0,
+        header: Header | None = None,
         *,
         raw_body_bytes_max: int = RAW_BODY_BYTES_MAX,
-        header: Header | None = None,
     ) -> None:
         """The header is given by whoever has read it already."""
-        present = len(buffer) - at
-        if present < HEADER_BYTES:
-            raise BatchRejected(Reason.TRUNCATED, f"{present} bytes cannot hold a batch header")
+        size = len(buffer)
+        present = size - at
         if header is None:
+            if present < HEADER_BYTES:
+                raise BatchRejected(Reason.TRUNCATED, f"{present} bytes cannot hold a batch header")
             header = read_header(buffer, at)
-        length, flags = header.length, header.flags
+        length = header.length
         if (
             header.magic != MAGIC
-            or not HEADER_BYTES <= length <= present
-            or flags & ~KNOWN_FLAGS
-            or flags & (KEYS | KEY_NULLS) == KEY_NULLS
+            or length < HEADER_BYTES
+            or length > present
+            or header.flags not in _MEANINGFUL_FLAGS
             or header.base_offset > _BASE_OFFSET_SAFE
         ):
             _check_header(header, present)
         self.header: Header = header
-        whole = memoryview(buffer)
-        self.buffer = whole if length == len(whole) else whole[at : at + length]
+        self.buffer = memoryview(buffer) if length == size else memoryview(buffer)[at : at + length]
         self.raw_body_bytes_max = raw_body_bytes_max
-        self._raw: memoryview | None = None
-        self._layout: Layout | None = None
+        self._body: tuple[memoryview, Layout] | None = None
 
     @property
     def base_offset(self) -> Offset:
@@ -123,7 +128,7 @@ class Batch:
 
     def body(self) -> tuple[memoryview, Layout]:
         """The bytes that hold the raw body, and where its buffers lie in them."""
-        if self._raw is None or self._layout is None:
+        if self._body is None:
             header = self.header
             if header.codec == _CODEC_NONE:
                 raw, start = self.buffer, HEADER_BYTES
@@ -131,9 +136,8 @@ class Batch:
                     raise BatchRejected(Reason.LENGTH, "the body has not the size it claims")
             else:
                 raw, start = self._inflated(), 0
-            self._layout = lay_out(raw, start, len(raw), header.count, header.flags)
-            self._raw = raw
-        return self._raw, self._layout
+            self._body = raw, lay_out(raw, start, len(raw), header.count, header.flags)
+        return self._body
 
     def _inflated(self) -> memoryview:
         header = self.header
@@ -147,13 +151,13 @@ class Batch:
 
     def values(self) -> list[bytes | None]:
         header = self.header
-        if header.count == 1 and not header.flags and header.codec == _CODEC_NONE:
+        if header.count == 1 and not header.flags and not header.codec:
             # Records that come one by one are waited for: laying out the body would be half of their way.
             end = header.length
             if header.raw_body_bytes == end - HEADER_BYTES and end >= _ONE_VALUE_AT:
-                first, size = _TWO_OFFSETS.unpack_from(self.buffer, HEADER_BYTES)
-                if first == 0 <= size and _ONE_VALUE_AT + (size + 7 & ~7) == end:
-                    return [bytes(self.buffer[_ONE_VALUE_AT : _ONE_VALUE_AT + size])]
+                first, size = _unpack_two_offsets(self.buffer, HEADER_BYTES)
+                if not first and _ONE_VALUE_AT + (size + 7 & -8) == end:
+                    return [self.buffer[_ONE_VALUE_AT : _ONE_VALUE_AT + size].tobytes()]
         raw, layout = self.body()
         return self._strings(raw, layout.values)
 
@@ -235,9 +239,8 @@ def _check_header(header: Header, present: int) -> None:
         raise BatchRejected(Reason.LENGTH, f"claims {header.length} bytes, less than a header")
     if header.length > present:
         raise BatchRejected(Reason.TRUNCATED, f"{present} of {header.length} bytes present")
-    flags = header.flags
-    if flags & ~KNOWN_FLAGS or flags & (KEYS | KEY_NULLS) == KEY_NULLS:
-        raise BatchRejected(Reason.FLAGS, f"flags {flags:#06x} have no meaning")
+    if header.flags not in _MEANINGFUL_FLAGS:
+        raise BatchRejected(Reason.FLAGS, f"flags {header.flags:#06x} have no meaning")
     if header.base_offset + max(header.last_offset_delta, header.count) >= OFFSET_MAX:
         raise BatchRejected(Reason.OFFSETS, "offsets beyond 63 bits")
 
@@ -245,10 +248,10 @@ def _check_header(header: Header, present: int) -> None:
 def stored_batch(buffer: bytearray, at: int, partition: Partition, seed: int) -> Batch:
     """The intact batch at `at`: `check_stored` and `Batch` at the price of one header. The seed is the partition's."""
     if len(buffer) - at >= HEADER_BYTES:
-        header = Header(*HEADER.unpack_from(buffer, at))
-        placed = crc32c(buffer[at : at + PLACEMENT_CRC_AT], seed)
-        if header.placement_crc == crc32c(buffer[at + BODY_CRC_AT : at + CHECKED_FROM], placed):
-            batch = Batch(buffer, at, header=header)
+        header = Header(*_unpack_header(buffer, at))
+        before, behind = _unpack_placement(buffer, at)
+        if header.placement_crc == crc32c(before + behind, seed):
+            batch = Batch(buffer, at, header)
             if header.body_crc == crc32c(batch.buffer[CHECKED_FROM:]):
                 return batch
     # Something is wrong with it, and this knows what.

@@ -37,10 +37,13 @@ Headers = Sequence[tuple[str, bytes]]
 _UINT32 = Struct("<I")
 _UNPLACED = Struct(f"<4sI{BODY_CRC_AT - 8}xI")
 """What the producer writes before the part that the body CRC covers; the owner's fields are its own."""
-_ALONE = Struct("<QIIIHBBqqIIii")
-"""The rest of the header, and the two offsets of a single value."""
-ALONE_BYTES_MORE_MAX = CHECKED_FROM + _ALONE.size + 7
+_ALONE = Struct("<QIII4xqqI8xi")
+"""The rest of the header, and the two offsets of a single value; neither flags nor codec, and the first offset is 0."""
+_ALONE_BYTES = CHECKED_FROM + _ALONE.size
+ALONE_BYTES_MORE_MAX = _ALONE_BYTES + 7
 """By how much a batch of one plain value is larger than the value."""
+_pack_unplaced = _UNPLACED.pack
+_pack_alone = _ALONE.pack
 _PADDING = tuple(bytes(-size % 8) for size in range(8))
 
 
@@ -108,16 +111,13 @@ def encode(
     )
 
 
-def encode_alone(value: bytes, *, timestamp_us: int, producer: int, producer_epoch: int, sequence: int) -> bytes:
+def encode_alone(value: bytes, timestamp_us: int, producer: int, producer_epoch: int, sequence: int) -> bytes:
     """What `encode` makes of one plain value. Who publishes one by one waits for every step of this."""
     size = len(value)
-    fields = _ALONE.pack(
-        producer, producer_epoch, sequence, 1, 0, 0, 0,
-        timestamp_us, timestamp_us, 8 + (size + 7 & ~7), 0,
-        0, size,
-    )  # fmt: skip
+    padded = size + 7 & -8
+    fields = _pack_alone(producer, producer_epoch, sequence, 1, timestamp_us, timestamp_us, 8 + padded, size)
     checked = fields + value + _PADDING[size & 7]
-    return _UNPLACED.pack(MAGIC, CHECKED_FROM + len(checked), crc32c(checked)) + checked
+    return _pack_unplaced(MAGIC, _ALONE_BYTES + padded, crc32c(checked)) + checked
 
 
 def assemble(

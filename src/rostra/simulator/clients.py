@@ -114,7 +114,7 @@ class Client:
         """Carry out what the core wants after the application or the network did something to it."""
         core = self.core
         try:
-            while not core.idle:
+            while core.out:
                 for effect in core.take():
                     self._carry_out(effect)
             due_us = core.deadline_us()
@@ -233,7 +233,7 @@ class Client:
         except Exception:
             self._escaped("receiving")
         # Every third message is a pong. Nothing follows from it: whatever is due will not be due any sooner.
-        if not pongs_only or not self.core.idle:
+        if not pongs_only or self.core.out:
             self.act()
 
     def _observe(self, message: NodeMessage) -> None:

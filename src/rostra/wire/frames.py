@@ -78,7 +78,7 @@ def encode(message: Framed, payload_bytes: int = 0) -> bytes:
     meta_bytes = len(meta)
     prefix = _pack_prefix(meta_bytes + payload_bytes, meta_bytes, message.kind, 0)
     # One checksum over a joined copy costs less than two calls: typed parts are small.
-    return b"%b%b%b" % (prefix, crc32c(prefix + meta).to_bytes(4, "little"), meta)
+    return prefix + crc32c(prefix + meta).to_bytes(4, "little") + meta
 
 
 M = TypeVar("M", bound=Framed)
@@ -211,40 +211,39 @@ class FrameReader(Generic[M]):
             return self._took_large(n)
         end = self._end + n
         start = self._start
-        view = self._view
-        filled = end == len(view)
+        buffer = self._buffer
         messages: list[tuple[M, bytearray | None]] = []
-        decodes = self._dialect.decodes
         needed = 0
         while end - start >= FRAME_BYTES:
-            length, meta_bytes, kind, reserved, checksum = FRAME.unpack_from(view, start)
+            length, meta_bytes, kind, reserved, checksum = _unpack_header(buffer, start)
             if reserved or not meta_bytes <= length <= self.frame_bytes_max or meta_bytes > META_BYTES_MAX:
                 raise _malformed(length, meta_bytes, reserved, self.frame_bytes_max)
-            stop = start + FRAME_BYTES + length
-            middle = start + FRAME_BYTES + meta_bytes
-            is_large = stop > end >= middle and length >= LARGE_BYTES_MIN
-            if stop > end and not is_large:
+            begin = start + FRAME_BYTES
+            middle, stop = begin + meta_bytes, begin + length
+            if stop > end and (middle > end or length < LARGE_BYTES_MIN):
                 needed = FRAME_BYTES + length
                 break
-            meta = view[start + FRAME_BYTES : middle]
-            if crc32c(meta, crc32c(view[start : start + 12])) != checksum:
+            # Slices of the buffer itself are copies, but small ones cost less than views of it.
+            meta = buffer[begin:middle]
+            if crc32c(meta, crc32c(buffer[start : start + PREFIX_BYTES])) != checksum:
                 raise PeerViolation(Violation.CHECKSUM, f"kind {kind}")
             try:
-                message = decodes[kind, stop > middle](meta)
+                message = self._dialect.decodes[kind, stop > middle](meta)
             except (KeyError, UnicodeDecodeError, RecursionError, msgspec.DecodeError):
                 # Again, to say what is wrong with it.
                 message = self._dialect.decode(kind, meta, stop - middle)
-            if is_large:
-                self._begin_large(message, stop - middle, view[middle:end])
+            if stop > end:
+                self._begin_large(message, stop - middle, self._view[middle:end])
                 return messages
-            messages.append((message, bytearray(view[middle:stop]) if stop > middle else None))
+            messages.append((message, buffer[middle:stop] if stop > middle else None))
             start = stop
-        self._after_large = self._after_large and not messages
-        if start == end and not filled and len(view) <= BUFFER_BYTES_MAX:
+        if self._after_large:
+            self._after_large = not messages
+        if start == end < len(buffer) <= BUFFER_BYTES_MAX:
             self._start = self._end = 0
         else:
             self._start, self._end = start, end
-            self._tidy(needed, filled)
+            self._tidy(needed, end == len(buffer))
         return messages
 
     def _begin_large(self, message: M, payload_bytes: int, beginning: memoryview) -> None:

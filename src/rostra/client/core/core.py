@@ -85,18 +85,19 @@ class Core:
         self.options = options
         self.random = random
         self.closed = False
-        self._out: list[ClientEffect] = []
+        self.out: list[ClientEffect] = []
+        """The effects that were not taken yet."""
         backoff = Backoff(options, random)
-        self.links = Links(options, backoff, self._out)
+        self.links = Links(options, backoff, self.out)
         timeout_us = options.call_timeout_ms * 1000
         self._asks = Asks(self.links, backoff)
         self._directory = Directory(self.links, self._asks, backoff, create=options.auto_create, timeout_us=timeout_us)
-        self._producers = Producers(options, backoff, self._directory, random, self._out)
+        self._producers = Producers(options, backoff, self._directory, random, self.out)
         self._producers.set_wall_offset(wall_offset_us)
-        self._topics = Topics(self._asks, self._out, timeout_us)
-        self._administration = Administration(self._asks, self._out, timeout_us)
+        self._topics = Topics(self._asks, self.out, timeout_us)
+        self._administration = Administration(self._asks, self.out, timeout_us)
         self._lookouts = Lookouts(self.links, backoff)
-        self._subscriptions = Subscriptions(self._directory, self._lookouts, timeout_us, self._out)
+        self._subscriptions = Subscriptions(self._directory, self._lookouts, timeout_us, self.out)
         self._coordinators = Coordinators(self._asks, self._directory, timeout_us)
         self._own_calls = calls = OwnCalls()
         self._memberships = Memberships(
@@ -108,9 +109,9 @@ class Core:
             backoff,
             random,
             timeout_us,
-            self._out,
+            self.out,
         )
-        self._groups = Groups(self._coordinators, self._directory, self._subscriptions, calls, timeout_us, self._out)
+        self._groups = Groups(self._coordinators, self._directory, self._subscriptions, calls, timeout_us, self.out)
         self._deadlines = (
             self.links.deadline_us,
             self._asks.deadline_us,
@@ -127,19 +128,15 @@ class Core:
         self._met: dict[str, None] = {}
 
     @property
-    def idle(self) -> bool:
-        """Whether there are no effects to take."""
-        return not self._out
-
-    @property
     def link(self) -> Link:
         """One that stands, or the one dialed last."""
         return self.links.any() or self.links.latest
 
     def take(self) -> list[ClientEffect]:
         """The effects since the last time, to be carried out in order."""
-        effects = self._out[:]
-        self._out.clear()
+        out = self.out
+        effects = out.copy()
+        out.clear()
         return self._own_calls.claimed(effects) if self._own_calls.begun else effects
 
     # --- connections ---------------------------------------------------------------------------------
@@ -181,12 +178,12 @@ class Core:
             event: Connected | Reconnected = Reconnected(link.address, welcome.cluster, welcome.node, max(attempts, 1))
         else:
             event = Connected(link.address, welcome.cluster, welcome.node, welcome.fabric)
-        self._out.append(Tell(event))
+        self.out.append(Tell(event))
         self._met[link.address] = None
         if len(self._met) > ADDRESSES_MAX:
             del self._met[next(iter(self._met))]
         if self._starting:
-            self._out.append(Done(self._starting, None))
+            self.out.append(Done(self._starting, None))
             self._starting = 0
         self._asks.link_up(now_us)
         self._lookouts.link_up(now_us)
@@ -194,7 +191,7 @@ class Core:
 
     def _disconnected(self, now_us: int, link: Link, reason: str, *, hang_up: bool) -> None:
         if link.up:
-            self._out.append(Tell(Disconnected(link.address, reason)))
+            self.out.append(Tell(Disconnected(link.address, reason)))
         leaving = [waiter for waiter in link.awaiting.values() if isinstance(waiter, Leaving)]
         self.links.broken(now_us, link, reason, hang_up=hang_up)
         self._directory.link_gone(now_us, link)
@@ -218,7 +215,7 @@ class Core:
             if isinstance(waiter, Leaving):
                 self._subscriptions.left(waiter)
         if self._starting:
-            self._out.append(Fail(self._starting, error))
+            self.out.append(Fail(self._starting, error))
             self._starting = 0
         self._asks.fail_all(now_us, error)
         self._coordinators.fail_all(now_us, error)
@@ -232,7 +229,8 @@ class Core:
         here = self.links.by_number.get(link)
         if here is None:
             return
-        here.heard()
+        here.silent = 0
+        here.doubtful = False
         try:
             if here.up:
                 self._received(now_us, here, message, payload)
@@ -288,9 +286,11 @@ class Core:
     def _received(self, now_us: int, link: Link, message: NodeMessage, payload: bytearray | None) -> None:
         match message:
             case Push():
-                feed = self._subscriptions.pushed(link, message, payload)
-                if feed is not None and feed.subscribing.number in self._memberships.fed:
-                    self._memberships.pushed(now_us, feed.subscribing)
+                feed = self._subscriptions.feeds.get(message.subscription)
+                if feed is not None:
+                    feed.pushed(link, message, payload)
+                    if feed.subscribing.number in self._memberships.fed:
+                        self._memberships.pushed(now_us, feed.subscribing)
             case Published():
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Outgoing):
@@ -471,7 +471,6 @@ class Core:
         call: CallNumber,
         name: str,
         value: bytes | None,
-        *,
         key: bytes | None = None,
         headers: Headers | None = None,
         timestamp_us: int | None = None,
@@ -479,13 +478,11 @@ class Core:
         acks: Acks = "all",
     ) -> Producing:
         """Done with an `Ack`. The record leaves at once, or with those of the same turn when some are under way."""
-        self._check_open()
+        if self.closed:
+            raise ClientClosed()
         producing = self._producers.publisher(now_us, name, acks)
-        plain = key is None and headers is None and timestamp_us is None and partition is None
-        if plain and producing.sent_alone(now_us, value, call):
-            return producing
-        producing.add(now_us, value, key, headers, timestamp_us, partition, call)
-        self._producers.added(now_us, producing)
+        if not producing.publish(now_us, value, key, headers, timestamp_us, partition, call):
+            self._producers.added(now_us, producing)
         return producing
 
     def turn_publishers(self, now_us: int) -> None:
@@ -596,5 +593,5 @@ class Core:
 
     def _give_up_start(self, now_us: int, error: RostraError) -> None:
         call, self._starting = self._starting, 0
-        self._out.append(Fail(call, error))
+        self.out.append(Fail(call, error))
         self.close(now_us)

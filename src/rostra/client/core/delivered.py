@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from rostra.model.batch import Header
 from rostra.model.decode import Batch, Record, RecordHeaders
@@ -12,27 +13,27 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class Delivered:
+Value = bytes | None
+"""None is a tombstone, or no key."""
+
+
+class Delivered(msgspec.Struct, eq=False):
     """Records of one partition in order.
 
     >>> for batch in subscription.batches():  # doctest: +SKIP
     ...     total += sum(map(len, batch.values()))
     """
 
-    __slots__ = ("_batch", "_skipped", "bytes", "next_offset", "partition", "topic", "topic_id")
-
-    def __init__(self, topic: str, partition: int, batch: Batch, first: int, topic_id: int = 0) -> None:
-        header = batch.header
-        self.topic = topic
-        self.topic_id = topic_id
-        """A topic that was deleted and made again has the same name, and another id."""
-        self.partition = partition
-        self.next_offset: int = header.base_offset + header.last_offset_delta + 1
-        """The offset behind the last record."""
-        self.bytes = header.length
-        self._batch = batch
-        # A subscription may begin inside a batch; what lies before is nobody's business.
-        self._skipped = 0 if first <= header.base_offset else bisect_left(batch.offsets(), first)
+    topic: str
+    topic_id: int
+    """A topic that was deleted and made again has the same name, and another id."""
+    partition: int
+    next_offset: int
+    """The offset behind the last record."""
+    bytes: int
+    _batch: Batch
+    _skipped: int
+    """Records before the place where the subscription begins, which may lie inside a batch: nobody's business."""
 
     def __len__(self) -> int:
         return self._batch.header.count - self._skipped
@@ -45,11 +46,11 @@ class Delivered:
     def first_offset(self) -> int:
         return self._batch.offsets()[self._skipped] if self._skipped else self._batch.header.base_offset
 
-    def values(self) -> list[bytes | None]:
+    def values(self) -> list[Value]:
         values = self._batch.values()
         return values[self._skipped :] if self._skipped else values
 
-    def keys(self) -> list[bytes | None]:
+    def keys(self) -> list[Value]:
         return self._batch.keys()[self._skipped :]
 
     def offsets(self) -> list[int]:

@@ -6,6 +6,7 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING
 
+import msgspec
 from crc32c import crc32c
 
 from rostra.client.core.draft import Draft
@@ -35,8 +36,8 @@ from rostra.errors import (
     UnknownTopic,
 )
 from rostra.model.batch import BODY_CRC_AT, CHECKED_FROM, Reason
+from rostra.model.encode import ALONE_BYTES_MORE_MAX, encode_alone
 from rostra.model.encode import encode as encode_batch
-from rostra.model.encode import encode_alone
 from rostra.wire.frames import encode
 from rostra.wire.messages import Publish
 
@@ -54,38 +55,22 @@ _STAMP_AT = 48
 _UINT32 = Struct("<I")
 
 
-class Outgoing:
+class Outgoing(msgspec.Struct, eq=False):
     """A closed batch and what became of it."""
 
-    __slots__ = (
-        "attempts",
-        "batch",
-        "bytes",
-        "calls",
-        "closed_us",
-        "count",
-        "lane",
-        "ordinal",
-        "request",
-        "sent",
-        "settled",
-    )
-
-    def __init__(
-        self, lane: Lane, batch: Buffer, count: int, calls: list[CallNumber] | None, closed_us: int, ordinal: int
-    ) -> None:
-        self.lane = lane
-        self.batch = batch
-        self.bytes = len(batch)
-        self.count = count
-        self.calls = calls
-        self.closed_us = closed_us
-        self.ordinal = ordinal
-        self.attempts = 0
-        self.sent = False
-        """Whether it has left under the numbers that it has now."""
-        self.request = 0
-        self.settled = False
+    lane: Lane
+    batch: Buffer
+    bytes: int
+    count: int
+    calls: list[CallNumber] | None
+    closed_us: int
+    ordinal: int = 0
+    """Its place among all batches of the producer."""
+    attempts: int = 0
+    sent: bool = False
+    """Whether it has left under the numbers that it has now."""
+    request: int = 0
+    settled: bool = False
 
     def restamp(self, epoch: int, sequence: int) -> None:
         self.sent = False
@@ -112,6 +97,8 @@ class Lane:
         self.link = place.link
         """Where batches go, or went last; it may be gone."""
         self.out = producing.out
+        self._acks = producing.settings.acks
+        self._answered = producing.answered
         self.draft = Draft()
         self.queue: deque[Outgoing] = deque()
         self.flowing = False
@@ -163,49 +150,46 @@ class Lane:
         elif size > bytes_max:
             self._give_up(1, draft.calls, RecordTooLarge(size, bytes_max))
         else:
-            self._enqueue(Outgoing(self, batch, count, draft.calls, now_us, producing.next_ordinal()))
+            producing.record_bytes = size / count
+            self._enqueue(Outgoing(self, batch, size, count, draft.calls, now_us))
 
-    def send_alone(self, now_us: int, value: bytes, call: CallNumber) -> None:
-        """A batch of one value that was never in the open one; the caller has seen that it fits."""
+    def sent_alone(self, now_us: int, value: bytes, call: CallNumber) -> bool:
+        """Whether the value could leave at once, as a batch that was never open."""
+        if self.draft.values or not self.flowing or len(value) > self.link.batch_bytes_max - ALONE_BYTES_MORE_MAX:
+            return False
         producing = self.producing
-        batch = encode_alone(
-            value,
-            timestamp_us=now_us + producing.wall_offset_us,
-            producer=producing.producer,
-            producer_epoch=self.epoch,
-            sequence=self.sequence,
-        )
-        self._enqueue(Outgoing(self, batch, 1, [call], now_us, producing.next_ordinal()))
+        wall_us = now_us + producing.wall_offset_us
+        batch = encode_alone(value, wall_us, producing.producer, self.epoch, self.sequence)
+        self._enqueue(Outgoing(self, batch, len(batch), 1, [call], now_us))
+        return True
 
     def _enqueue(self, outgoing: Outgoing) -> None:
         producing = self.producing
         producing.closed(outgoing)
         self.sequence = (self.sequence + outgoing.count) % SEQUENCES
         self.queue.append(outgoing)
-        expires_us = outgoing.closed_us + producing.delivery_timeout_us
+        now_us = outgoing.closed_us
+        expires_us = now_us + producing.delivery_timeout_us
         if expires_us < producing.wakes_us:
             producing.wake_at(expires_us)
         if self.flowing:
             self._send(outgoing)
-            looks_us = self.link.looks_us
-            if looks_us is None or looks_us <= outgoing.closed_us:
-                self.link.watch(outgoing.closed_us)
-            if not producing.answered:
+            if self.link.looks_us <= now_us:
+                self.link.watch(now_us)
+            if not self._answered:
                 self._forget_unacknowledged()
 
     # --- sending -------------------------------------------------------------------------------------
 
     def _send(self, outgoing: Outgoing) -> None:
-        producing = self.producing
         link = self.link
-        request = outgoing.request = link.next_request()
+        request = outgoing.request = link.request = link.request + 1
         outgoing.attempts += 1
-        batch = outgoing.batch
         place = self.place
-        message = Publish(request, place.topic, place.index, producing.settings.acks, outgoing.sent, place.moves)
+        message = Publish(request, place.topic, place.index, self._acks, outgoing.sent, place.moves)
         outgoing.sent = True
-        link.out.append(Write(link.number, (encode(message, len(batch)), batch)))
-        if producing.answered:
+        link.out.append(Write(link.number, (encode(message, outgoing.bytes), outgoing.batch)))
+        if self._answered:
             link.awaiting[request] = outgoing
         else:
             link.unanswered.append((request, self, self.epoch))
@@ -219,7 +203,7 @@ class Lane:
 
     def _forget_unacknowledged(self) -> None:
         """With acks `none`, to have written a batch is all there is."""
-        if not self.producing.answered:
+        if not self._answered:
             while self.queue:
                 self._settle(self.queue.popleft(), -1)
 
@@ -255,7 +239,7 @@ class Lane:
         """The connection is gone."""
         self.flowing = False
         self.paused_until_us = None
-        if not self.producing.answered and self.sequence:
+        if not self._answered and self.sequence:
             # Nobody knows which of the batches arrived, so the numbers cannot go on without a gap.
             self._renumber(self.epoch + 1, 0)
 

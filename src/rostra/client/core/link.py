@@ -65,17 +65,18 @@ class Link:
         self.lookouts: dict[Lookout, None] = {}
         """The watches that its node keeps."""
         self.unused_since_us: int | None = None
-        self._request = 0
+        self.request = 0
+        """The number of the last one."""
         self.due_us = due_us
         self._heartbeat_us = 0
         self._ping_us = 0
         """How often the node hears us: more often than it asks for, where a publisher's lease is short."""
         self._beat_us = 0
         """When the present heartbeat is over."""
-        self._silent = 0
+        self.silent = 0
         """Heartbeats since the node was last heard."""
-        self.looks_us: int | None = None
-        """When it is looked whether what was asked is answered; None while nothing is."""
+        self.looks_us = 0
+        """When it is looked whether what was asked is answered; 0 while nothing is."""
         self.doubtful = False
         """Not heard since a look found something unanswered."""
         self._oldest = 0
@@ -89,7 +90,7 @@ class Link:
 
     def greet(self, name: str) -> None:
         self.state = State.GREETING
-        self._request = 1
+        self.request = 1
         self.write(Hello(1, PROTOCOL_MIN, PROTOCOL_MAX, FEATURES, name))
 
     def welcomed(self, now_us: int, welcome: Welcome) -> None:
@@ -100,7 +101,6 @@ class Link:
         self.features = welcome.features
         self._ping_us = self._heartbeat_us = max(welcome.heartbeat_ms, HEARTBEAT_MS_MIN) * 1000
         self.due_us = self._beat_us = now_us + self._heartbeat_us
-        self.heard()
 
     def gone(self) -> None:
         self.state = State.GONE
@@ -110,10 +110,6 @@ class Link:
         self.unanswered.clear()
 
     # --- while it stands -----------------------------------------------------------------------------
-
-    def heard(self) -> None:
-        self._silent = 0
-        self.doubtful = False
 
     def hasten(self, lease_ms: int) -> None:
         """A publisher on it must be heard several times in its lease."""
@@ -130,7 +126,7 @@ class Link:
 
     def ask(self, waiter: Waiter, message: Callable[[int], ClientMessage]) -> int:
         """Send under the next request number; the answer is the waiter's."""
-        request = self._request = self._request + 1
+        request = self.request = self.request + 1
         self.awaiting[request] = waiter
         self.write(message(request))
         return request
@@ -138,24 +134,24 @@ class Link:
     @property
     def waits(self) -> bool:
         """Whether something that was asked has no answer yet."""
-        return bool(self.awaiting or self._silent)
+        return bool(self.awaiting or self.silent)
 
     def watch(self, now_us: int) -> None:
         """Something was asked: it shall not go unanswered unnoticed."""
-        if self.looks_us is None or (self.looks_us <= now_us and len(self.awaiting) <= 1 and not self._silent):
+        if not self.looks_us or (self.looks_us <= now_us and len(self.awaiting) <= 1 and not self.silent):
             self.looks_us = now_us + DOUBT_MS * 1000
             self._oldest = next(iter(self.awaiting), 0)
 
     def look(self, now_us: int) -> bool:
         """Whether the node has left the same question, or a ping, unanswered since the last look."""
         before, self._oldest = self._oldest, next(iter(self.awaiting), 0)
-        self.looks_us = now_us + DOUBT_MS * 1000 if self.waits else None
-        self.doubtful = self.up and (before == self._oldest != 0 or self._silent > 0)
+        self.looks_us = now_us + DOUBT_MS * 1000 if self.waits else 0
+        self.doubtful = self.up and (before == self._oldest != 0 or self.silent > 0)
         return self.doubtful
 
     def next_request(self) -> int:
-        self._request += 1
-        return self._request
+        self.request += 1
+        return self.request
 
     # --- time ----------------------------------------------------------------------------------------
 
@@ -166,15 +162,15 @@ class Link:
         match self.state:
             case State.DIALING | State.GREETING:
                 return "no answer in time"
-            case State.UP if self._silent + 1 >= SILENT_HEARTBEATS_MAX and now_us >= self._beat_us:
+            case State.UP if self.silent + 1 >= SILENT_HEARTBEATS_MAX and now_us >= self._beat_us:
                 return f"silent for {SILENT_HEARTBEATS_MAX} heartbeats"
             case State.UP:
                 # Sent even while the node is heard, for it wants to hear us. Silence is counted in pings and not in
                 # time: a driver that slept must not blame the node.
                 if not self.waits:
-                    self.looks_us = None
+                    self.looks_us = 0
                 if now_us >= self._beat_us:
-                    self._silent += 1
+                    self.silent += 1
                     self._beat_us = now_us + self._heartbeat_us
                 self.due_us = min(now_us + self._ping_us, self._beat_us)
                 self.write(Ping(self.next_request()))

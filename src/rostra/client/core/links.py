@@ -175,7 +175,7 @@ class Links:
         for link in self.by_number.values():
             due_us = link.due_us
             looks_us = link.looks_us
-            if several and looks_us is not None and looks_us < due_us and link.waits:
+            if several and 0 < looks_us < due_us and link.waits:
                 due_us = looks_us
             if due is None or due_us < due:
                 due = due_us
@@ -185,11 +185,7 @@ class Links:
         """Those that leave questions unanswered. Who is the only one known is not doubted."""
         if len(self.addresses) < 2:
             return []
-        return [
-            link
-            for link in self.by_number.values()
-            if link.looks_us is not None and link.looks_us <= now_us and link.look(now_us)
-        ]
+        return [link for link in self.by_number.values() if 0 < link.looks_us <= now_us and link.look(now_us)]
 
     def tick(self, now_us: int) -> list[tuple[Link, str]]:
         """Dials and pings what is due; the links that are to be given up, and why."""

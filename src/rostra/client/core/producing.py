@@ -16,7 +16,7 @@ from rostra.client.core.place import Place
 from rostra.client.core.wakes import NEVER_US, Wakes
 from rostra.client.core.window import Window
 from rostra.errors import LimitExceeded, RostraError, UnknownPartition
-from rostra.model.encode import ALONE_BYTES_MORE_MAX, Headers
+from rostra.model.encode import Headers
 from rostra.model.ids import random_id
 from rostra.wire.messages import Topic
 
@@ -92,9 +92,12 @@ class Producing:
         self.was_full = False
         self.held: list[Held] = []
         self._sticky = 0
+        self._rotates = False
+        """Whether records without a key go to the next partition after each batch."""
         self._ordinal = 0
         self._flushes: list[tuple[int, CallNumber]] = []
-        self._record_bytes = 0.0
+        self.record_bytes = 0.0
+        """Of a record in the batch that was closed last."""
 
     # --- where it goes -------------------------------------------------------------------------------
 
@@ -110,6 +113,7 @@ class Producing:
             return
         self.lanes = [Lane(self, place) for place in places]
         self._sticky = chosen or 0
+        self._rotates = chosen is None and len(places) > 1
         self.draft = self.lanes[self._sticky].draft
         if self.settings.strength is not None or topic.settings.ownership == "exclusive":
             self._publish_with(self.settings.strength or 0)
@@ -185,21 +189,37 @@ class Producing:
         if lane.draft.bytes >= self.settings.batch_bytes:
             self.close(now_us, lane)
 
-    def sent_alone(self, now_us: int, value: bytes | None, call: CallNumber) -> bool:
-        """Send a plain value of `publish` as a batch of its own; False where it must go the long way.
+    def publish(
+        self,
+        now_us: int,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_us: int | None,
+        partition: int | None,
+        call: CallNumber,
+    ) -> bool:
+        """Whether the record has left, as a batch of its own. If not it lies in an open one, which the caller turns.
 
-        Where nothing is open or under way the outcome is that of `add` and `turn`, for a third of the steps. At a low
-        rate that is nearly every record, and each of its steps is taken with cold caches.
+        Where nothing is open or under way the outcome of both ways is the same, and of plain values the first one takes
+        a third of the steps. At a low rate that is nearly every record, and each step is taken with cold caches.
         """
-        if self.unacknowledged_batches or not self.lanes or self.ended is not None or type(value) is not bytes:
-            return False
-        lane = self.lanes[self._sticky]
-        if lane.draft.values or not lane.flowing or len(value) > lane.link.batch_bytes_max - ALONE_BYTES_MORE_MAX:
-            return False
-        lane.send_alone(now_us, value, call)
-        if len(self.lanes) > 1:
-            self._move_on(lane)
-        return True
+        if (
+            key is None
+            and headers is None
+            and timestamp_us is None
+            and partition is None
+            and not self.unacknowledged_batches
+            and type(value) is bytes
+            and self.lanes
+        ):
+            lane = self.lanes[self._sticky]
+            if lane.sent_alone(now_us, value, call):
+                if self._rotates:
+                    self._move_on(lane)
+                return True
+        self.add(now_us, value, key, headers, timestamp_us, partition, call)
+        return False
 
     def close(self, now_us: int, lane: Lane | None = None) -> None:
         """Close one open batch, by default the one of records without a key; they go to the next partition then."""
@@ -209,7 +229,7 @@ class Producing:
         self._move_on(lane)
 
     def _move_on(self, lane: Lane) -> None:
-        if self.settings.partition is None and lane is self.lanes[self._sticky]:
+        if self._rotates and lane is self.lanes[self._sticky]:
             self._sticky = (self._sticky + 1) % len(self.lanes)
             self.draft = self.lanes[self._sticky].draft
 
@@ -217,7 +237,7 @@ class Producing:
         """Take as many of the values from `at` on as make one batch; where to go on."""
         if self.ended is not None:
             raise self.ended
-        size = self._record_bytes or self._guess(values)
+        size = self.record_bytes or self._guess(values)
         fitting = max(1, int(self.settings.batch_bytes / size))
         draft = self.draft
         if len(values) - at < fitting:
@@ -261,16 +281,13 @@ class Producing:
 
     # --- bookkeeping for the lanes -------------------------------------------------------------------
 
-    def next_ordinal(self) -> int:
-        self._ordinal += 1
-        return self._ordinal
-
     def closed(self, outgoing: Outgoing) -> None:
+        outgoing.ordinal = self._ordinal = self._ordinal + 1
         self.sent += outgoing.count
-        self.unacknowledged_bytes += outgoing.bytes
+        size = outgoing.bytes
+        self.unacknowledged_bytes += size
         self.unacknowledged_batches += 1
-        self._window.bytes += outgoing.bytes
-        self._record_bytes = outgoing.bytes / outgoing.count
+        self._window.bytes += size
 
     def settled(self, outgoing: Outgoing, *, acknowledged: bool) -> None:
         self.unacknowledged_bytes -= outgoing.bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum, auto
@@ -200,38 +201,46 @@ class Feed:
 
     # --- delivery ------------------------------------------------------------------------------------
 
-    def pushed(self, message: Push, payload: bytearray) -> None:
+    def pushed(self, link: Link, message: Push, payload: bytearray | None) -> None:
         """Hands on what comes next. A repeat is trimmed. A gap is the node's fault; nothing of such a push is taken:
         `next` stays, so the next connection asks for all of it again.
         """
-        if self.state is not FeedState.LIVE or self.next is None:
+        following = self.next
+        # A node that was left may not know it yet.
+        if self.link is not link or self.state is not FeedState.LIVE or following is None or payload is None:
             return
         subscribing = self.subscribing
+        roams = self.place.roams
         delivered: list[Delivered | Move] = []
         dropped_bytes = 0
-        at, end, following = 0, len(payload), self.next
+        at, end = 0, len(payload)
         try:
             while at < end:
                 batch = stored_batch(payload, at, self._identity, self._seed)
                 header = batch.header
-                length, behind = header.length, header.base_offset + header.last_offset_delta + 1
+                length, base, owner_flags = header.length, header.base_offset, header.owner_flags
+                behind = base + header.last_offset_delta + 1
                 at += length
-                if header.base_offset > following:
+                if base > following:
                     # Control batches are pushed too, so nothing explains a gap.
-                    gap = f"a push to {self._identity} goes on at {header.base_offset}, expected {following}"
+                    gap = f"a push to {self._identity} goes on at {base}, expected {following}"
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
                 first = following if self._not_before_us is None else self._first_in_time(batch, following)
-                repeated = self.place.roams and subscribing.has_seen(header)
-                if self.place.roams and header.owner_flags & LEDGER:
+                repeated = roams and subscribing.has_seen(header)
+                if roams and owner_flags & LEDGER:
                     delivered += [move for move in moves_in(batch.values()) if move.after]
-                hidden = header.flags & CONTROL or header.owner_flags or not header.count
-                if behind <= first or hidden or repeated:
-                    dropped_bytes += length
-                elif len(one := Delivered(subscribing.name, self.partition, batch, first, subscribing.topic)):
+                skipped = 0
+                if behind <= first or header.flags & CONTROL or owner_flags or repeated:
+                    skipped = header.count
+                elif base < first:
+                    skipped = bisect_left(batch.offsets(), first)
+                if skipped < header.count:
                     self._not_before_us = None
-                    delivered.append(one)
+                    delivered.append(
+                        Delivered(subscribing.name, subscribing.topic, self.partition, behind, length, batch, skipped)
+                    )
                 else:
-                    # Compaction has left nothing of it behind the place where the subscription begins.
+                    # Nothing for the application, or compaction has left nothing of it where the subscription begins.
                     dropped_bytes += length
                 if behind > following:
                     following = behind
@@ -241,7 +250,7 @@ class Feed:
             return
         self._hand_over(delivered)
         self.next = following
-        if self.place.roams:
+        if roams:
             subscribing.release()
         self.commit = message.commit
         self._unread_bytes += end
@@ -275,18 +284,17 @@ class Feed:
         return bool(out)
 
     def _hand_over(self, delivered: list[Delivered | Move]) -> None:
-        if not self.place.roams:
-            # Nobody moves, so nothing waits for another part.
-            self._hand_on(cast(list[Delivered], delivered))
-        elif self._held or any(isinstance(one, Move) for one in delivered):
+        if self.place.roams and (self._held or any(isinstance(one, Move) for one in delivered)):
             self._held.extend(delivered)
         else:
-            self._hand_on([one for one in delivered if isinstance(one, Delivered)])
+            # Nothing waits for another part, so there are no moves among them.
+            self._hand_on(cast(list[Delivered], delivered))
 
     def _hand_on(self, delivered: list[Delivered]) -> None:
         subscribing = self.subscribing
-        if subscribing.inbox is not None:
-            subscribing.inbox.extend(delivered)
+        inbox = subscribing.inbox
+        if inbox is not None:
+            inbox.extend(delivered)
         elif delivered:
             subscribing.out.append(Deliver(subscribing.number, tuple(delivered)))
 

@@ -13,7 +13,7 @@ from rostra.client.core.subscribing import Feed, FeedState, Leaving, Subscribing
 from rostra.errors import InvalidSetting, RostraError, from_wire
 from rostra.model.ids import check_topic_name
 from rostra.model.patterns import Pattern
-from rostra.wire.messages import PATTERNS_PER_WATCH_MAX, Ended, Push, StartAt, Subscribed, Topic, Unwatch
+from rostra.wire.messages import PATTERNS_PER_WATCH_MAX, Ended, StartAt, Subscribed, Topic, Unwatch
 
 AnySubscription = Subscribing | Gathering
 
@@ -27,7 +27,8 @@ class Subscriptions:
         self._all: dict[SubscriptionNumber, AnySubscription] = {}
         self._gatherings: dict[SubscriptionNumber, Gathering] = {}
         """Those of them that have deadlines of their own."""
-        self._feeds: dict[int, Feed] = {}
+        self.feeds: dict[int, Feed] = {}
+        """By the numbers that nodes know them under."""
         self._last = 0
         directory.joined = self._joined
         self._awaited: dict[AnySubscription, int] = {}
@@ -90,7 +91,7 @@ class Subscriptions:
                 feed = part.joined(now_us, place, self._last + 1)
                 if feed is not None:
                     self._last += 1
-                    self._feeds[feed.number] = feed
+                    self.feeds[feed.number] = feed
 
     def open_several(
         self,
@@ -144,7 +145,7 @@ class Subscriptions:
         first, self._last = self._last + 1, self._last + len(places)
         subscribing.located(now_us, topic.topic, places, first, reached)
         if not subscribing.ended:
-            self._feeds.update((feed.number, feed) for feed in subscribing.feeds.values())
+            self.feeds.update((feed.number, feed) for feed in subscribing.feeds.values())
 
     def open_part(
         self, now_us: int, part: Subscribing, topic: Topic, places: list[Place] | None, reached: dict[int, int]
@@ -156,7 +157,7 @@ class Subscriptions:
 
     def forget_part(self, part: Subscribing) -> None:
         for feed in part.feeds.values():
-            self._feeds.pop(feed.number, None)
+            self.feeds.pop(feed.number, None)
 
     def unwatch(self, lookout: Lookout, leaving: Leaving) -> bool:
         """Whether a node had to be told."""
@@ -192,17 +193,9 @@ class Subscriptions:
         self._all.clear()
         self._gatherings.clear()
         self._awaited.clear()
-        self._feeds.clear()
+        self.feeds.clear()
 
     # --- messages ------------------------------------------------------------------------------------
-
-    def pushed(self, link: Link, message: Push, payload: bytearray | None) -> Feed | None:
-        """The feed that it was for, if there is such a one."""
-        feed = self._feeds.get(message.subscription)
-        # A node that was left may not know it yet.
-        if feed is not None and feed.link is link and payload is not None:
-            feed.pushed(message, payload)
-        return feed
 
     def subscribed(self, feed: Feed, message: Subscribed) -> None:
         if feed.state is FeedState.ASKED:
@@ -214,7 +207,7 @@ class Subscriptions:
                 self._awaited.pop(whole, None)
 
     def ended(self, now_us: int, link: Link, message: Ended) -> None:
-        feed = self._feeds.get(message.subscription)
+        feed = self.feeds.get(message.subscription)
         # Before it is answered, this can only be about an earlier subscription under the same number.
         if feed is not None and feed.link is link and feed.state is FeedState.LIVE:
             feed.refused(now_us, from_wire(message.code, message.carried))
