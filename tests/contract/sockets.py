@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from random import SystemRandom
 
@@ -29,6 +31,7 @@ from tests.contract.wires import SocketWire
 from tests.fuzz.raw import RawClient
 
 TURN_S = 0.002
+PORTS = range(20_000, 32_000)
 LIMITS = BrokerSettings(heartbeat_ms=400, retention_check_ms=100, group_partitions=2, group_segment_bytes=1 << 12)
 """So that clients notice soon when a node has fallen silent."""
 
@@ -292,12 +295,23 @@ class SocketCluster(Cluster):
 
 
 def free_address() -> str:
-    """One that is very likely still free when a node binds it, and binds it again: the system gives ports of this range
-    to nobody who asks for any.
+    """One that nobody else takes before a node binds it, and binds it again: the system gives ports of this range to
+    nobody who asks for any, and each process of tests goes through a part of its own.
     """
     while True:
-        address = ("127.0.0.1", SystemRandom().randrange(20_000, 32_000))
+        address = ("127.0.0.1", next(_ports))
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             return f"{address[0]}:{address[1]}"
+
+
+def _own_ports() -> Iterator[int]:
+    share = len(PORTS) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    first = PORTS[share * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))]
+    # Not from the same one each time: two runs of the tests on one machine seldom meet.
+    begin = SystemRandom().randrange(share)
+    return (first + (begin + number) % share for number in count())
+
+
+_ports = _own_ports()

@@ -46,6 +46,16 @@ def bind(address: str) -> socket.socket:
     return bound
 
 
+def listen(bound: socket.socket, backlog: int) -> None:
+    """Before a loop is given the socket. Two who bound the same port may both believe that it is theirs until one of
+    them listens, and uvloop would not tell the other that it was too late: it would wait for callers that never come.
+    """
+    try:
+        bound.listen(backlog)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, bound_address(bound)) from None
+
+
 def bind_unix(path: str) -> socket.socket:
     """A socket in the file system. What a node that was killed has left there is cleared away."""
     if len(path.encode()) > UNIX_PATH_BYTES_MAX:

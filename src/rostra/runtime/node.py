@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic_ns, time_ns
 from typing import assert_never
 
 import msgspec
@@ -58,7 +58,16 @@ from rostra.fabric.catalog import Seat, fabric_named
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store
 from rostra.model.ids import text
-from rostra.runtime.addresses import bind, bind_unix, bound_address, close_unix, next_door, split_address, told_address
+from rostra.runtime.addresses import (
+    bind,
+    bind_unix,
+    bound_address,
+    close_unix,
+    listen,
+    next_door,
+    split_address,
+    told_address,
+)
 from rostra.runtime.awake import StayAwake
 from rostra.runtime.connection import ClientConnection
 from rostra.runtime.counters import Counters, registry_of
@@ -121,7 +130,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._listening = self._loop.create_future()
         self._stopped = self._loop.create_future()
-        self._busy = BusyPoll(self._loop, self._settings.busy_poll_ms)
+        self._busy = BusyPoll(self._loop, self._settings.busy_poll_ms, owns_loop=True)
         self._awake = StayAwake(self._loop, self._settings.stay_awake_ms, self.log)
         self._to_close.append(self._awake.release)
         self._storage = Storage(self, self._disk, self._loop)
@@ -146,6 +155,7 @@ class Node:
         self.settle()
         await self._peer_listener.start(for_peers)
         await self._listening
+        listen(for_clients, BACKLOG)
         server = await self._loop.create_server(lambda: ClientConnection(self), sock=for_clients, backlog=BACKLOG)
         self._servers.append(server)
         if for_neighbours is not None:
@@ -255,8 +265,7 @@ class Node:
     def step(self, given: BrokerInput) -> None:
         if self.closed:
             return
-        wall_us = time.time_ns() // 1000
-        for effect in self.broker.step(Now(time.monotonic_ns() // 1000, wall_us), given):
+        for effect in self.broker.step(Now(monotonic_ns() // 1000, time_ns() // 1000), given):
             self._carry_out(effect)
 
     def settle(self) -> None:
@@ -368,16 +377,16 @@ class Node:
             return
         size = sum(map(len, effect.batches))
         frame = encode(effect.message, size)
-        self.counters.bytes_out += len(frame) + size
-        self.counters.pushes += 1
-        if self.trace is not None:
-            self.trace.sent(size)
         if connection.out:
             connection.out.append(frame)
             connection.out += effect.batches
         else:
-            # At once: the subscriber reads while this node still has to answer the publisher.
+            # At once: the subscriber reads while this node still has to count, and to answer the publisher.
             connection.write([frame, *effect.batches])
+        self.counters.bytes_out += len(frame) + size
+        self.counters.pushes += 1
+        if self.trace is not None:
+            self.trace.sent(size)
 
     def _close_connection(self, effect: CloseConn) -> None:
         if effect.violation:
@@ -408,5 +417,5 @@ class Node:
             pending.cancel()
         if effect.at_us is None:
             return
-        delay_s = max(0.0, (effect.at_us - time.monotonic_ns() // 1000) / 1e6)
+        delay_s = max(0.0, (effect.at_us - monotonic_ns() // 1000) / 1e6)
         self._timers[effect.timer] = self._loop.call_later(delay_s, lambda: self.settle_with(TimerFired(effect.timer)))

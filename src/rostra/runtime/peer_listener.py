@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from rostra.errors import PeerViolation, RostraError
 from rostra.fabric.api import PeerReceived
 from rostra.model.ids import NodeId, text
+from rostra.runtime.addresses import listen
 from rostra.runtime.handshake import NO_CLUSTER, Passport, judge, refusal, welcome
 from rostra.wire.frames import Dialect, Framed, FrameReader, Violation, encode
 from rostra.wire.peers import PeerHello
@@ -42,6 +43,7 @@ class PeerListener:
         if self._server is not None:
             return
         loop = asyncio.get_running_loop()
+        listen(bound, BACKLOG)
         self._server = await loop.create_server(lambda: PeerConnection(self), sock=bound, backlog=BACKLOG)
 
     def admit(self, connection: PeerConnection) -> None:

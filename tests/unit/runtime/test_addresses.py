@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+from pathlib import Path
 
 import pytest
 
 from rostra.errors import InvalidSetting
 from rostra.runtime.addresses import bind, bound_address, join_address, next_door, split_address, told_address
+from rostra.testing.embedded import EmbeddedNode
 
 
 @pytest.mark.parametrize(
@@ -51,3 +54,13 @@ def test_every_address_is_told_as_the_name_of_the_host() -> None:
 def test_nobody_is_answered_at_an_address_that_is_only_bound() -> None:
     with bind("127.0.0.1:0") as bound, pytest.raises(ConnectionRefusedError):
         socket.create_connection(bound.getsockname(), timeout=5)
+
+
+def test_a_node_does_not_start_where_somebody_else_was_first_to_listen(tmp_path: Path) -> None:
+    """Two sockets may be bound to one port as long as none of them listens: here the node's own two are."""
+    with bind("127.0.0.1:0") as bound:
+        address = bound_address(bound)
+    node = EmbeddedNode(tmp_path, listen=address, peer_listen=address)
+    with pytest.raises(OSError) as caught:
+        node.start()
+    assert caught.value.errno == errno.EADDRINUSE and caught.value.filename == address
