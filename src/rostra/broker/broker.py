@@ -38,7 +38,7 @@ from rostra.broker.delivery import CATCH_UP, Delivery
 from rostra.broker.keeping import GROUPS_TIMER
 from rostra.broker.ordering import Ordering
 from rostra.broker.ownership import LEASES, Ownership
-from rostra.broker.partition import Parked
+from rostra.broker.partition import Parked, ServedPartition
 from rostra.broker.placement import Placement
 from rostra.broker.requests import PEERS, Requests
 from rostra.broker.retention import Retention
@@ -87,6 +87,7 @@ from rostra.fabric.api import (
     Persist,
     Read,
     ReadDone,
+    Readers,
     ReadFailed,
     Ready,
     Refused,
@@ -136,7 +137,7 @@ class Broker:
         self.catalogue = Catalogue()
         self.sessions = Sessions()
         self.tails = Tails(settings.tail_bytes_max)
-        self.delivery = Delivery(settings)
+        self.delivery = Delivery(settings, self._read_now)
         self.ordering = Ordering(self)
         self.ownership = Ownership(self)
         self.requests = Requests(self)
@@ -309,6 +310,9 @@ class Broker:
                     assert_never(effect)
         if self.placement.opened_now:
             self.placement.answer_openers()
+
+    def _read_now(self, served: ServedPartition) -> None:
+        self.ask_fabric(Readers(served.partition, bool(served.readers)))
 
     def _refused(self, effect: Refused) -> None:
         token, error = effect.token, effect.error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rostra.broker.api import AskDrain, BrokerEffect, Conn, FindLast, FindTime, PushTo, Reply
@@ -21,8 +22,10 @@ CATCH_UP = "broker/catch-up"
 class Delivery:
     """Each reader has its own place and its own credit, so a slow one slows only itself."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, read_now: Callable[[ServedPartition], None]) -> None:
         self._settings = settings
+        self.read_now = read_now
+        """Told of a partition when its first reader has come or its last one has gone."""
         self._readers: dict[Conn, dict[int, Reader]] = {}
         self._congested: set[Conn] = set()
         self._pushed: dict[Conn, int] = {}
@@ -88,7 +91,10 @@ class Delivery:
 
     def _register(self, reader: Reader) -> None:
         self._readers.setdefault(reader.conn, {})[reader.number] = reader
-        reader.partition.readers[reader.conn, reader.number] = reader
+        readers = reader.partition.readers
+        readers[reader.conn, reader.number] = reader
+        if len(readers) == 1:
+            self.read_now(reader.partition)
 
     def _begin(self, reader: Reader, out: list[BrokerEffect]) -> None:
         reader.ready = True
@@ -100,7 +106,10 @@ class Delivery:
         reader = self._readers.get(conn, {}).pop(number, None)
         if reader is None:
             return False
-        del reader.partition.readers[conn, number]
+        readers = reader.partition.readers
+        del readers[conn, number]
+        if not readers:
+            self.read_now(reader.partition)
         return True
 
     def lose(self, conn: Conn) -> None:

@@ -11,12 +11,25 @@ from typing import Literal, Protocol
 
 from rostra.errors import RostraError
 from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, Split, Survives, TopicsAre
-from rostra.fabric.values import Now, TopicSpec, Value
+from rostra.fabric.values import EpochStart, Now, Recovered, TopicSpec, Value
 from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
 from rostra.model.view import View
 
-__all__ = ["AcksAll", "Delivers", "Guarantees", "Now", "Order", "Split", "Survives", "TopicSpec", "TopicsAre", "Value"]
+__all__ = [
+    "AcksAll",
+    "Delivers",
+    "EpochStart",
+    "Guarantees",
+    "Now",
+    "Order",
+    "Recovered",
+    "Split",
+    "Survives",
+    "TopicSpec",
+    "TopicsAre",
+    "Value",
+]
 
 Buffer = bytes | bytearray | memoryview
 Acks = Literal["none", "owner", "all"]
@@ -30,27 +43,6 @@ COORDINATION = NodeId(0)
 
 
 # --- inputs ----------------------------------------------------------------------------------------
-
-
-class EpochStart(Value, frozen=True, array_like=True):
-    """The first offset that an owner epoch wrote: one row of a partition's epoch table."""
-
-    epoch: int
-    offset: int
-
-
-class Recovered(Value, frozen=True):
-    """One partition as the disk had it. Everything below `end` is fsynced when this arrives.
-
-    `epochs` begins with the row of the epoch before `first`, which the last checkpoint remembers: so the match check
-    works at log start. A copy with `damaged_at` neither votes, leads nor acknowledges until it is refilled.
-    """
-
-    partition: Partition
-    first: int
-    end: int
-    epochs: tuple[EpochStart, ...]
-    damaged_at: int | None = None
 
 
 class Started(Value, frozen=True):
@@ -99,6 +91,13 @@ class AskHeld(Value, frozen=True):
     """How much of a partition that this node owns does every copy have? Answered in the same step by `HeldByAll`."""
 
     partition: Partition
+
+
+class Readers(Value, frozen=True):
+    """Whether anybody reads this copy of a partition: they wait to hear what is committed."""
+
+    partition: Partition
+    some: bool
 
 
 class ProposeStart(Value, frozen=True):
@@ -252,6 +251,7 @@ FabricInput = (
     | ProposeSettings
     | ProposeStart
     | AskHeld
+    | Readers
     | PeerReceived
     | PeerMet
     | PeerLost

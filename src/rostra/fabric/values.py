@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rostra.model.ids import TopicId
+from rostra.model.ids import Partition, TopicId
 
 
 class Now(msgspec.Struct, frozen=True, gc=False):
@@ -25,3 +25,24 @@ class TopicSpec(Value, frozen=True, array_like=True):
     name: str
     partitions: int
     settings: bytes
+
+
+class EpochStart(Value, frozen=True, array_like=True):
+    """The first offset that an owner epoch wrote: one row of a partition's epoch table."""
+
+    epoch: int
+    offset: int
+
+
+class Recovered(Value, frozen=True):
+    """One partition as the disk had it. Everything below `end` is fsynced when this arrives.
+
+    `epochs` begins with the row of the epoch before `first`, which the last checkpoint remembers: so the match check
+    works at log start. A copy with `damaged_at` neither votes, leads nor acknowledges until it is refilled.
+    """
+
+    partition: Partition
+    first: int
+    end: int
+    epochs: tuple[EpochStart, ...]
+    damaged_at: int | None = None

@@ -140,6 +140,10 @@ class Member:
 
     # --- inputs ---
 
+    def serve_readers(self, some: bool) -> None:
+        self.group.readers(self.rig.now, some)
+        self.step()
+
     def propose(self, value: bytes, token: int = 0) -> bool:
         """Whether it was accepted."""
         batch = encode([value], timestamp_us=1)

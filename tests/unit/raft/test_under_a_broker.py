@@ -10,7 +10,8 @@ from rostra.fabric.raft.catalogue import META
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId
-from rostra.wire.messages import Failed, Published
+from rostra.wire.messages import Failed, Published, Unsubscribe
+from tests.unit.broker.desk import part
 from tests.unit.raft.desks import RaftDesk
 
 
@@ -91,3 +92,18 @@ def test_a_node_that_stops_has_nobody_to_wait_for() -> None:
     desk.step(Stop())
     desk.settle()
     assert desk.stopped
+
+
+def test_a_copy_is_read_from_the_first_subscription_to_the_last() -> None:
+    desk = started()
+    desk.connect(2)
+    topic = desk.make_topic(1)
+    group = desk.raft.groups[part(topic)]
+    assert not group.has_readers
+    desk.subscribe(1, topic)
+    desk.subscribe(2, topic)
+    assert group.has_readers
+    desk.lose(1)
+    assert group.has_readers
+    desk.say(2, Unsubscribe(desk.request(), 0))
+    assert not group.has_readers

@@ -47,6 +47,7 @@ from rostra.fabric.api import (
     ProposeStart,
     ProposeTopic,
     ReadDone,
+    Readers,
     ReadFailed,
     Ready,
     Recovered,
@@ -230,6 +231,9 @@ class Flood:
                 self.retiring.remove(given)
             case GiveAway():
                 self._keep(given)
+            case Readers():
+                # Whatever goes round is told to everybody.
+                pass
             case Settled():
                 raise AssertionError(f"no publish travels to another broker to be ordered: {given}")
             case _:

@@ -28,6 +28,7 @@ from rostra.fabric.api import (
     ProposeStart,
     ProposeTopic,
     ReadDone,
+    Readers,
     ReadFailed,
     Ready,
     Refused,
@@ -103,6 +104,7 @@ class Expulsion:
                 Started()
                 | ProposeStart()
                 | AskHeld()
+                | Readers()
                 | PeerReceived()
                 | PeerMet()
                 | PeerLost()

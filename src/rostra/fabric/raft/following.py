@@ -168,8 +168,9 @@ class Following:
 
     def acknowledge(self, leader: NodeId, *, agreed: int = 0) -> None:
         group = self._group
+        fills, readers = group.hard.fills, group.has_readers
         reply = EntriesReply(
-            group.partition, group.term, self.held, self._durable(), group.commit, agreed, group.hard.fills
+            group.partition, group.term, self.held, self._durable(), group.commit, agreed, fills, readers
         )
         group.send(leader, reply)
 

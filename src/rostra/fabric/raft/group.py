@@ -122,6 +122,14 @@ class Group(Standing):
                 self.following.acknowledge(self.leader)
         self.finish()
 
+    def readers(self, now: Now, some: bool) -> None:
+        """They come to this copy, or have all gone. Who leads hears of it with the next word, or now if none is due."""
+        self.now = now
+        self.has_readers = some
+        if some and self.role is not Role.LEADER and self.leader is not None and not self.settling and not self.quiet:
+            self.following.acknowledge(self.leader)
+            self.finish()
+
     def fire(self, now: Now) -> None:
         """The deadline has passed."""
         self.now = now

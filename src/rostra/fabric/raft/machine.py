@@ -45,6 +45,7 @@ from rostra.fabric.api import (
     ProposeStart,
     ProposeTopic,
     ReadDone,
+    Readers,
     ReadFailed,
     Ready,
     Recovered,
@@ -224,6 +225,8 @@ class Raft:
                 group = self.groups.get(given.partition)
                 if group is not None and group.role is Role.LEADER:
                     self.out.append(HeldByAll(given.partition, group.replication.held_by_all()))
+            case Readers():
+                self._for(given.partition, lambda group: group.readers(self.now, given.some))
             case Confirm():
                 self.meta.confirm(given.token)
                 self.touch(self.meta.group)
@@ -275,6 +278,8 @@ class Raft:
         config = Config(tuple(sorted(member.node for member in self.founders)))
         group = self.make_group(META, META_SEGMENT_BYTES, config if self.founders else None)
         group.keeps_commit = True
+        # Everybody who asks a node about topics reads its copy.
+        group.has_readers = True
         group.name = CATALOGUE
         group.voters_max = META_VOTERS_MAX
         self._meta = self.meta = Metadata(self, group)

@@ -130,7 +130,9 @@ class Entries(PeerMessage, frozen=True, array_like=True):
 
 
 class EntriesReply(PeerMessage, frozen=True, array_like=True):
-    """`agreed` is the `prev_end` of a message without payload that fitted."""
+    """`agreed` is the `prev_end` of a message without payload that fitted. `readers`: somebody reads the copy, and
+    waits to hear what is committed.
+    """
 
     kind: ClassVar[int] = 133
     partition: Partition
@@ -140,6 +142,7 @@ class EntriesReply(PeerMessage, frozen=True, array_like=True):
     commit: Count
     agreed: Count = 0
     fills: Count = 0
+    readers: bool = True
 
 
 class EntriesRefused(PeerMessage, frozen=True, array_like=True):

@@ -26,6 +26,7 @@ class Progress:
         "match",
         "next",
         "quiet",
+        "readers",
         "reading",
         "round",
         "sent_round",
@@ -60,6 +61,8 @@ class Progress:
         self.in_flight_bytes = 0
         self.reading = 0
         """The token of the read under way for it."""
+        self.readers = True
+        """Whether it may have any, who wait to hear what is committed."""
         self.quiet = False
 
     def sent(self, end: int, size: int) -> None:

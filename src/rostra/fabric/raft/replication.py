@@ -171,6 +171,7 @@ class Replication:
         if progress is None or progress.is_stale(reply.fills):
             return
         progress.commit = max(progress.commit, reply.commit)
+        progress.readers = reply.readers
         if progress.stage is not Stage.REPLICATE and reply.agreed >= progress.next:
             progress.stage = Stage.REPLICATE
         self._took(peer, progress, reply.held, reply.match)
@@ -294,10 +295,13 @@ class Replication:
                 self._tell_one(peer, progress)
 
     def _tell_one(self, peer: NodeId, progress: Progress) -> None:
-        """With nothing on its way that would carry the news, a follower's readers would wait for a heartbeat."""
+        """With nothing on its way that would carry the news, a follower's readers would wait for a heartbeat. Where
+        nobody reads nobody waits: then a word for each commit would cost every node more than the records.
+        """
         group = self._group
         if (
-            progress.told < group.commit
+            progress.readers
+            and progress.told < group.commit
             and progress.stage is Stage.REPLICATE
             and not progress.in_flight
             and progress.next == group.copy.end

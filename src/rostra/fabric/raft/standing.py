@@ -71,6 +71,7 @@ class Standing:
         "following",
         "former",
         "hard",
+        "has_readers",
         "inherits",
         "keeps_commit",
         "kept",
@@ -146,6 +147,8 @@ class Standing:
         self.role = Role.LEARNER
         self.leader: NodeId | None = None
         self.quiet = False
+        self.has_readers = False
+        """Whether somebody reads this copy, and waits for what is committed."""
         self.broken = False
         self.expelled = False
         """The node is no member of the cluster any more: it leads nothing and votes for nobody."""
