@@ -141,6 +141,9 @@ class Producer:
         with self._lock:
             state = self._state or self._opened()
             if value is not None and key is None and headers is None and timestamp is None and partition is None:
+                if not state.unacknowledged_batches and state.sent_alone(_now_us(), value):
+                    self._look(state)
+                    return
                 draft = state.draft
                 draft.values.append(value)
                 draft.bytes += len(value) + PER_RECORD_BYTES
@@ -172,7 +175,10 @@ class Producer:
                 self._driver.receive(0)
                 if state.full:
                     raise LimitExceeded("window_bytes", self._settings.window_bytes)
-            state.add(_now_us(), value, key, headers, timestamp, partition)
+            now = _now_us()
+            plain = key is None and headers is None and timestamp is None and partition is None
+            if not plain or not state.sent_alone(now, value):
+                state.add(now, value, key, headers, timestamp, partition)
             self._look(state)
 
     def send_many(self, values: Sequence[bytes | None]) -> None:

@@ -155,12 +155,17 @@ class Lane:
 
     def sent_alone(self, now_us: int, value: bytes, call: CallNumber) -> bool:
         """Whether the value could leave at once, as a batch that was never open."""
-        if self.draft.values or not self.flowing or len(value) > self.link.batch_bytes_max - ALONE_BYTES_MORE_MAX:
+        if (
+            self.draft.values
+            or not self.flowing
+            or len(self.queue) >= EAGER_BATCHES
+            or len(value) > self.link.batch_bytes_max - ALONE_BYTES_MORE_MAX
+        ):
             return False
         producing = self.producing
         wall_us = now_us + producing.wall_offset_us
         batch = encode_alone(value, wall_us, producing.producer, self.epoch, self.sequence)
-        self._enqueue(Outgoing(self, batch, len(batch), 1, [call], now_us))
+        self._enqueue(Outgoing(self, batch, len(batch), 1, [call] if call else None, now_us))
         return True
 
     def _enqueue(self, outgoing: Outgoing) -> None:

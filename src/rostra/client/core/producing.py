@@ -16,6 +16,7 @@ from rostra.client.core.place import Place
 from rostra.client.core.wakes import NEVER_US, Wakes
 from rostra.client.core.window import Window
 from rostra.errors import LimitExceeded, RostraError, UnknownPartition
+from rostra.model.batch import Codec
 from rostra.model.encode import Headers
 from rostra.model.ids import random_id
 from rostra.wire.messages import Topic
@@ -94,6 +95,8 @@ class Producing:
         self._sticky = 0
         self._rotates = False
         """Whether records without a key go to the next partition after each batch."""
+        self._alone = not settings.linger_ms and settings.codec is Codec.NONE
+        """Whether a record may leave without having waited or been packed."""
         self._ordinal = 0
         self._flushes: list[tuple[int, CallNumber]] = []
         self.record_bytes = 0.0
@@ -199,27 +202,33 @@ class Producing:
         partition: int | None,
         call: CallNumber,
     ) -> bool:
-        """Whether the record has left, as a batch of its own. If not it lies in an open one, which the caller turns.
-
-        Where nothing is open or under way the outcome of both ways is the same, and of plain values the first one takes
-        a third of the steps. At a low rate that is nearly every record, and each step is taken with cold caches.
-        """
+        """Whether the record has left, as a batch of its own. If not it lies in an open one, which the caller turns."""
         if (
             key is None
             and headers is None
             and timestamp_us is None
             and partition is None
             and not self.unacknowledged_batches
-            and type(value) is bytes
-            and self.lanes
+            and self.sent_alone(now_us, value, call)
         ):
-            lane = self.lanes[self._sticky]
-            if lane.sent_alone(now_us, value, call):
-                if self._rotates:
-                    self._move_on(lane)
-                return True
+            return True
         self.add(now_us, value, key, headers, timestamp_us, partition, call)
         return False
+
+    def sent_alone(self, now_us: int, value: bytes | None, call: CallNumber = 0) -> bool:
+        """Whether a plain value has left, as a batch that was never open.
+
+        Where nothing is open and little under way the outcome is that of `add` and `turn`, for a third of the steps. At
+        a low rate that is nearly every record, and each step is taken with cold caches.
+        """
+        if type(value) is not bytes or not self._alone or not self.lanes or self.ended is not None:
+            return False
+        lane = self.lanes[self._sticky]
+        if not lane.sent_alone(now_us, value, call):
+            return False
+        if self._rotates:
+            self._move_on(lane)
+        return True
 
     def close(self, now_us: int, lane: Lane | None = None) -> None:
         """Close one open batch, by default the one of records without a key; they go to the next partition then."""
