@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns, time_ns
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 import structlog
@@ -111,6 +111,8 @@ class Node:
         self._disk = Disk(Store(self._files, LogSettings(files_open_max=files_open_max(), syncs=syncs)), syncs=syncs)
         self._is_new = is_new(self._files)
         self._card = identify(self._files, settings.fabric, settings.join)
+        self._carriers: dict[type[BrokerEffect], Callable[[Any], None]] = {}
+        """Of what every record causes: to find them among all effects would take longer than to carry them out."""
         self._connections: dict[Conn, ClientConnection] = {}
         self._last_conn = 0
         self._sending: list[ClientConnection] = []
@@ -203,6 +205,7 @@ class Node:
         source = random.SystemRandom()
         seat = Seat(own.node, address, peer_address, source, card.founded, join, both_ways=settings.both_ways)
         self.links = PeerLinks(self, own)
+        self._carriers = {Append: self._append, Send: self.links.send, PushTo: self._push, Reply: self._reply}
         self._to_close.append(self.links.close)
         self.broker = Broker(card.identity, kind.make(seat), settings.broker, source)
         if settings.trace:
@@ -265,8 +268,13 @@ class Node:
     def step(self, given: BrokerInput) -> None:
         if self.closed:
             return
+        carriers = self._carriers
         for effect in self.broker.step(Now(monotonic_ns() // 1000, time_ns() // 1000), given):
-            self._carry_out(effect)
+            carry = carriers.get(type(effect))
+            if carry is not None:
+                carry(effect)
+            else:
+                self._carry_out(effect)
 
     def settle(self) -> None:
         """The end of a turn. What the disk answers at once is stepped at once."""
@@ -305,25 +313,13 @@ class Node:
 
     def _carry_out(self, effect: BrokerEffect) -> None:
         match effect:
-            case Reply():
-                self._reply(effect)
-            case PushTo():
-                self._push(effect)
-            case Append():
-                self.counters.batches_in += 1
-                self.counters.bytes_appended += len(effect.batch)
-                if self.trace is not None:
-                    served = self.broker.catalogue.served.get(effect.partition)
-                    if served is not None:
-                        self.trace.stored(served, effect.batch)
-                self._disk.change(effect)
+            case Reply() | PushTo() | Append() | Send():
+                self._carriers[type(effect)](effect)
             case Sync() | Open() | Drop() | Truncate() | Trim():
                 self._disk.change(effect)
             case Read() | FindLast() | FindTime() | Survey() | Recall():
                 self.counters.reads += 1
                 self._storage.look_up(effect)
-            case Send():
-                self.links.send(effect)
             case Persist():
                 self._storage.persist(effect)
             case Compact():
@@ -348,6 +344,15 @@ class Node:
                 self.links.part(effect.peer)
             case _:
                 assert_never(effect)
+
+    def _append(self, effect: Append) -> None:
+        self.counters.batches_in += 1
+        self.counters.bytes_appended += len(effect.batch)
+        if self.trace is not None:
+            served = self.broker.catalogue.served.get(effect.partition)
+            if served is not None:
+                self.trace.stored(served, effect.batch)
+        self._disk.change(effect)
 
     def _note(self, effect: Note) -> None:
         """Nodes are named in the log as they are everywhere else that people read."""

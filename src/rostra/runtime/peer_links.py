@@ -191,8 +191,9 @@ class PeerLinks:
         self.up: dict[NodeId, Link] = {}
         self._kept: dict[NodeId, Acquaintance] = {}
         self._sought: dict[str, Acquaintance] = {}
-        self._encoded: tuple[object, bytes] = (None, b"")
-        """The last message and its frame."""
+        self._said: object = None
+        self._frame = b""
+        """Of what was said last."""
         self.waiting: list[Link] = []
         """Those for which something has gathered in this turn."""
 
@@ -221,14 +222,13 @@ class PeerLinks:
             return
         message, payload = effect.message, effect.payload
         size = sum(map(len, payload)) if payload else 0
-        if message is not self._encoded[0]:
+        if message is not self._said:
             # What a leader says to all its followers is one message.
-            self._encoded = message, encode(cast(Framed, message), size)
-        frame = self._encoded[1]
+            self._said, self._frame = message, encode(cast(Framed, message), size)
+        frame = self._frame
         if not link.out:
             self.waiting.append(link)
-        link.out.append(frame)
-        link.out += payload
+        link.out += (frame, *payload)
         link.waiting_bytes += len(frame) + size
 
     def flush(self) -> None:

@@ -99,18 +99,18 @@ class PeerConnection(asyncio.BufferedProtocol):
         node = self._node
         node.counters.peer_bytes_in += nbytes
         try:
-            messages = self._reader.took(nbytes)
-            for message, payload in messages:
-                if self.peer is None:
+            for message, payload in self._reader.took(nbytes):
+                peer = self.peer
+                if peer is None:
                     self._greet(message)
                     if self._closing:
                         break
                 elif type(message) is PeerHello:
                     raise PeerViolation(Violation.OUT_OF_ORDER, "PeerHello came twice")
                 else:
+                    node.step(PeerReceived(peer, message, payload))
                     if payload is not None:
                         node.stir()
-                    node.step(PeerReceived(self.peer, message, payload))
         except PeerViolation as violation:
             self._reject(violation)
         if self.peer is not None:

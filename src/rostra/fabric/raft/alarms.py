@@ -6,32 +6,29 @@ from heapq import heappop, heappush
 
 from rostra.model.ids import Partition
 
+NEVER_US = 1 << 62
+"""When a group's alarm goes off that is not set."""
+
 
 class Alarms:
-    """A deadline that moves away is not looked for: its old alarm goes off, finds nothing due, and is set anew."""
+    """A deadline that moves away is not looked for: its old alarm goes off, finds nothing due, and is set anew.
+
+    Each group knows when its alarm goes off (`armed_us`); one that was set anew to an earlier time goes off twice.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Partition]] = []
         self.next_us: int | None = None
         """The earliest of all."""
-        self._armed: dict[Partition, int] = {}
 
-    def arm(self, partition: Partition, at_us: int | None) -> None:
-        armed_us = self._armed.get(partition)
-        if at_us is not None and (armed_us is None or at_us < armed_us):
-            self._armed[partition] = at_us
-            heappush(self._heap, (at_us, partition))
-            self.next_us = self._heap[0][0]
+    def arm(self, partition: Partition, at_us: int) -> None:
+        heappush(self._heap, (at_us, partition))
+        self.next_us = self._heap[0][0]
 
-    def forget(self, partition: Partition) -> None:
-        self._armed.pop(partition, None)
-
-    def gone_off(self, now_us: int) -> Partition | None:
-        """One partition whose alarm is due; None when there is no more."""
-        while self._heap and self._heap[0][0] <= now_us:
-            at_us, partition = heappop(self._heap)
-            self.next_us = self._heap[0][0] if self._heap else None
-            if self._armed.get(partition) == at_us:
-                del self._armed[partition]
-                return partition
-        return None
+    def gone_off(self, now_us: int) -> tuple[int, Partition] | None:
+        """When one was due, and whose; None when no more is."""
+        if not self._heap or self._heap[0][0] > now_us:
+            return None
+        gone_off = heappop(self._heap)
+        self.next_us = self._heap[0][0] if self._heap else None
+        return gone_off

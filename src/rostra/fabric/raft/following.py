@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -58,7 +57,7 @@ class Following:
         ):
             self._refuse(leader, message.prev_end, message.prev_term, empty=False)
             return
-        batches = list(_arriving(payload, group.partition)) if payload else []
+        batches = _arriving(payload, group.partition) if payload else []
         if self._learns_configuration(leader, message, payload, batches):
             return
         self._take(batches)
@@ -79,12 +78,12 @@ class Following:
     ) -> bool:
         """A configuration is in the hard state before its entry is in the log: so what the log has is always known."""
         group = self._group
-        unknown = [
-            ConfigAt(arriving.following, arriving.term, config)
-            for arriving in batches
-            if arriving.control and not self._has(arriving) and (config := read_config(arriving.batch)) is not None
-        ]
-        unknown = [row for row in unknown if row not in group.hard.configs]
+        unknown = []
+        for arriving in batches:
+            if arriving.control and not self._has(arriving) and (config := read_config(arriving.batch)) is not None:
+                row = ConfigAt(arriving.following, arriving.term, config)
+                if row not in group.hard.configs:
+                    unknown.append(row)
         if not unknown:
             return False
         group.remember_configs(unknown)
@@ -229,10 +228,11 @@ class Following:
         self.acknowledge(leader, agreed=message.first)
 
 
-def _arriving(payload: bytearray, partition: Partition) -> Iterator[Arriving]:
+def _arriving(payload: bytearray, partition: Partition) -> list[Arriving]:
     """The batches of a payload, each intact and of this partition: damage does not spread from copy to copy."""
     at = 0
     whole = len(payload)
+    batches: list[Arriving] = []
     while at < whole:
         try:
             length = check_stored(payload, at, partition)
@@ -240,5 +240,6 @@ def _arriving(payload: bytearray, partition: Partition) -> Iterator[Arriving]:
             raise PeerViolation("entries", rejected.detail) from None
         batch = payload if length == whole else payload[at : at + length]
         base, term, delta, flags = ARRIVED.unpack_from(batch, 8)
-        yield Arriving(batch, base, base + delta + 1, term, bool(flags & CONTROL))
+        batches.append(Arriving(batch, base, base + delta + 1, term, bool(flags & CONTROL)))
         at += length
+    return batches

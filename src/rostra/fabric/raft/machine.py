@@ -62,7 +62,7 @@ from rostra.fabric.api import (
     Vouch,
     WriteFailed,
 )
-from rostra.fabric.raft.alarms import Alarms
+from rostra.fabric.raft.alarms import NEVER_US, Alarms
 from rostra.fabric.raft.catalogue import META, Member
 from rostra.fabric.raft.describing import Describing
 from rostra.fabric.raft.expulsion import Expulsion
@@ -133,6 +133,7 @@ class Raft:
         self.founders = founders or (() if join else (self.own,))
         self._join = join
         self._meta: Metadata | None = None
+        self._catalogue_group: Group | None = None
         self.meta: Metadata
         """Once the node has started."""
         self.takes_part = False
@@ -151,7 +152,6 @@ class Raft:
         """This node was removed from the cluster: it takes part in nothing, and says so."""
         self.beating: dict[Partition, Group] = {}
         """Groups led here that are not silent."""
-        self._led: dict[Partition, None] = {}
         self.resigned = 0
         """How often a group has ceased to be led here since the start."""
         self.alarms = Alarms()
@@ -175,39 +175,45 @@ class Raft:
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.now = now
-        # Every publish of a node that stands alone comes by here: it costs no more calls than it must. First is what a
-        # node among others is given most: that something is of another class is found out more slowly.
-        if isinstance(given, PeerReceived):
-            pass
-        elif isinstance(given, Propose):
-            group = self.groups.get(given.partition)
-            if group is not None and group.alone:
-                return group.propose_alone(given)
-        elif isinstance(given, Synced):
-            group = self.groups.get(given.partition)
-            if group is not None and group.alone:
-                return group.synced_alone(given)
-        self.out = []
+        # Every record comes by here, several times where a node is among others: it costs no more calls than it must.
         if self.removed:
             return self.expulsion.refuse(given)
+        self.out = []
         try:
-            self._take(given)
+            if isinstance(given, PeerReceived):
+                self.post.receive(given)
+            elif isinstance(given, Propose):
+                group = self.groups.get(given.partition)
+                if group is None:
+                    self.out.append(Refused(given.token, self.hosting.nowhere(given.partition)))
+                elif group.alone:
+                    return group.propose_alone(given)
+                else:
+                    group.propose(now, given.token, given.batch, given.owner_flags)
+                    self.touch(group)
+            elif isinstance(given, Synced):
+                group = self.groups.get(given.partition)
+                if group is not None:
+                    if group.alone:
+                        return group.synced_alone(given)
+                    group.synced(now, given.generation, given.offset)
+                    self.touch(group)
+            else:
+                self._take(given)
         except PeerViolation as violation:
             self.out.append(Note("error", "a peer broke the protocol", {"error": str(violation)}))
-        self._settle()
+        if (
+            self._stirred
+            or not self._ready
+            or self.leaving.until_us is not None
+            or self.alarms.next_us != self._wakes_us
+        ):
+            self._settle()
         return self.out
 
     def _take(self, given: FabricInput) -> None:
+        """What comes seldom."""
         match given:
-            case PeerReceived():
-                self.post.receive(given)
-            case Propose():
-                self._propose(given)
-            case Synced():
-                group = self.groups.get(given.partition)
-                if group is not None:
-                    group.synced(self.now, given.generation, given.offset)
-                    self.touch(group)
             case ReadDone() | ReadFailed():
                 self._read(given)
             case Echo():
@@ -256,6 +262,8 @@ class Raft:
                 raise AssertionError(f"this fabric tells clients where to go: {given}")
             case HandOver():
                 self.leaving.hand_over()
+            case PeerReceived() | Propose() | Synced():
+                raise AssertionError(f"it is taken in at once: {given}")
             case _:
                 assert_never(given)
 
@@ -283,6 +291,7 @@ class Raft:
         group.name = CATALOGUE
         group.voters_max = META_VOTERS_MAX
         self._meta = self.meta = Metadata(self, group)
+        self._catalogue_group = group
         self._knew_commit = group.commit > group.copy.first
         self._term_found = group.term
         if self._meta.replaying:
@@ -312,6 +321,9 @@ class Raft:
     ) -> Group:
         """`late`: its group existed before. Perhaps this node was in it: then it voted, and had what it has no more."""
         packed = self.hard.pop(key_of(partition), None)
+        if packed and self._ready:
+            # It was here before, and perhaps led: followers that are silent would go on believing so.
+            self.resigned += 1
         initial = (ConfigAt(0, 0, config),) if config is not None else ()
         hard = unpack_hard(packed) if packed else Hard(configs=initial)
         found = self._found.pop(partition, None)
@@ -341,7 +353,6 @@ class Raft:
         group = self.groups.pop(partition, None)
         if group is not None:
             self.beating.pop(partition, None)
-            self.alarms.forget(partition)
             self.keys.pop(key_of(partition), None)
         return group
 
@@ -383,35 +394,41 @@ class Raft:
 
     def touch(self, group: Group) -> None:
         """Carries on what the group did: its effects, its deadline, its heartbeats."""
-        partition = group.partition
-        meta = self._meta
-        is_catalogue = meta is not None and group is meta.group
-        if is_catalogue:
+        if group is self._catalogue_group:
             self._stirred = True
-        if group.out:
-            effects, group.out = group.out, []
-            if is_catalogue:
-                self.touch_meta(effects)
-            else:
-                self.out += effects
+            if group.out:
+                self.touch_meta(group.take())
+        elif group.out:
+            self.out += group.out
+            group.out = []
         if group.role is Role.LEADER:
-            self._led[partition] = None
+            group.led = True
             has_peers = bool(group.replication.peers)
             group.alone = not has_peers and group.stands_alone()
-            if has_peers and not group.quiet:
-                self.beating[partition] = group
-                if group.wants_beat:
-                    self.peers.send_beats(dict.fromkeys([group]))
-            elif partition in self.beating:
+            beats = has_peers and not group.quiet
+            if beats is not group.beating:
                 # Who has nobody to speak to needs no heartbeat either.
-                del self.beating[partition]
-        elif partition in self._led:
-            group.alone = False
-            del self._led[partition]
-            self.beating.pop(partition, None)
+                self._set_beating(group, beats)
+            if beats and group.wants_beat:
+                self.peers.send_beats(dict.fromkeys([group]))
+        elif group.led:
+            group.alone = group.led = False
+            self._set_beating(group, False)
             self.resigned += 1
-        if group.deadline_us is not None:
-            self.alarms.arm(partition, group.deadline_us)
+        deadline_us = group.deadline_us
+        if deadline_us is not None and deadline_us < group.armed_us:
+            self._arm(group, deadline_us)
+
+    def _arm(self, group: Group, at_us: int) -> None:
+        group.armed_us = at_us
+        self.alarms.arm(group.partition, at_us)
+
+    def _set_beating(self, group: Group, beats: bool) -> None:
+        group.beating = beats
+        if beats:
+            self.beating[group.partition] = group
+        else:
+            self.beating.pop(group.partition, None)
 
     def touch_meta(self, effects: list[FabricEffect]) -> None:
         """Nobody above knows the catalogue's partition: only what the drivers do is passed on."""
@@ -510,14 +527,6 @@ class Raft:
             group.read_failed(self.now, given.token, isinstance(given.error, CorruptLog))
             self.touch(group)
 
-    def _propose(self, given: Propose) -> None:
-        group = self.groups.get(given.partition)
-        if group is None:
-            self.out.append(Refused(given.token, self.hosting.nowhere(given.partition)))
-            return
-        group.propose(self.now, given.token, given.batch, given.owner_flags)
-        self.touch(group)
-
     # --- time ---
 
     def _timer(self, timer: str) -> None:
@@ -537,12 +546,16 @@ class Raft:
 
     def _wake(self) -> None:
         self._wakes_us = None
-        while (partition := self.alarms.gone_off(self.now.mono_us)) is not None:
+        while (alarm := self.alarms.gone_off(self.now.mono_us)) is not None:
+            at_us, partition = alarm
             group = self.groups.get(partition)
-            if group is None or group.deadline_us is None:
+            if group is None or group.armed_us != at_us:
+                continue
+            group.armed_us = NEVER_US
+            if group.deadline_us is None:
                 continue
             if group.deadline_us <= self.now.mono_us:
                 group.fire(self.now)
                 self.touch(group)
             else:
-                self.alarms.arm(partition, group.deadline_us)
+                self._arm(group, group.deadline_us)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
 from rostra.errors import PeerViolation
 from rostra.fabric.api import PeerReceived
@@ -11,9 +11,6 @@ from rostra.fabric.raft.messages import (
     Arranged,
     ChangeTopic,
     DropTopic,
-    Entries,
-    EntriesRefused,
-    EntriesReply,
     GroupMessage,
     HandOn,
     Heartbeat,
@@ -21,16 +18,11 @@ from rostra.fabric.raft.messages import (
     Join,
     Joined,
     MakeTopic,
-    ReadAsk,
-    ReadTold,
-    Refill,
     Remove,
     Removed,
     StateAsk,
     StateTold,
-    TimeoutNow,
     VoteAsk,
-    VoteReply,
 )
 from rostra.model.ids import NodeId
 
@@ -38,8 +30,8 @@ if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
 
 EARLY_MAX = 1024
-OF_GROUPS = (EntriesReply, Entries, EntriesRefused, VoteAsk, VoteReply, ReadAsk, ReadTold, TimeoutNow, Refill)
-"""What is said within one group; the most frequent first."""
+OF_GROUPS = frozenset(get_args(GroupMessage))
+"""What is said within one group."""
 
 
 class Post:
@@ -57,13 +49,18 @@ class Post:
         if removed and peer in removed and not isinstance(message, Removed):
             raft.peers.tell_removed(peer, message.peer_address if isinstance(message, Join) else "")
             return
-        # What is of none of many classes is found out slowly: the two that are not about one group go first.
-        if isinstance(message, Heartbeat):
+        if type(message) in OF_GROUPS:
+            said = cast(GroupMessage, message)
+            group = raft.groups.get(said.partition)
+            if group is None:
+                self._keep(peer, said, given.payload)
+            else:
+                group.receive(raft.now, peer, said, given.payload)
+                raft.touch(group)
+        elif isinstance(message, Heartbeat):
             raft.peers.heartbeat(peer, message)
         elif isinstance(message, HeartbeatReply):
             self._answered(peer, message)
-        elif isinstance(message, OF_GROUPS):
-            self._pass_on(peer, message, given.payload)
         else:
             self._about_the_cluster(peer, message)
 
@@ -104,18 +101,13 @@ class Post:
                 group.answered(raft.now, peer, reply)
                 raft.touch(group)
 
-    def _pass_on(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
-        raft = self._raft
-        group = raft.groups.get(message.partition)
-        if group is not None:
-            group.receive(raft.now, peer, message, payload)
-            raft.touch(group)
-        elif len(self._early) < EARLY_MAX and isinstance(message, VoteAsk):
-            # The peer has applied a new topic before us.
+    def _keep(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
+        """The peer may have applied a new topic before us."""
+        if len(self._early) < EARLY_MAX and isinstance(message, VoteAsk):
             self._early.append((peer, message, payload))
 
     def give_early(self) -> None:
         """A group was made: perhaps somebody has asked it something."""
         early, self._early = self._early, []
         for peer, message, payload in early:
-            self._pass_on(peer, message, payload)
+            self.receive(PeerReceived(peer, message, payload))

@@ -22,6 +22,9 @@ class Replication:
         self._group = group
         self._next_token = next_token
         self.peers: dict[NodeId, Progress] = {}
+        self._counted: list[Progress] = []
+        """Of those whose copies count for a commit, without this node."""
+        self._counts_itself = False
         self.round = 0
         """Counts the heartbeats of this node; a reply carries the number back."""
         self._commits = (0, 0)
@@ -44,10 +47,14 @@ class Replication:
     def follow_config(self) -> None:
         """A progress for every other member, and for nobody else."""
         group = self._group
+        config = group.config
         known, self.peers = self.peers, {}
-        for peer in group.config.everyone:
+        for peer in config.everyone:
             if peer != group.me:
                 self.peers[peer] = known.get(peer) or Progress(group.copy.end, self.as_if_heard_us())
+        counted = config.voters if self._counts_voters_only else config.everyone
+        self._counted = [self.peers[peer] for peer in counted if peer != group.me]
+        self._counts_itself = group.me in counted
 
     def held_by_all(self) -> int:
         """How far every member's copy is known to be on stable storage."""
@@ -183,10 +190,13 @@ class Replication:
             self._tell_commit()
         if group.role is not Role.LEADER:
             return
-        # It may be the last to store what the others had committed without it.
-        self._tell_one(peer, progress)
-        group.membership.look_after(peer, progress)
-        self.feed(peer, progress)
+        if progress.readers:
+            # It may be the last to store what the others had committed without it.
+            self._tell_one(peer, progress)
+        if group.config.learners:
+            group.membership.look_after(peer, progress)
+        if progress.stage is not Stage.REPLICATE or progress.next < group.copy.end:
+            self.feed(peer, progress)
         if group.transfer_to == peer:
             group.try_transfer()
 
@@ -272,16 +282,12 @@ class Replication:
         group = self._group
         if group.commit == group.copy.end and self._shows_committed_only:
             return False
-        config = group.config
-        matches = []
-        for voter in config.voters if self._counts_voters_only else config.everyone:
-            progress = self.peers.get(voter)
-            if progress is not None:
-                matches.append(progress.match)
-            else:
-                matches.append(group.copy.synced if voter == group.me else 0)
+        copy = group.copy
+        matches = [progress.match for progress in self._counted]
+        if self._counts_itself:
+            matches.append(copy.synced)
         matches.sort(reverse=True)
-        agreed = min(matches[len(config.voters) // 2], group.copy.end)
+        agreed = min(matches[len(group.config.voters) // 2], copy.end)
         if agreed > group.commit and (not self._own_term_only or group.copy.term_at(agreed) == group.term):
             group.advance_commit(agreed)
             return True
@@ -292,16 +298,16 @@ class Replication:
     def _tell_commit(self) -> None:
         if self._group.role is Role.LEADER:
             for peer, progress in self.peers.items():
-                self._tell_one(peer, progress)
+                if progress.readers:
+                    self._tell_one(peer, progress)
 
     def _tell_one(self, peer: NodeId, progress: Progress) -> None:
         """With nothing on its way that would carry the news, a follower's readers would wait for a heartbeat. Where
-        nobody reads nobody waits: then a word for each commit would cost every node more than the records.
+        nobody reads nobody waits, and a word for each commit would cost every node more than the records.
         """
         group = self._group
         if (
-            progress.readers
-            and progress.told < group.commit
+            progress.told < group.commit
             and progress.stage is Stage.REPLICATE
             and not progress.in_flight
             and progress.next == group.copy.end

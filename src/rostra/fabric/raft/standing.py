@@ -29,6 +29,7 @@ from rostra.fabric.api import (
     Send,
     Serving,
 )
+from rostra.fabric.raft.alarms import NEVER_US
 from rostra.fabric.raft.copy import Copy
 from rostra.fabric.raft.hard import Config, ConfigAt, Filled, Hard, key_of, pack_hard
 from rostra.fabric.raft.membership import NoOp, group_batch
@@ -58,6 +59,8 @@ class Standing:
         "_sends",
         "address_of",
         "alone",
+        "armed_us",
+        "beating",
         "broken",
         "commit",
         "complete",
@@ -76,6 +79,7 @@ class Standing:
         "keeps_commit",
         "kept",
         "leader",
+        "led",
         "me",
         "name",
         "now",
@@ -153,6 +157,11 @@ class Standing:
         self.expelled = False
         """The node is no member of the cluster any more: it leads nothing and votes for nobody."""
         self.deadline_us: int | None = None
+        self.armed_us = NEVER_US
+        """When its alarm goes off, which is not later than its deadline."""
+        self.led = False
+        self.beating = False
+        """Whether it led when it last did anything, and spoke to its followers then: the node keeps its heartbeats."""
         self.transfer_to: NodeId | None = None
         self.transfer_until_us = 0
         self.alone = False
