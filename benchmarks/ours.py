@@ -30,6 +30,7 @@ CALL_RECORDS = 500
 
 READER_NICE = 19
 SOCKET = "node.sock"
+BY_UNIX = "clients connect to unix:PATH of --listen-unix"
 
 
 class Rostra(PacedContender):
@@ -197,7 +198,7 @@ class RostraBlocking(Rostra):
         self._unix = unix
         if unix:
             self.name += ", Unix socket"
-            self.settings = (*self.settings, "clients connect to unix:PATH of --listen-unix")
+            self.settings = (*self.settings, BY_UNIX)
 
     def start_in(self, servers: Servers, folder: Path, port: int) -> Endpoint:
         if self._unix:

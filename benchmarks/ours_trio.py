@@ -8,21 +8,20 @@ import msgspec
 
 import rostra.blocking
 from benchmarks.contender import Durability, Endpoint, Pace, Stage
-from benchmarks.ours import CALL_RECORDS, Rostra, address
+from benchmarks.ours import BY_UNIX, CALL_RECORDS, SOCKET, Rostra, address
 from benchmarks.records import Inbox
 from benchmarks.servers import Servers, free_port
-from benchmarks.trio import NODES, Launch, node_folders, start_together, wait_until
+from benchmarks.trio import NODES, Launch, node_folder, node_folders, start_together, wait_until
 from rostra.model.cluster import ClusterState, PlacedPartition
 
 
 class RostraTrio(Rostra):
-    def __init__(self, *, fsync: bool, stay_awake_ms: int = 0) -> None:
-        super().__init__(fsync=fsync, stay_awake_ms=stay_awake_ms)
+    def __init__(self, *, fsync: bool) -> None:
+        super().__init__(fsync=fsync)
         self.name = "Rostra, 3 nodes" if fsync else "Rostra, 3 nodes, no fsync"
         self.durability = Durability.MAJORITY_FSYNC if fsync else Durability.MAJORITY_LATER
         self.settings = (
-            f"three nodes, --fsync {self._fsync_mode}, topic with replicas=3, acks=all"
-            + (f", --stay-awake {stay_awake_ms}ms" if stay_awake_ms else ""),
+            f"three nodes, --fsync {self._fsync_mode}, topic with replicas=3, acks=all",
             f"asyncio client on uvloop, send_many of {CALL_RECORDS}, batches() received",
             "clients connected to the topic's owner",
         )
@@ -42,7 +41,6 @@ class RostraTrio(Rostra):
         return [
             *(sys.executable, "-m", "rostra", "serve", "--data", folder / "data", "--fsync", self._fsync_mode),
             *("--listen", f"127.0.0.1:{port}", "--peer-listen", f"127.0.0.1:{peer_port}", *joining),
-            *self._for_delay,
         ]
 
     def create(self, endpoint: Endpoint, topic: str) -> None:
@@ -58,7 +56,7 @@ class RostraTrio(Rostra):
     def publish_paced(self, endpoint: Endpoint, topic: str, stage: Stage, pace: Pace) -> None:
         """By a producer, which does not wait for acknowledgements: a slow one must not delay the records after it."""
         with (
-            rostra.blocking.connect(address(at_owner(endpoint, topic))) as client,
+            rostra.blocking.connect(self.address(at_owner(endpoint, topic))) as client,
             client.producer(topic, acks="all") as producer,
         ):
             stage.ready()
@@ -75,12 +73,24 @@ class RostraTrio(Rostra):
 class RostraTrioBlocking(RostraTrio):
     """The same nodes with blocking clients at both ends, for latency."""
 
-    def __init__(self, *, fsync: bool, stay_awake_ms: int = 0) -> None:
-        super().__init__(fsync=fsync, stay_awake_ms=stay_awake_ms)
-        tuned = ", tuned for delay" if stay_awake_ms else ""
-        self.name = f"{self.name}{tuned}, blocking client"
+    def __init__(self, *, fsync: bool, unix: bool = False) -> None:
+        super().__init__(fsync=fsync)
+        self._unix = unix
+        self.name += ", blocking client"
         clients = "blocking clients connected to the topic's owner, producer.send_nowait, batches() received"
         self.settings = (self.settings[0], clients)
+        if unix:
+            self.name += ", Unix socket"
+            self.settings = (*self.settings, BY_UNIX)
+
+    def _command(self, folder: Path, port: int, peer_port: int, founder_port: int) -> list[str | Path]:
+        command = super()._command(folder, port, peer_port, founder_port)
+        return [*command, "--listen-unix", folder / SOCKET] if self._unix else command
+
+    def address(self, endpoint: Endpoint) -> str:
+        if not self._unix or endpoint.folder is None:
+            return super().address(endpoint)
+        return f"unix:{node_folder(endpoint.folder, endpoint.ports.index(endpoint.port)) / SOCKET}"
 
     def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
         (inbox,) = inboxes

@@ -38,8 +38,12 @@ def start_together(servers: Servers, launches: Sequence[Launch]) -> tuple[int, .
     return tuple(pids)
 
 
+def node_folder(folder: Path, number: int) -> Path:
+    return folder / f"node-{number}"
+
+
 def node_folders(folder: Path, count: int = NODES) -> list[Path]:
-    folders = [folder / f"node-{number}" for number in range(count)]
+    folders = [node_folder(folder, number) for number in range(count)]
     for each in folders:
         each.mkdir()
     return folders
