@@ -52,6 +52,10 @@ class Tail:
 
         Empty if `offset` is older than what is kept. Subscribers at the same place share the answer.
         """
+        if self.bases and self.bases[-1] == offset and self.next <= commit and self._head < len(self.bases):
+            # The last batch alone: what a subscriber that keeps up is told, with each batch.
+            batch = self.batches[-1]
+            return (batch,), self.next, len(batch)
         key = (offset, commit, bytes_max)
         if key == self._memo_key:
             return self._memo
