@@ -22,7 +22,7 @@ from rostra.errors import (
     TopicRecreated,
     UnknownPartition,
 )
-from rostra.model.batch import producer_stamp
+from rostra.model.batch import Codec, producer_stamp
 from rostra.wire.messages import DeleteTopic, Locate, Publish, TopicSettings
 from tests.unit.client.play import Play
 
@@ -202,6 +202,41 @@ def test_an_open_batch_leaves_at_the_end_of_the_turn_unless_many_are_under_way()
     play.settle()
     assert play.node.log("t").values() == [b"%d" % n for n in range(EAGER_BATCHES + 3)]
     assert len(play.node.log("t").batches) == EAGER_BATCHES + 1
+
+
+def test_a_record_given_alone_leaves_at_once_until_many_are_under_way() -> None:
+    play = connected()
+    state = producer(play)
+    for number in range(EAGER_BATCHES):
+        assert state.sent_alone(play.now_us, b"%d" % number)
+    play.run()
+    assert len(play.towards_node) == EAGER_BATCHES
+    assert not state.sent_alone(play.now_us, b"next"), "it is to wait for others, in one batch"
+    play.settle()
+    assert play.node.log("t").values() == [b"%d" % number for number in range(EAGER_BATCHES)]
+    assert state.acked == EAGER_BATCHES and not state.unacknowledged_bytes
+
+
+def test_a_record_given_alone_does_not_overtake_those_that_wait() -> None:
+    play = connected()
+    state = producer(play)
+    state.add(play.now_us, b"first")
+    assert not state.sent_alone(play.now_us, b"second")
+
+
+@pytest.mark.parametrize("settings", [ProducerSettings(linger_ms=20), ProducerSettings(codec=Codec.ZSTD)])
+def test_a_record_that_is_to_wait_or_to_be_packed_never_leaves_as_it_is(settings: ProducerSettings) -> None:
+    play = connected()
+    state = producer(play, settings=settings)
+    assert not state.sent_alone(play.now_us, b"a")
+    assert not play.towards_node and not state.sent
+
+
+def test_a_record_given_alone_to_a_producer_that_has_ended_stays_with_the_caller() -> None:
+    play = connected()
+    state = producer(play)
+    state.end(DiskFull())
+    assert not state.sent_alone(play.now_us, b"a") and not state.unacknowledged_batches
 
 
 def test_a_lingering_batch_waits_for_its_time_and_no_longer() -> None:
