@@ -254,6 +254,7 @@ class UnknownMember(ClusterError):
 @dataclass(eq=False)
 class MemberRemoved(ClusterError):
     node: int
+    retryable = True
     fact = "node {node:016x} was removed from its cluster"
     remedy = "ask another member; to join anew, start it with an empty data directory"
 

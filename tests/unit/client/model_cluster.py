@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rostra.errors import Moved, NodeStopping, RostraError, Unavailable
+from rostra.errors import MemberRemoved, Moved, NodeStopping, RostraError, Unavailable
 from rostra.wire.features import FEATURES
 from rostra.wire.messages import (
     Agreed,
@@ -14,9 +14,12 @@ from rostra.wire.messages import (
     DescribeTopic,
     Ended,
     Failed,
+    Goodbye,
+    Hello,
     ListTopics,
     NodeMessage,
     PartitionPlace,
+    Ping,
     Publish,
     Published,
     PublisherRegistered,
@@ -67,8 +70,12 @@ class Member(ModelNode):
         self.stopping = False
         self.cut_off = False
         """Whether it cannot tell what the cluster has agreed on."""
+        self.removed = False
+        """Whether it is no member any more, and says so to whoever asks."""
 
     def _answer(self, conn: int, message: ClientMessage, payload: bytearray | None) -> list[NodeMessage]:
+        if self.removed and not isinstance(message, Hello | Ping | Goodbye):
+            raise MemberRemoved(1)
         if self.cut_off and isinstance(message, CreateTopic | DeleteTopic | DescribeTopic | ListTopics | Watch):
             raise Unavailable("catalogue", 0, "its leader did not answer in time")
         return super()._answer(conn, message, payload)

@@ -598,6 +598,21 @@ def test_a_question_that_a_node_cannot_answer_is_put_to_another() -> None:
     assert all(call in play.results for call in calls)
 
 
+def test_what_a_node_that_was_removed_says_ends_nothing() -> None:
+    play = three(1)
+    play.cluster.move("t", 0, "b:2")
+    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
+    publish(play, b"0")
+    play.settle()
+    play.cluster.members["b:2"].removed = play.cluster.members["a:1"].removed = True
+    play.cluster.move("t", 0, "c:3")
+    call = publish(play, b"1")
+    play.cut(play.to("b:2"))
+    play.pass_time(10 * SECOND_US)
+    assert call in play.results
+    assert not subscription.ended and play.values(subscription.number) == [b"0", b"1"]
+
+
 # --- topics that are gone --------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from rostra.errors import (
     BatchRejected,
     DiskUntrusted,
     LimitExceeded,
+    MemberRemoved,
     Moved,
     NodeStopping,
     NotAcknowledged,
@@ -303,7 +304,7 @@ class Lane:
             case UnknownProducer() | SequenceGap():
                 # The node refused this attempt of all from here on; only an earlier one may have been stored.
                 self._new_epoch(error, refused_from=outgoing.ordinal)
-            case Moved() | Unavailable() | NodeStopping() | DiskUntrusted():
+            case Moved() | Unavailable() | NodeStopping() | MemberRemoved() | DiskUntrusted():
                 self._stop()
                 self.place.refused(now_us, error)
             case BatchRejected(reason=Reason.BODY_CRC):
@@ -326,7 +327,7 @@ class Lane:
             return
         self._renumber(self.epoch + 1, 0)
         self._give_up(1, None, error)
-        if isinstance(error, Moved | Unavailable | NodeStopping | DiskUntrusted):
+        if isinstance(error, Moved | Unavailable | NodeStopping | MemberRemoved | DiskUntrusted):
             self._stop()
             self.place.refused(now_us, error)
         elif isinstance(error, NotRegistered):
@@ -337,7 +338,7 @@ class Lane:
     def not_enrolled(self, now_us: int, error: RostraError) -> None:
         """The owner does not take it as a publisher. What was sent behind that is refused for the same reason."""
         match error:
-            case Moved() | Unavailable() | NodeStopping() | DiskUntrusted():
+            case Moved() | Unavailable() | NodeStopping() | MemberRemoved() | DiskUntrusted():
                 self._stop()
                 self.place.refused(now_us, error)
             case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition():

@@ -34,6 +34,7 @@ from rostra.fabric.raft.roles import Role
 from rostra.model.ids import NodeId, Partition, TopicId
 
 if TYPE_CHECKING:
+    from rostra.fabric.raft.group import Group
     from rostra.fabric.raft.machine import Raft
 
 RETIRED = "retired/"
@@ -198,6 +199,14 @@ class Hosting:
             return UnknownPartition("", partition.index)
         address = self._somewhere(partition)
         return Moved(address, 0) if address else Unavailable(made.spec.name, partition.index, "no copy is reachable")
+
+    def led(self, group: Group) -> None:
+        """This node begins to lead. If it is the first to, its preferred leader was only slower, and gets it back."""
+        raft, partition = self._raft, group.partition
+        if not group.commit and partition.topic in self.opened:
+            preferred = raft.meta.catalogue.placement(partition).replicas[0]
+            if preferred != raft.node:
+                self.returned[preferred] = None
 
     def spread_leaders(self) -> None:
         """What is led here only because its preferred leader was away goes back to it when it has caught up.

@@ -402,7 +402,9 @@ class Raft:
             self.out += group.out
             group.out = []
         if group.role is Role.LEADER:
-            group.led = True
+            if not group.led:
+                group.led = True
+                self.hosting.led(group)
             has_peers = bool(group.replication.peers)
             group.alone = not has_peers and group.stands_alone()
             beats = has_peers and not group.quiet
