@@ -51,7 +51,6 @@ class RostraError(Exception):
     fact: ClassVar[str] = "something went wrong"
     remedy: ClassVar[str] = "see the log of the node"
     retryable: ClassVar[bool] = False
-
     kinds: ClassVar[dict[str, type[RostraError]]] = {}
 
     def __init_subclass__(cls) -> None:
