@@ -7,9 +7,11 @@ from crc32c import crc32c
 
 from rostra.errors import BatchRejected
 from rostra.model.batch import (
+    BODY_CRC_AT,
     CHECKED_FROM,
     HEADER_BYTES,
     MAGIC,
+    PLACEMENT_CRC_AT,
     Buffer,
     Codec,
     Flag,
@@ -31,6 +33,7 @@ RAW_BODY_BYTES_MAX = 64 << 20
 
 _PRODUCED = Struct("<4sI28xIQIIIHBBqqII")
 _STORED = Struct("<4sI24xII")
+_INTACT = Struct("<4sIQQI4xII20xH")
 _UINT32 = Struct("<I")
 
 
@@ -144,6 +147,24 @@ def check_stored(buffer: Buffer, at: int, partition: Partition) -> int:
     if claimed_body_crc != body_crc(buffer, at, length):
         raise BatchRejected(Reason.BODY_CRC, "body damaged")
     return int(length)
+
+
+def read_intact(batch: Buffer, seed: int) -> tuple[int, int, int, int] | None:
+    """Of a buffer that is one batch of the partition with this `placement_seed`: the batch's base offset, the offset
+    that follows it, its owner epoch and its flags. None unless it is intact: what is wrong `check_stored` says.
+    """
+    if len(batch) < HEADER_BYTES:
+        return None
+    magic, length, base, epoch, delta, claimed_placement_crc, claimed_body_crc, flags = _INTACT.unpack_from(batch)
+    placed = crc32c(batch[BODY_CRC_AT:CHECKED_FROM], crc32c(batch[:PLACEMENT_CRC_AT], seed))
+    if (
+        magic != MAGIC
+        or length != len(batch)
+        or claimed_placement_crc != placed
+        or claimed_body_crc != crc32c(memoryview(batch)[CHECKED_FROM:])
+    ):
+        return None
+    return base, base + delta + 1, epoch, flags
 
 
 def _too_large(size: int, raw_bytes: int, limits: BatchLimits) -> BatchRejected:

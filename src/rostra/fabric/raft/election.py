@@ -19,7 +19,7 @@ class Election:
         self._votes: dict[NodeId, bool] = {}
         self.heard_us = -(1 << 62)
         """When the leader was last heard."""
-        self._patience_us = 0
+        self.patience_us = 0
         """The timeout drawn last."""
         self._pre_vote = Safeguard.PRE_VOTE not in group.without
         self._sticky = Safeguard.CHECK_QUORUM not in group.without
@@ -35,16 +35,16 @@ class Election:
             group.deadline_us = group.now.mono_us
             return
         drawn_ms = group.random.uniform(settings.election_timeout_ms_min, settings.election_timeout_ms_max)
-        self._patience_us = int(drawn_ms * 1000)
-        group.deadline_us = group.now.mono_us + self._patience_us
+        self.patience_us = int(drawn_ms * 1000)
+        group.deadline_us = group.now.mono_us + self.patience_us
 
     def heard(self) -> None:
         """From the leader: the same timeout begins anew. Only after an election that failed it must be another."""
         group = self._group
         self.heard_us = group.now.mono_us
         if group.is_voter:
-            if self._patience_us:
-                group.deadline_us = self.heard_us + self._patience_us
+            if self.patience_us:
+                group.deadline_us = self.heard_us + self.patience_us
             else:
                 self.wait()
 

@@ -76,7 +76,8 @@ class Expulsion:
         raft.out.append(self._note())
         raft.out += raft.meta.give_up(MemberRemoved(raft.node))
         for partition, group in raft.groups.items():
-            group.expelled, group.alone = True, False
+            group.expelled = True
+            group.leave_way()
             if group.role is Role.LEADER:
                 group.step_down("this node was removed")
             effects = [effect for effect in group.take() if not isinstance(effect, Send)]

@@ -207,16 +207,31 @@ class Group(Standing):
 
     # --- the short way ---
 
-    def stands_alone(self) -> bool:
-        """Whether this node is the whole group, leads it, and waits for nothing but its disk."""
-        if self.role is not Role.LEADER or self.replication.peers:
-            return False
-        return (
+    def find_way(self) -> None:
+        """Whether nothing but records is to be expected: then they need not be asked whether they are something else.
+
+        Alone: this node is the whole group, and waits for nothing but its disk.
+        """
+        steady = (
             not (self.settling or self.broken or self.expelled or self.without or self.keeps_commit)
-            and self.transfer_to is None
             and self.complete
             and len(self.hard.configs) <= 1
-            and self.has_begun_term
+            and self.config_end <= self.commit
+            and self.me in self.config.voters
+        )
+        leads = steady and self.role is Role.LEADER and self.transfer_to is None and self.has_begun_term
+        peers = self.replication.peers
+        self.alone = leads and not peers
+        self.leads_steadily = leads and bool(peers) and not self.quiet and not self.config.learners
+        if self.leads_steadily:
+            self.replication.tells = any(progress.readers for progress in peers.values())
+        self.follows_steadily = (
+            steady
+            and self.role is Role.FOLLOWER
+            and self.leader is not None
+            and self.election.patience_us > 0
+            and self.deadline_us is not None
+            and not self.quiet
         )
 
     def propose_alone(self, given: Propose) -> list[FabricEffect]:

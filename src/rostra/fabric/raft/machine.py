@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -62,6 +62,7 @@ from rostra.fabric.api import (
     Vouch,
     WriteFailed,
 )
+from rostra.fabric.raft import shortway
 from rostra.fabric.raft.alarms import NEVER_US, Alarms
 from rostra.fabric.raft.catalogue import META, Member
 from rostra.fabric.raft.describing import Describing
@@ -174,32 +175,35 @@ class Raft:
         return status_of(self)
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
+        """Every record comes by here, several times where a node is among others: mostly there is a short way."""
         self.now = now
-        # Every record comes by here, several times where a node is among others: it costs no more calls than it must.
+        if self._ready and not self.removed and self.leaving.until_us is None:
+            effects = None
+            if isinstance(given, PeerReceived):
+                message: Any = given.message
+                hear = shortway.HEARD.get(type(message))
+                if hear is not None and given.peer not in self.meta.catalogue.removed:
+                    group = self.groups.get(message.partition)
+                    if group is not None and group.term == message.term:
+                        effects = hear(group, now, given.peer, message, given.payload)
+            elif isinstance(given, Propose):
+                group = self.groups.get(given.partition)
+                if group is not None:
+                    effects = group.propose_alone(given) if group.alone else shortway.proposed(group, now, given)
+            elif isinstance(given, Synced):
+                group = self.groups.get(given.partition)
+                if group is not None:
+                    effects = group.synced_alone(given) if group.alone else shortway.synced(group, now, given)
+            if effects is not None:
+                return effects
+        return self._step_at_length(given)
+
+    def _step_at_length(self, given: FabricInput) -> list[FabricEffect]:
         if self.removed:
             return self.expulsion.refuse(given)
         self.out = []
         try:
-            if isinstance(given, PeerReceived):
-                self.post.receive(given)
-            elif isinstance(given, Propose):
-                group = self.groups.get(given.partition)
-                if group is None:
-                    self.out.append(Refused(given.token, self.hosting.nowhere(given.partition)))
-                elif group.alone:
-                    return group.propose_alone(given)
-                else:
-                    group.propose(now, given.token, given.batch, given.owner_flags)
-                    self.touch(group)
-            elif isinstance(given, Synced):
-                group = self.groups.get(given.partition)
-                if group is not None:
-                    if group.alone:
-                        return group.synced_alone(given)
-                    group.synced(now, given.generation, given.offset)
-                    self.touch(group)
-            else:
-                self._take(given)
+            self._take(given)
         except PeerViolation as violation:
             self.out.append(Note("error", "a peer broke the protocol", {"error": str(violation)}))
         if (
@@ -211,9 +215,22 @@ class Raft:
             self._settle()
         return self.out
 
+    def _propose(self, given: Propose) -> None:
+        group = self.groups.get(given.partition)
+        if group is None:
+            self.out.append(Refused(given.token, self.hosting.nowhere(given.partition)))
+        else:
+            group.propose(self.now, given.token, given.batch, given.owner_flags)
+            self.touch(group)
+
     def _take(self, given: FabricInput) -> None:
-        """What comes seldom."""
         match given:
+            case PeerReceived():
+                self.post.receive(given)
+            case Propose():
+                self._propose(given)
+            case Synced():
+                self._for(given.partition, lambda group: group.synced(self.now, given.generation, given.offset))
             case ReadDone() | ReadFailed():
                 self._read(given)
             case Echo():
@@ -262,8 +279,6 @@ class Raft:
                 raise AssertionError(f"this fabric tells clients where to go: {given}")
             case HandOver():
                 self.leaving.hand_over()
-            case PeerReceived() | Propose() | Synced():
-                raise AssertionError(f"it is taken in at once: {given}")
             case _:
                 assert_never(given)
 
@@ -406,7 +421,6 @@ class Raft:
                 group.led = True
                 self.hosting.led(group)
             has_peers = bool(group.replication.peers)
-            group.alone = not has_peers and group.stands_alone()
             beats = has_peers and not group.quiet
             if beats is not group.beating:
                 # Who has nobody to speak to needs no heartbeat either.
@@ -414,9 +428,10 @@ class Raft:
             if beats and group.wants_beat:
                 self.peers.send_beats(dict.fromkeys([group]))
         elif group.led:
-            group.alone = group.led = False
+            group.led = False
             self._set_beating(group, False)
             self.resigned += 1
+        group.find_way()
         deadline_us = group.deadline_us
         if deadline_us is not None and deadline_us < group.armed_us:
             self._arm(group, deadline_us)

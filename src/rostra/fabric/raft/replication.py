@@ -22,9 +22,11 @@ class Replication:
         self._group = group
         self._next_token = next_token
         self.peers: dict[NodeId, Progress] = {}
-        self._counted: list[Progress] = []
+        self.counted: list[Progress] = []
         """Of those whose copies count for a commit, without this node."""
         self._counts_itself = False
+        self.tells = True
+        """Whether any follower's copy may be read, as it was when the group last did anything but the usual."""
         self.round = 0
         """Counts the heartbeats of this node; a reply carries the number back."""
         self._commits = (0, 0)
@@ -53,7 +55,7 @@ class Replication:
             if peer != group.me:
                 self.peers[peer] = known.get(peer) or Progress(group.copy.end, self.as_if_heard_us())
         counted = config.voters if self._counts_voters_only else config.everyone
-        self._counted = [self.peers[peer] for peer in counted if peer != group.me]
+        self.counted = [self.peers[peer] for peer in counted if peer != group.me]
         self._counts_itself = group.me in counted
 
     def held_by_all(self) -> int:
@@ -283,7 +285,7 @@ class Replication:
         if group.commit == group.copy.end and self._shows_committed_only:
             return False
         copy = group.copy
-        matches = [progress.match for progress in self._counted]
+        matches = [progress.match for progress in self.counted]
         if self._counts_itself:
             matches.append(copy.synced)
         matches.sort(reverse=True)

@@ -36,6 +36,7 @@ from rostra.fabric.raft.membership import NoOp, group_batch
 from rostra.fabric.raft.messages import GroupMessage
 from rostra.fabric.raft.roles import TRANSITIONS, Role
 from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.batch import placement_seed
 from rostra.model.ids import NodeId, Partition, text
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
@@ -72,6 +73,7 @@ class Standing:
         "election",
         "expelled",
         "following",
+        "follows_steadily",
         "former",
         "hard",
         "has_readers",
@@ -79,6 +81,7 @@ class Standing:
         "keeps_commit",
         "kept",
         "leader",
+        "leads_steadily",
         "led",
         "me",
         "name",
@@ -95,6 +98,7 @@ class Standing:
         "replication",
         "retries",
         "role",
+        "seed",
         "segment_bytes",
         "settings",
         "settling",
@@ -126,6 +130,8 @@ class Standing:
     ) -> None:
         self.me = me
         self.partition: Partition = found.partition
+        self.seed = placement_seed(found.partition.topic, found.partition.index)
+        """Of the checksum over a batch's place."""
         self.settings = settings
         self.random = random
         self.without = without
@@ -165,7 +171,9 @@ class Standing:
         self.transfer_to: NodeId | None = None
         self.transfer_until_us = 0
         self.alone = False
-        """Whether it takes the short way: as `stands_alone` had it when the group last did anything else."""
+        self.leads_steadily = False
+        self.follows_steadily = False
+        """Which short way it takes, as `find_way` had it when the group last did anything else."""
         self.inherits = False
         """It leads, and began to without an entry: all that was there is committed."""
         self.wants_beat = False
@@ -248,7 +256,12 @@ class Standing:
     def become(self, role: Role) -> None:
         assert (self.role, role) in TRANSITIONS, f"{self.role} does not become {role}"
         former, self.role = self.role, role
+        self.leave_way()
         self.note("debug", "role changed", {"former": str(former), "because": TRANSITIONS[former, role]})
+
+    def leave_way(self) -> None:
+        """No short way, until it is found anew."""
+        self.alone = self.leads_steadily = self.follows_steadily = False
 
     def lead(self) -> None:
         self.become(Role.LEADER)
@@ -387,6 +400,7 @@ class Standing:
             sends = []
         self._dirty = False
         self.settling = True
+        self.leave_way()
         self.number += 1
         self.out.append(self._persist((*sends, Echo(key_of(self.partition), self.number))))
 

@@ -1,0 +1,211 @@
+"""The short way of a record does what the long way does: one life of a cluster, lived twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import msgspec
+import pytest
+
+from rostra.errors import CorruptLog, DiskFull
+from rostra.fabric.api import (
+    Append,
+    Committed,
+    FabricEffect,
+    FabricInput,
+    Note,
+    Now,
+    PeerReceived,
+    Propose,
+    ProposeStart,
+    Readers,
+    ReadFailed,
+    Synced,
+    WriteFailed,
+)
+from rostra.fabric.raft.group import Group
+from rostra.fabric.raft.machine import Raft
+from rostra.fabric.raft.messages import Entries, EntriesReply
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.batch import stamp
+from rostra.model.encode import encode
+from rostra.model.ids import NodeId, Partition
+from tests.unit.raft.nodes import Cluster, Node
+
+STEPS = 500
+FULL = DiskFull()
+DAMAGED = CorruptLog("a segment", 0, "a bit differs")
+Life = list[tuple[Now, NodeId, FabricInput, list[FabricEffect]]]
+
+
+def live(seed: int, told: Life) -> Cluster:
+    """Records, and in between all that may come in their way."""
+    cluster = Cluster(3, seed=seed, settings=RaftSettings(window_messages=4 if seed % 2 else 64))
+    cluster.ready()
+    (partition,) = cluster.topic("t", replicas=3)
+    random = Random(seed)
+    told.clear()
+    cluster.network.delay_us = (100, random.choice((300, 3_000, 30_000)))
+    for number in range(STEPS):
+        for node in cluster.alive:
+            # Two may believe that they lead.
+            if node.leads(partition) and random.random() < 0.8:
+                node.publish(partition, b"%d" % number, token=1000 + 2 * number)
+        if random.random() < 0.15:
+            disturb(cluster, partition, random)
+        cluster.run(random.choice((0.05, 0.5, 5, 50)))
+    cluster.network.heal()
+    for node in cluster.nodes.values():
+        if not node.alive:
+            node.start()
+    cluster.run(5_000)
+    return cluster
+
+
+def disturb(cluster: Cluster, partition: Partition, random: Random) -> None:
+    node = random.choice(list(cluster.nodes.values()))
+    match random.randrange(10):
+        case 0:
+            cluster.network.loss, cluster.network.repeat = 0.1, 0.1
+        case 1:
+            others = tuple(other for other in cluster.nodes if other != node.node)
+            cluster.network.split((node.node,), others)
+        case 2:
+            cluster.network.heal()
+        case 3 if node.alive:
+            node.crash()
+        case 4 if not node.alive:
+            node.start()
+        case 5 if node.alive:
+            node.step(Readers(partition, random.random() < 0.5))
+        case 6 if node.alive and partition in node.media:
+            refuse_end(node, partition)
+        case 7 if node.alive and node.leads(partition):
+            node.step(ProposeStart(partition, random.randint(0, node.raft.groups[partition].commit)))
+        case 8 if node.alive and random.random() < 0.3:
+            node.step(ReadFailed(2, partition, DAMAGED))
+        case _:
+            cluster.network.heal()
+
+
+def refuse_end(node: Node, partition: Partition) -> None:
+    """The disk is full: the last batch that it was given is not there."""
+    medium, group = node.media[partition], node.raft.groups.get(partition)
+    if group is None or group.copy.synced == group.copy.end:
+        return
+    end = group.copy.synced
+    medium.truncate(end, medium.generation + 1)
+    node.step(WriteFailed(partition, end, medium.generation, FULL))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_ways_say_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: Life = []
+    step = Raft.step
+
+    def note(raft: Raft, now: Now, given: FabricInput) -> list[FabricEffect]:
+        effects = step(raft, now, given)
+        told.append((now, raft.node, given, list(effects)))
+        return effects
+
+    monkeypatch.setattr(Raft, "step", note)
+    ends = [state_of(live(seed, told))]
+    by_short_way = list(told)
+    monkeypatch.setattr(Group, "find_way", Group.leave_way)
+    ends.append(state_of(live(seed, told)))
+    differing = next((pair for pair in zip(by_short_way, told, strict=False) if pair[0] != pair[1]), None)
+    assert differing is None and len(by_short_way) == len(told)
+    assert ends[0] == ends[1]
+
+
+def state_of(cluster: Cluster) -> list[tuple[int, int, int, int, int]]:
+    return [
+        (node.node, group.term, group.commit, group.copy.end, group.copy.synced)
+        for node in cluster.nodes.values()
+        for group in node.raft.groups.values()
+    ]
+
+
+def test_records_of_three_nodes_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: Counter[str] = Counter()
+    at_length = Raft._step_at_length
+
+    def note(raft: Raft, given: FabricInput) -> list[FabricEffect]:
+        message = getattr(given, "message", given)
+        ways[type(message).__name__] += 1
+        return at_length(raft, given)
+
+    cluster = Cluster(3)
+    cluster.ready()
+    (partition,) = cluster.topic("t", replicas=3)
+    for number in range(5):
+        cluster.publish(partition, b"%d" % number)
+    cluster.run(100)
+    cluster.publish(partition, b"the first one wakes the group")
+    cluster.run(10)
+    monkeypatch.setattr(Raft, "_step_at_length", note)
+    for number in range(20):
+        cluster.publish(partition, b"%d" % number)
+    # A heartbeat may come in between; of what a record causes nothing took the long way.
+    assert not {name for name in ways if name in {"Propose", "Synced", "Entries", "EntriesReply"}}
+
+
+def follower_of(cluster: Cluster, partition: Partition) -> tuple[Node, Node]:
+    """A leader, and one that follows it steadily."""
+    for number in range(5):
+        cluster.publish(partition, b"%d" % number)
+        cluster.run(5)
+    leader = cluster.leader(partition)
+    assert leader is not None and leader.raft.groups[partition].leads_steadily
+    follower = next(node for node in cluster.alive if node is not leader)
+    assert follower.raft.groups[partition].follows_steadily
+    return leader, follower
+
+
+@pytest.mark.parametrize("at", [0, 5, 10, 25, 33, 37, 45, 60, 90])
+def test_a_batch_that_was_damaged_on_its_way_is_no_entry(at: int) -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    (partition,) = cluster.topic("t", replicas=3)
+    leader, follower = follower_of(cluster, partition)
+    group = follower.raft.groups[partition]
+    end = group.copy.end
+    batch = encode([b"x" * 20], timestamp_us=1)
+    stamp(batch, partition=partition, base_offset=end, owner_epoch=group.term)
+    damaged = bytearray(batch)
+    damaged[at] ^= 1
+    message = Entries(partition, group.term, end, group.copy.last_term, group.commit, group.copy.first)
+    for payload in (damaged, damaged[:50], batch[:-1], batch[:50]):
+        (note,) = follower.raft.step(cluster.now, PeerReceived(leader.raft.node, message, payload))
+        assert isinstance(note, Note) and note.level == "error" and group.copy.end == end
+    of_another_term = msgspec.structs.replace(message, prev_term=group.term - 1)
+    if end > group.commit:
+        follower.raft.step(cluster.now, PeerReceived(leader.raft.node, of_another_term, bytearray(batch)))
+        assert group.copy.end == end
+    ahead = msgspec.structs.replace(message, commit=end + 100)
+    cluster.run(1)
+    append, committed = follower.raft.step(cluster.now, PeerReceived(leader.raft.node, ahead, batch))
+    assert isinstance(append, Append) and group.copy.end == end + 1
+    assert committed == Committed(partition, end + 1), "no more than it has"
+    assert group.election.heard_us == cluster.us
+
+
+def test_the_short_way_believes_nobody_more_than_the_long_one() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    (partition,) = cluster.topic("t", replicas=3)
+    leader, follower = follower_of(cluster, partition)
+    group = leader.raft.groups[partition]
+    end = group.copy.end
+    leader.raft.step(cluster.now, Propose(2000, partition, encode([b"x"], timestamp_us=1)))
+    peer, term = follower.raft.node, group.term
+    before = EntriesReply(partition, term, end + 1, end + 1, end, fills=-1, readers=False)
+    other_term = EntriesReply(partition, term - 1, end + 1, end + 1, end, readers=False)
+    for reply in (before, other_term):
+        assert leader.raft.step(cluster.now, PeerReceived(peer, reply, None)) == []
+    assert leader.raft.step(cluster.now, Synced(partition, 7, end + 1)) == [], "of another generation"
+    assert group.commit == end and group.copy.synced == end
+    assert leader.raft.step(cluster.now, Synced(partition, 0, end + 1)) == []
+    reply = EntriesReply(partition, term, end + 1, end + 1, end, readers=False)
+    assert leader.raft.step(cluster.now, PeerReceived(peer, reply, None)) == [Committed(partition, end + 1)]
