@@ -55,6 +55,15 @@ class Delivery:
         if asked.credit > self._settings.credit_bytes_max:
             return LimitExceeded("credit_bytes_max", self._settings.credit_bytes_max)
         reader = Reader(conn, asked.subscription, served, asked.credit, asked.request)
+        # First of all: where nobody reads, it is said only now and then what is committed.
+        self._register(reader)
+        error = self._find_start(reader, asked, out)
+        if error is not None:
+            self.close(conn, asked.subscription)
+        return error
+
+    def _find_start(self, reader: Reader, asked: Subscribe, out: list[BrokerEffect]) -> RostraError | None:
+        served = reader.partition
         match asked.start:
             case "earliest":
                 reader.next = served.first
@@ -70,16 +79,12 @@ class Delivery:
                     return OffsetOutOfRange(served.topic, served.partition.index, asked.value, served.first, served.end)
                 reader.next = asked.value
             case "last":
-                self._register(reader)
                 count = min(asked.value, served.history_depth or asked.value, self._settings.history_max)
-                token = self._ask(reader)
-                out.append(FindLast(token, served.partition, count, served.commit))
+                out.append(FindLast(self._ask(reader), served.partition, count, served.commit))
                 return None
             case "time":
-                self._register(reader)
                 out.append(FindTime(self._ask(reader), served.partition, asked.value, served.commit))
                 return None
-        self._register(reader)
         self._begin(reader, out)
         return None
 

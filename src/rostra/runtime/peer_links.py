@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rostra.errors import LinkLost, OtherCluster, OtherNode, PeerViolation, RostraError
 from rostra.fabric.api import PeerLost, PeerMet, Send
@@ -17,7 +17,7 @@ from rostra.model.ids import NodeId, text
 from rostra.runtime.addresses import split_address
 from rostra.runtime.handshake import ANSWERS, Passport, welcomed
 from rostra.runtime.sending import Buffer, send_at_once
-from rostra.wire.frames import Framed, FrameReader, encode
+from rostra.wire.frames import FrameReader, encode
 from rostra.wire.peers import HandshakeAnswer, PeerWelcome
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ class Link(asyncio.BufferedProtocol):
         self.ended: asyncio.Future[None] = loop.create_future()
         self.peer = SOMEBODY
         self.out: list[Buffer] = []
-        self.waiting_bytes = 0
 
     async def dial(self, address: str) -> PeerWelcome:
         """Returns when the other side has let this node in; raises why it has not."""
@@ -95,14 +94,12 @@ class Link(asyncio.BufferedProtocol):
     def flush(self) -> int:
         """Hands over what has gathered since the last turn; how many bytes that were."""
         out, self.out = self.out, []
-        size, self.waiting_bytes = self.waiting_bytes, 0
         transport = self._transport
         if transport is None or transport.is_closing():
             return 0
-        if transport.get_write_buffer_size() + size > WAITING_BYTES_MAX:
+        size = send_at_once(transport, self._fd, out)
+        if transport.get_write_buffer_size() > WAITING_BYTES_MAX:
             transport.abort()
-            return 0
-        send_at_once(transport, self._fd, out)
         return size
 
     def abort(self) -> None:
@@ -192,7 +189,7 @@ class PeerLinks:
         self._kept: dict[NodeId, Acquaintance] = {}
         self._sought: dict[str, Acquaintance] = {}
         self._said: object = None
-        self._frame = b""
+        self._buffers: tuple[Buffer, ...] = ()
         """Of what was said last."""
         self.waiting: list[Link] = []
         """Those for which something has gathered in this turn."""
@@ -220,20 +217,20 @@ class PeerLinks:
         link = self.up.get(effect.peer)
         if link is None:
             return
-        message, payload = effect.message, effect.payload
-        size = sum(map(len, payload)) if payload else 0
+        message: Any = effect.message
         if message is not self._said:
             # What a leader says to all its followers is one message.
-            self._said, self._frame = message, encode(cast(Framed, message), size)
-        frame = self._frame
+            payload = effect.payload
+            frame = encode(message, sum(map(len, payload)) if payload else 0)
+            self._said, self._buffers = message, (frame, *payload)
         if not link.out:
             self.waiting.append(link)
-        link.out += (frame, *payload)
-        link.waiting_bytes += len(frame) + size
+        link.out += self._buffers
 
     def flush(self) -> None:
         """One write for each peer and turn."""
         waiting, self.waiting = self.waiting, []
+        self._said, self._buffers = None, ()
         for link in waiting:
             self.node.counters.peer_bytes_out += link.flush()
 

@@ -40,6 +40,8 @@ LARGE_BEGINNING_BYTES = 1 << 16
 
 Buffer = bytes | bytearray | memoryview
 _NO_ROOM = memoryview(b"")
+UNDECODABLE = (KeyError, UnicodeDecodeError, RecursionError, msgspec.DecodeError)
+"""What reading a typed part may raise whose checksum is right."""
 
 
 class Violation(StrEnum):
@@ -111,7 +113,7 @@ class Dialect(Generic[M]):
         has_payload = length > meta_bytes
         try:
             message = self.decodes[kind, has_payload](meta)
-        except (KeyError, UnicodeDecodeError, RecursionError, msgspec.DecodeError):
+        except UNDECODABLE:
             # Again, to say what is wrong with it.
             message = self.decode(kind, meta, length - meta_bytes)
         return message, bytearray(frame[middle:]) if has_payload else None
@@ -161,6 +163,7 @@ class FrameReader(Generic[M]):
     __slots__ = (
         "_after_large",
         "_buffer",
+        "_decodes",
         "_dialect",
         "_end",
         "_large",
@@ -172,6 +175,7 @@ class FrameReader(Generic[M]):
 
     def __init__(self, dialect: Dialect[M], frame_bytes_max: int = BEFORE_HELLO_BYTES_MAX) -> None:
         self._dialect = dialect
+        self._decodes = dialect.decodes
         self.frame_bytes_max = frame_bytes_max
         self._buffer = bytearray(BUFFER_BYTES_MIN)
         self._view = memoryview(self._buffer)
@@ -207,6 +211,26 @@ class FrameReader(Generic[M]):
         return messages
 
     def took(self, n: int) -> list[tuple[M, bytearray | None]]:
+        if not (self._end or self._large or self._after_large) and n >= FRAME_BYTES:
+            # One frame and nothing else is what comes where records come one by one. All else is taken at length.
+            buffer = self._buffer
+            length, meta_bytes, kind, reserved, checksum = _unpack_header(buffer)
+            if (
+                length + FRAME_BYTES == n < len(buffer) <= BUFFER_BYTES_MAX
+                and meta_bytes <= length <= self.frame_bytes_max
+                and not reserved
+            ):
+                middle = FRAME_BYTES + meta_bytes
+                meta = buffer[FRAME_BYTES:middle]
+                if crc32c(meta, crc32c(buffer[:PREFIX_BYTES])) == checksum:
+                    try:
+                        message = self._decodes[kind, n > middle](meta)
+                    except UNDECODABLE:
+                        return self._took_at_length(n)
+                    return [(message, buffer[middle:n] if n > middle else None)]
+        return self._took_at_length(n)
+
+    def _took_at_length(self, n: int) -> list[tuple[M, bytearray | None]]:
         if self._large is not None:
             return self._took_large(n)
         end = self._end + n
@@ -229,7 +253,7 @@ class FrameReader(Generic[M]):
                 raise PeerViolation(Violation.CHECKSUM, f"kind {kind}")
             try:
                 message = self._dialect.decodes[kind, stop > middle](meta)
-            except (KeyError, UnicodeDecodeError, RecursionError, msgspec.DecodeError):
+            except UNDECODABLE:
                 # Again, to say what is wrong with it.
                 message = self._dialect.decode(kind, meta, stop - middle)
             if stop > end:

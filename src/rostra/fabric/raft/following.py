@@ -185,6 +185,7 @@ class Following:
     def beat(self, leader: NodeId, beat: Beat) -> BeatReply:
         group = self._group
         self.learn_commit(beat.commit)
+        group.say_commit()
         if not group.complete and not group.refilling:
             # A leader that takes this copy for a full one sends nothing that could be refused.
             self._refuse(leader, group.copy.end, group.copy.last_term, empty=True)
@@ -220,6 +221,7 @@ class Following:
         group.refilling = not group.complete
         group.copy.emptied(message.first, message.epochs)
         group.commit = message.first
+        group.unsaid = 0
         self.held = message.first
         group.out += [Drop(group.partition), Open(group.partition, group.segment_bytes, message.first)]
         group.configs_moved()

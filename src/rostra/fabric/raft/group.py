@@ -126,6 +126,7 @@ class Group(Standing):
         """They come to this copy, or have all gone. Who leads hears of it with the next word, or now if none is due."""
         self.now = now
         self.has_readers = some
+        self.say_commit()
         if some and self.role is not Role.LEADER and self.leader is not None and not self.settling and not self.quiet:
             self.following.acknowledge(self.leader)
             self.finish()

@@ -14,6 +14,7 @@ from rostra.fabric.api import Accepted, Append, Committed, FabricEffect, Now, Pr
 from rostra.fabric.raft.group import Group
 from rostra.fabric.raft.messages import Entries, EntriesReply
 from rostra.fabric.raft.progress import Stage
+from rostra.fabric.raft.standing import COMMIT_SAID_US
 from rostra.model.batch import stamp
 from rostra.model.check import read_intact
 from rostra.model.ids import NodeId
@@ -166,6 +167,11 @@ def entries(
         # It may be higher than this log is long, if the disk has refused what came before.
         return [append]
     group.commit = commit
+    if not group.has_readers and now.mono_us < group.silent_until_us:
+        group.unsaid = commit
+        return [append]
+    group.silent_until_us = now.mono_us + COMMIT_SAID_US
+    group.unsaid = 0
     return [append, Committed(group.partition, commit)]
 
 

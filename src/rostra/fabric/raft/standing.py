@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from rostra.fabric.raft.replication import Replication
 
 NOBODY = Config(())
+COMMIT_SAID_US = 5_000
+"""As often as a node weighs what is live against what it reads from its disk."""
 ASPIRANTS = (Role.CANDIDATE, Role.PRECANDIDATE)
 
 
@@ -102,9 +104,11 @@ class Standing:
         "segment_bytes",
         "settings",
         "settling",
+        "silent_until_us",
         "term",
         "transfer_to",
         "transfer_until_us",
+        "unsaid",
         "voters_max",
         "wants_beat",
         "whole_at",
@@ -159,6 +163,9 @@ class Standing:
         self.quiet = False
         self.has_readers = False
         """Whether somebody reads this copy, and waits for what is committed."""
+        self.silent_until_us = 0
+        self.unsaid = 0
+        """Where nobody reads, those above hear of commits now and then, not of each: this one they have not heard."""
         self.broken = False
         self.expelled = False
         """The node is no member of the cluster any more: it leads nothing and votes for nobody."""
@@ -319,6 +326,7 @@ class Standing:
 
     def announce(self) -> None:
         """Tells the broker who serves the partition; an incomplete copy is as good as none."""
+        self.say_commit()
         address = self.address_of(self.leader) if self.leader is not None and self.leader != self.me else ""
         if self.expelled or (not self.complete and not self.stranded):
             self.out.append(Elsewhere(self.partition, self.term, address))
@@ -441,9 +449,19 @@ class Standing:
 
     # --- commit ---
 
+    def say_commit(self) -> None:
+        """What those above have not heard yet; of what a full disk took from the log again, only when it is back."""
+        if self.unsaid and self.unsaid <= self.copy.end:
+            self.out.append(Committed(self.partition, self.unsaid))
+            self.unsaid = 0
+
     def advance_commit(self, offset: int) -> None:
         self.commit = offset
-        self.out.append(Committed(self.partition, offset))
+        self.unsaid = offset
+        now_us = self.now.mono_us
+        if self.has_readers or self.role is Role.LEADER or now_us >= self.silent_until_us:
+            self.silent_until_us = now_us + COMMIT_SAID_US
+            self.say_commit()
         if len(self.hard.configs) > 1:
             self._forget_superseded()
         if self.keeps_commit:

@@ -1,0 +1,118 @@
+"""Who hears of a commit, and when: readers at once, a node where nobody reads now and then."""
+
+from __future__ import annotations
+
+from rostra.errors import DiskFull
+from rostra.fabric.api import PeerReceived, Propose, Readers, WriteFailed
+from rostra.fabric.raft.messages import Entries
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.fabric.raft.standing import COMMIT_SAID_US
+from rostra.model.batch import stamp
+from rostra.model.encode import encode
+from rostra.model.ids import Partition
+from tests.unit.raft.nodes import Cluster, Node
+
+HEARTBEAT_MS = RaftSettings().heartbeat_ms
+
+
+def pair(cluster: Cluster) -> tuple[Partition, Node, Node]:
+    """A partition, its leader and a follower, and records have begun to come."""
+    cluster.ready()
+    (partition,) = cluster.topic("t", replicas=3)
+    for number in range(5):
+        cluster.publish(partition, b"%d" % number)
+        cluster.run(5)
+    leader = cluster.leader(partition)
+    assert leader is not None
+    return partition, leader, next(node for node in cluster.alive if node is not leader)
+
+
+def words(cluster: Cluster, node: Node, partition: Partition, records: int) -> int:
+    """How often those above heard of a commit while records came, one in a millisecond."""
+    said: list[int] = []
+    for number in range(records):
+        cluster.publish(partition, b"%d" % number)
+        cluster.run(1)
+        commit = node.commit[partition]
+        if not said or said[-1] != commit:
+            said.append(commit)
+    return len(said)
+
+
+def test_where_nobody_reads_commits_are_told_now_and_then() -> None:
+    cluster = Cluster(3)
+    partition, _, follower = pair(cluster)
+    began_us = cluster.us
+    told = words(cluster, follower, partition, 200)
+    elapsed_us = cluster.us - began_us
+    most = elapsed_us // COMMIT_SAID_US + elapsed_us // (HEARTBEAT_MS * 1000) + 2
+    assert elapsed_us // (HEARTBEAT_MS * 1000) <= told <= most
+
+
+def test_where_somebody_reads_each_commit_is_told() -> None:
+    cluster = Cluster(3)
+    partition, _, follower = pair(cluster)
+    follower.step(Readers(partition, True))
+    cluster.run(20)
+    for number in range(30):
+        place = cluster.publish(partition, b"%d" % number)
+        # Longer than the batch and the word for its commit may be on their way and on the disk.
+        cluster.run(8)
+        assert follower.commit[partition] > place
+
+
+def test_who_begins_to_read_hears_of_all_that_this_node_knows_to_be_committed() -> None:
+    cluster = Cluster(3)
+    partition, _, follower = pair(cluster)
+    group = follower.raft.groups[partition]
+    for number in range(100):
+        cluster.publish(partition, b"%d" % number)
+        cluster.run(0.1)
+        if group.unsaid:
+            break
+    assert follower.commit[partition] < group.commit
+    follower.step(Readers(partition, True))
+    assert follower.commit[partition] == group.commit
+
+
+def test_what_was_not_told_is_told_with_the_next_heartbeat() -> None:
+    cluster = Cluster(3)
+    partition, _, follower = pair(cluster)
+    for number in range(10):
+        cluster.publish(partition, b"%d" % number)
+    group = follower.raft.groups[partition]
+    cluster.run(2 * HEARTBEAT_MS)
+    assert follower.commit[partition] == group.commit == group.copy.end
+
+
+def test_who_leads_next_has_told_what_it_knew() -> None:
+    cluster = Cluster(3)
+    partition, leader, _ = pair(cluster)
+    for number in range(10):
+        cluster.publish(partition, b"%d" % number)
+    leader.crash()
+    cluster.run_until(lambda: cluster.leader(partition) is not None)
+    heir = cluster.leader(partition)
+    assert heir is not None
+    cluster.run_until(lambda: heir.raft.groups[partition].is_current)
+    assert heir.commit[partition] == heir.raft.groups[partition].commit
+
+
+def test_what_a_full_disk_took_again_is_told_when_it_is_back() -> None:
+    cluster = Cluster(3)
+    partition, leader, follower = pair(cluster)
+    group, medium = follower.raft.groups[partition], follower.media[partition]
+    group.silent_until_us = cluster.us + COMMIT_SAID_US
+    told, end = follower.commit[partition], group.copy.end
+    batch = encode([b"x"], timestamp_us=1)
+    stamp(batch, partition=partition, base_offset=end, owner_epoch=group.term)
+    # The others have it already.
+    message = Entries(partition, group.term, end, group.term, end + 1, group.copy.first)
+    follower.step(PeerReceived(leader.raft.node, message, batch))
+    assert group.commit == group.unsaid == end + 1 > group.copy.synced
+    medium.truncate(end, medium.generation + 1)
+    follower.step(WriteFailed(partition, end, medium.generation, DiskFull()))
+    follower.step(Readers(partition, True))
+    assert follower.commit[partition] == told, "nobody is shown what is not here"
+    leader.step(Propose(2000, partition, encode([b"x"], timestamp_us=1)))
+    cluster.run_until(lambda: follower.commit[partition] == group.commit == group.copy.end > end)
