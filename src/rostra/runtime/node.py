@@ -68,7 +68,7 @@ from rostra.runtime.addresses import (
     split_address,
     told_address,
 )
-from rostra.runtime.awake import StayAwake
+from rostra.runtime.awake import StayAwake, switch_of
 from rostra.runtime.connection import ClientConnection
 from rostra.runtime.counters import Counters, registry_of
 from rostra.runtime.exposition import Exposition
@@ -133,7 +133,8 @@ class Node:
         self._listening = self._loop.create_future()
         self._stopped = self._loop.create_future()
         self._busy = BusyPoll(self._loop, self._settings.busy_poll_ms, owns_loop=True)
-        self._awake = StayAwake(self._loop, self._settings.stay_awake_ms, self.log)
+        for_ms, cores = self._settings.stay_awake_ms, self._settings.awake_cores
+        self._awake = StayAwake(self._loop, for_ms, self.log, lambda: switch_of(cores))
         self._to_close.append(self._awake.release)
         self._storage = Storage(self, self._disk, self._loop)
         self.log = self.log.bind(node=text(self._card.identity.node), role="starting")
