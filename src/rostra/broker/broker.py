@@ -170,7 +170,7 @@ class Broker:
         self.out = out
         match given:
             case PeerReceived():
-                self.carry_out(self.fabric.step(now, given))
+                self._happened(self.fabric.step(now, given))
             case Receive():
                 self.requests.answer(given.conn, given.message, given.payload)
             case Synced():
@@ -311,6 +311,21 @@ class Broker:
         if self.placement.opened_now:
             self.placement.answer_openers()
 
+    def _happened(self, effects: list[FabricEffect]) -> None:
+        """At a disk or a peer, with every record: mostly it is one thing that follows, or nothing."""
+        if len(effects) == 1:
+            (effect,) = effects
+            if type(effect) is Committed:
+                self._committed(effect)
+                if self.placement.opened_now:
+                    self.placement.answer_openers()
+                return
+            if type(effect) is Send:
+                self.out.append(effect)
+                return
+        if effects:
+            self.carry_out(effects)
+
     def _read_now(self, served: ServedPartition) -> None:
         self.ask_fabric(Readers(served.partition, bool(served.readers)))
 
@@ -325,14 +340,7 @@ class Broker:
     def _synced(self, given: Synced) -> None:
         if self.broken is not None:
             return
-        effects = self.fabric.step(self.now, given)
-        if len(effects) == 1 and type(effects[0]) is Committed:
-            # All that follows where this disk is the only one: once for every partition that is written to.
-            self._committed(effects[0])
-            if self.placement.opened_now:
-                self.placement.answer_openers()
-        elif effects:
-            self.carry_out(effects)
+        self._happened(self.fabric.step(self.now, given))
         served = self.catalogue.served.get(given.partition)
         if served is not None and given.generation == served.generation:
             if given.offset > served.synced:

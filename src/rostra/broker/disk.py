@@ -75,6 +75,8 @@ class Disk:
         self._dirty: dict[Partition, None] = {}
         self._unopened: dict[Partition, Open] = {}
         self._happened: list[BrokerInput] = []
+        self.stirred = False
+        """Whether there is anything to flush."""
         self._uncut: dict[Partition, None] = {}
         """Logs whose end could not be cut: they are not what was said, and are left alone until the next start."""
 
@@ -88,6 +90,7 @@ class Disk:
         return bool(self._dirty)
 
     def change(self, effect: Change) -> None:
+        self.stirred = True
         if self._uncut and effect.partition in self._uncut:
             return
         match effect:
@@ -150,6 +153,7 @@ class Disk:
             action()
         except DiskUntrusted as error:
             self._happened.append(SyncBroke(error))
+            self.stirred = True
             return error
         except StorageError as error:
             return error
@@ -157,6 +161,7 @@ class Disk:
 
     def flush(self) -> list[BrokerInput]:
         """Writes what has gathered; returns what went wrong, and `Synced` at once where nothing is to be synced."""
+        self.stirred = False
         happened, self._happened = self._happened, []
         if self._queued:
             queued, self._queued = self._queued, {}
@@ -167,10 +172,7 @@ class Disk:
         if self._dirty and not self._syncs:
             dirty, self._dirty = self._dirty, {}
             reached = self.store.reached(dirty if not self._unopened else [p for p in dirty if p not in self._unopened])
-            if len(reached) == 1:
-                happened.append(Synced(*reached[0]))
-            else:
-                happened += _together([Synced(*durable) for durable in reached])
+            happened += _together([Synced(*durable) for durable in reached])
         return happened
 
     def _write(self, partition: Partition, batches: list[bytearray]) -> WriteFailed | None:
@@ -196,6 +198,7 @@ class Disk:
         except DiskUntrusted as error:
             self._dirty.clear()
             self._happened.append(SyncBroke(error))
+            self.stirred = True
             return None
         # What has gathered since the last flush is not in the files yet: it needs a sync of its own.
         self._dirty = {partition: None for partition in dirty if partition in self._queued}

@@ -101,6 +101,7 @@ class Requests:
             timestamp_ahead_us_max=settings.timestamp_ahead_max_ms * 1000,
         )
         self._passing: dict[int, Passing] = {}
+        self._asks_the_view = broker.fabric.guarantees.acks_all is AcksAll.VIEW
 
     def waiting(self) -> bool:
         return bool(self._passing)
@@ -346,7 +347,7 @@ class Requests:
             return
         if message.acks == "owner":
             safe, waiting = served.synced, served.waiting_sync
-        elif self._broker.fabric.guarantees.acks_all is AcksAll.VIEW:
+        elif self._asks_the_view:
             safe, waiting = served.covered, served.waiting_cover
         else:
             safe, waiting = served.commit, served.waiting_commit

@@ -281,15 +281,13 @@ class Node:
         """The end of a turn. What the disk answers at once is stepped at once."""
         if self.closed:
             return
+        links, disk = self.links, self._disk
         # Before the own disk is written: the others' disks take as long.
-        if self.links.waiting:
-            self.links.flush()
-        while True:
-            happened = self._disk.flush()
-            for given in happened:
+        if links.waiting:
+            links.flush()
+        while disk.stirred:
+            for given in disk.flush():
                 self.step(given)
-            if not happened:
-                break
         self._storage.carry_on()
         while self._sending or self._draining:
             sending, self._sending = self._sending, []
@@ -300,8 +298,8 @@ class Node:
                 # A connection whose send buffer is full says so itself when it has room again.
                 if conn in self._connections and not self._connections[conn].full:
                     self.step(Drain(conn))
-        if self.links.waiting:
-            self.links.flush()
+        if links.waiting:
+            links.flush()
 
     def stir(self) -> None:
         """Bytes came in, and what they asked for is done: more may follow soon."""

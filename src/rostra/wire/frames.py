@@ -192,7 +192,7 @@ class FrameReader(Generic[M]):
             return self._large_room
         if self._after_large:
             return self._view[self._end : self._end + LARGE_BEGINNING_BYTES]
-        return self._view[self._end :]
+        return self._view[self._end :] if self._end else self._view
 
     def feed(self, chunk: Buffer) -> list[tuple[M, bytearray | None]]:
         """For drivers that have bytes already: what is not one whole frame is copied in piecewise."""

@@ -137,13 +137,13 @@ def entries(
 ) -> list[FabricEffect] | None:
     """A follower hears the batch that comes next, and nothing else."""
     copy = group.copy
-    end = copy.end
+    end, last_term = copy.end, copy.last_term
     if (
         payload is None
         or not group.follows_steadily
         or peer != group.leader
         or message.prev_end != end
-        or message.prev_term != copy.last_term
+        or message.prev_term != last_term
         or message.first > copy.first
     ):
         return None
@@ -157,7 +157,10 @@ def entries(
     election = group.election
     election.heard_us = now.mono_us
     group.deadline_us = now.mono_us + election.patience_us
-    copy.appended(base, following, term)
+    if term == last_term:
+        copy.end = following
+    else:
+        copy.appended(base, following, term)
     group.following.held = following
     append = Append(group.partition, payload, True)
     commit = message.commit
