@@ -23,8 +23,9 @@ from benchmarks.workbench import Measurement, Workbench
 THROUGHPUT, LATENCY = "three nodes", "three nodes, latency"
 OUR_RECORDS = 500_000
 ROUNDS = 4
-LATENCY_ROUNDS = 7
-"""As many as of one node: five processes share the cores, and trials differ by more than half."""
+LATENCY_ROUNDS = 15
+"""Five processes share the cores, and JetStream is faster by a fourth where its consumer happens to be at the stream's
+leader, one time in three: of few trials the median is now the one and now the other."""
 QUANTILES = {"p50": 0.5, "p99": 0.99}
 HELD_SHARE_MIN = 0.95
 
