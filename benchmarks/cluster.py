@@ -24,8 +24,8 @@ THROUGHPUT, LATENCY = "three nodes", "three nodes, latency"
 OUR_RECORDS = 500_000
 ROUNDS = 4
 LATENCY_ROUNDS = 15
-"""Five processes share the cores, and JetStream is faster by a fourth where its consumer happens to be at the stream's
-leader, one time in three: of few trials the median is now the one and now the other."""
+"""Five processes share the cores, and JetStream's trials come in two kinds, about one in three faster by a fourth: of few
+trials the median is now of the one kind and now of the other."""
 QUANTILES = {"p50": 0.5, "p99": 0.99}
 HELD_SHARE_MIN = 0.95
 
