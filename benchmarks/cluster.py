@@ -24,7 +24,7 @@ THROUGHPUT, LATENCY = "three nodes", "three nodes, latency"
 OUR_RECORDS = 500_000
 ROUNDS = 4
 LATENCY_ROUNDS = 15
-"""Five processes share the cores, and JetStream's trials come in two kinds, about one in three faster by a fourth: of few
+"""Five processes share the cores, and JetStream's trials come in two kinds, one in three faster by a fourth: of few
 trials the median is now of the one kind and now of the other."""
 QUANTILES = {"p50": 0.5, "p99": 0.99}
 HELD_SHARE_MIN = 0.95

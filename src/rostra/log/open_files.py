@@ -35,6 +35,7 @@ class OpenFiles:
         return file
 
     def create(self, path: str) -> File:
+        self._open.pop(path, None)
         return self._keep(path, self._files.open(path, create=True))
 
     def forget(self, path: str) -> None:
@@ -44,7 +45,9 @@ class OpenFiles:
         self._open.clear()
 
     def _keep(self, path: str, file: File) -> File:
-        self._open[path] = file
+        # Never in place of another: that one would be closed in the middle of the step, where another thread may go on,
+        # and what it forgets meanwhile would stay in the order for ever.
+        kept = self._open.setdefault(path, file)
         while len(self._open) > self._open_max:
             self._open.popitem(last=False)
-        return file
+        return kept

@@ -467,6 +467,7 @@ def test_a_write_that_cannot_be_undone_closes_the_log_for_writing() -> None:
     inode = files._directory(DIRECTORY).entries[f"{0:020}.log"]
     assert isinstance(inode, Inode)
     stuck = Stuck(files, inode)
+    store._open_files.forget(f"{DIRECTORY}/{0:020}.log")
     store._open_files._keep(f"{DIRECTORY}/{0:020}.log", stuck)
     files.faults.write_failure_chance = 1.0
     with pytest.raises(DiskFailed):
