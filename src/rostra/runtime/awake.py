@@ -72,27 +72,35 @@ class SomeCores:
         return ", ".join(map(str, self._switches))
 
     def hold(self) -> None:
-        for switch in self._switches:
-            found = switch.read_text(encoding="ascii").strip()
-            if found != CORE_AT_ONCE:
-                switch.write_text(CORE_AT_ONCE, encoding="ascii")
-                self._before[switch] = found
-        if self._before and self._guard is None:
-            self._guard = self._new_guard()
+        found = {switch: switch.read_text(encoding="ascii").strip() for switch in self._switches}
+        asleep = {switch: before for switch, before in found.items() if before != CORE_AT_ONCE}
+        if not asleep:
+            return
+        # The guard first, which must know of all of them: a kill may come at any moment.
+        known, self._before = self._before, {**self._before, **asleep}
+        if self._before != known or self._guard is None:
+            self._guard_anew()
+        for switch in asleep:
+            switch.write_text(CORE_AT_ONCE, encoding="ascii")
 
-    def _new_guard(self) -> subprocess.Popen[bytes]:
+    def _guard_anew(self) -> None:
         """Its input ends when this process does. A session of its own: Ctrl-C is not meant for it."""
+        self._dismiss_guard()
         pairs = [text for switch, before in self._before.items() for text in (str(switch), before)]
-        return subprocess.Popen(["/bin/sh", "-c", GUARD, "sh", *pairs], stdin=subprocess.PIPE, start_new_session=True)
+        command = ["/bin/sh", "-c", GUARD, "sh", *pairs]
+        self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
-    def release(self) -> None:
+    def _dismiss_guard(self) -> None:
         guard, self._guard = self._guard, None
-        before, self._before = self._before, {}
-        for switch, text in before.items():
-            switch.write_text(text, encoding="ascii")
         if guard is not None:
             guard.kill()
             guard.communicate()
+
+    def release(self) -> None:
+        before, self._before = self._before, {}
+        for switch, text in before.items():
+            switch.write_text(text, encoding="ascii")
+        self._dismiss_guard()
 
 
 def switch_of(cores: int) -> Switch:

@@ -132,20 +132,28 @@ def test_a_stream_keeps_its_core_awake_although_another_node_lets_go(tmp_path: P
 
 
 def test_what_a_killed_process_kept_awake_may_sleep_again(tmp_path: Path) -> None:
-    switch, *_ = machine(tmp_path, "0\n")
+    """Also a core that it took later than another, when somebody else had let go of it."""
+    switches = [tmp_path / f"cpu{core}" / CORE_SWITCH for core in (0, 1)]
+    for switch, before in zip(switches, ("0\n", "n/a\n"), strict=True):
+        switch.parent.mkdir(parents=True)
+        switch.write_text(before)
     program = f"""
-import sys
+import os, sys
 from pathlib import Path
 from rostra.runtime.awake import SomeCores
-SomeCores(1, Path({str(tmp_path)!r})).hold()
+os.sched_getaffinity = lambda pid: {{0, 1}}
+cores = SomeCores(2, Path({str(tmp_path)!r}))
+cores.hold()
+Path({str(switches[1])!r}).write_text("70")
+cores.hold()
 print("held", flush=True)
 sys.stdin.read()
 """
     child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None and child.stdout.readline() == b"held\n"
-    assert switch.read_text() == "n/a"
+    assert [switch.read_text() for switch in switches] == ["n/a", "n/a"]
     child.send_signal(signal.SIGKILL)
     child.communicate()
     until = time.monotonic() + 10
-    while switch.read_text() != "0":
+    while [switch.read_text() for switch in switches] != ["0", "70"]:
         assert time.monotonic() < until
