@@ -151,8 +151,11 @@ def test_records_of_three_nodes_take_the_short_way(monkeypatch: pytest.MonkeyPat
     assert not {name for name in ways if name in {"Propose", "Synced", "Entries", "EntriesReply"}}
 
 
-def follower_of(cluster: Cluster, partition: Partition) -> tuple[Node, Node]:
-    """A leader, and one that follows it steadily."""
+def steady() -> tuple[Cluster, Partition, Node, Node]:
+    """A partition, who leads it, and one that follows, both of them steadily."""
+    cluster = Cluster(3)
+    cluster.ready()
+    (partition,) = cluster.topic("t", replicas=3)
     for number in range(5):
         cluster.publish(partition, b"%d" % number)
         cluster.run(5)
@@ -160,15 +163,12 @@ def follower_of(cluster: Cluster, partition: Partition) -> tuple[Node, Node]:
     assert leader is not None and leader.raft.groups[partition].leads_steadily
     follower = next(node for node in cluster.alive if node is not leader)
     assert follower.raft.groups[partition].follows_steadily
-    return leader, follower
+    return cluster, partition, leader, follower
 
 
 @pytest.mark.parametrize("at", [0, 5, 10, 25, 33, 37, 45, 60, 90])
 def test_a_batch_that_was_damaged_on_its_way_is_no_entry(at: int) -> None:
-    cluster = Cluster(3)
-    cluster.ready()
-    (partition,) = cluster.topic("t", replicas=3)
-    leader, follower = follower_of(cluster, partition)
+    cluster, partition, leader, follower = steady()
     group = follower.raft.groups[partition]
     end = group.copy.end
     batch = encode([b"x" * 20], timestamp_us=1)
@@ -192,10 +192,7 @@ def test_a_batch_that_was_damaged_on_its_way_is_no_entry(at: int) -> None:
 
 
 def test_the_short_way_believes_nobody_more_than_the_long_one() -> None:
-    cluster = Cluster(3)
-    cluster.ready()
-    (partition,) = cluster.topic("t", replicas=3)
-    leader, follower = follower_of(cluster, partition)
+    cluster, partition, leader, follower = steady()
     group = leader.raft.groups[partition]
     end = group.copy.end
     leader.raft.step(cluster.now, Propose(2000, partition, encode([b"x"], timestamp_us=1)))
