@@ -24,12 +24,12 @@ from benchmarks.ours import CALL_RECORDS, Rostra, address
 from benchmarks.records import distinct_records
 from benchmarks.throughput import RECORD_BYTES, absence
 from benchmarks.workbench import Workbench
-from rostra.client.core.producing import PER_RECORD_BYTES
+from rostra.client.core.producer.producer_state import PER_RECORD_BYTES
 from rostra.model.batch import HEADER_BYTES
 from rostra.model.encode import encode as encode_batch
 from rostra.model.patterns import Pattern, PatternTrie
 from rostra.wire.frames import encode
-from rostra.wire.groups import Assigned, FindGroup, GroupPlace, JoinGroup, LeaveGroup, MovePositions, Position
+from rostra.wire.groups import Assignment, FindGroup, GroupPlace, JoinGroup, LeaveGroup, MovePositions, Position
 from rostra.wire.messages import Agreed, CreateTopic, Publish, Published, Topic, TopicCreated, TopicSettings
 
 COUNT = 10_000
@@ -114,7 +114,7 @@ def make_names(connection: BareConnection, topics: Sequence[Topic]) -> None:
         joins = [JoinGroup(n, name, n, (topic.name,), LEASE_MS) for name, (n, topic) in named.items()]
         connection.send([encode(join) for join in joins])
         moves = []
-        for held in connection.hear(Assigned, len(joins)):
+        for held in connection.hear(Assignment, len(joins)):
             places = tuple(Position(part.topic, part.partition, 1) for part in held.parts)
             moves.append(MovePositions(held.member, held.name, held.member, held.generation, places))
         connection.ask(moves, Agreed)

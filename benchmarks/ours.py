@@ -23,7 +23,7 @@ from benchmarks.contender import (
 )
 from benchmarks.records import Inbox
 from benchmarks.servers import Servers, free_port
-from rostra import Delivered
+from rostra import DeliveredBatch
 
 CALL_RECORDS = 500
 """Records per `send_many`: what the peers' bulk calls and pipelines are given too."""
@@ -217,6 +217,6 @@ def address(endpoint: Endpoint) -> str:
     return f"127.0.0.1:{endpoint.port}"
 
 
-def values_of(batch: Delivered) -> list[bytes]:
+def values_of(batch: DeliveredBatch) -> list[bytes]:
     """Nobody publishes tombstones here."""
     return cast(list[bytes], batch.values())

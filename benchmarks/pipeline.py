@@ -25,8 +25,8 @@ from benchmarks.records import distinct_records
 from benchmarks.throughput import absence
 from benchmarks.workbench import Workbench
 from rostra.spark import session
-from rostra.spark.columns import schema_of
 from rostra.spark.pipelines.archive import archive, archive_topics, with_date
+from rostra.spark.source.columns import schema_of
 
 RECORDS = 10_000_000
 RECORD_BYTES = 100

@@ -14,7 +14,7 @@ import typer.main
 
 from rostra.broker.settings import BrokerSettings
 from rostra.cli.app import app
-from rostra.cli.exits import MEANINGS
+from rostra.cli.exit_codes import MEANINGS
 from rostra.cli.settings import SETTINGS, Setting, Value
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from rostra.fabric.api import Guarantees
-from rostra.fabric.catalog import DEFAULT, FABRICS
+from rostra.fabric.registry import DEFAULT, FABRICS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "guarantees.md"
 

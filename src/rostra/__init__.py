@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rostra import blocking
-    from rostra.client.aio import Client, connect
-    from rostra.client.aio_named import NamedSubscription
-    from rostra.client.aio_producer import Producer
-    from rostra.client.aio_subscription import Subscription
-    from rostra.client.aio_user import User
-    from rostra.client.core.delivered import Delivered
+    from rostra.client.aio.client import Client, connect
+    from rostra.client.aio.named_subscription import NamedSubscription
+    from rostra.client.aio.producer import Producer
+    from rostra.client.aio.subscription import Subscription
+    from rostra.client.aio.user import User
     from rostra.client.core.effects import (
         Ack,
         Acknowledged,
@@ -29,19 +28,20 @@ if TYPE_CHECKING:
         Connected,
         DeadLettered,
         Disconnected,
-        HandedOutAgain,
-        Lapsed,
+        LeaseExpired,
         MayDuplicate,
         MembershipLost,
         Reconnected,
+        Redelivered,
         Resent,
         Resubscribed,
         Skipped,
         TopicAppeared,
         TopicGone,
     )
-    from rostra.client.core.holding import HeldRecord
+    from rostra.client.core.groups.assigned_partition import GroupRecord
     from rostra.client.core.options import Last, Offset, Time
+    from rostra.client.core.subscription.delivered_batch import DeliveredBatch
     from rostra.errors import RostraError
     from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
     from rostra.model.decode import Record
@@ -59,14 +59,13 @@ __all__ = [
     "Connected",
     "CopyState",
     "DeadLettered",
-    "Delivered",
+    "DeliveredBatch",
     "Disconnected",
     "GroupMember",
+    "GroupRecord",
     "GroupSummary",
-    "HandedOutAgain",
-    "HeldRecord",
-    "Lapsed",
     "Last",
+    "LeaseExpired",
     "MayDuplicate",
     "MembershipLost",
     "NamedSubscription",
@@ -78,6 +77,7 @@ __all__ = [
     "PublisherState",
     "Reconnected",
     "Record",
+    "Redelivered",
     "Resent",
     "Resubscribed",
     "RostraError",
@@ -99,28 +99,28 @@ __all__ = [
 _HOMES = {
     "Ack": "rostra.client.core.effects",
     "Acknowledged": "rostra.client.core.effects",
-    "Client": "rostra.client.aio",
+    "Client": "rostra.client.aio.client",
     "ClientEvent": "rostra.client.core.events",
     "ClusterState": "rostra.model.cluster",
     "Connected": "rostra.client.core.events",
     "CopyState": "rostra.model.cluster",
     "DeadLettered": "rostra.client.core.events",
-    "Delivered": "rostra.client.core.delivered",
+    "DeliveredBatch": "rostra.client.core.subscription.delivered_batch",
     "Disconnected": "rostra.client.core.events",
     "GroupMember": "rostra.wire.groups",
     "GroupSummary": "rostra.wire.groups",
-    "HandedOutAgain": "rostra.client.core.events",
-    "HeldRecord": "rostra.client.core.holding",
-    "Lapsed": "rostra.client.core.events",
+    "Redelivered": "rostra.client.core.events",
+    "GroupRecord": "rostra.client.core.groups.assigned_partition",
+    "LeaseExpired": "rostra.client.core.events",
     "Last": "rostra.client.core.options",
     "MayDuplicate": "rostra.client.core.events",
     "MembershipLost": "rostra.client.core.events",
-    "NamedSubscription": "rostra.client.aio_named",
+    "NamedSubscription": "rostra.client.aio.named_subscription",
     "NodeState": "rostra.model.cluster",
     "Offset": "rostra.client.core.options",
     "PartitionState": "rostra.wire.messages",
     "PlacedPartition": "rostra.model.cluster",
-    "Producer": "rostra.client.aio_producer",
+    "Producer": "rostra.client.aio.producer",
     "PublisherState": "rostra.wire.messages",
     "Reconnected": "rostra.client.core.events",
     "Record": "rostra.model.decode",
@@ -128,7 +128,7 @@ _HOMES = {
     "Resubscribed": "rostra.client.core.events",
     "RostraError": "rostra.errors",
     "Skipped": "rostra.client.core.events",
-    "Subscription": "rostra.client.aio_subscription",
+    "Subscription": "rostra.client.aio.subscription",
     "SubscriptionDescription": "rostra.client.core.effects",
     "SubscriptionPart": "rostra.client.core.effects",
     "Time": "rostra.client.core.options",
@@ -137,9 +137,9 @@ _HOMES = {
     "TopicDescription": "rostra.client.core.effects",
     "TopicGone": "rostra.client.core.events",
     "TopicSettings": "rostra.wire.messages",
-    "User": "rostra.client.aio_user",
+    "User": "rostra.client.aio.user",
     "blocking": "rostra.blocking",
-    "connect": "rostra.client.aio",
+    "connect": "rostra.client.aio.client",
 }
 """Where each name lives. Loaded when first used: `rostra --help` needs none of them, and neither does a node."""
 

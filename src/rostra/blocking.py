@@ -4,10 +4,10 @@
 ...     client.publish("orders", b"one more")
 """
 
-from rostra.client.blocking import Client, connect
-from rostra.client.blocking_named import NamedSubscription
-from rostra.client.blocking_producer import Producer
-from rostra.client.blocking_subscription import Subscription
-from rostra.client.blocking_user import User
+from rostra.client.blocking.client import Client, connect
+from rostra.client.blocking.named_subscription import NamedSubscription
+from rostra.client.blocking.producer import Producer
+from rostra.client.blocking.subscription import Subscription
+from rostra.client.blocking.user import User
 
 __all__ = ["Client", "NamedSubscription", "Producer", "Subscription", "User", "connect"]

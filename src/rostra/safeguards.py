@@ -77,16 +77,16 @@ OF_ONE_NODE = (
 )
 """Those that a node which stands alone cannot be without; the others need peers to show."""
 
-OF_THE_BOOKS = (Safeguard.CHECKPOINT_BATCH,)
+OF_DERIVED_STATE = (Safeguard.CHECKPOINT_BATCH,)
 """Those of what a broker keeps of a partition beside its records, whatever the fabric."""
 
 OF_GROUPS = (Safeguard.GENERATION_FENCING, Safeguard.UNACKED_REDELIVERY)
 """Those of named subscriptions, whatever the fabric."""
 
-OF_THE_CATALOGUE = (Safeguard.CONFIRMED_WATCH,)
+OF_TOPIC_METADATA = (Safeguard.CONFIRMED_WATCH,)
 """Those of what a broker tells of topics, whatever the fabric; they need peers to show."""
 
-OF_A_RING = (
+OF_FLOOD = (
     Safeguard.DEDUP_BY_VECTOR,
     Safeguard.RESEND_BY_HOLDER,
     Safeguard.SYNC_BEFORE_MARK,

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rostra.fabric.catalog import FABRICS
+from rostra.fabric.registry import FABRICS
 from tests.contract.facade import Cluster
 from tests.contract.promises import ALONE, SEVERAL, promise_of
 from tests.contract.simulated import SimulatedCluster

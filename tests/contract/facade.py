@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from rostra.client.core.effects import Ack, Result, SubscriptionDescription, TopicDescription
 from rostra.client.core.options import BelowStart, MemberSettings, Start
-from rostra.client.core.partitioner import partition_of
+from rostra.client.core.producer.partitioner import partition_of
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import Guarantees, TopicsAre
 from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
 from rostra.model.ids import Partition, PartitionIndex, TopicId
-from rostra.simulator.history import Held
-from rostra.simulator.watched import batches_in, below
+from rostra.simulator.history import StoredBatch
+from rostra.simulator.world.fabric_observer import batches_in, below
 from rostra.wire.groups import FindGroup
 from rostra.wire.messages import (
     PUBLISHER_LEASE_MS,
@@ -372,7 +372,7 @@ class Cluster(ABC):
 
     # --- copies --------------------------------------------------------------------------------------
 
-    def copies(self, topic: str, partition: int = 0) -> list[list[Held]]:
+    def copies(self, topic: str, partition: int = 0) -> list[list[StoredBatch]]:
         """What the running nodes that hold the partition have of it in their files, below its commit offset."""
         place = Partition(self.topics(at=self.running[0])[topic], PartitionIndex(partition))
         placed = self.placed(topic, partition, at=self.running[0])
@@ -383,9 +383,9 @@ class Cluster(ABC):
         found = [self.log(node, place) for node in self.running if self.address(node) in addresses]
         return [[held for held in below(batches, placed.commit) if held.base >= placed.first] for batches in found]
 
-    def await_equal_copies(self, topic: str, partition: int = 0, *, count: int) -> list[Held]:
+    def await_equal_copies(self, topic: str, partition: int = 0, *, count: int) -> list[StoredBatch]:
         """Until so many copies are the same below commit, and hold all of it; what they hold."""
-        agreed: list[Held] = []
+        agreed: list[StoredBatch] = []
 
         def equal() -> bool:
             copies = self.copies(topic, partition)
@@ -461,9 +461,9 @@ class Cluster(ABC):
     def wire(self, node: Node) -> Wire:
         """A connection to this very node, to be spoken to in messages."""
 
-    def log(self, node: Node, partition: Partition) -> list[Held]:
+    def log(self, node: Node, partition: Partition) -> list[StoredBatch]:
         """What a node has in the files of a partition, batch by batch."""
-        found: list[Held] = []
+        found: list[StoredBatch] = []
         for content in self.segments(node, partition):
             found += batches_in(content, partition, check=True)
         return found

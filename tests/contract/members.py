@@ -13,8 +13,7 @@ import msgspec
 
 from rostra.errors import RostraError, from_wire
 from rostra.wire.groups import (
-    Assigned,
-    Beat,
+    Assignment,
     DescribeGroup,
     FindGroup,
     GroupDescribed,
@@ -24,6 +23,7 @@ from rostra.wire.groups import (
     GroupPlace,
     JoinGroup,
     LeaveGroup,
+    MemberHeartbeat,
     MovePositions,
     Position,
     Released,
@@ -112,7 +112,7 @@ class Member:
             self._work()
             if now_us >= self._beat_us:
                 self._beat_us = now_us + self._lease_ms * 250
-                self._say(Beat(self._next(), NAME, self.member, self.generation))
+                self._say(MemberHeartbeat(self._next(), NAME, self.member, self.generation))
 
     def die(self) -> None:
         """Without a word: its connection ends, and that is all that anybody hears."""
@@ -175,7 +175,7 @@ class Member:
                 self._found(message)
             case GroupJoined():
                 self._is_joined = True
-            case Assigned():
+            case Assignment():
                 self._told += message.parts
                 if not message.more:
                     self._assigned(message)
@@ -194,7 +194,7 @@ class Member:
             case _:
                 pass
 
-    def _assigned(self, message: Assigned) -> None:
+    def _assigned(self, message: Assignment) -> None:
         told = {(part.topic, part.partition): part for part in self._told}
         self._told = []
         if not self._is_joined:

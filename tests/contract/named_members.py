@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rostra.client.core.effects import Result
-from rostra.client.core.holding import HeldRecord
+from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.client.core.options import MemberSettings
 from rostra.errors import RostraError
 from tests.contract.people import Station
@@ -12,7 +12,7 @@ from tests.contract.people import Station
 class Member:
     def __init__(self, station: Station, name: str, settings: MemberSettings) -> None:
         self.name = name
-        self.taken: list[HeldRecord] = []
+        self.taken: list[GroupRecord] = []
         """In the order in which they were handed out."""
         self.joined = False
         self.left = False
@@ -39,10 +39,10 @@ class Member:
     def values(self) -> list[bytes | None]:
         return [record.value for record in self.taken]
 
-    def take(self, most: int = 1_000_000, *, ack: bool = False) -> list[HeldRecord]:
+    def take(self, most: int = 1_000_000, *, ack: bool = False) -> list[GroupRecord]:
         """What there is to take by now, acknowledged at once or not."""
         station = self._station
-        taken: list[HeldRecord] = []
+        taken: list[GroupRecord] = []
         while len(taken) < most and (record := self.membership.hands.take(station.now_us)) is not None:
             taken.append(record)
             if ack:
@@ -51,15 +51,15 @@ class Member:
         station.act()
         return taken
 
-    def ack(self, record: HeldRecord) -> None:
+    def ack(self, record: GroupRecord) -> None:
         self.membership.hands.ack(self._station.now_us, record)
         self._station.act()
 
-    def retry(self, record: HeldRecord) -> None:
+    def retry(self, record: GroupRecord) -> None:
         self.membership.hands.retry(self._station.now_us, record)
         self._station.act()
 
-    def give_back(self, record: HeldRecord) -> None:
+    def give_back(self, record: GroupRecord) -> None:
         self.membership.hands.give_back(self._station.now_us, record)
         self._station.act()
 

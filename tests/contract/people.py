@@ -11,8 +11,8 @@ from rostra.client.core.core import CREDIT_BYTES
 from rostra.client.core.effects import Ack, Deliver, Result
 from rostra.client.core.events import ClientEvent, MayDuplicate, TopicAppeared, TopicGone
 from rostra.client.core.options import BelowStart, ProducerSettings, Start
-from rostra.client.core.producing import Producing
-from rostra.client.core.subscribing import Subscribing
+from rostra.client.core.producer.producer_state import ProducerState
+from rostra.client.core.subscription.topic_subscription import TopicSubscription
 from rostra.errors import RostraError
 from rostra.wire.messages import PUBLISHER_LEASE_MS
 
@@ -68,7 +68,7 @@ class Producer:
         station.told.append(self._told)
         settings = ProducerSettings(batch_bytes=BATCH_BYTES, strength=strength, lease_ms=lease_ms)
         call = station.call(f"producer on {topic}", self._opened)
-        self._producing: Producing = station.core.open_producer(station.now_us, call, topic, settings)
+        self._producing: ProducerState = station.core.open_producer(station.now_us, call, topic, settings)
         station.act()
 
     def _opened(self, result: Result | RostraError) -> None:
@@ -188,6 +188,6 @@ class Subscription:
 
     def reached(self, ends: dict[int, int]) -> bool:
         """Whether it was shown all of its one topic that lies below these offsets."""
-        assert isinstance(self._subscribing, Subscribing)
+        assert isinstance(self._subscribing, TopicSubscription)
         feeds = self._subscribing.feeds
         return all(partition in feeds and (feeds[partition].next or 0) >= end for partition, end in ends.items())

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from rostra.fabric.api import Guarantees
-from rostra.fabric.catalog import FABRICS, FabricKind
+from rostra.fabric.registry import FABRICS, FabricKind
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -36,7 +36,7 @@ class Promise(msgspec.Struct, frozen=True):
 def promised(*, several: bool = False, alone: bool = False, **cells: object) -> Callable[[Test], Test]:
     """By one node as by several, unless it is about one of these only.
 
-    >>> @promised(split=Split.REFUSES)  # doctest: +SKIP
+    >>> @promised(split=SplitBehaviour.REFUSES)  # doctest: +SKIP
     ... def test_a_side_without_a_majority_refuses(cluster): ...
     """
     several = several or not OF_SEVERAL.isdisjoint(cells)

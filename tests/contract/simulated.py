@@ -10,22 +10,22 @@ import msgspec
 from rostra.broker.settings import BrokerSettings
 from rostra.client.core.options import Options
 from rostra.fabric.api import Fabric
-from rostra.fabric.catalog import FabricKind, Seat
+from rostra.fabric.registry import FabricKind, NodeSetup
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
-from rostra.simulator import node as simulator
 from rostra.simulator.checkers import judge
-from rostra.simulator.clients import FRAME_BYTES_MAX, Client
+from rostra.simulator.clients.simulated_client import FRAME_BYTES_MAX, SimulatedClient
 from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
-from rostra.simulator.faults import Fault, Swarm, Tally
-from rostra.simulator.files import FaultyFiles
+from rostra.simulator.disk.faulty_files import FaultyFiles
+from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
 from rostra.simulator.history import History
-from rostra.simulator.links import Link, Network
-from rostra.simulator.mesh import Mesh
-from rostra.simulator.settings import raft_settings_for
-from rostra.simulator.splits import Split
+from rostra.simulator.network.client_network import ClientNetwork, SimulatedConnection
+from rostra.simulator.network.peer_network import PeerNetwork
+from rostra.simulator.network.splits import NetworkSplit
 from rostra.simulator.trace import Trace
-from rostra.simulator.watched import below, logs_of, partition_of
+from rostra.simulator.world import simulated_node as simulator
+from rostra.simulator.world.fabric_observer import below, logs_of, partition_of
+from rostra.simulator.world.settings import raft_settings_for
 from rostra.wire.frames import FROM_NODE, FrameReader, encode
 from rostra.wire.messages import (
     PROTOCOL_MAX,
@@ -45,7 +45,7 @@ STEP_US = 10 * MS_US
 FOR_EVER_US = 1_000_000 * SECOND_US
 
 
-class SimulatedStation(Client):
+class SimulatedStation(SimulatedClient):
     @property
     def now_us(self) -> int:
         return self.clock.now_us
@@ -54,14 +54,14 @@ class SimulatedStation(Client):
         self.clock.after(0, act, *about)
 
 
-class SimulatedNode(simulator.Node):
+class SimulatedNode(simulator.SimulatedNode):
     """Of whatever fabric, as the table of fabrics makes it."""
 
     kind: FabricKind
 
     def _take_seat(self) -> Fabric:
         founds = not self.join
-        seat = Seat(self.id, self.address, self.peer_address, self.random, founds, self.join, self.without)
+        seat = NodeSetup(self.id, self.address, self.peer_address, self.random, founds, self.join, self.without)
         self.fabric = self._watched(self.kind.make(seat))
         return self.fabric
 
@@ -70,13 +70,13 @@ class SimulatedNode(simulator.Node):
         return {}
 
 
-class SidedNetwork(Network):
+class SidedNetwork(ClientNetwork):
     """A client is on the side of the node whose number is in its name."""
 
-    def __init__(self, clock: Clock, swarm: Swarm, tally: Tally, random: Random) -> None:
+    def __init__(self, clock: Clock, swarm: FaultPlan, tally: FaultCounts, random: Random) -> None:
         super().__init__(clock, swarm, tally, random)
         self._sides: dict[Node, int] = {}
-        self._held: list[Link] = []
+        self._held: list[SimulatedConnection] = []
 
     def split(self, sides: dict[Node, int]) -> None:
         self._sides = sides
@@ -92,12 +92,12 @@ class SidedNetwork(Network):
         for link in held:
             self._knock(link)
 
-    def _crosses(self, link: Link) -> bool:
+    def _crosses(self, link: SimulatedConnection) -> bool:
         here = int(link.client.name.rpartition("@")[2])
         assert isinstance(link.node, SimulatedNode)
         return self._sides.get(here) != self._sides.get(link.node.id - 1)
 
-    def _knock(self, link: Link) -> None:
+    def _knock(self, link: SimulatedConnection) -> None:
         if self._crosses(link):
             self._held.append(link)
         else:
@@ -107,7 +107,7 @@ class SidedNetwork(Network):
 class Asker:
     """Says hello and one thing more, again if the connection is lost, and keeps the answer."""
 
-    def __init__(self, network: Network, node: Node, address: str, said: bytes) -> None:
+    def __init__(self, network: ClientNetwork, node: Node, address: str, said: bytes) -> None:
         self.name = f"asker@{node}"
         self.answer: Answer | None = None
         self._network = network
@@ -117,24 +117,24 @@ class Asker:
         self._dials = 1
         network.dial(self, self._dials, address)
 
-    def opened(self, link: Link) -> None:
+    def opened(self, link: SimulatedConnection) -> None:
         link.up.send(encode(Hello(0, PROTOCOL_MIN, PROTOCOL_MAX)))
         link.up.send(self._said)
 
-    def received(self, link: Link, chunk: bytes) -> None:
+    def received(self, link: SimulatedConnection, chunk: bytes) -> None:
         for message, _ in self._reader.feed(chunk):
             if isinstance(message, Published | Subscribed | TopicDescribed | Failed):
                 self.answer = message
 
-    def lost(self, link: Link, reason: str) -> None:
+    def lost(self, link: SimulatedConnection, reason: str) -> None:
         if self.answer is None:
             self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
             self._dials += 1
             self._network.dial(self, self._dials, self._address)
 
-    def congested(self, link: Link) -> None: ...
-    def drained(self, link: Link) -> None: ...
-    def watch(self, link: Link) -> None: ...
+    def congested(self, link: SimulatedConnection) -> None: ...
+    def drained(self, link: SimulatedConnection) -> None: ...
+    def watch(self, link: SimulatedConnection) -> None: ...
 
 
 class SimulatedCluster(Cluster):
@@ -152,11 +152,13 @@ class SimulatedCluster(Cluster):
         self._random = chance(seed, "contract")
         self._clock = Clock()
         self._trace = Trace(self._clock)
-        self._tally = Tally()
+        self._tally = FaultCounts()
         self._history = History(replicated=count > 1)
         self._swarm = weather(seed)
         self._network = SidedNetwork(self._clock, self._swarm, self._tally, chance(seed, "network"))
-        self._mesh = Mesh(self._clock, self._trace, self._swarm, self._tally, self._history, chance(seed, "mesh"))
+        self._mesh = PeerNetwork(
+            self._clock, self._trace, self._swarm, self._tally, self._history, chance(seed, "mesh")
+        )
         self._network.calm = self._mesh.calm = False
         self._nodes = [self._build(kind, number, without) for number in range(1, count + SPARE_NODES + 1)]
         self._mesh.add(self._nodes)
@@ -293,7 +295,7 @@ class SimulatedCluster(Cluster):
         ids = {NodeId(node + 1): side for node, side in side_of.items()}
         ways = frozenset((one, other) for one in ids for other in ids if ids[one] != ids[other])
         now_us = self._clock.now_us
-        self._mesh.splits.append(Split(Fault.HALVES, ways, now_us, FOR_EVER_US, flaps=False))
+        self._mesh.splits.append(NetworkSplit(Fault.HALVES, ways, now_us, FOR_EVER_US, flaps=False))
         self._network.split(side_of)
 
     def heal(self) -> None:
@@ -307,11 +309,11 @@ class SimulatedCluster(Cluster):
         return node
 
 
-def weather(seed: int) -> Swarm:
+def weather(seed: int) -> FaultPlan:
     """Delays, spikes, slow links and disks, and of messages between nodes loss, doubles and overtaking: as the seed
     draws them. What befalls nodes is for the promise to say."""
-    drawn = Swarm.draw(chance(seed, "weather"))
-    unhurt = {name: 0 for name in Swarm.__struct_fields__ if name.endswith("_every_us")}
+    drawn = FaultPlan.draw(chance(seed, "weather"))
+    unhurt = {name: 0 for name in FaultPlan.__struct_fields__ if name.endswith("_every_us")}
     return msgspec.structs.replace(drawn, **unhurt, sync_fails=0.0, write_fails=0.0, outage=0.0, syncs=True)
 
 

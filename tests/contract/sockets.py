@@ -13,14 +13,14 @@ from pathlib import Path
 from random import SystemRandom
 
 from rostra.broker.settings import BrokerSettings
-from rostra.client.aio_driver import Driver, now_us
-from rostra.client.aio_subscription import Inbox
-from rostra.client.core.delivered import Delivered
+from rostra.client.aio.driver import AsyncioDriver, now_us
+from rostra.client.aio.subscription import AsyncioInbox
 from rostra.client.core.effects import Deliver, Result
 from rostra.client.core.events import ClientEvent
 from rostra.client.core.options import Options
+from rostra.client.core.subscription.delivered_batch import DeliveredBatch
 from rostra.errors import RostraError
-from rostra.fabric.catalog import FabricKind
+from rostra.fabric.registry import FabricKind
 from rostra.model.ids import Partition, text
 from rostra.testing.embedded import EmbeddedNode
 from rostra.wire.messages import DescribeTopic, Failed, Published, Subscribed, TopicDescribed
@@ -36,7 +36,7 @@ LIMITS = BrokerSettings(heartbeat_ms=400, retention_check_ms=100, group_partitio
 """So that clients notice soon when a node has fallen silent."""
 
 
-class Window(Inbox):
+class Window(AsyncioInbox):
     """Shows what is delivered at once."""
 
     __slots__ = ("_delivered", "_finished", "_number")
@@ -49,7 +49,7 @@ class Window(Inbox):
         self._delivered = delivered
         self._finished = finished
 
-    def deliver(self, batches: tuple[Delivered, ...]) -> None:
+    def deliver(self, batches: tuple[DeliveredBatch, ...]) -> None:
         self._delivered(Deliver(self._number, batches))
 
     def finish(self, error: RostraError) -> None:
@@ -64,7 +64,7 @@ class SocketStation:
         self.finished: dict[int, Callable[[RostraError], None]] = {}
         self.told: list[Callable[[ClientEvent], None]] = []
         self._loop = loop
-        self._driver = Driver(options, self._hear)
+        self._driver = AsyncioDriver(options, self._hear)
         self.core = self._driver.core
         self._answers: set[asyncio.Future[Result]] = set()
         self._starting = loop.create_task(self._driver.start())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rostra.testing
-from rostra.fabric.catalog import FABRICS
+from rostra.fabric.registry import FABRICS
 
 
 @pytest.mark.parametrize("fabric", FABRICS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import RostraError
-from rostra.fabric.api import AcksAll, Order, Split, Survives, TopicsAre
+from rostra.fabric.api import AcksAll, Order, SplitBehaviour, Survives, TopicsAre
 from tests.contract.facade import SHORT_MS, Cluster
 from tests.contract.people import Producer, Subscription
 from tests.contract.promises import promised
@@ -136,7 +136,7 @@ def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_doubled(clus
 # --- splits ---
 
 
-@promised(split=Split.REFUSES)
+@promised(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("RF-35", "RF-36")
 def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -160,7 +160,7 @@ def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Clus
         assert sorted(cluster.topics(at=node)) == ["made-meanwhile", "t"]
 
 
-@promised(split=Split.REFUSES)
+@promised(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("RF-6")
 def test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -181,7 +181,7 @@ def test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody(cluster: Clust
     assert subscription.values == final
 
 
-@promised(split=Split.REFUSES)
+@promised(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("RF-33", "RF-35")
 def test_each_record_is_delivered_once_across_a_split(cluster: Cluster) -> None:
     cluster.create_topic("t")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import GroupBusy, UnknownGroup
-from rostra.fabric.api import Order, Split, Survives
+from rostra.fabric.api import Order, SplitBehaviour, Survives
 from rostra.wire.groups import DeleteGroup, DescribeGroup, GroupDescribed, Position, ResetGroup
 from rostra.wire.messages import Agreed
 from tests.contract.facade import Cluster
@@ -69,7 +69,7 @@ def test_the_death_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cl
         people.await_progress()
 
 
-@promised(split=Split.REFUSES, groups_span_nodes=True)
+@promised(split=SplitBehaviour.REFUSES, groups_span_nodes=True)
 def test_a_coordinator_that_is_cut_off_or_stands_still_agrees_to_nothing_that_is_lost(cluster: Cluster) -> None:
     people = people_of(cluster, PARTS)
     people.join()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rostra.fabric.api import Guarantees
-from rostra.fabric.catalog import FABRICS
+from rostra.fabric.registry import FABRICS
 from tests.contract.promises import promise_of
 from tools import guarantees_docs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.client.core.holding import HeldRecord
+from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.client.core.options import Offset
 from rostra.fabric.api import Order, Survives
 from tests.contract.facade import Cluster
@@ -93,7 +93,7 @@ def test_a_slow_handler_is_not_a_dead_member(cluster: Cluster) -> None:
     assert {record.tries for record in slow.taken} == {0}
 
 
-def cluster_takes(cluster: Cluster, member: Member, count: int = 1) -> list[HeldRecord]:
+def cluster_takes(cluster: Cluster, member: Member, count: int = 1) -> list[GroupRecord]:
     """So many records in the hands of a member, which settles none."""
     before = len(member.taken)
 

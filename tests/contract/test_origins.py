@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import GroupBusy, NotOffered, TopicDeleted, UnknownGroup, UnknownTopic
-from rostra.fabric.api import AcksAll, Delivers, Order, Split, Survives, TopicsAre
+from rostra.fabric.api import AcksAll, Delivers, Order, SplitBehaviour, Survives, TopicsAre
 from rostra.model.encode import encode
 from rostra.wire.messages import Publish, Published, Subscribe, Subscribed
 from tests.contract.facade import Cluster, Node
@@ -208,7 +208,7 @@ def test_a_node_that_was_away_longer_than_retention_is_sent_what_is_left(cluster
     assert got == producer.sent[-len(got) :]
 
 
-@promised(several=True, split=Split.MERGES)
+@promised(several=True, split=SplitBehaviour.MERGES)
 @pytest.mark.requirement("FL-26")
 def test_both_sides_of_a_split_go_on_and_everybody_has_everything_once_after_healing(cluster: Cluster) -> None:
     cluster.create_topic("t")

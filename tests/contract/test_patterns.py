@@ -7,7 +7,7 @@ import pytest
 from rostra.client.core.events import TopicGone
 from rostra.client.core.options import Time
 from rostra.errors import RostraError
-from rostra.fabric.api import Order, Split, Survives, TopicsAre
+from rostra.fabric.api import Order, SplitBehaviour, Survives, TopicsAre
 from tests.contract.facade import SHORT_MS, Cluster
 from tests.contract.people import Subscription
 from tests.contract.promises import promised
@@ -134,7 +134,7 @@ def test_a_pattern_goes_on_after_the_node_was_started_again(cluster: Cluster) ->
     await_all(cluster, subscription, {b"1", b"2"}, "both topics")
 
 
-@promised(split=Split.REFUSES)
+@promised(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("CM-6")
 def test_no_topic_is_missed_by_who_was_cut_off_when_it_was_made(cluster: Cluster) -> None:
     alone, one, other = cluster.running
@@ -146,7 +146,7 @@ def test_no_topic_is_missed_by_who_was_cut_off_when_it_was_made(cluster: Cluster
     await_all(cluster, subscription, {b"1"}, "the topic that was made behind its back")
 
 
-@promised(split=Split.REFUSES)
+@promised(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("CM-6")
 def test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone(cluster: Cluster) -> None:
     behind, one, other = cluster.running

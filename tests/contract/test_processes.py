@@ -16,8 +16,8 @@ from rostra import blocking
 from rostra.client.core.effects import Acknowledged
 from rostra.client.core.events import ClientEvent, MayDuplicate
 from rostra.model.ids import Partition, PartitionIndex, TopicId, text
-from rostra.simulator.history import Held
-from rostra.simulator.watched import batches_in, below
+from rostra.simulator.history import StoredBatch
+from rostra.simulator.world.fabric_observer import batches_in, below
 from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
 
@@ -98,8 +98,8 @@ def read(cluster: Cluster[ProcessNode], node: ProcessNode, topic: str, count: in
     return values
 
 
-def log_of(node: ProcessNode, topic: int) -> list[Held]:
-    found: list[Held] = []
+def log_of(node: ProcessNode, topic: int) -> list[StoredBatch]:
+    found: list[StoredBatch] = []
     for segment in sorted((node.directory / "node" / "topics" / f"{text(topic)}-0").glob("*.log")):
         partition = Partition(TopicId(topic), PartitionIndex(0))
         found += batches_in(segment.read_bytes(), partition, check=True)

@@ -10,7 +10,7 @@ from rostra.model.batch import SUPPRESSED
 from rostra.model.decode import iterate
 from rostra.model.ids import Partition, PartitionIndex
 from rostra.simulator.checkers.ownership import flaws_in
-from rostra.simulator.history import Stored, stored_in
+from rostra.simulator.history import StoredRecord, stored_in
 from tests.contract.facade import Cluster, Node
 from tests.contract.people import Producer, Subscription
 from tests.contract.promises import promised
@@ -18,13 +18,13 @@ from tests.contract.promises import promised
 SHORT_LEASE_MS = 400
 
 
-def stored(cluster: Cluster, topic: str, node: Node) -> list[Stored]:
+def stored(cluster: Cluster, topic: str, node: Node) -> list[StoredRecord]:
     place = Partition(cluster.topics(at=node)[topic], PartitionIndex(0))
     log = b"".join(cluster.segments(node, place))
     return [one for batch in iterate(log) for one in stored_in(batch)]
 
 
-def await_by_the_rules(cluster: Cluster, topic: str, copies: int) -> list[Stored]:
+def await_by_the_rules(cluster: Cluster, topic: str, copies: int) -> list[StoredRecord]:
     """All copies are equal, and what each marks as suppressed is what the rules say of its own log; that log."""
     cluster.await_equal_copies(topic, count=copies)
     logs = [stored(cluster, topic, node) for node in cluster.running]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 
-from rostra.simulator.clients import FRAME_BYTES_MAX
-from rostra.simulator.links import Link, Network
+from rostra.simulator.clients.simulated_client import FRAME_BYTES_MAX
+from rostra.simulator.network.client_network import ClientNetwork, SimulatedConnection
 from rostra.wire.features import FEATURES
 from rostra.wire.frames import FROM_NODE, FrameReader, encode
 from rostra.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, ClientMessage, Hello, NodeMessage
@@ -53,7 +53,7 @@ class Wire(ABC):
 
 
 class SimulatedWire(Wire):
-    def __init__(self, name: str, network: Network, address: str) -> None:
+    def __init__(self, name: str, network: ClientNetwork, address: str) -> None:
         super().__init__(name)
         self._link = network.dial(self, 1, address)
 
@@ -64,18 +64,18 @@ class SimulatedWire(Wire):
     def _send(self, chunk: bytes) -> None:
         self._link.up.send(chunk)
 
-    def opened(self, link: Link) -> None:
+    def opened(self, link: SimulatedConnection) -> None:
         self._stand()
 
-    def received(self, link: Link, chunk: bytes) -> None:
+    def received(self, link: SimulatedConnection, chunk: bytes) -> None:
         self._hear(chunk)
 
-    def lost(self, link: Link, reason: str) -> None:
+    def lost(self, link: SimulatedConnection, reason: str) -> None:
         self.is_lost = True
 
-    def congested(self, link: Link) -> None: ...
-    def drained(self, link: Link) -> None: ...
-    def watch(self, link: Link) -> None: ...
+    def congested(self, link: SimulatedConnection) -> None: ...
+    def drained(self, link: SimulatedConnection) -> None: ...
+    def watch(self, link: SimulatedConnection) -> None: ...
 
 
 class SocketWire(Wire, asyncio.Protocol):

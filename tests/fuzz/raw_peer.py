@@ -6,8 +6,8 @@ import socket
 from types import TracebackType
 from typing import Self
 
-from rostra.fabric.catalog import DEFAULT
-from rostra.runtime.handshake import ANSWERS
+from rostra.fabric.registry import DEFAULT
+from rostra.runtime.network.handshake import ANSWERS
 from rostra.wire.frames import Framed, FrameReader, encode
 from rostra.wire.peers import PEER_PROTOCOL, HandshakeAnswer, PeerHello
 

@@ -10,7 +10,7 @@ from random import Random
 
 import msgspec
 
-from rostra.broker.api import Accept, Lose, Receive, Reply, Stop, SyncBroke
+from rostra.broker.api import ConnectionAccepted, ConnectionLost, MessageReceived, Reply, Stop, SyncFailed
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import BatchRejected, DiskUntrusted, PeerViolation, RostraError, from_wire
 from rostra.model.check import check_stored
@@ -81,7 +81,7 @@ class Round:
         """A new connection, greeted most of the time."""
         self._conn += 1
         self._reader: FrameReader[ClientMessage] = FrameReader(FROM_CLIENT)
-        self.desk.step(Accept(self._conn))
+        self.desk.step(ConnectionAccepted(self._conn))
         if self.rng.random() < 0.9:
             self._feed(HELLO)
 
@@ -97,7 +97,7 @@ class Round:
         try:
             for message, payload in self._reader.feed(raw):
                 self.tally.kinds[type(message).__name__] += 1
-                desk.step(Receive(conn, message, payload))
+                desk.step(MessageReceived(conn, message, payload))
         except PeerViolation as violation:
             self._violated(violation)
             return
@@ -126,7 +126,7 @@ class Round:
         self._lose()
 
     def _lose(self) -> None:
-        self.desk.step(Lose(self._conn))
+        self.desk.step(ConnectionLost(self._conn))
         self._stranger()
 
     def _listen(self) -> None:
@@ -187,7 +187,7 @@ class Round:
         desk = self.desk
         desk.full = False
         desk.effects.clear()
-        desk.step(Receive(self.good, Ping(77)))
+        desk.step(MessageReceived(self.good, Ping(77)))
         assert desk.heard(self.good, Pong) == [Pong(77)]
         desk.publish(self.good, self.kept, b"good")
         desk.settle()
@@ -198,7 +198,7 @@ class Round:
     def _ends(self) -> None:
         """Nothing that was left half done keeps a node from stopping."""
         if self.rng.random() < 0.5:
-            self.desk.step(SyncBroke(DiskUntrusted("EIO")))
+            self.desk.step(SyncFailed(DiskUntrusted("EIO")))
         self.desk.step(Stop())
         self.desk.settle()
         # What waits for the fabric's word is asked for again after a while.

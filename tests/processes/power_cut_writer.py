@@ -12,7 +12,7 @@ from rostra.log.store import Store
 from rostra.model.batch import OwnerFlag, stamp
 from rostra.model.encode import encode
 from rostra.model.ids import Partition, PartitionIndex, TopicId
-from rostra.runtime.files import DiskFiles
+from rostra.runtime.disk.files import DiskFiles
 
 PARTITION = Partition(TopicId(7), PartitionIndex(0))
 

@@ -9,7 +9,7 @@ import pytest
 
 import rostra.testing
 from rostra.cli.app import run
-from rostra.fabric.catalog import FABRICS
+from rostra.fabric.registry import FABRICS
 from rostra.testing.embedded import EmbeddedNode
 from tests.processes.command_line import Ran
 

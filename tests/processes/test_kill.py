@@ -9,16 +9,16 @@ import pytest
 
 import rostra
 import rostra.testing
-from rostra.demo.expected import Interest, expect
-from rostra.demo.ledger import Received, Sent
+from rostra.demo.expected import ExpectedSubscription, expect
+from rostra.demo.record_log import PublishedLog, ReceivedLog
 from rostra.demo.verdict import judge
 from rostra.demo.workers import (
     AsyncioPublisher,
     AsyncioSubscriber,
     BlockingPublisher,
     BlockingSubscriber,
-    Publisher,
-    Subscriber,
+    PublisherThread,
+    SubscriberThread,
 )
 from tests.processes.command_line import wait_until
 
@@ -38,13 +38,13 @@ def stream_through(kills: int, seed: int) -> None:
     with rostra.testing.process_node() as node:
         # So fast that there is always something under way when the node dies.
         pace = (ENDLESS, CHUNK, ENDLESS / 40_000, node.address, tell)
-        publishers: list[Publisher] = [
-            AsyncioPublisher(Sent("a", TOPIC, 0), *pace),
-            BlockingPublisher(Sent("b", TOPIC, 0), *pace),
+        publishers: list[PublisherThread] = [
+            AsyncioPublisher(PublishedLog("a", TOPIC, 0), *pace),
+            BlockingPublisher(PublishedLog("b", TOPIC, 0), *pace),
         ]
-        subscribers: list[Subscriber] = [
-            AsyncioSubscriber(Received(Interest("c", TOPIC)), node.address, tell),
-            BlockingSubscriber(Received(Interest("d", TOPIC)), node.address, tell),
+        subscribers: list[SubscriberThread] = [
+            AsyncioSubscriber(ReceivedLog(ExpectedSubscription("c", TOPIC)), node.address, tell),
+            BlockingSubscriber(ReceivedLog(ExpectedSubscription("d", TOPIC)), node.address, tell),
         ]
         for worker in (*publishers, *subscribers):
             worker.start()

@@ -13,7 +13,7 @@ import pytest
 import rostra
 import rostra.testing
 from rostra import blocking, errors
-from rostra.fabric.catalog import FABRICS
+from rostra.fabric.registry import FABRICS
 from rostra.testing.embedded import EmbeddedNode
 from tests.processes.command_line import wait_until
 from tests.processes.faces import FACES, connected
@@ -117,7 +117,7 @@ def test_a_block_that_fails_gets_its_record_again_until_it_is_a_dead_letter(
         assert letter.value == b"bad"
         assert dict(letter.headers)["rostra-topic"] == topic.encode()
     kinds = [type(event) for event in told]
-    assert kinds.count(rostra.HandedOutAgain) == kinds.count(rostra.DeadLettered) == 1
+    assert kinds.count(rostra.Redelivered) == kinds.count(rostra.DeadLettered) == 1
 
 
 def test_a_client_that_is_closed_leaves_its_names_with_what_was_acknowledged(

@@ -19,8 +19,8 @@ from rostra.errors import (
     RostraError,
     from_wire,
 )
-from rostra.fabric.catalog import DEFAULT, FABRICS
-from rostra.runtime.handshake import ANSWERS
+from rostra.fabric.registry import DEFAULT, FABRICS
+from rostra.runtime.network.handshake import ANSWERS
 from rostra.runtime.node import PEER_FRAME_BYTES_MORE
 from rostra.testing.process import ProcessNode
 from rostra.wire.frames import Dialect, Framed, FrameReader, Violation, encode

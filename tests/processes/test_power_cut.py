@@ -19,7 +19,7 @@ import pytest
 from rostra.errors import CorruptLog
 from rostra.log.facts import Recovery
 from rostra.log.store import Store
-from rostra.runtime.files import DiskFiles
+from rostra.runtime.disk.files import DiskFiles
 from tests.processes.power_cut_writer import PARTITION, numbered
 
 IMAGE_BYTES = 32 << 20

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rostra.broker.control import Checkpoint
-from rostra.broker.publishers import Departed, Registered
+from rostra.broker.partition.control_batch import Checkpoint
+from rostra.broker.publish.publisher_table import PublisherJoined, PublisherLeft
 from rostra.errors import OffsetOutOfRange, PartitionDamaged, RemoteError, TimedOut, TopicDeleted
 from rostra.model.batch import OwnerFlag
 from rostra.model.ids import Partition, PartitionIndex, TopicId
@@ -17,21 +17,21 @@ from rostra.simulator import checkers
 from rostra.simulator.checkers import CHECKERS, judge
 from rostra.simulator.checkers.linearizability import is_possible
 from rostra.simulator.history import (
-    Acked,
-    Asked,
-    Cut,
-    Demand,
-    Failed,
+    CreatedTopic,
     FinalPartition,
-    Gathered,
-    Got,
-    Held,
+    GroupHistory,
     History,
-    Made,
-    Named,
-    Sent,
-    Stored,
-    Subscription,
+    LivenessDemand,
+    PatternHistory,
+    RecordAcked,
+    RecordDelivered,
+    RecordFailed,
+    RecordSent,
+    StoredBatch,
+    StoredRecord,
+    SubscriptionHistory,
+    TopicNameRequest,
+    TruncatedCommit,
 )
 from rostra.wire.messages import TopicSettings
 
@@ -43,41 +43,41 @@ A, B, C = b"a", b"b", b"c"
 def good() -> History:
     """Three records of one producer, acknowledged, stored around a control record, read by one subscriber."""
     history = History()
-    history.made.append(Made(TOPIC, "t"))
+    history.made.append(CreatedTopic(TOPIC, "t"))
     history.listed[TOPIC] = "t"
     final = FinalPartition(TOPIC, "t", 0, TopicSettings())
     final.commit, final.complete, final.bytes = 4, True, 400
     history.final[TOPIC, 0] = final
-    seen = Subscription("s", "t", "earliest", 0)
+    seen = SubscriptionHistory("s", "t", "earliest", 0)
     seen.stands = True
     history.subscriptions.append(seen)
     feed = seen.feed(TOPIC, 0)
     feed.reached = 4
-    gathered = Gathered("g")
+    gathered = PatternHistory("g")
     gathered.stands, gathered.topics = True, [TOPIC]
     history.gathered.append(gathered)
-    named = history.named["n"] = Named("n", ["t"])
+    named = history.named["n"] = GroupHistory("n", ["t"])
     for order, (offset, value) in enumerate(((0, A), (1, B), (3, C))):
-        history.sent[value] = Sent(value, "p", order, "t", "all")
-        history.acked[value] = Acked(value, TOPIC, 0, offset)
-        feed.got.append(Got(offset, offset, value))
-        gathered.feed(TOPIC, 0).got.append(Got(offset, offset, value))
-        final.stored.append(Stored(offset, value, False))
+        history.sent[value] = RecordSent(value, "p", order, "t", "all")
+        history.acked[value] = RecordAcked(value, TOPIC, 0, offset)
+        feed.got.append(RecordDelivered(offset, offset, value))
+        gathered.feed(TOPIC, 0).got.append(RecordDelivered(offset, offset, value))
+        final.stored.append(StoredRecord(offset, value, False))
         named.handed(TOPIC, 0, offset, "h", offset)
         named.dealt_with.add((TOPIC, 0, offset))
         named.keeps(TOPIC, 0, offset + 1)
-    final.stored.insert(2, Stored(2, b"checkpoint", True))
-    batches = [Held(0, 2, 11), Held(2, 3, 12), Held(3, 4, 13)]
+    final.stored.insert(2, StoredRecord(2, b"checkpoint", True))
+    batches = [StoredBatch(0, 2, 11), StoredBatch(2, 3, 12), StoredBatch(3, 4, 13)]
     history.committed[PLACE] = dict.fromkeys(batches, 1)
     history.copies = {(1, PLACE): list(batches), (2, PLACE): batches[:2]}
     history.led(PLACE, 1, 1)
     history.led(PLACE, 2, 2)
     history.asked = [
-        Asked("r", "create", "t", 0, 10, TOPIC),
-        Asked("r", "create", "t", 20, 30, -1),
-        Asked("q", "describe", "t", 5, 15, TOPIC),
+        TopicNameRequest("r", "create", "t", 0, 10, TOPIC),
+        TopicNameRequest("r", "create", "t", 20, 30, -1),
+        TopicNameRequest("q", "describe", "t", 5, 15, TOPIC),
     ]
-    history.demands.append(Demand("a record", 10, 90, 40))
+    history.demands.append(LivenessDemand("a record", 10, 90, 40))
     return history
 
 
@@ -93,7 +93,7 @@ def final_of(history: History) -> FinalPartition:
     return history.final[TOPIC, 0]
 
 
-def got_of(history: History) -> list[Got]:
+def got_of(history: History) -> list[RecordDelivered]:
     return history.subscriptions[0].feed(TOPIC, 0).got
 
 
@@ -102,12 +102,12 @@ def lose_one(history: History) -> None:
 
 
 def lose_one_without_offset(history: History) -> None:
-    history.acked[B] = Acked(B, TOPIC, 0, -1)
+    history.acked[B] = RecordAcked(B, TOPIC, 0, -1)
     del final_of(history).stored[1]
 
 
 def replace_one(history: History) -> None:
-    final_of(history).stored[1] = Stored(1, C, False)
+    final_of(history).stored[1] = StoredRecord(1, C, False)
 
 
 def lose_the_partition(history: History) -> None:
@@ -115,27 +115,27 @@ def lose_the_partition(history: History) -> None:
 
 
 def deliver_a_phantom(history: History) -> None:
-    got_of(history).append(Got(9, 9, b"ghost"))
+    got_of(history).append(RecordDelivered(9, 9, b"ghost"))
 
 
 def store_a_phantom(history: History) -> None:
-    final_of(history).stored.append(Stored(4, b"ghost", False))
+    final_of(history).stored.append(StoredRecord(4, b"ghost", False))
 
 
 def deliver_from_elsewhere(history: History) -> None:
-    history.sent[B] = Sent(B, "p", 1, "another", "all")
+    history.sent[B] = RecordSent(B, "p", 1, "another", "all")
 
 
 def store_twice(history: History) -> None:
-    final_of(history).stored.append(Stored(4, A, False))
+    final_of(history).stored.append(StoredRecord(4, A, False))
 
 
 def swap(history: History) -> None:
-    history.sent[A], history.sent[B] = Sent(A, "p", 1, "t", "all"), Sent(B, "p", 0, "t", "all")
+    history.sent[A], history.sent[B] = RecordSent(A, "p", 1, "t", "all"), RecordSent(B, "p", 0, "t", "all")
 
 
 def repeat_an_offset(history: History) -> None:
-    got_of(history).insert(1, Got(1, 0, A))
+    got_of(history).insert(1, RecordDelivered(1, 0, A))
 
 
 def skip_one(history: History) -> None:
@@ -174,7 +174,7 @@ def hold_on_to_a_topic(history: History) -> None:
 
 
 def gather_twice(history: History) -> None:
-    history.gathered[0].feed(TOPIC, 0).got.append(Got(9, 3, C))
+    history.gathered[0].feed(TOPIC, 0).got.append(RecordDelivered(9, 3, C))
 
 
 def gather_less_than_all(history: History) -> None:
@@ -190,8 +190,8 @@ def deliver_before_the_beginning(history: History) -> None:
 
 
 def show_another_value(history: History) -> None:
-    other = Subscription("other", "t", "earliest", 0)
-    other.feed(TOPIC, 0).got.append(Got(5, 0, B))
+    other = SubscriptionHistory("other", "t", "earliest", 0)
+    other.feed(TOPIC, 0).got.append(RecordDelivered(5, 0, B))
     history.subscriptions.append(other)
 
 
@@ -212,7 +212,7 @@ def cry_wolf(history: History) -> None:
 def acknowledge_behind_damage(history: History) -> None:
     history.flipped.add((TOPIC, 0))
     history.damage_told["t", 0, 3] = 10
-    history.sent[C] = Sent(C, "p", 2, "t", "all", at_us=11)
+    history.sent[C] = RecordSent(C, "p", 2, "t", "all", at_us=11)
 
 
 def let_a_client_find_damage(history: History) -> None:
@@ -267,7 +267,7 @@ def let_an_exception_out(history: History) -> None:
 
 
 def tell_an_error_without_name(history: History) -> None:
-    history.failed[C] = Failed(C, RemoteError("Odd", ""))
+    history.failed[C] = RecordFailed(C, RemoteError("Odd", ""))
 
 
 def leave_somebody_waiting(history: History) -> None:
@@ -287,15 +287,15 @@ def elect_two(history: History) -> None:
 
 
 def commit_two_things_at_one_offset(history: History) -> None:
-    history.committed[PLACE][Held(2, 3, 99)] = 3
+    history.committed[PLACE][StoredBatch(2, 3, 99)] = 3
 
 
 def commit_across_a_boundary(history: History) -> None:
-    history.committed[PLACE][Held(1, 4, 98)] = 3
+    history.committed[PLACE][StoredBatch(1, 4, 98)] = 3
 
 
 def keep_something_else(history: History) -> None:
-    history.copies[2, PLACE][1] = Held(2, 3, 99)
+    history.copies[2, PLACE][1] = StoredBatch(2, 3, 99)
 
 
 def leave_a_hole(history: History) -> None:
@@ -307,34 +307,37 @@ def commit_what_is_not_there(history: History) -> None:
 
 
 def cut_what_is_committed(history: History) -> None:
-    history.cuts.append(Cut(2, PLACE, 2, 50))
+    history.cuts.append(TruncatedCommit(2, PLACE, 2, 50))
 
 
 def make_it_twice(history: History) -> None:
-    history.asked.append(Asked("q", "create", "t", 40, 50, TOPIC + 1))
+    history.asked.append(TopicNameRequest("q", "create", "t", 40, 50, TOPIC + 1))
 
 
 def forget_what_was_made(history: History) -> None:
-    history.asked.append(Asked("q", "describe", "t", 40, 50, 0))
+    history.asked.append(TopicNameRequest("q", "describe", "t", 40, 50, 0))
 
 
 def go_back_in_time(history: History) -> None:
-    history.asked += [Asked("r", "delete", "t", 40, 50, -1), Asked("q", "list", "t", 60, 70, TOPIC)]
+    history.asked += [
+        TopicNameRequest("r", "delete", "t", 40, 50, -1),
+        TopicNameRequest("q", "list", "t", 60, 70, TOPIC),
+    ]
 
 
 def refuse_to_delete_what_is_there(history: History) -> None:
-    history.asked.append(Asked("q", "delete", "t", 40, 50, 0))
+    history.asked.append(TopicNameRequest("q", "delete", "t", 40, 50, 0))
 
 
 def stand_still(history: History) -> None:
-    history.demands.append(Demand("a change of the catalogue", 10, 90, 0))
+    history.demands.append(LivenessDemand("a change of the catalogue", 10, 90, 0))
 
 
 def be_late(history: History) -> None:
-    history.demands.append(Demand("a change of the catalogue", 10, 90, 91))
+    history.demands.append(LivenessDemand("a change of the catalogue", 10, 90, 91))
 
 
-def exclusive(history: History, *log: Stored) -> History:
+def exclusive(history: History, *log: StoredRecord) -> History:
     """A partition of exclusive ownership besides, with this log."""
     final = FinalPartition(TOPIC, "t", 1, TopicSettings(2, ownership="exclusive"))
     final.stored = list(log)
@@ -342,21 +345,21 @@ def exclusive(history: History, *log: Stored) -> History:
     return history
 
 
-def said(offset: int, *entries: Registered | Departed) -> list[Stored]:
+def said(offset: int, *entries: PublisherJoined | PublisherLeft) -> list[StoredRecord]:
     flag = int(OwnerFlag.LEDGER)
-    return [Stored(offset + at, msgspec.msgpack.encode(one), True, 0, flag) for at, one in enumerate(entries)]
+    return [StoredRecord(offset + at, msgspec.msgpack.encode(one), True, 0, flag) for at, one in enumerate(entries)]
 
 
-def written(offset: int, publisher: int, *, suppressed: bool = False) -> Stored:
-    return Stored(offset, b"%d" % offset, False, publisher, int(OwnerFlag.SUPPRESSED) if suppressed else 0)
+def written(offset: int, publisher: int, *, suppressed: bool = False) -> StoredRecord:
+    return StoredRecord(offset, b"%d" % offset, False, publisher, int(OwnerFlag.SUPPRESSED) if suppressed else 0)
 
 
-def carried(offset: int, *entries: Registered) -> Stored:
+def carried(offset: int, *entries: PublisherJoined) -> StoredRecord:
     value = msgspec.msgpack.encode(Checkpoint([], [], [msgspec.msgpack.encode(entry) for entry in entries]))
-    return Stored(offset, value, True, 0, int(OwnerFlag.CHECKPOINT))
+    return StoredRecord(offset, value, True, 0, int(OwnerFlag.CHECKPOINT))
 
 
-WEAK, STRONG, EQUAL = Registered(1, 0, 100), Registered(2, 3, 100), Registered(3, 3, 100)
+WEAK, STRONG, EQUAL = PublisherJoined(1, 0, 100), PublisherJoined(2, 3, 100), PublisherJoined(3, 3, 100)
 
 
 def deliver_the_weaker(history: History) -> None:
@@ -368,7 +371,7 @@ def deliver_the_higher_of_equals(history: History) -> None:
 
 
 def suppress_the_strongest(history: History) -> None:
-    exclusive(history, *said(0, WEAK, STRONG, Departed(2, "left")), written(3, 1, suppressed=True))
+    exclusive(history, *said(0, WEAK, STRONG, PublisherLeft(2, "left")), written(3, 1, suppressed=True))
 
 
 def deliver_whom_the_log_does_not_know(history: History) -> None:
@@ -385,12 +388,12 @@ def give_a_strength_that_nobody_asked_for(history: History) -> None:
 
 
 def suppress_where_all_share(history: History) -> None:
-    final_of(history).stored[1] = Stored(1, B, False, 1, int(OwnerFlag.SUPPRESSED))
+    final_of(history).stored[1] = StoredRecord(1, B, False, 1, int(OwnerFlag.SUPPRESSED))
 
 
 def show_what_is_suppressed(history: History) -> None:
     exclusive(history, *said(0, WEAK, STRONG), written(2, 1, suppressed=True))
-    history.subscriptions[0].feed(TOPIC, 1).got.append(Got(5, 2, b"2"))
+    history.subscriptions[0].feed(TOPIC, 1).got.append(RecordDelivered(5, 2, b"2"))
 
 
 LEADERS = "one leader in a term"
@@ -487,7 +490,7 @@ def test_whoever_is_delivered_by_the_rules_is_left_alone() -> None:
     for publisher, strength in ((1, 0), (2, 3), (3, 3)):
         history.wanted(publisher, strength, 0)
     log = [carried(5, WEAK), written(6, 1), *said(7, STRONG), written(8, 1, suppressed=True), written(9, 2)]
-    log += [*said(10, EQUAL, Departed(2, "left")), written(12, 3), carried(13, WEAK, EQUAL), written(14, 3)]
+    log += [*said(10, EQUAL, PublisherLeft(2, "left")), written(12, 3), carried(13, WEAK, EQUAL), written(14, 3)]
     assert CHECKERS[OWNERSHIP](exclusive(history, *log)) == []
 
 
@@ -536,7 +539,7 @@ def test_what_a_client_announced_may_be_stored_twice() -> None:
     history.maybe_twice.add(A)
     store_twice(history)
     history.subscriptions[0].feed(TOPIC, 0).reached = 5
-    history.gathered[0].feed(TOPIC, 0).got.append(Got(9, 4, A))
+    history.gathered[0].feed(TOPIC, 0).got.append(RecordDelivered(9, 4, A))
     history.named["n"].dealt_with.add((TOPIC, 0, 4))
     assert judge(history) == []
 
@@ -616,7 +619,7 @@ def test_who_gave_up_before_a_subscription_stood_need_not_have_heard_that_its_to
 
 def test_what_nobody_was_promised_may_be_lost() -> None:
     history = good()
-    history.sent[C] = Sent(C, "p", 2, "t", "none")
+    history.sent[C] = RecordSent(C, "p", 2, "t", "none")
     del final_of(history).stored[-1]
     del got_of(history)[-1]
     final_of(history).commit = 3
@@ -651,36 +654,44 @@ def test_of_several_nodes_what_only_the_owner_had_may_be_lost() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        [Asked("a", "create", "t", 0, 9, 1), Asked("b", "create", "t", 0, 9, -1)],
-        [Asked("a", "create", "t", 0, 9, None), Asked("b", "describe", "t", 20, 29, 5)],
-        [Asked("a", "create", "t", 0, 9, None), Asked("b", "describe", "t", 20, 29, 0)],
-        [Asked("a", "create", "t", 0, 9, -1, once=False), Asked("b", "describe", "t", 20, 29, 5)],
+        [TopicNameRequest("a", "create", "t", 0, 9, 1), TopicNameRequest("b", "create", "t", 0, 9, -1)],
+        [TopicNameRequest("a", "create", "t", 0, 9, None), TopicNameRequest("b", "describe", "t", 20, 29, 5)],
+        [TopicNameRequest("a", "create", "t", 0, 9, None), TopicNameRequest("b", "describe", "t", 20, 29, 0)],
+        [TopicNameRequest("a", "create", "t", 0, 9, -1, once=False), TopicNameRequest("b", "describe", "t", 20, 29, 5)],
         [
-            Asked("a", "create", "t", 0, 9, 5),
-            Asked("a", "delete", "t", 10, 19, None),
-            Asked("b", "describe", "t", 20, 29, 5),
-            Asked("b", "describe", "t", 30, 39, 0),
+            TopicNameRequest("a", "create", "t", 0, 9, 5),
+            TopicNameRequest("a", "delete", "t", 10, 19, None),
+            TopicNameRequest("b", "describe", "t", 20, 29, 5),
+            TopicNameRequest("b", "describe", "t", 30, 39, 0),
         ],
-        [Asked("a", "create", "t", 0, 30, 5), Asked("b", "list", "t", 2, 4, 0), Asked("b", "list", "t", 6, 8, 5)],
-        [Asked("a", "delete", "t", 0, 9, -1, once=False), Asked("b", "list", "t", 0, 9, 0)],
+        [
+            TopicNameRequest("a", "create", "t", 0, 30, 5),
+            TopicNameRequest("b", "list", "t", 2, 4, 0),
+            TopicNameRequest("b", "list", "t", 6, 8, 5),
+        ],
+        [TopicNameRequest("a", "delete", "t", 0, 9, -1, once=False), TopicNameRequest("b", "list", "t", 0, 9, 0)],
     ],
     ids=["one wins", "took effect", "did not", "its own", "later", "in between", "nothing left"],
 )
-def test_what_some_order_explains_is_left_alone(asked: list[Asked]) -> None:
+def test_what_some_order_explains_is_left_alone(asked: list[TopicNameRequest]) -> None:
     assert is_possible(asked)
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        [Asked("a", "create", "t", 0, 9, 1), Asked("b", "create", "t", 0, 9, 2)],
-        [Asked("a", "create", "t", 0, 9, 5), Asked("b", "describe", "t", 10, 19, 0)],
-        [Asked("a", "create", "t", 0, 30, 5), Asked("b", "list", "t", 2, 4, 5), Asked("b", "list", "t", 6, 8, 0)],
-        [Asked("a", "create", "t", 0, 9, -1)],
-        [Asked("a", "create", "t", 0, 9, 5), Asked("b", "describe", "t", 10, 19, 6)],
-        [Asked("a", "create", "t", 0, 9, 5), Asked("a", "delete", "t", 10, 19, 0)],
+        [TopicNameRequest("a", "create", "t", 0, 9, 1), TopicNameRequest("b", "create", "t", 0, 9, 2)],
+        [TopicNameRequest("a", "create", "t", 0, 9, 5), TopicNameRequest("b", "describe", "t", 10, 19, 0)],
+        [
+            TopicNameRequest("a", "create", "t", 0, 30, 5),
+            TopicNameRequest("b", "list", "t", 2, 4, 5),
+            TopicNameRequest("b", "list", "t", 6, 8, 0),
+        ],
+        [TopicNameRequest("a", "create", "t", 0, 9, -1)],
+        [TopicNameRequest("a", "create", "t", 0, 9, 5), TopicNameRequest("b", "describe", "t", 10, 19, 6)],
+        [TopicNameRequest("a", "create", "t", 0, 9, 5), TopicNameRequest("a", "delete", "t", 10, 19, 0)],
     ],
     ids=["both win", "unseen", "seen and gone", "never made", "another", "not found"],
 )
-def test_what_no_order_explains_is_found(asked: list[Asked]) -> None:
+def test_what_no_order_explains_is_found(asked: list[TopicNameRequest]) -> None:
     assert not is_possible(asked)

@@ -11,7 +11,7 @@ import pytest
 from rostra.errors import InvalidSetting
 from rostra.safeguards import Safeguard
 from rostra.simulator.command import LINE_CHARACTERS_MAX, as_json, parse_seeds, replay, simulate
-from rostra.simulator.faults import AMONG_NODES, Fault
+from rostra.simulator.faults.fault_plan import AMONG_NODES, Fault
 from rostra.simulator.runner import EVERY_FAULT_FROM_SEEDS, Summary
 from rostra.simulator.seed import SeedResult
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.simulator.clients.liveness_probe import LivenessProbe
 from rostra.simulator.clock import SECOND_US, chance
-from rostra.simulator.faults import Swarm
-from rostra.simulator.herald import Herald
-from rostra.simulator.world import World
+from rostra.simulator.faults.fault_plan import FaultPlan
+from rostra.simulator.world.world import World
 
 
 def demanded(topic_of: int | None) -> list[str]:
     """Of t0, known to the herald by this id or by its own."""
-    world = World(1, swarm=msgspec.structs.replace(Swarm.none(), nodes=3))
+    world = World(1, swarm=msgspec.structs.replace(FaultPlan.none(), nodes=3))
     for node in world.nodes:
         node.start()
     begins_us = world.elected_us + 2 * SECOND_US
@@ -22,7 +22,7 @@ def demanded(topic_of: int | None) -> list[str]:
     made = next(made for made in world.history.made if made.name == "t0")
     place = Partition(TopicId(made.topic if topic_of is None else topic_of), PartitionIndex(0))
     client = world.client("herald", chance(1, "herald"), [node.address for node in world.nodes])
-    herald = Herald(client, chance(1, "herald"), [(place, "t0")], until_us)
+    herald = LivenessProbe(client, chance(1, "herald"), [(place, "t0")], until_us)
     herald.begin()
     world.clock.run_until(until_us)
     assert herald.done

@@ -6,17 +6,17 @@ import msgspec
 import pytest
 
 from rostra.fabric.api import Fabric
-from rostra.fabric.catalog import FABRICS, Seat
 from rostra.fabric.flood.machine import Flood
-from rostra.fabric.flood.part import Copy
+from rostra.fabric.flood.origin_partition import OriginLog
 from rostra.fabric.flood.settings import FloodSettings
+from rostra.fabric.registry import FABRICS, NodeSetup
 from rostra.model.ids import NodeId
-from rostra.simulator.faults import Swarm
+from rostra.simulator.faults.fault_plan import FaultPlan
 from tests.contract import simulated
 from tests.contract.simulated import SimulatedCluster
 
 RECORDS = 3
-EVEN = msgspec.structs.replace(Swarm.none(), delay_us=(1_000, 1_050))
+EVEN = msgspec.structs.replace(FaultPlan.none(), delay_us=(1_000, 1_050))
 """Every link takes as long as the others, so that the shorter way is the earlier one."""
 
 
@@ -25,7 +25,9 @@ class Traced(Flood):
 
     taken: dict[tuple[NodeId, str, int], int]
 
-    def pass_on(self, copy: Copy, base: int, end: int, batch: bytearray, hops: int, came_from: NodeId | None) -> None:
+    def pass_on(
+        self, copy: OriginLog, base: int, end: int, batch: bytearray, hops: int, came_from: NodeId | None
+    ) -> None:
         self.taken[self.node, str(copy.partition), base] = hops - 1
         super().pass_on(copy, base, end, batch, hops, came_from)
 
@@ -34,7 +36,7 @@ def traced_hops(count: int, monkeypatch: pytest.MonkeyPatch, *, both_ways: bool)
     """Of some records from every broker to every other one, once all know their topic."""
     taken: dict[tuple[NodeId, str, int], int] = {}
 
-    def make(seat: Seat) -> Fabric:
+    def make(seat: NodeSetup) -> Fabric:
         settings = FloodSettings(both_ways=both_ways)
         addresses = seat.address, seat.peer_address
         broker = Traced(seat.node, *addresses, joins=seat.join, random=seat.random, settings=settings)

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from rostra.simulator.clock import SECOND_US, Clock, chance
-from rostra.simulator.faults import Fault, Swarm, Tally
-from rostra.simulator.links import BUFFER_HIGH, Link, Network
+from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
+from rostra.simulator.network.client_network import BUFFER_HIGH, ClientNetwork, SimulatedConnection
 
 
 class End:
@@ -23,41 +23,41 @@ class End:
         self.eased = 0
         self.listening = self.host_up = True
 
-    def opened(self, link: Link) -> None:
+    def opened(self, link: SimulatedConnection) -> None:
         self.is_open = True
 
-    def received(self, link: Link, chunk: bytes) -> None:
+    def received(self, link: SimulatedConnection, chunk: bytes) -> None:
         self.heard += chunk
         self.chunks.append(chunk)
 
-    def lost(self, link: Link, reason: str = "told") -> None:
+    def lost(self, link: SimulatedConnection, reason: str = "told") -> None:
         self.lost_because = reason
 
-    def congested(self, link: Link) -> None:
+    def congested(self, link: SimulatedConnection) -> None:
         self.full += 1
 
-    def drained(self, link: Link) -> None:
+    def drained(self, link: SimulatedConnection) -> None:
         self.eased += 1
 
-    def accept(self, link: Link) -> None:
+    def accept(self, link: SimulatedConnection) -> None:
         self.is_open = True
 
-    def watch(self, link: Link) -> None:
+    def watch(self, link: SimulatedConnection) -> None:
         pass
 
 
 class Wire:
     def __init__(self, seed: int = 0, **changed: object) -> None:
         self.clock = Clock()
-        self.tally = Tally()
+        self.tally = FaultCounts()
         self.node = End()
         weather = {"delay_us": (100, 2_000), "bytes_per_ms": 2_000, **changed}
-        swarm = msgspec.structs.replace(Swarm.none(), **weather)
-        self.network = Network(self.clock, swarm, self.tally, chance(seed, "network"))
+        swarm = msgspec.structs.replace(FaultPlan.none(), **weather)
+        self.network = ClientNetwork(self.clock, swarm, self.tally, chance(seed, "network"))
         self.network.hosts["node:1"] = self.node
         self.network.calm = False
 
-    def dial(self, client: End) -> Link:
+    def dial(self, client: End) -> SimulatedConnection:
         link = self.network.dial(client, 1, "node:1")
         self.wait()
         return link

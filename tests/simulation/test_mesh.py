@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rostra.fabric.raft.catalogue import META
-from rostra.fabric.raft.messages import Entries, Heartbeat, TimeoutNow
+from rostra.fabric.raft.messages import AppendEntries, NodeHeartbeat, TimeoutNow
+from rostra.fabric.raft.metadata.metadata_state import META
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId
 from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
-from rostra.simulator.faults import Fault, Swarm, Tally
+from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
 from rostra.simulator.history import History
-from rostra.simulator.mesh import Mesh
-from rostra.simulator.splits import BLIP_US, Split, draw_ways
+from rostra.simulator.network.peer_network import PeerNetwork
+from rostra.simulator.network.splits import BLIP_US, NetworkSplit, draw_ways
 from rostra.simulator.trace import Trace
 
 NODES = [NodeId(number) for number in range(1, 6)]
@@ -42,16 +42,16 @@ class End:
         self.lost.append(peer)
 
     def boots(self) -> list[int]:
-        return [message.boot for _, message, _ in self.heard if isinstance(message, Heartbeat)]
+        return [message.boot for _, message, _ in self.heard if isinstance(message, NodeHeartbeat)]
 
 
 class Nodes:
     def __init__(self, **changed: object) -> None:
         self.clock = Clock()
-        self.tally = Tally()
+        self.tally = FaultCounts()
         self.history = History()
-        swarm = msgspec.structs.replace(Swarm.none(), delay_us=(100, 2_000), **changed)
-        self.mesh = Mesh(self.clock, Trace(self.clock), swarm, self.tally, self.history, chance(1, "mesh"))
+        swarm = msgspec.structs.replace(FaultPlan.none(), delay_us=(100, 2_000), **changed)
+        self.mesh = PeerNetwork(self.clock, Trace(self.clock), swarm, self.tally, self.history, chance(1, "mesh"))
         self.ends = [End(node) for node in NODES]
         self.mesh.add(self.ends)
         self.mesh.calm = False
@@ -59,20 +59,20 @@ class Nodes:
     def send(self, count: int = 1, first: int = 1) -> None:
         """From the first node to the second, numbered."""
         for number in range(first, first + count):
-            self.mesh.send(self.ends[0], NODES[1], Heartbeat(number), ())
+            self.mesh.send(self.ends[0], NODES[1], NodeHeartbeat(number), ())
 
     def wait(self, duration_us: int = SECOND_US) -> None:
         self.clock.run_until(self.clock.now_us + duration_us)
 
     def split(self, duration_us: int, *, flaps: bool = False) -> None:
         now_us = self.clock.now_us
-        self.mesh.splits.append(Split(Fault.HALVES, ALL, now_us, now_us + duration_us, flaps=flaps))
+        self.mesh.splits.append(NetworkSplit(Fault.HALVES, ALL, now_us, now_us + duration_us, flaps=flaps))
 
 
 def test_a_message_and_its_batches_arrive_as_they_were_sent() -> None:
     nodes = Nodes()
     batch = encode([b"value"], timestamp_us=1)
-    sent = Entries(META, 3, 5, 2, 4, 0)
+    sent = AppendEntries(META, 3, 5, 2, 4, 0)
     nodes.mesh.send(nodes.ends[0], NODES[1], sent, (batch, batch))
     nodes.mesh.send(nodes.ends[0], NODES[1], sent, ())
     nodes.wait()
@@ -110,7 +110,7 @@ def test_a_slow_way_is_slow_and_the_others_are_not() -> None:
     for one in nodes.ends:
         for other in nodes.ends:
             if one is not other:
-                nodes.mesh.send(one, other.id, Heartbeat(1), ())
+                nodes.mesh.send(one, other.id, NodeHeartbeat(1), ())
     nodes.wait(100 * MS_US)
     assert sum(len(end.heard) for end in nodes.ends) == len(ALL) - 3
     nodes.wait()
@@ -182,7 +182,7 @@ def test_whoever_is_behind_an_address_says_so_as_soon_as_there_is_somebody() -> 
 def test_who_speaks_as_a_leader_is_heard() -> None:
     nodes = Nodes()
     nodes.mesh.send(nodes.ends[0], NODES[1], TimeoutNow(META, 4), ())
-    nodes.mesh.send(nodes.ends[2], NODES[1], Entries(META, 4, 0, 0, 0, 0), ())
+    nodes.mesh.send(nodes.ends[2], NODES[1], AppendEntries(META, 4, 0, 0, 0, 0), ())
     assert nodes.history.leaders == {(META, 4): {NODES[0]: None, NODES[2]: None}}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rostra.safeguards import ALL_ON, OF_A_RING, Safeguard
+from rostra.safeguards import ALL_ON, OF_FLOOD, Safeguard
 from rostra.simulator.clock import SECOND_US
 from rostra.simulator.runner import digests_elsewhere, run_seeds
 from rostra.simulator.seed import SeedResult, run_seed
@@ -70,7 +70,7 @@ def test_without_a_safeguard_of_the_ring_a_promise_is_broken_and_with_it_the_sam
 
 
 def test_every_safeguard_of_a_ring_is_searched_for() -> None:
-    assert set(PROVES) == set(OF_A_RING)
+    assert set(PROVES) == set(OF_FLOOD)
 
 
 @pytest.mark.soak
@@ -82,7 +82,7 @@ def test_two_thousand_seeds_of_rings_violate_nothing_and_repeat_themselves() -> 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("safeguard", OF_A_RING)
+@pytest.mark.parametrize("safeguard", OF_FLOOD)
 def test_a_thousand_seeds_notice_every_safeguard_of_the_ring_that_is_off(safeguard: Safeguard) -> None:
     found = [result.seed for result in finders(safeguard, range(1000))]
     assert found

@@ -10,10 +10,10 @@ import pytest
 
 from rostra.safeguards import ALL_ON, OF_ONE_NODE, Safeguard
 from rostra.simulator.clock import SECOND_US
-from rostra.simulator.faults import Fault
+from rostra.simulator.faults.fault_plan import Fault
 from rostra.simulator.runner import Summary, digests_elsewhere, run_seeds
 from rostra.simulator.seed import SeedResult, run_seed
-from rostra.simulator.world import World
+from rostra.simulator.world.world import World
 
 ONE = 1
 AS_DRAWN = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.broker.settings import BrokerSettings
-from rostra.fabric.catalog import FABRICS
+from rostra.fabric.registry import FABRICS
 from tests.contract.simulated import SimulatedCluster
 
 SILENT_HEARTBEATS = 3

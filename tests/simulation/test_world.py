@@ -8,12 +8,12 @@ import pytest
 from rostra.client.core.events import ClientEvent, Reconnected, Resent, Resubscribed
 from rostra.errors import DiskFull, DiskUntrusted
 from rostra.simulator.checkers import judge
-from rostra.simulator.clock import SECOND_US, Clock, Restless
-from rostra.simulator.faults import Fault, Swarm
+from rostra.simulator.clock import SECOND_US, Clock, EventLimitExceeded
+from rostra.simulator.faults.fault_plan import Fault, FaultPlan
 from rostra.simulator.trace import Trace
-from rostra.simulator.world import CALM_US, HEAL_US, World
+from rostra.simulator.world.world import CALM_US, HEAL_US, World
 
-FAIR = Swarm.none()
+FAIR = FaultPlan.none()
 LEAVES_EARLY = 9
 """A seed whose operator wants a founder removed before another node joins."""
 
@@ -149,5 +149,5 @@ def test_events_that_beget_events_without_end_are_stopped() -> None:
         clock.after(0, again)
 
     again()
-    with pytest.raises(Restless):
+    with pytest.raises(EventLimitExceeded):
         clock.run_until(1)

@@ -19,7 +19,7 @@ from rostra import blocking
 from rostra.demo.pipeline import show
 from rostra.spark.pipelines.audit import audit, read_traces
 from rostra.spark.pipelines.findings import Audit, bucket_of, latency_of
-from rostra.traces.events import Event, Role, Row
+from rostra.traces.events import TraceEvent, TraceRole, TraceRow
 from rostra.traces.recorder import schema
 
 if TYPE_CHECKING:
@@ -33,23 +33,23 @@ class Story:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.rows: list[Row] = []
+        self.rows: list[TraceRow] = []
         self.now_us = 1_700_000_000_000_000
         self.lost: dict[str, int] = defaultdict(int)
         self.duplicated: dict[str, int] = defaultdict(int)
         self.out_of_order: dict[str, int] = defaultdict(int)
 
-    def note(self, event: Event, who: int, topic: str, partition: int = 0, **further: int) -> None:
+    def note(self, event: TraceEvent, who: int, topic: str, partition: int = 0, **further: int) -> None:
         self.now_us += self.random.randrange(1, 50)
-        self.rows.append(Row(len(self.rows), event.value, self.now_us, who, topic, partition, **further))
+        self.rows.append(TraceRow(len(self.rows), event.value, self.now_us, who, topic, partition, **further))
 
     def topic(self, name: str, partitions: int, batches: int, subscribers: int) -> None:
-        self.note(Event.CREATED, 1, name)
+        self.note(TraceEvent.CREATED, 1, name)
         for partition in range(partitions):
             self._partition(name, partition, batches, subscribers)
 
     def _partition(self, name: str, partition: int, batches: int, subscribers: int) -> None:
-        sent: list[Row] = []
+        sent: list[TraceRow] = []
         offset = 1
         for at in range(batches):
             size = self.random.randrange(1, 9)
@@ -57,8 +57,10 @@ class Story:
             born_us = self.now_us
             for node in NODES:
                 hops = int(node != NODES[partition % 3])
-                self.note(Event.STORED, node, name, partition, **span, bytes=100 * size, epoch=1 + (at > 20), hops=hops)
-            self.note(Event.PUBLISHED, 1, name, partition, **span, born_us=born_us)
+                self.note(
+                    TraceEvent.STORED, node, name, partition, **span, bytes=100 * size, epoch=1 + (at > 20), hops=hops
+                )
+            self.note(TraceEvent.PUBLISHED, 1, name, partition, **span, born_us=born_us)
             sent.append(self.rows[-1])
             # Now and then an offset is no record.
             offset += size + (self.random.random() < 0.1)
@@ -66,8 +68,8 @@ class Story:
             start = 1 if subscriber else sent[3].first + 1
             self._subscriber(1000 + subscriber, name, partition, start, [row for row in sent if row.end > start])
 
-    def _subscriber(self, who: int, name: str, partition: int, start: int, expected: list[Row]) -> None:
-        self.note(Event.SUBSCRIBED, who, name, partition, subscription=7, first=start)
+    def _subscriber(self, who: int, name: str, partition: int, start: int, expected: list[TraceRow]) -> None:
+        self.note(TraceEvent.SUBSCRIBED, who, name, partition, subscription=7, first=start)
         arriving = list(expected)
         for _ in range(2):
             at = self.random.randrange(4, len(arriving) - 4)
@@ -81,7 +83,7 @@ class Story:
         for row in arriving:
             first = max(row.first, start)
             self.note(
-                Event.DELIVERED,
+                TraceEvent.DELIVERED,
                 who,
                 name,
                 partition,
@@ -95,7 +97,7 @@ class Story:
 
     def write(self, place: Path) -> pa.Table:
         place.mkdir()
-        table = pa.table(list(map(list, zip(*self.rows, strict=True))), schema=schema(Role.CLIENT))
+        table = pa.table(list(map(list, zip(*self.rows, strict=True))), schema=schema(TraceRole.CLIENT))
         half = len(table) // 2
         pq.write_table(table.slice(half), place / "b.parquet")
         pq.write_table(table.slice(0, half), place / "a.parquet")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
 
-from rostra.spark.sessions import PUSH_DOWN
+from rostra.spark.environment.session import PUSH_DOWN
 from rostra.testing.clusters import Cluster
 from rostra.testing.embedded import EmbeddedNode
 from tests.spark.topics import STAMP_US, fill, read, values

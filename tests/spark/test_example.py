@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.processes.command_line import environment
-from tools.house import ROOT
+from tools.conventions import ROOT
 
 PATIENCE_S = 400.0
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rostra.spark.pipelines.audit import audit, read_traces
-from rostra.traces.events import COLUMNS, Event, Role
+from rostra.traces.events import COLUMNS, TraceEvent, TraceRole
 from rostra.traces.recorder import schema
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ RECORDS = 3
 """In each batch."""
 
 
-def rows_of(event: Event, who: int, partition: int, count: int) -> pa.Table:
+def rows_of(event: TraceEvent, who: int, partition: int, count: int) -> pa.Table:
     """Batch after batch of one partition, as one writer notes them."""
     number = pa.array(range(count), pa.int64())
     constant: dict[str, Any] = {
@@ -35,7 +35,7 @@ def rows_of(event: Event, who: int, partition: int, count: int) -> pa.Table:
         "who": who,
         "topic": "orders",
         "partition": partition,
-        "subscription": 1 if event is Event.DELIVERED else 0,
+        "subscription": 1 if event is TraceEvent.DELIVERED else 0,
         "records": RECORDS,
         "bytes": 400,
         "epoch": 1,
@@ -51,7 +51,7 @@ def rows_of(event: Event, who: int, partition: int, count: int) -> pa.Table:
         "sequence": first,
         "born_us": pc.add(number, 1_699_999_999_990_000),
     }
-    kinds = schema(Role.CLIENT)
+    kinds = schema(TraceRole.CLIENT)
     columns = [
         varying[name] if name in varying else pa.repeat(pa.scalar(constant[name], kinds.field(name).type), count)
         for name in COLUMNS
@@ -67,21 +67,21 @@ def write(place: Path, rows: int) -> tuple[int, int]:
     begun = []
     lost = 0
     for partition in range(partitions):
-        published = rows_of(Event.PUBLISHED, 1, partition, count)
+        published = rows_of(TraceEvent.PUBLISHED, 1, partition, count)
         pq.write_table(published, place / f"published-{partition}.parquet", compression="zstd")
-        delivered = rows_of(Event.DELIVERED, 2, partition, count)
+        delivered = rows_of(TraceEvent.DELIVERED, 2, partition, count)
         for subscriber in range(SUBSCRIBERS):
             who = pa.repeat(pa.scalar(10 + subscriber, pa.int64()), len(delivered))
-            own = delivered.set_column(COLUMNS.index("who"), schema(Role.CLIENT).field("who"), who)
+            own = delivered.set_column(COLUMNS.index("who"), schema(TraceRole.CLIENT).field("who"), who)
             if subscriber == 2:
                 own = own.slice(1)
                 lost += RECORDS
             pq.write_table(own, place / f"delivered-{partition}-{subscriber}.parquet", compression="zstd")
-            begun.append(rows_of(Event.SUBSCRIBED, 10 + subscriber, partition, 1))
+            begun.append(rows_of(TraceEvent.SUBSCRIBED, 10 + subscriber, partition, 1))
     together = pa.concat_tables(begun)
     one = pa.repeat(pa.scalar(1, pa.int64()), len(together))
     at = COLUMNS.index("subscription")
-    pq.write_table(together.set_column(at, schema(Role.CLIENT).field(at), one), place / "subscribed.parquet")
+    pq.write_table(together.set_column(at, schema(TraceRole.CLIENT).field(at), one), place / "subscribed.parquet")
     return partitions * count * RECORDS, lost
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.house import ROOT
+from tools.conventions import ROOT
 
 DOCUMENTS = sorted(
     path for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "examples/**/*.md") for path in ROOT.glob(pattern)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rostra.fabric.catalog import FABRICS
-from tools.house import PACKAGE
+from rostra.fabric.registry import FABRICS
+from tools.conventions import PACKAGE
 
 ROOMS = ("broker", "client", "runtime", "wire", "model", "log")
 NAMES = re.compile(rf"\b({'|'.join(map(re.escape, FABRICS))}|hashring|scribe|zookeeper)\b", re.IGNORECASE)

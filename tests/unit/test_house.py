@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.house import LINES_MAX, PACKAGE, PURE_ROOMS, flaws_in, flaws_in_package, is_pure
+from tools.conventions import LINES_MAX, PACKAGE, PURE_PACKAGES, flaws_in, flaws_in_package, is_pure
 
-PURE = Path("broker/topics.py")
+PURE = Path("broker/topics/topic_requests.py")
 WORLDLY = Path("runtime/disk.py")
 
 
@@ -17,14 +17,14 @@ def test_the_package_keeps_the_rules_of_the_house() -> None:
 
 
 def test_every_pure_room_exists_and_is_searched() -> None:
-    assert [room for room in PURE_ROOMS if not (PACKAGE / room).is_dir()] == []
+    assert [room for room in PURE_PACKAGES if not (PACKAGE / room).is_dir()] == []
 
 
 def test_the_core_of_the_client_is_pure_and_its_drivers_are_not() -> None:
     assert is_pure(Path("client/core.py"))
-    assert is_pure(Path("client/core/window.py"))
+    assert is_pure(Path("client/core/producer/in_flight_window.py"))
     assert is_pure(Path("client/core_window.py"))
-    assert not is_pure(Path("client/blocking.py"))
+    assert not is_pure(Path("client/blocking/client.py"))
 
 
 SET_ORDER = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.house import ROOT
+from tools.conventions import ROOT
 
 LOCKS = (ROOT / "requirements.lock", ROOT / "benchmarks" / "requirements.lock")
 

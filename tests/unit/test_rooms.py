@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.house import PACKAGE, ROOT
+from tools.conventions import PACKAGE, ROOT
 
 ROOMS = (
     "cli",

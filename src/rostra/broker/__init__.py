@@ -1,0 +1,1 @@
+"""One node, pure: inputs and time in, effects out. Runtime and simulator drive it."""

@@ -10,12 +10,12 @@ from rostra.errors import RostraError
 from rostra.fabric.api import (
     Append,
     Buffer,
+    Connect,
+    Disconnect,
     Drop,
     FabricEffect,
-    Meet,
-    Note,
+    LogLine,
     Open,
-    Part,
     PeerLost,
     PeerMet,
     PeerReceived,
@@ -79,29 +79,29 @@ class Boot(Value, frozen=True):
     logs: tuple[RecoveredLog, ...]
 
 
-class Accept(Value, frozen=True):
+class ConnectionAccepted(Value, frozen=True):
     conn: Conn
 
 
-class Receive(Value, frozen=True):
+class MessageReceived(Value, frozen=True):
     conn: Conn
     message: ClientMessage
     payload: bytearray | None = None
 
 
-class Lose(Value, frozen=True):
+class ConnectionLost(Value, frozen=True):
     """The connection is gone."""
 
     conn: Conn
 
 
-class Congest(Value, frozen=True):
-    """The connection's send buffer is full: push nothing more to it until `Drain`."""
+class ConnectionCongested(Value, frozen=True):
+    """The connection's send buffer is full: push nothing more to it until `ConnectionDrained`."""
 
     conn: Conn
 
 
-class Drain(Value, frozen=True):
+class ConnectionDrained(Value, frozen=True):
     conn: Conn
 
 
@@ -117,29 +117,29 @@ class SyncedTogether(Value, frozen=True):
     syncs: tuple[Synced, ...]
 
 
-class SyncBroke(Value, frozen=True):
+class SyncFailed(Value, frozen=True):
     """An fsync failed: nothing is acknowledged until the node is started anew."""
 
     error: RostraError
 
 
-class Located(Value, frozen=True):
+class OffsetFound(Value, frozen=True):
     """The answer to `FindLast` and `FindTime`: the offset at which what was sought begins."""
 
     token: int
     offset: int
 
 
-class Sealed(Value, frozen=True):
-    """The answer to `Survey`: closed segments, oldest first, for retention."""
+class SegmentsListed(Value, frozen=True):
+    """The answer to `ListSegments`: closed segments, oldest first, for retention."""
 
     partition: Partition
-    segments: tuple[SegmentFacts, ...]
+    segments: tuple[ClosedSegment, ...]
     active_bytes: int = 0
     """Of the segment behind them."""
 
 
-class SegmentFacts(Value, frozen=True):
+class ClosedSegment(Value, frozen=True):
     """`next` is the first offset of the segment behind it."""
 
     first: int
@@ -148,8 +148,8 @@ class SegmentFacts(Value, frozen=True):
     max_us: int
 
 
-class Recalled(Value, frozen=True):
-    """The answer to `Recall`: the log as it was while it had this generation, or why it could not be looked at."""
+class LogInspected(Value, frozen=True):
+    """The answer to `InspectLog`: the log as it was while it had this generation, or why it could not be looked at."""
 
     partition: Partition
     generation: int
@@ -169,21 +169,21 @@ class Stop(Value, frozen=True):
 
 BrokerInput = (
     Boot
-    | Accept
-    | Receive
-    | Lose
-    | Congest
-    | Drain
+    | ConnectionAccepted
+    | MessageReceived
+    | ConnectionLost
+    | ConnectionCongested
+    | ConnectionDrained
     | Persisted
     | Synced
     | SyncedTogether
-    | SyncBroke
+    | SyncFailed
     | WriteFailed
     | ReadDone
     | ReadFailed
-    | Located
-    | Sealed
-    | Recalled
+    | OffsetFound
+    | SegmentsListed
+    | LogInspected
     | Compacted
     | TimerFired
     | PeerReceived
@@ -208,16 +208,16 @@ class PushTo(Value, frozen=True):
     batches: tuple[Buffer, ...]
 
 
-class CloseConn(Value, frozen=True):
-    """Send what is queued, then close. The driver answers with `Lose`. `violation` names the rule that was broken."""
+class CloseConnection(Value, frozen=True):
+    """Send what is queued, then close; answered by `ConnectionLost`. `violation` names the rule that was broken."""
 
     conn: Conn
     reason: str
     violation: str = ""
 
 
-class AskDrain(Value, frozen=True):
-    """So much was pushed to the connection that no more follows before the driver says `Drain`."""
+class RequestDrain(Value, frozen=True):
+    """So much was pushed to the connection that no more follows before the driver says `ConnectionDrained`."""
 
     conn: Conn
 
@@ -229,7 +229,7 @@ class Greeted(Value, frozen=True):
 
 
 class FindLast(Value, frozen=True):
-    """Where do the last `count` records below `end` begin (control batches do not count)? Answered by `Located`."""
+    """Where do the last `count` records below `end` begin (control batches do not count)? Answered by `OffsetFound`."""
 
     token: int
     partition: Partition
@@ -238,7 +238,7 @@ class FindLast(Value, frozen=True):
 
 
 class FindTime(Value, frozen=True):
-    """Which is the first record below `end` that is not earlier? Answered by `Located`: with `end` if there is none."""
+    """Find the first record below `end` that is not earlier. Answered by `OffsetFound`: `end` if there is none."""
 
     token: int
     partition: Partition
@@ -246,14 +246,14 @@ class FindTime(Value, frozen=True):
     end: int
 
 
-class Survey(Value, frozen=True):
-    """Which closed segments are there? Answered by `Sealed`."""
+class ListSegments(Value, frozen=True):
+    """Which closed segments are there? Answered by `SegmentsListed`."""
 
     partition: Partition
 
 
-class Recall(Value, frozen=True):
-    """What does a start find in the partition's log now? Answered by `Recalled`.
+class InspectLog(Value, frozen=True):
+    """What does a start find in the partition's log now? Answered by `LogInspected`.
 
     Asked when the log was cut below the checkpoint that the books were restored from: they cannot be undone so far.
     """
@@ -290,19 +290,19 @@ BrokerEffect = (
     | Read
     | FindLast
     | FindTime
-    | Survey
-    | Recall
+    | ListSegments
+    | InspectLog
     | Compact
     | Persist
     | Send
-    | Meet
-    | Part
+    | Connect
+    | Disconnect
     | SetTimer
-    | Note
+    | LogLine
     | Reply
     | PushTo
-    | AskDrain
-    | CloseConn
+    | RequestDrain
+    | CloseConnection
     | Greeted
     | Listen
     | Stopped

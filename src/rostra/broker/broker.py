@@ -6,85 +6,83 @@ from typing import assert_never
 
 import msgspec
 
-from rostra.broker.administration import Administration
+from rostra.broker.admin_requests import AdminRequests
 from rostra.broker.api import (
-    Accept,
     Boot,
     BrokerEffect,
     BrokerInput,
-    CloseConn,
+    CloseConnection,
     Compacted,
-    Congest,
     Conn,
-    Drain,
+    ConnectionAccepted,
+    ConnectionCongested,
+    ConnectionDrained,
+    ConnectionLost,
+    InspectLog,
     Listen,
-    Located,
-    Lose,
+    LogInspected,
+    MessageReceived,
+    OffsetFound,
     Persisted,
-    Recall,
-    Recalled,
-    Receive,
     Reply,
-    Sealed,
+    SegmentsListed,
     Stop,
     Stopped,
-    SyncBroke,
     SyncedTogether,
+    SyncFailed,
 )
-from rostra.broker.catalogue import Catalogue
-from rostra.broker.compactor import Compactor
-from rostra.broker.coordinator import Coordinator
-from rostra.broker.delivery import CATCH_UP, Delivery
-from rostra.broker.keeping import GROUPS_TIMER
-from rostra.broker.ordering import Ordering
-from rostra.broker.ownership import LEASES, Ownership
-from rostra.broker.partition import Parked, ServedPartition
-from rostra.broker.placement import Placement
-from rostra.broker.requests import PEERS, Requests
-from rostra.broker.retention import Retention
-from rostra.broker.roaming import Roaming
+from rostra.broker.client_requests import PEERS, ClientRequests
+from rostra.broker.groups.coordinator import Coordinator
+from rostra.broker.groups.maintenance import GROUPS_TIMER
+from rostra.broker.partition.compactor import Compactor
+from rostra.broker.partition.delivery import CATCH_UP, Delivery
+from rostra.broker.partition.retention import Retention
+from rostra.broker.partition.served_partition import ParkedReply, ServedPartition
+from rostra.broker.partition.tail_cache import TailCache
+from rostra.broker.publish.batch_ordering import BatchOrdering
+from rostra.broker.publish.ownership import LEASES, Ownership
+from rostra.broker.publish.producer_migration import ProducerMigration
 from rostra.broker.sessions import Session, Sessions
 from rostra.broker.settings import BrokerSettings
-from rostra.broker.tail import Tails
-from rostra.broker.topics import TopicRequests
-from rostra.broker.watching import Watching
+from rostra.broker.topics.pattern_watches import PatternWatches
+from rostra.broker.topics.placement import TopicPlacement
+from rostra.broker.topics.topic_requests import TopicRequests
+from rostra.broker.topics.topic_table import TopicTable
 from rostra.errors import CorruptLog, LimitExceeded, RostraError, Unavailable
 from rostra.fabric.api import (
     Accepted,
-    Admit,
-    Agreed,
     Append,
     Arrived,
     Blocked,
-    Broke,
     Broken,
     Committed,
     Confirmed,
+    Connect,
     Covered,
-    Departed,
     Described,
+    Disconnect,
+    DiskBroke,
     Drop,
     Echo,
-    Elsewhere,
     Fabric,
     FabricEffect,
     FabricInput,
-    HandedOver,
-    HandOver,
     HeldByAll,
-    Meet,
-    Neighbours,
-    Note,
+    KnownNodes,
+    LogLine,
     Now,
     Open,
+    OperationDone,
     Order,
-    Part,
     PartitionJoined,
     PassedOn,
     PeerLost,
     PeerMet,
     PeerReceived,
     Persist,
+    PrepareStop,
+    ProducerAdmitted,
+    ProducerMigrated,
     Read,
     ReadDone,
     Readers,
@@ -92,9 +90,11 @@ from rostra.fabric.api import (
     Ready,
     Refused,
     Send,
+    ServedElsewhere,
     Serving,
     SetTimer,
     Settled,
+    StopPrepared,
     Sync,
     Synced,
     TimerFired,
@@ -113,7 +113,7 @@ SWEEP = "broker/sweep"
 RETENTION = "broker/retention"
 
 
-class Identity(msgspec.Struct, frozen=True):
+class BrokerIdentity(msgspec.Struct, frozen=True):
     cluster: ClusterId
     node: NodeId
 
@@ -123,7 +123,7 @@ class Broker:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: BrokerIdentity,
         fabric: Fabric,
         settings: BrokerSettings,
         source: RandomSource,
@@ -134,22 +134,22 @@ class Broker:
         self.settings = settings
         self.source = source
         self.without = without
-        self.catalogue = Catalogue()
+        self.catalogue = TopicTable()
         self.sessions = Sessions()
-        self.tails = Tails(settings.tail_bytes_max)
+        self.tails = TailCache(settings.tail_bytes_max)
         self.delivery = Delivery(settings, self._read_now)
-        self.ordering = Ordering(self)
+        self.ordering = BatchOrdering(self)
         self.ownership = Ownership(self)
-        self.requests = Requests(self)
+        self.requests = ClientRequests(self)
         self.topics = TopicRequests(self)
-        self.watching = Watching(self)
-        self.administration = Administration(self)
+        self.watching = PatternWatches(self)
+        self.administration = AdminRequests(self)
         self.coordinator = Coordinator(self)
-        self.placement = Placement(self)
+        self.placement = TopicPlacement(self)
         self.retention = Retention()
         self.compactor = Compactor(self)
         roams = fabric.guarantees.order is Order.ORIGIN
-        self.roaming = self.delivery.roaming = Roaming(self) if roams else None
+        self.roaming = self.delivery.roaming = ProducerMigration(self) if roams else None
         """Where every node orders records of its own: of producers that come from another."""
         self.broken: RostraError | None = None
         """Why nothing is acknowledged any more."""
@@ -171,7 +171,7 @@ class Broker:
         match given:
             case PeerReceived():
                 self._happened(self.fabric.step(now, given))
-            case Receive():
+            case MessageReceived():
                 self.requests.answer(given.conn, given.message, given.payload)
             case Synced():
                 self._synced(given)
@@ -189,27 +189,27 @@ class Broker:
                     self.ask_fabric(given)
             case ReadFailed():
                 self._read_failed(given)
-            case Congest():
+            case ConnectionCongested():
                 self.delivery.congest(given.conn)
-            case Drain():
+            case ConnectionDrained():
                 self.delivery.drain(given.conn, out)
                 self.watching.drained(given.conn)
                 self.coordinator.drained(given.conn)
-            case Accept():
+            case ConnectionAccepted():
                 self._accept(given)
-            case Lose():
+            case ConnectionLost():
                 self.forget(given.conn)
-            case Located():
+            case OffsetFound():
                 self.delivery.located(given.token, given.offset, out)
-            case Sealed():
+            case SegmentsListed():
                 self.retention.sealed(self, given)
             case Compacted():
                 self.compactor.done(given)
-            case Recalled():
+            case LogInspected():
                 self.placement.recalled(given)
             case WriteFailed():
                 self._write_failed(given)
-            case SyncBroke():
+            case SyncFailed():
                 self._broke(given.error)
             case Boot():
                 self.placement.boot(given)
@@ -241,7 +241,7 @@ class Broker:
                     self.ordering.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
-                case SetTimer() | Sync() | Persist() | Read() | Note() | Meet() | Part():
+                case SetTimer() | Sync() | Persist() | Read() | LogLine() | Connect() | Disconnect():
                     # What a fabric wants of its driver and the broker has no part in.
                     out.append(effect)
                 case Open():
@@ -266,7 +266,7 @@ class Broker:
                     self._covered(effect)
                 case Serving():
                     self.placement.serving(effect)
-                case Elsewhere():
+                case ServedElsewhere():
                     self.placement.elsewhere(effect)
                 case Blocked():
                     self.placement.blocked(effect)
@@ -280,14 +280,14 @@ class Broker:
                     self.compactor.held(effect)
                 case TopicClosed():
                     self.placement.topic_closed(effect)
-                case Neighbours():
+                case KnownNodes():
                     self.neighbours = effect.addresses[:NEIGHBOURS_MAX]
                 case PartitionJoined():
                     self.placement.joined(effect)
                 case Confirmed():
                     if not self.watching.confirmed(effect.token) and not self.coordinator.confirmed(effect.token):
                         self.topics.confirmed(effect.token)
-                case Agreed():
+                case OperationDone():
                     self.administration.agreed(effect.token)
                 case Described():
                     if not self.topics.described(effect.token, effect.state):
@@ -296,13 +296,13 @@ class Broker:
                     self.requests.passed_on(effect.token, effect.base)
                 case Arrived():
                     self.requests.arrived(effect)
-                case Admit():
+                case ProducerAdmitted():
                     assert self.roaming is not None
                     self.roaming.admitted(effect)
-                case Departed():
+                case ProducerMigrated():
                     assert self.roaming is not None
                     self.roaming.departed(effect)
-                case HandedOver():
+                case StopPrepared():
                     self._handed_over = True
                 case Ready():
                     out += [Listen(), *self._set_timers()]
@@ -364,7 +364,7 @@ class Broker:
         if served is not None:
             self._release(served.cover(effect.offset, effect.view.active), effect.view.active)
 
-    def _release(self, replies: list[Parked], view: tuple[int, ...] = ()) -> None:
+    def _release(self, replies: list[ParkedReply], view: tuple[int, ...] = ()) -> None:
         for parked in replies:
             session = self.sessions.by_conn.get(parked.conn)
             if session is not None:
@@ -398,7 +398,7 @@ class Broker:
         else:
             self.out.append(Reply(conn, Failed(request, type(error).__name__, error.carried())))
 
-    def fail(self, parked: list[Parked], error: RostraError) -> None:
+    def fail(self, parked: list[ParkedReply], error: RostraError) -> None:
         for reply in parked:
             if self.answered(reply.conn) and (reply.request or reply.message is None):
                 self.refuse(reply.conn, reply.request, error)
@@ -409,7 +409,7 @@ class Broker:
             cut = served.truncated(offset, generation)
             self.fail(cut, error or Unavailable(served.topic, partition.index, "another owner's records replaced it"))
             if served.unsure is not None:
-                self.out.append(Recall(partition))
+                self.out.append(InspectLog(partition))
             else:
                 self.coordinator.follow(served)
 
@@ -420,7 +420,7 @@ class Broker:
         self._truncated(given.partition, given.offset, given.generation, given.error)
 
     def _read_failed(self, given: ReadFailed) -> None:
-        note = Note("error", "read failed", {"partition": str(given.partition), "error": str(given.error)})
+        note = LogLine("error", "read failed", {"partition": str(given.partition), "error": str(given.error)})
         self.out.append(note)
         if isinstance(given.error, CorruptLog):
             # The fabric first, whoever read: if others have the partition whole, it sends the readers there.
@@ -434,21 +434,21 @@ class Broker:
         if self.broken is not None:
             return
         self.broken = error
-        self.out.append(Note("error", "acknowledging stopped", {"error": str(error)}))
+        self.out.append(LogLine("error", "acknowledging stopped", {"error": str(error)}))
         for served in self.catalogue.partitions():
             self.fail(served.give_up(), error)
         self.topics.broke(error)
         self.coordinator.broke(error)
-        self.ask_fabric(Broke(error))
+        self.ask_fabric(DiskBroke(error))
 
     # --- connections and time ---
 
-    def _accept(self, given: Accept) -> None:
+    def _accept(self, given: ConnectionAccepted) -> None:
         if len(self.sessions) >= self.settings.connections_max:
             error = LimitExceeded("connections_max", self.settings.connections_max)
             self.out += [
                 Reply(given.conn, Failed(0, type(error).__name__, error.carried())),
-                CloseConn(given.conn, str(error)),
+                CloseConnection(given.conn, str(error)),
             ]
             return
         self.sessions.open(given.conn, self.now.mono_us)
@@ -465,7 +465,7 @@ class Broker:
     def hang_up(self, conn: Conn, reason: str, violation: str = "") -> None:
         """Closes a connection from this side. Forgotten at once: what it sent meanwhile is not listened to."""
         self.forget(conn)
-        self.out.append(CloseConn(conn, reason, violation))
+        self.out.append(CloseConnection(conn, reason, violation))
 
     def _set_timers(self) -> list[BrokerEffect]:
         return [
@@ -506,10 +506,10 @@ class Broker:
             return
         if not self._handing_over:
             self._handing_over = True
-            self.ask_fabric(HandOver())
+            self.ask_fabric(PrepareStop())
         if not self._handed_over:
             return
         self._stopped = True
         for conn in self.sessions.all():
-            self.out += [Reply(conn, Goodbye("the node is stopping")), CloseConn(conn, "the node is stopping")]
+            self.out += [Reply(conn, Goodbye("the node is stopping")), CloseConnection(conn, "the node is stopping")]
         self.out.append(Stopped())

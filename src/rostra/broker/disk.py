@@ -1,8 +1,8 @@
 """Carrying out a broker's disk effects on its log: the one piece of driver that both drivers share.
 
 Writes gather until `flush`, so that all batches of one turn go out in one write per partition. What may take long
-(`Read`, `FindLast`, `FindTime`, `Survey`, `Recall`, syncs, hard state) comes back as a job that the driver runs where
-it likes.
+(`Read`, `FindLast`, `FindTime`, `ListSegments`, `InspectLog`, syncs, hard state) comes back as a job that the driver
+runs where it likes.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import assert_never
 from rostra.broker.api import (
     Boot,
     BrokerInput,
+    ClosedSegment,
     Compact,
     Compacted,
     FindLast,
     FindTime,
-    Located,
+    InspectLog,
+    ListSegments,
+    LogInspected,
+    OffsetFound,
     Persisted,
     ProducerStamp,
-    Recall,
-    Recalled,
     RecoveredLog,
-    Sealed,
-    SegmentFacts,
-    Survey,
-    SyncBroke,
+    SegmentsListed,
     SyncedTogether,
+    SyncFailed,
 )
 from rostra.errors import DiskFull, DiskUntrusted, RostraError, StorageError, Unavailable
 from rostra.fabric.api import (
@@ -50,14 +50,14 @@ from rostra.log.facts import LogFacts, Recovery
 from rostra.log.store import Store
 from rostra.model.ids import Partition
 
-LookUp = Read | FindLast | FindTime | Survey | Recall
+LookUp = Read | FindLast | FindTime | ListSegments | InspectLog
 Change = Open | Drop | Append | Truncate | Trim | Sync
 
 
 class Job:
     """Work that blocks. `calls` may run anywhere, in parallel; then `finish` on the driver's thread gives the inputs.
 
-    A call or `finish` that raises `DiskUntrusted` is answered with `SyncBroke`.
+    A call or `finish` that raises `DiskUntrusted` is answered with `SyncFailed`.
     """
 
     __slots__ = ("calls", "finish")
@@ -130,7 +130,7 @@ class Disk:
             except StorageError as error:
                 # As grave as a failed sync: what is behind the cut would be taken for what was written there instead.
                 self._uncut[partition] = None
-                self._happened.append(SyncBroke(error))
+                self._happened.append(SyncFailed(error))
                 return
             if failed is not None:
                 failed = WriteFailed(
@@ -152,7 +152,7 @@ class Disk:
         try:
             action()
         except DiskUntrusted as error:
-            self._happened.append(SyncBroke(error))
+            self._happened.append(SyncFailed(error))
             self.stirred = True
             return error
         except StorageError as error:
@@ -197,7 +197,7 @@ class Disk:
             return None
         except DiskUntrusted as error:
             self._dirty.clear()
-            self._happened.append(SyncBroke(error))
+            self._happened.append(SyncFailed(error))
             self.stirred = True
             return None
         # What has gathered since the last flush is not in the files yet: it needs a sync of its own.
@@ -217,7 +217,7 @@ class Disk:
         try:
             job = self.store.begin_persist(effect.key, effect.state)
         except StorageError as error:
-            broke = SyncBroke(error)
+            broke = SyncFailed(error)
             return Job([], lambda: [broke])
 
         def finish() -> list[BrokerInput]:
@@ -237,37 +237,37 @@ class Disk:
                     return ReadDone(effect.token, effect.partition, chunk.batches, chunk.next)
                 case FindLast():
                     found = self.store.find_last(effect.partition, effect.count, effect.end)
-                    return Located(effect.token, found)
+                    return OffsetFound(effect.token, found)
                 case FindTime():
                     found = self.store.find_time(effect.partition, effect.timestamp_us, effect.end)
-                    return Located(effect.token, found)
-                case Survey():
+                    return OffsetFound(effect.token, found)
+                case ListSegments():
                     sealed = self.store.sealed(effect.partition)
-                    facts = (SegmentFacts(one.first, one.next, one.bytes, one.max_us) for one in sealed)
-                    return Sealed(effect.partition, tuple(facts), self.store.segment_bytes(effect.partition))
-                case Recall():
+                    facts = (ClosedSegment(one.first, one.next, one.bytes, one.max_us) for one in sealed)
+                    return SegmentsListed(effect.partition, tuple(facts), self.store.segment_bytes(effect.partition))
+                case InspectLog():
                     return self._recall(effect.partition)
                 case _:
                     assert_never(effect)
         except RostraError as error:
             return self._no_answer(effect, error)
 
-    def _recall(self, partition: Partition) -> Recalled:
+    def _recall(self, partition: Partition) -> LogInspected:
         # The generation first: what is cut during the look makes this an answer about another one.
         generation = self.store.generation(partition)
         try:
-            return Recalled(partition, generation, _recovered(self.store.recall(partition)))
+            return LogInspected(partition, generation, _recovered(self.store.recall(partition)))
         except RostraError as error:
-            return Recalled(partition, generation, error)
+            return LogInspected(partition, generation, error)
 
     def _no_answer(self, effect: LookUp, error: RostraError) -> BrokerInput:
         match effect:
             case Read() | FindLast() | FindTime():
                 return ReadFailed(effect.token, effect.partition, error)
-            case Survey():
-                return Sealed(effect.partition, ())
-            case Recall():
-                return Recalled(effect.partition, 0, error)
+            case ListSegments():
+                return SegmentsListed(effect.partition, ())
+            case InspectLog():
+                return LogInspected(effect.partition, 0, error)
             case _:
                 assert_never(effect)
 

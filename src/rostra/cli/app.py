@@ -10,23 +10,23 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from rostra.cli import (
-    alter,
+from rostra.cli.commands import (
+    bench,
     cluster,
     config,
-    measure,
+    demo,
     pipeline,
-    publish,
+    pub,
     serve,
-    show,
-    simulate,
-    subscribe,
+    sim,
+    sub,
     subscription,
     topic,
+    topic_alter,
     user,
 )
-from rostra.cli.exits import MEANINGS, ExitCode, exit_code_of
-from rostra.cli.flags import Command, Group
+from rostra.cli.exit_codes import MEANINGS, ExitCode, exit_code_of
+from rostra.cli.flags import Command, CommandGroup
 from rostra.cli.invocation import Common, ConfigOption, NodeOption, OutputOption
 from rostra.cli.output import complain
 from rostra.errors import RostraError
@@ -46,7 +46,7 @@ def examples(lines: str) -> str:
 
 app = typer.Typer(
     name="rostra",
-    cls=Group,
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -70,14 +70,14 @@ def add(group: typer.Typer, name: str, command: Callable[..., None], lines: str)
     group.command(name, cls=Command, epilog=examples(lines))(command)
 
 
-topics = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(topic.EXAMPLES))
+topics = typer.Typer(cls=CommandGroup, no_args_is_help=True, epilog=examples(topic.EXAMPLES))
 add(topics, "create", topic.create, topic.CREATE_EXAMPLES)
-add(topics, "alter", alter.alter, alter.EXAMPLES)
+add(topics, "alter", topic_alter.alter, topic_alter.EXAMPLES)
 add(topics, "delete", topic.delete, topic.DELETE_EXAMPLES)
 add(topics, "list", topic.list_topics, topic.LIST_EXAMPLES)
 add(topics, "describe", topic.describe, topic.DESCRIBE_EXAMPLES)
 
-clusters = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(cluster.EXAMPLES))
+clusters = typer.Typer(cls=CommandGroup, no_args_is_help=True, epilog=examples(cluster.EXAMPLES))
 add(clusters, "status", cluster.status, cluster.STATUS_EXAMPLES)
 add(clusters, "members", cluster.members, cluster.MEMBERS_EXAMPLES)
 add(clusters, "ring", cluster.ring, cluster.RING_EXAMPLES)
@@ -85,13 +85,13 @@ add(clusters, "add", cluster.add, cluster.ADD_EXAMPLES)
 add(clusters, "remove", cluster.remove, cluster.REMOVE_EXAMPLES)
 add(clusters, "transfer", cluster.transfer, cluster.TRANSFER_EXAMPLES)
 
-subscriptions = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(subscription.EXAMPLES))
+subscriptions = typer.Typer(cls=CommandGroup, no_args_is_help=True, epilog=examples(subscription.EXAMPLES))
 add(subscriptions, "list", subscription.list_subscriptions, subscription.LIST_EXAMPLES)
 add(subscriptions, "lag", subscription.lag, subscription.LAG_EXAMPLES)
 add(subscriptions, "reset", subscription.reset, subscription.RESET_EXAMPLES)
 add(subscriptions, "delete", subscription.delete, subscription.DELETE_EXAMPLES)
 
-users = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(user.EXAMPLES))
+users = typer.Typer(cls=CommandGroup, no_args_is_help=True, epilog=examples(user.EXAMPLES))
 add(users, "create", user.create, user.CREATE_EXAMPLES)
 add(users, "subscribe", user.subscribe, user.SUBSCRIBE_EXAMPLES)
 add(users, "unsubscribe", user.unsubscribe, user.UNSUBSCRIBE_EXAMPLES)
@@ -99,7 +99,7 @@ add(users, "publish", user.publish, user.PUBLISH_EXAMPLES)
 add(users, "receive", user.receive, user.RECEIVE_EXAMPLES)
 add(users, "destroy", user.destroy, user.DESTROY_EXAMPLES)
 
-pipelines = typer.Typer(cls=Group, no_args_is_help=True, epilog=examples(pipeline.EXAMPLES))
+pipelines = typer.Typer(cls=CommandGroup, no_args_is_help=True, epilog=examples(pipeline.EXAMPLES))
 add(pipelines, "archive", pipeline.archive, pipeline.ARCHIVE_EXAMPLES)
 add(pipelines, "rollup", pipeline.rollup, pipeline.ROLLUP_EXAMPLES)
 add(pipelines, "audit", pipeline.audit, pipeline.AUDIT_EXAMPLES)
@@ -108,14 +108,14 @@ add(pipelines, "report", pipeline.report, pipeline.REPORT_EXAMPLES)
 add(app, "serve", serve.serve, serve.EXAMPLES)
 app.add_typer(topics, name="topic", help="Create, alter, delete, list and describe topics.")
 app.add_typer(clusters, name="cluster", help="Show the members and partitions of a cluster, and change them.")
-add(app, "pub", publish.publish, publish.EXAMPLES)
-add(app, "sub", subscribe.subscribe, subscribe.EXAMPLES)
+add(app, "pub", pub.publish, pub.EXAMPLES)
+add(app, "sub", sub.subscribe, sub.EXAMPLES)
 app.add_typer(subscriptions, name="subscription", help="Show named subscriptions and how far they are; reset them.")
 app.add_typer(users, name="user", help="Users with topics: what is published waits until they receive it.")
 app.add_typer(pipelines, name="pipeline", help="Read topics with Spark: to a lake of Parquet files, to figures.")
-add(app, "demo", show.demo, show.EXAMPLES)
-add(app, "sim", simulate.simulate, simulate.EXAMPLES)
-add(app, "bench", measure.bench, measure.EXAMPLES)
+add(app, "demo", demo.demo, demo.EXAMPLES)
+add(app, "sim", sim.simulate, sim.EXAMPLES)
+add(app, "bench", bench.bench, bench.EXAMPLES)
 add(app, "config", config.config, config.EXAMPLES)
 add(app, "version", config.version, config.VERSION_EXAMPLES)
 

@@ -20,6 +20,6 @@ class Command(TyperCommand):
         return _without_value(super().get_params(ctx))
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_value(super().get_params(ctx))

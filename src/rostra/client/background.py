@@ -13,17 +13,17 @@ from contextlib import suppress
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from rostra.client.aio_driver import Driver, now_us
+from rostra.client.aio.driver import AsyncioDriver, now_us
 from rostra.client.core.effects import Result
 from rostra.client.core.events import ClientEvent
-from rostra.client.core.holding import HeldRecord
-from rostra.client.core.membership import Membership
+from rostra.client.core.groups.assigned_partition import GroupRecord
+from rostra.client.core.groups.membership import Membership
 from rostra.client.core.options import MemberSettings, Options
 from rostra.errors import ClientClosed, RostraError
 from rostra.wire.messages import NodeMessage
 
 if TYPE_CHECKING:
-    from rostra.client.aio_subscription import Inbox
+    from rostra.client.aio.subscription import AsyncioInbox
 
 Answer = TypeVar("Answer")
 
@@ -31,7 +31,7 @@ LEAVE_S_MAX = 5.0
 """So long a client that is closed waits for its members to leave; otherwise their leases end by themselves."""
 
 
-class SharedDriver(Driver):
+class SharedDriver(AsyncioDriver):
     """Whatever touches the core, be it the loop or the application, has the lock."""
 
     def __init__(self, options: Options, on_event: Callable[[ClientEvent], None] | None) -> None:
@@ -85,7 +85,7 @@ class Background:
     def __init__(self, options: Options, on_event: Callable[[ClientEvent], None]) -> None:
         self.driver = SharedDriver(options, on_event)
         self.loop = asyncio.new_event_loop()
-        self._desks: dict[int, MemberDesk] = {}
+        self._desks: dict[int, MemberHandle] = {}
         self._thread = Thread(target=self._turn, name="rostra-subscriptions", daemon=True)
         self._connecting: asyncio.Task[None] | None = None
         self._nudged = False
@@ -119,7 +119,7 @@ class Background:
 
     # --- members -------------------------------------------------------------------------------------
 
-    async def join(self, name: str, settings: MemberSettings, desk: MemberDesk) -> None:
+    async def join(self, name: str, settings: MemberSettings, desk: MemberHandle) -> None:
         await self._connected()
         driver = self.driver
 
@@ -127,7 +127,7 @@ class Background:
             desk.membership = driver.core.join(now_us(), call, name, settings, desk)
             self._desks[desk.membership.number] = desk
             # It is woken and told of its end like any inbox.
-            driver.inboxes[desk.membership.number] = cast("Inbox", desk)
+            driver.inboxes[desk.membership.number] = cast("AsyncioInbox", desk)
 
         try:
             await driver.call(begin)
@@ -135,7 +135,7 @@ class Background:
             await self._part_with(desk)
             raise
 
-    async def leave(self, desk: MemberDesk) -> None:
+    async def leave(self, desk: MemberHandle) -> None:
         """When this returns its positions are kept."""
         membership = desk.membership
         if membership is None or self._desks.pop(membership.number, None) is None:
@@ -146,7 +146,7 @@ class Background:
         finally:
             self.driver.inboxes.pop(membership.number, None)
 
-    async def _part_with(self, desk: MemberDesk) -> None:
+    async def _part_with(self, desk: MemberHandle) -> None:
         with suppress(RostraError, TimeoutError):
             async with asyncio.timeout(LEAVE_S_MAX):
                 await self.leave(desk)
@@ -183,7 +183,7 @@ class Background:
         self._thread.join()
 
 
-class MemberDesk:
+class MemberHandle:
     """Where an application takes the records of one membership and settles them, on whatever thread."""
 
     def __init__(self, background: Background, woken: Callable[[], None]) -> None:
@@ -193,7 +193,7 @@ class MemberDesk:
         self.error: RostraError | None = None
         self._woken = woken
 
-    def take(self) -> HeldRecord | None:
+    def take(self) -> GroupRecord | None:
         """The next record; if there is none, `woken` is called when there is one, or never will be."""
         with self.lock:
             membership = self.membership
@@ -206,19 +206,19 @@ class MemberDesk:
             self._look_after(membership)
             return record
 
-    def ack(self, record: HeldRecord) -> None:
+    def ack(self, record: GroupRecord) -> None:
         with self.lock:
             if self.membership is not None:
                 self.membership.hands.ack(now_us(), record)
                 self._look_after(self.membership)
 
-    def retry(self, record: HeldRecord) -> None:
+    def retry(self, record: GroupRecord) -> None:
         with self.lock:
             if self.membership is not None:
                 self.membership.hands.retry(now_us(), record)
                 self._look_after(self.membership)
 
-    def give_back(self, record: HeldRecord) -> None:
+    def give_back(self, record: GroupRecord) -> None:
         with self.lock:
             if self.membership is not None:
                 self.membership.hands.give_back(now_us(), record)

@@ -25,7 +25,7 @@ class Acknowledgement(NamedTuple):
     records: int
 
 
-class Interest(NamedTuple):
+class ExpectedSubscription(NamedTuple):
     """A subscription from the earliest record of a topic on, whenever it was made."""
 
     subscriber: str
@@ -43,8 +43,8 @@ def acknowledged(acknowledgements: Iterable[Acknowledgement], topic: str) -> fro
 
 
 def expect(
-    acknowledgements: Iterable[Acknowledgement], interests: Iterable[Interest]
-) -> dict[Interest, frozenset[RecordName]]:
+    acknowledgements: Iterable[Acknowledgement], interests: Iterable[ExpectedSubscription]
+) -> dict[ExpectedSubscription, frozenset[RecordName]]:
     """For each subscription, every acknowledged record of its topic."""
     acks = tuple(acknowledgements)
     return {interest: acknowledged(acks, interest.topic) for interest in interests}

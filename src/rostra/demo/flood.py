@@ -7,8 +7,8 @@ import time
 from rich.console import Console
 
 import rostra.testing
-from rostra.demo.play import NotShown
-from rostra.demo.run import CLICKS, DOWN_S, NODES, ORDERS, Demo, Person
+from rostra.demo.run import CLICKS, DOWN_S, NODES, ORDERS, Demo, PublisherPlan
+from rostra.demo.scenario import ScenarioFailed
 from rostra.demo.screen import Screen
 from rostra.model.cluster import PlacedPartition, RingState
 
@@ -30,13 +30,13 @@ def flood(console: Console) -> None:
                 demo.end()
     screen.conclude(verdict)
     if verdict.complaints:
-        raise NotShown("; ".join(verdict.complaints))
+        raise ScenarioFailed("; ".join(verdict.complaints))
 
 
 class RingDemo(Demo):
     told = ("view changed", "link opened", "new incarnation", "copy is filled anew")
     people = tuple(
-        Person(name, topic, 0) for name, topic in zip(("alice", "bob", "carol", "dave"), TOPICS, strict=True)
+        PublisherPlan(name, topic, 0) for name, topic in zip(("alice", "bob", "carol", "dave"), TOPICS, strict=True)
     )
 
     def _create_topics(self) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from rostra.demo import flood
-from rostra.demo.play import NotShown, Play, playing
+from rostra.demo.scenario import Scenario, ScenarioFailed, scenario
 from rostra.demo.split_vote import show_split_vote
 
 TOPIC = "news"
@@ -23,7 +23,7 @@ class Demonstration(NamedTuple):
 
 
 def single(console: Console) -> None:
-    with playing(console, 1) as play:
+    with scenario(console, 1) as play:
         play.logged("asks for votes", CATALOGUE)
         play.logged("leads", CATALOGUE)
         play.create(TOPIC)
@@ -33,7 +33,7 @@ def single(console: Console) -> None:
 
 
 def subscribe(console: Console) -> None:
-    with playing(console, 3) as play:
+    with scenario(console, 3) as play:
         play.create(TOPIC)
         play.subscribe("mia", TOPIC, 1)
         play.publish(TOPIC, "first", 2)
@@ -48,14 +48,14 @@ def subscribe(console: Console) -> None:
         play.receives("noa", "third")
 
 
-def _none_pushed(play: Play, before: float) -> None:
+def _none_pushed(play: Scenario, before: float) -> None:
     if play.pushes() != before:
-        raise NotShown("no node sends anything after the unsubscribe")
+        raise ScenarioFailed("no node sends anything after the unsubscribe")
     play.say("no node has sent a record to anybody since the unsubscribe")
 
 
 def two_subscribers(console: Console) -> None:
-    with playing(console, 3) as play:
+    with scenario(console, 3) as play:
         play.create(TOPIC, 3)
         play.subscribe("mia", TOPIC, 1)
         play.subscribe("noa", TOPIC, 2)
@@ -69,7 +69,7 @@ def two_subscribers(console: Console) -> None:
 
 
 def failover(console: Console) -> None:
-    with playing(console, 3) as play:
+    with scenario(console, 3) as play:
         play.create(TOPIC)
         elected = play.logged("leads", PLACE)
         first = play.leader(TOPIC)
@@ -88,7 +88,7 @@ def failover(console: Console) -> None:
 
 
 def membership(console: Console) -> None:
-    with playing(console, 3) as play:
+    with scenario(console, 3) as play:
         play.await_members(3)
         play.create(TOPIC)
         newcomer = play.join()
@@ -101,7 +101,7 @@ def membership(console: Console) -> None:
 
 
 def joined_publish(console: Console) -> None:
-    with playing(console, 3) as play:
+    with scenario(console, 3) as play:
         play.create(TOPIC)
         play.subscribe("mia", TOPIC, 1)
         newcomer = play.join()
@@ -127,7 +127,7 @@ def run(name: str, console: Console | None = None) -> int:
     chosen = next(one for one in DEMONSTRATIONS if one.name == name)
     try:
         chosen.play(console)
-    except NotShown as error:
+    except ScenarioFailed as error:
         console.print(f"This did not come true: {error}", style="bold red")
         return 1
     console.print(f"Shown: {chosen.shows}.", style="bold green")

@@ -12,20 +12,20 @@ from rich.console import Console
 
 import rostra.testing
 from rostra import blocking
-from rostra.demo.expected import Interest, expect
-from rostra.demo.ledger import Received, Sent
+from rostra.demo.cluster_watch import ClusterWatch
+from rostra.demo.expected import ExpectedSubscription, expect
 from rostra.demo.node_logs import NodeLogs
-from rostra.demo.play import NotShown
-from rostra.demo.screen import Counted, Placed, Screen
+from rostra.demo.record_log import PublishedLog, ReceivedLog
+from rostra.demo.scenario import ScenarioFailed
+from rostra.demo.screen import PartitionLine, Screen, SubscriptionLine
 from rostra.demo.verdict import Verdict, judge
-from rostra.demo.watch import Watch
 from rostra.demo.workers import (
     AsyncioPublisher,
     AsyncioSubscriber,
     BlockingPublisher,
     BlockingSubscriber,
-    Publisher,
-    Subscriber,
+    PublisherThread,
+    SubscriberThread,
     Worker,
 )
 from rostra.model.cluster import PlacedPartition
@@ -46,7 +46,7 @@ TOLD = ("leads", "peer is away", "copy is filled anew")
 """Of what the nodes log, what is shown: the rest would bury it."""
 
 
-class Person(NamedTuple):
+class PublisherPlan(NamedTuple):
     """Who publishes to which partition of what."""
 
     name: str
@@ -86,7 +86,7 @@ def run(
                     _audit(console, cluster, traces, place / "report.html")
             finally:
                 demo.end()
-    except NotShown as error:
+    except ScenarioFailed as error:
         console.print(f"This did not happen: {error}", style="bold red")
         return EXIT_LOST
     if verdict.complaints:
@@ -103,7 +103,7 @@ def run(
 def _audit(console: Console, cluster: Cluster[ProcessNode], traces: Path, page: Path) -> None:
     """Spark comes to its own count, from what everybody noted by themselves."""
     from rostra.demo import pipeline
-    from rostra.spark.sessions import SMALL, running, session
+    from rostra.spark.environment.session import SMALL, running, session
 
     console.print("starting Spark, to hold the traces of all of them against each other")
     there = running()
@@ -115,16 +115,16 @@ def _audit(console: Console, cluster: Cluster[ProcessNode], traces: Path, page: 
         if there is None:
             spark.stop()
     if not found.total.sound or found.total.percent < 100:
-        raise NotShown("by the traces too, every record arrived once and in order")
+        raise ScenarioFailed("by the traces too, every record arrived once and in order")
 
 
 class Demo:
     told: tuple[str, ...] = TOLD
-    people: tuple[Person, ...] = (
-        Person("alice", ORDERS, 0),
-        Person("bob", ORDERS, 0),
-        Person("carol", CLICKS, 0),
-        Person("dave", CLICKS, 1),
+    people: tuple[PublisherPlan, ...] = (
+        PublisherPlan("alice", ORDERS, 0),
+        PublisherPlan("bob", ORDERS, 0),
+        PublisherPlan("carol", CLICKS, 0),
+        PublisherPlan("dave", CLICKS, 1),
     )
 
     def __init__(
@@ -148,20 +148,22 @@ class Demo:
         first, second, third = (node.address for node in cluster)
         tell = screen.happened
         pace = (records_per_publisher, CHUNK, duration_s)
-        books = [Sent(*person) for person in self.people]
-        self._publishers: list[Publisher] = [
+        books = [PublishedLog(*person) for person in self.people]
+        self._publishers: list[PublisherThread] = [
             AsyncioPublisher(books[0], *pace, first, tell),
             BlockingPublisher(books[1], *pace, second, tell),
             AsyncioPublisher(books[2], *pace, third, tell),
             BlockingPublisher(books[3], *pace, first, tell),
         ]
-        self._subscribers: list[Subscriber] = [
-            AsyncioSubscriber(Received(Interest("shipping", ORDERS)), second, tell),
-            BlockingSubscriber(Received(Interest("billing", ORDERS)), third, tell),
-            AsyncioSubscriber(Received(Interest("statistics", CLICKS)), first, tell),
+        self._subscribers: list[SubscriberThread] = [
+            AsyncioSubscriber(ReceivedLog(ExpectedSubscription("shipping", ORDERS)), second, tell),
+            BlockingSubscriber(ReceivedLog(ExpectedSubscription("billing", ORDERS)), third, tell),
+            AsyncioSubscriber(ReceivedLog(ExpectedSubscription("statistics", CLICKS)), first, tell),
         ]
-        self._late: Subscriber = BlockingSubscriber(Received(Interest("latecomer", ORDERS)), second, tell)
-        self._watch = Watch(first, second, third)
+        self._late: SubscriberThread = BlockingSubscriber(
+            ReceivedLog(ExpectedSubscription("latecomer", ORDERS)), second, tell
+        )
+        self._watch = ClusterWatch(first, second, third)
         self._traces = None if traces is None else str(traces)
         for worker in (*self._publishers, *self._subscribers, self._late):
             worker.trace = self._traces
@@ -212,7 +214,7 @@ class Demo:
         deadline = time.monotonic() + PATIENCE_S
         while not is_so():
             if time.monotonic() > deadline:
-                raise NotShown(f"{what}, within {PATIENCE_S:g} s")
+                raise ScenarioFailed(f"{what}, within {PATIENCE_S:g} s")
             self._look()
             time.sleep(TICK_S)
 
@@ -302,13 +304,13 @@ class Demo:
         self._screen.tell()
         names = self._screen.names
         counted = [
-            Counted(
+            SubscriptionLine(
                 worker.name, worker.kind, names[worker.address], worker.book.topic, "acked", worker.book.acknowledged
             )
             for worker in self._publishers
         ]
         counted += [
-            Counted(
+            SubscriptionLine(
                 worker.name,
                 worker.kind,
                 names[worker.address],
@@ -332,7 +334,7 @@ class Demo:
     def _place(self, placed: PlacedPartition) -> str:
         return f"{placed.topic}/{placed.partition}"
 
-    def _placed(self) -> list[Placed]:
+    def _placed(self) -> list[PartitionLine]:
         state = self._watch.state
         if state is None:
             return []
@@ -346,5 +348,7 @@ class Demo:
                 lags[names[copy.node]] = lag if copy.node in there else "away"
             place = self._place(one)
             if one.topic:
-                rows.append(Placed(place, names.get(one.owner, "none"), one.epoch, one.commit, tuple(lags.values())))
+                rows.append(
+                    PartitionLine(place, names.get(one.owner, "none"), one.epoch, one.commit, tuple(lags.values()))
+                )
         return rows

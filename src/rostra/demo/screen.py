@@ -26,7 +26,7 @@ GATHER_S = 0.3
 LEVEL_STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
-class Counted(msgspec.Struct, frozen=True):
+class SubscriptionLine(msgspec.Struct, frozen=True):
     """One line of the live view."""
 
     who: str
@@ -37,7 +37,7 @@ class Counted(msgspec.Struct, frozen=True):
     count: int
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PartitionLine(msgspec.Struct, frozen=True):
     """One partition in the live view. `lags` are of the nodes in their order; None where there is no copy."""
 
     partition: str
@@ -107,11 +107,11 @@ class Screen:
                 )
             case rostra.MayDuplicate():
                 self._gather(f"may have stored records twice ({event.reason})", f"{who} {event.records} records")
-            case rostra.Lapsed():
+            case rostra.LeaseExpired():
                 self._gather(f"was silent for its lease as a publisher of {event.topic}", who)
             case rostra.Connected() | rostra.TopicAppeared() | rostra.TopicGone():
                 pass
-            case rostra.HandedOutAgain() | rostra.DeadLettered() | rostra.MembershipLost():
+            case rostra.Redelivered() | rostra.DeadLettered() | rostra.MembershipLost():
                 # Nobody has a named subscription here.
                 pass
 
@@ -132,7 +132,9 @@ class Screen:
 
     # --- how far it is ---
 
-    def progress(self, counted: Sequence[Counted], placed: Sequence[Placed], nodes: Sequence[str]) -> None:
+    def progress(
+        self, counted: Sequence[SubscriptionLine], placed: Sequence[PartitionLine], nodes: Sequence[str]
+    ) -> None:
         if self._live is not None:
             self._live.update(Group(Text(), _counted_table(counted), Text(), _placed_table(placed, nodes)))
         elif time.monotonic() >= self._plain_due:
@@ -147,7 +149,7 @@ class Screen:
         self._console.print(Group(Text(), verdict_table(verdict), *complaints, Text()))
 
 
-def _counted_table(counted: Sequence[Counted]) -> Table:
+def _counted_table(counted: Sequence[SubscriptionLine]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in ("who", "client", "first connected to", "topic", ""):
         table.add_column(column)
@@ -157,7 +159,7 @@ def _counted_table(counted: Sequence[Counted]) -> Table:
     return table
 
 
-def _placed_table(placed: Sequence[Placed], nodes: Sequence[str]) -> Table:
+def _placed_table(placed: Sequence[PartitionLine], nodes: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in ("partition", "owner"):
         table.add_column(column)

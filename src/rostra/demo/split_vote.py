@@ -14,12 +14,12 @@ from random import Random
 from rich.console import Console
 from rich.text import Text
 
-from rostra.demo.play import NotShown
-from rostra.fabric.api import Append, Echo, FabricEffect, Note, Now, Persist, Recovered, Send, Sync
-from rostra.fabric.raft.group import Group
-from rostra.fabric.raft.hard import Config, ConfigAt, Hard
-from rostra.fabric.raft.messages import GroupMessage, VoteReply
-from rostra.fabric.raft.roles import Role
+from rostra.demo.scenario import ScenarioFailed
+from rostra.fabric.api import Append, Echo, FabricEffect, LogLine, Now, Persist, Recovered, Send, Sync
+from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt, HardState
+from rostra.fabric.raft.consensus.raft_group import RaftGroup
+from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.raft.messages import GroupMessage, RequestVoteReply
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.batch import last_offset
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
@@ -36,21 +36,21 @@ BEATS_MIN = 4
 TOLD = ("asks for votes", "leads", "follows")
 
 
-class Same(Random):
+class ShortestTimeout(Random):
     """Chance switched off: every timeout is the shortest."""
 
     def uniform(self, a: float, b: float) -> float:
         return a
 
 
-class Other(Same):
+class LongestTimeout(ShortestTimeout):
     """Always the longest."""
 
     def uniform(self, a: float, b: float) -> float:
         return b
 
 
-class Table:
+class VirtualNetwork:
     """Virtual time, two members, and a network that delays every message by the same."""
 
     def __init__(self, console: Console) -> None:
@@ -61,7 +61,7 @@ class Table:
         self.us = 0
         self.beats = 0
         self.shows_beats = False
-        self.members = {node: Member(self, node) for node in NODES}
+        self.members = {node: SimulatedMember(self, node) for node in NODES}
 
     @property
     def now(self) -> Now:
@@ -86,18 +86,20 @@ class Table:
         return [node for node, member in self.members.items() if member.group.role is Role.LEADER]
 
 
-class Member:
+class SimulatedMember:
     """One member and its disk, which writes everything in the same time."""
 
-    def __init__(self, table: Table, node: NodeId) -> None:
+    def __init__(self, table: VirtualNetwork, node: NodeId) -> None:
         self._table = table
         self.node = node
         self._end = 0
         self._fires_at: int | None = None
-        hard = Hard(configs=(ConfigAt(0, 0, Config(NODES)),))
+        hard = HardState(configs=(GroupConfigAt(0, 0, GroupConfig(NODES)),))
         found = Recovered(HERE, 0, 0, ())
         tokens = count(1)
-        self.group = Group(node, found, hard, settings=table.settings, random=Same(), next_token=lambda: next(tokens))
+        self.group = RaftGroup(
+            node, found, hard, settings=table.settings, random=ShortestTimeout(), next_token=lambda: next(tokens)
+        )
         self.group.name = "news"
 
     def start(self) -> None:
@@ -134,7 +136,7 @@ class Member:
             case Sync():
                 end = self._end
                 table.later(STEP_US, lambda: self._synced(end))
-            case Note() if effect.event in TOLD:
+            case LogLine() if effect.event in TOLD:
                 about = effect.about
                 leader = f", leader node {about['leader']}" if "leader" in about else ""
                 told = f"{effect.event} {about['partition']}, term {about['term']}{leader}"
@@ -154,7 +156,7 @@ class Member:
         peer = self._table.members[effect.peer]
         message = effect.message
         payload = b"".join(effect.payload)
-        if isinstance(message, VoteReply) and not message.pre:
+        if isinstance(message, RequestVoteReply) and not message.pre:
             answer = "votes for" if message.granted else "has voted already, not for"
             self._table.tell(self.node, str(self.group.role), f"{answer} node {effect.peer}, term {message.asked}")
         self._table.later(STEP_US, lambda: peer.receive(self.node, message, payload))
@@ -179,7 +181,7 @@ class Member:
 
 
 def show_split_vote(console: Console) -> None:
-    table = Table(console)
+    table = VirtualNetwork(console)
     timeout_ms = table.settings.election_timeout_ms_min
     table.tell(None, "", f"two nodes, both with an election timeout of exactly {timeout_ms} ms", "bold")
     for member in table.members.values():
@@ -187,16 +189,16 @@ def show_split_vote(console: Console) -> None:
     table.run(ROUNDS_MS)
     term = max(member.group.term for member in table.members.values())
     if table.leaders() or term < TERMS_MIN:
-        raise NotShown(f"equal timeouts give no leader, again and again; term {term}, leaders {table.leaders()}")
+        raise ScenarioFailed(f"equal timeouts give no leader, again and again; term {term}, leaders {table.leaders()}")
     table.tell(None, "", f"{term} terms, and no leader in any: each vote was split", "bold")
     table.tell(None, "", "now node 2 waits longer than node 1", "bold")
-    table.members[NODES[1]].group.random = Other()
+    table.members[NODES[1]].group.random = LongestTimeout()
     table.run(ELECTION_MS)
     if len(table.leaders()) != 1:
-        raise NotShown("different timeouts give one leader")
+        raise ScenarioFailed("different timeouts give one leader")
     leader = table.members[table.leaders()[0]]
     elected, table.beats, table.shows_beats = leader.group.term, 0, True
     table.tell(None, "", f"node {leader.node} leads in term {elected}; its heartbeats keep it", "bold")
     table.run(CALM_MS)
     if table.beats < BEATS_MIN or leader.group.term != elected or table.leaders() != [leader.node]:
-        raise NotShown("heartbeats keep the leader")
+        raise ScenarioFailed("heartbeats keep the leader")

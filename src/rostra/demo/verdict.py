@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from rostra.demo.expected import Interest, RecordName
+from rostra.demo.expected import ExpectedSubscription, RecordName
 
 
-class Line(msgspec.Struct, frozen=True):
+class VerdictLine(msgspec.Struct, frozen=True):
     """One subscription. `sent` and `acknowledged` are of its topic."""
 
-    interest: Interest
+    interest: ExpectedSubscription
     sent: int
     acknowledged: int
     expected: int
@@ -44,7 +44,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    lines: tuple[Line, ...]
+    lines: tuple[VerdictLine, ...]
     sent: int
     acknowledged: int
 
@@ -75,8 +75,8 @@ class Verdict(msgspec.Struct, frozen=True):
 def judge(
     sent: Mapping[str, int],
     topics: Mapping[str, str],
-    expected: Mapping[Interest, frozenset[RecordName]],
-    delivered: Mapping[Interest, Sequence[RecordName]],
+    expected: Mapping[ExpectedSubscription, frozenset[RecordName]],
+    delivered: Mapping[ExpectedSubscription, Sequence[RecordName]],
 ) -> Verdict:
     """`sent` counts by publisher, `topics` names the topic of each, `delivered` is in the order of arrival."""
     of_topic: Counter[str] = Counter()
@@ -88,7 +88,7 @@ def judge(
         foreign = came.keys() - due
         sent_but_unacknowledged = {name for name in foreign if 0 <= name.number < sent.get(name.publisher, 0)}
         lines.append(
-            Line(
+            VerdictLine(
                 interest=interest,
                 sent=of_topic[interest.topic],
                 acknowledged=len(due),

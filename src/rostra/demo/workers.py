@@ -13,7 +13,7 @@ from threading import Event, Thread
 
 import rostra
 from rostra import blocking
-from rostra.demo.ledger import Received, Sent
+from rostra.demo.record_log import PublishedLog, ReceivedLog
 
 POLL_S = 0.05
 Tell = Callable[[str, rostra.ClientEvent], None]
@@ -59,10 +59,12 @@ class Pace:
         return max(0.0, self._next_s - time.monotonic())
 
 
-class Publisher(Worker):
+class PublisherThread(Worker):
     kind = ""
 
-    def __init__(self, book: Sent, records: int, chunk: int, duration_s: float, address: str, tell: Tell) -> None:
+    def __init__(
+        self, book: PublishedLog, records: int, chunk: int, duration_s: float, address: str, tell: Tell
+    ) -> None:
         super().__init__(book.publisher, address, tell)
         self.book = book
         self.records = records
@@ -74,7 +76,7 @@ class Publisher(Worker):
         return [self.chunk] * whole + ([rest] if rest else [])
 
 
-class AsyncioPublisher(Publisher):
+class AsyncioPublisher(PublisherThread):
     kind = "asyncio"
 
     def work(self) -> None:
@@ -97,7 +99,7 @@ class AsyncioPublisher(Publisher):
             await producer.flush()
 
 
-class BlockingPublisher(Publisher):
+class BlockingPublisher(PublisherThread):
     kind = "blocking"
 
     def work(self) -> None:
@@ -118,15 +120,15 @@ class BlockingPublisher(Publisher):
                 time.sleep(pace.wait_s())
 
 
-class Subscriber(Worker):
+class SubscriberThread(Worker):
     kind = ""
 
-    def __init__(self, book: Received, address: str, tell: Tell) -> None:
+    def __init__(self, book: ReceivedLog, address: str, tell: Tell) -> None:
         super().__init__(book.interest.subscriber, address, tell)
         self.book = book
 
 
-class AsyncioSubscriber(Subscriber):
+class AsyncioSubscriber(SubscriberThread):
     kind = "asyncio"
 
     def work(self) -> None:
@@ -150,7 +152,7 @@ class AsyncioSubscriber(Subscriber):
             self.book.take(batch.values())
 
 
-class BlockingSubscriber(Subscriber):
+class BlockingSubscriber(SubscriberThread):
     kind = "blocking"
 
     def work(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from rostra.errors import RostraError
-from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, Split, Survives, TopicsAre
+from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, SplitBehaviour, Survives, TopicsAre
 from rostra.fabric.values import EpochStart, Now, Recovered, TopicSpec, Value
 from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
@@ -24,7 +24,7 @@ __all__ = [
     "Now",
     "Order",
     "Recovered",
-    "Split",
+    "SplitBehaviour",
     "Survives",
     "TopicSpec",
     "TopicsAre",
@@ -34,7 +34,7 @@ __all__ = [
 Buffer = bytes | bytearray | memoryview
 Acks = Literal["none", "owner", "all"]
 
-CATALOGUE = "_catalogue"
+METADATA = "_catalogue"
 """In place of a topic: what the nodes agree on about topics and members."""
 
 COORDINATION = NodeId(0)
@@ -87,7 +87,7 @@ class ProposeSettings(Value, frozen=True):
     segment_bytes: int
 
 
-class AskHeld(Value, frozen=True):
+class QueryHeldByAll(Value, frozen=True):
     """How much of a partition that this node owns does every copy have? Answered in the same step by `HeldByAll`."""
 
     partition: Partition
@@ -114,7 +114,7 @@ class PeerReceived(Value, frozen=True):
 
 
 class PeerMet(Value, frozen=True):
-    """The node at an address that was known without an id says who it is: the answer to `Meet` of nobody."""
+    """The node at an address that was known without an id says who it is: the answer to `Connect` of nobody."""
 
     peer: NodeId
     address: str
@@ -174,7 +174,7 @@ class PassOn(Value, frozen=True):
     """Take this publish to the partition's owner. Answered by `PassedOn` or `Refused`, whenever that is known.
 
     Where every node orders, this node is the owner: the producer comes from another, for the `moves`th time, and the
-    answer is `Admit`.
+    answer is `ProducerAdmitted`.
     """
 
     token: int
@@ -184,7 +184,7 @@ class PassOn(Value, frozen=True):
     moves: int = 0
 
 
-class Vouch(Value, frozen=True):
+class AwaitCoverage(Value, frozen=True):
     """Somebody waits until every node has so much of the partition, whoever ordered it: answered by `Covered`."""
 
     partition: Partition
@@ -199,7 +199,7 @@ class Settled(Value, frozen=True):
     error: RostraError | None = None
 
 
-class Broke(Value, frozen=True):
+class DiskBroke(Value, frozen=True):
     """The disk is not to be trusted any more: no `Synced` follows. What this node owns is better owned by another."""
 
     error: RostraError
@@ -212,10 +212,10 @@ class Echo(Value, frozen=True):
     number: int
 
 
-class GiveAway(Value, frozen=True):
+class TransferOwnership(Value, frozen=True):
     """An operator wishes that this peer orders the partition, whoever does now.
 
-    Answered by `Agreed` when it does, or by `Refused`; token 0: nobody waits for an answer.
+    Answered by `OperationDone` when it does, or by `Refused`; token 0: nobody waits for an answer.
     """
 
     partition: Partition
@@ -223,8 +223,8 @@ class GiveAway(Value, frozen=True):
     token: int = 0
 
 
-class RemoveMember(Value, frozen=True):
-    """An operator wishes this member gone, there or not. `Agreed`: its copies are being moved, then it leaves."""
+class RemoveNode(Value, frozen=True):
+    """An operator removes this member, there or not. `OperationDone`: its copies are being moved, then it leaves."""
 
     token: int
     node: NodeId
@@ -236,8 +236,8 @@ class Describe(Value, frozen=True):
     token: int
 
 
-class HandOver(Value, frozen=True):
-    """The node is stopping and nobody waits for an answer: give away what it owns, then say `HandedOver`.
+class PrepareStop(Value, frozen=True):
+    """The node is stopping and nobody waits for an answer: give away what it owns, then say `StopPrepared`.
 
     Peers' messages and timers still arrive until then; no proposal does.
     """
@@ -250,7 +250,7 @@ FabricInput = (
     | ProposeDrop
     | ProposeSettings
     | ProposeStart
-    | AskHeld
+    | QueryHeldByAll
     | Readers
     | PeerReceived
     | PeerMet
@@ -262,14 +262,14 @@ FabricInput = (
     | ReadFailed
     | Confirm
     | PassOn
-    | Vouch
+    | AwaitCoverage
     | Settled
-    | Broke
+    | DiskBroke
     | Echo
-    | GiveAway
-    | RemoveMember
+    | TransferOwnership
+    | RemoveNode
     | Describe
-    | HandOver
+    | PrepareStop
 )
 
 # --- effects the driver executes -------------------------------------------------------------------
@@ -338,7 +338,7 @@ class Send(Value, frozen=True):
     payload: tuple[Buffer, ...] = ()
 
 
-class Meet(Value, frozen=True):
+class Connect(Value, frozen=True):
     """Keep a link to this peer, at this address; said again when the address changes. Its end is told by `PeerLost`.
 
     Peer 0 is whoever answers there: `PeerMet` says who.
@@ -348,7 +348,7 @@ class Meet(Value, frozen=True):
     address: str
 
 
-class Part(Value, frozen=True):
+class Disconnect(Value, frozen=True):
     """The peer is no member any more: drop the link to it."""
 
     peer: NodeId
@@ -361,8 +361,8 @@ class SetTimer(Value, frozen=True):
     at_us: int | None
 
 
-class Note(Value, frozen=True):
-    """A line for the structured log. The role of this node in `CATALOGUE` is its role in the cluster."""
+class LogLine(Value, frozen=True):
+    """A line for the structured log. The role of this node in `METADATA` is its role in the cluster."""
 
     level: str
     event: str
@@ -400,7 +400,7 @@ class Arrived(Value, frozen=True):
     acks: Acks
 
 
-class Admit(Value, frozen=True):
+class ProducerAdmitted(Value, frozen=True):
     """The answer to `PassOn` where every node orders: all that any node had of the topic is in the logs here.
 
     So what the producer has stored anywhere is known. What surfaces later of it, it has sent to this node again.
@@ -411,7 +411,7 @@ class Admit(Value, frozen=True):
     batch: bytearray
 
 
-class Departed(Value, frozen=True):
+class ProducerMigrated(Value, frozen=True):
     """The producer has gone to another node, by its `moves`th move: what it sent here before that comes too late."""
 
     partition: Partition
@@ -423,7 +423,7 @@ class Confirmed(Value, frozen=True):
     token: int
 
 
-class Agreed(Value, frozen=True):
+class OperationDone(Value, frozen=True):
     """What an operator asked for is done, or will be done without further asking."""
 
     token: int
@@ -476,7 +476,7 @@ class Serving(Value, frozen=True):
     address: str = ""
 
 
-class Elsewhere(Value, frozen=True):
+class ServedElsewhere(Value, frozen=True):
     """No copy of the partition is here: its owner is at `address`, empty if nobody is known to be it."""
 
     partition: Partition
@@ -528,14 +528,14 @@ class PartitionJoined(Value, frozen=True):
     origin: NodeId
 
 
-class Neighbours(Value, frozen=True):
+class KnownNodes(Value, frozen=True):
     """Where clients find the other nodes, in case this one dies; said whenever that changes."""
 
     addresses: tuple[str, ...]
 
 
-class HandedOver(Value, frozen=True):
-    """The answer to `HandOver`: this node may go."""
+class StopPrepared(Value, frozen=True):
+    """The answer to `PrepareStop`: this node may go."""
 
 
 class Ready(Value, frozen=True):
@@ -559,33 +559,33 @@ FabricEffect = (
     | Sync
     | Read
     | Send
-    | Meet
-    | Part
+    | Connect
+    | Disconnect
     | SetTimer
     | Echo
-    | Note
+    | LogLine
     | Accepted
     | Refused
     | PassedOn
     | Arrived
-    | Admit
-    | Departed
+    | ProducerAdmitted
+    | ProducerMigrated
     | Confirmed
-    | Agreed
+    | OperationDone
     | Described
     | Committed
     | Covered
     | HeldByAll
     | Serving
-    | Elsewhere
+    | ServedElsewhere
     | Blocked
     | Broken
     | TopicOpened
     | TopicChanged
     | TopicClosed
     | PartitionJoined
-    | Neighbours
-    | HandedOver
+    | KnownNodes
+    | StopPrepared
     | Ready
     | Persist
 )

@@ -19,7 +19,7 @@ class AcksAll(StrEnum):
     VIEW = "every broker of the view named in the reply fsynced"
 
 
-class Split(StrEnum):
+class SplitBehaviour(StrEnum):
     """What a side of a network split does that cannot know it is the rightful one."""
 
     REFUSES = "the side without a quorum refuses"
@@ -55,7 +55,7 @@ class Guarantees(msgspec.Struct, frozen=True):
     order: Order
     acks_all: AcksAll
     delivers: Delivers
-    split: Split
+    split: SplitBehaviour
     survives: Survives
     groups_span_nodes: bool
     exactly_once_sink: bool

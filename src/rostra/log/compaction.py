@@ -14,7 +14,7 @@ from rostra.log.facts import LogSettings
 from rostra.log.files import Buffer, File, Files
 from rostra.log.index import Index
 from rostra.log.open_files import OpenFiles
-from rostra.log.scan import Damage, Found, scan
+from rostra.log.scan import Damage, ScannedBatch, scan
 from rostra.log.segment import Segment
 from rostra.model.batch import Codec, Header, OwnerFlag, read_header, stamp
 from rostra.model.decode import Batch
@@ -28,7 +28,7 @@ KEY_BYTES_MORE = 160
 WRITE_BYTES = 1 << 20
 
 
-class Latest:
+class LatestOffsets:
     """The latest offset of each key. At its bound it takes no further keys; of those unknown, every record stays."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -56,7 +56,7 @@ class Latest:
         return self.knows_all and self._offsets.get(key) == (offset, True)
 
 
-class Compacting:
+class CompactionRun:
     """One run over the sealed segments of a log; `rewritten` pairs those that lose records with what is left.
 
     A crash at any moment leaves the old segments, and files beside them that the next start removes.
@@ -77,7 +77,7 @@ class Compacting:
         self._partition = partition
         self._tombstones_us = tombstones_us
         self.segments = segments
-        self._latest = Latest(settings.compact_keys_bytes_max)
+        self._latest = LatestOffsets(settings.compact_keys_bytes_max)
         self.rewritten: list[tuple[Segment, Segment]] = []
 
     # --- first all keys ---
@@ -157,7 +157,7 @@ class Compacting:
             else:
                 yield not latest.outdates(key, offset)
 
-    def _batches(self, segment: Segment) -> Iterator[tuple[Found, Batch]]:
+    def _batches(self, segment: Segment) -> Iterator[tuple[ScannedBatch, Batch]]:
         file = self._open_files.get(segment.path)
         settings = self._settings
         try:

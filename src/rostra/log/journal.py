@@ -39,7 +39,7 @@ _FORGET = Struct("<QI")
 _KEY_BYTES = Struct("<H")
 
 
-class Mark(msgspec.Struct, frozen=True, gc=False):
+class SyncedMark(msgspec.Struct, frozen=True, gc=False):
     """How far a partition is known to be durable.
 
     Below `synced`, an fsync has returned. At and above `syncing` none was ever begun: nothing there was acknowledged.
@@ -62,7 +62,7 @@ class Journal:
         self._at = 0
         self._durable = 0
         self.state: dict[str, bytes] = {}
-        self.marks: dict[Partition, Mark] = {}
+        self.marks: dict[Partition, SyncedMark] = {}
 
     def load(self) -> list[RecoveryNote]:
         """Read what is there, and begin a new file with it."""
@@ -80,7 +80,7 @@ class Journal:
         self._add([(STATE, _keyed(key, value))])
         self.state[key] = value
 
-    def mark(self, marks: Iterable[tuple[Partition, Mark]]) -> None:
+    def mark(self, marks: Iterable[tuple[Partition, SyncedMark]]) -> None:
         listed = list(marks)
         self._add([(MARK, _packed(partition, mark)) for partition, mark in listed])
         self.marks.update(listed)
@@ -162,7 +162,7 @@ class Journal:
             self.state[name] = payload[_KEY_BYTES.size + name_bytes :]
         elif kind == MARK:
             topic, index, *offsets = _MARK.unpack(payload)
-            self.marks[Partition(TopicId(topic), PartitionIndex(index))] = Mark(*offsets)
+            self.marks[Partition(TopicId(topic), PartitionIndex(index))] = SyncedMark(*offsets)
         elif kind == FORGET:
             topic, index = _FORGET.unpack(payload)
             self.marks.pop(Partition(TopicId(topic), PartitionIndex(index)), None)
@@ -183,7 +183,7 @@ def _keyed(key: str, value: bytes) -> bytes:
     return _KEY_BYTES.pack(len(name)) + name + value
 
 
-def _packed(partition: Partition, mark: Mark) -> bytes:
+def _packed(partition: Partition, mark: SyncedMark) -> bytes:
     return _MARK.pack(partition.topic, partition.index, mark.first, mark.synced, mark.syncing)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rostra.log.facts import LogFacts, Stamp
 from rostra.log.files import File
-from rostra.log.scan import Found, is_intact
+from rostra.log.scan import ScannedBatch, is_intact
 from rostra.log.segment import CONTROL
 from rostra.model.batch import CHECKPOINT, LEDGER, Header
 from rostra.model.decode import Batch
@@ -22,7 +22,7 @@ class LastSegment:
         self._entries: list[tuple[int, int, int]] = []
         """(base offset, position, length)"""
 
-    def note(self, found: Found) -> None:
+    def note(self, found: ScannedBatch) -> None:
         header = found.header
         if not header.flags & CONTROL:
             self._stamps.append(_stamp(header))

@@ -13,7 +13,7 @@ import msgspec
 from crc32c import crc32c
 
 from rostra.errors import BatchRejected, CorruptLog, DiskFailed, DiskFull, DiskUntrusted, OffsetTrimmed, StorageError
-from rostra.log.compaction import Compacting
+from rostra.log.compaction import CompactionRun
 from rostra.log.facts import Chunk, EpochRow, LogFacts, LogSettings, SegmentFacts
 from rostra.log.files import Buffer, File, Files
 from rostra.log.index import NO_TIME_US, Index
@@ -346,13 +346,13 @@ class PartitionLog:
                 if self._files.exists(path):
                     self._files.remove(path)
 
-    def compacting(self, below: int, tombstones_us: int) -> Compacting:
+    def compacting(self, below: int, tombstones_us: int) -> CompactionRun:
         """A run over what is sealed, on stable storage, and wholly below the offset."""
         below = min(below, self.synced)
         segments = tuple(segment for segment in self.segments[:-1] if segment.next <= below)
-        return Compacting(self._files, self._open_files, self._settings, self.partition, segments, tombstones_us)
+        return CompactionRun(self._files, self._open_files, self._settings, self.partition, segments, tombstones_us)
 
-    def replace(self, run: Compacting) -> int:
+    def replace(self, run: CompactionRun) -> int:
         """Takes the new files for the old ones, as far as these are still there; returns by how much it shrank.
 
         The new names are durable before the old ones go, so that a start finds one of the two, or both: then it keeps

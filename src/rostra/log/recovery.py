@@ -17,16 +17,16 @@ from rostra.log.clean import CleanEnd
 from rostra.log.facts import LogFacts, LogSettings, RecoveryNote
 from rostra.log.files import Files
 from rostra.log.index import Index
-from rostra.log.journal import Mark
+from rostra.log.journal import SyncedMark
 from rostra.log.last_segment import LastSegment
 from rostra.log.open_files import OpenFiles
 from rostra.log.partition import PartitionLog
-from rostra.log.scan import Damage, Found, has_hole, hop, intact_batch_behind, scan
+from rostra.log.scan import Damage, ScannedBatch, has_hole, hop, intact_batch_behind, scan
 from rostra.log.segment import SEGMENT_NAME, UNBORN, Indexes, Segment
 from rostra.model.ids import Partition
 
 
-class Recovering:
+class PartitionRecovery:
     """One partition while a start looks at it; `log` is filled segment by segment."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Recovering:
         indexes: Indexes,
         settings: LogSettings,
         log: PartitionLog,
-        mark: Mark | None,
+        mark: SyncedMark | None,
         clean: CleanEnd | None,
     ) -> None:
         self._files = files
@@ -45,7 +45,7 @@ class Recovering:
         self._settings = settings
         self._partition: Partition = log.partition
         self.log = log
-        self._mark = mark or Mark(0, 0, 0)
+        self._mark = mark or SyncedMark(0, 0, 0)
         self._clean = clean
         self._unsynced: list[tuple[Segment, int]] = []
         self._last = LastSegment()
@@ -75,11 +75,11 @@ class Recovering:
         self._files.remove_directory(self.log.directory)
         return False
 
-    def mark(self) -> Mark:
+    def mark(self) -> SyncedMark:
         """What is known to be durable now. A damaged log keeps its mark: the next start must judge it the same way."""
         if self.log.damage is not None:
             return self._mark
-        return Mark(self.log.first, self.log.end, self.log.end)
+        return SyncedMark(self.log.first, self.log.end, self.log.end)
 
     def facts(self) -> LogFacts:
         path = self.log.active.path
@@ -187,7 +187,7 @@ class Recovering:
         segment.headers_crc = crc
         return crc == clean.headers_crc and segment.next == clean.end and self._last.is_intact(file, self._partition)
 
-    def _scan(self, segment: Segment) -> Iterator[Found]:
+    def _scan(self, segment: Segment) -> Iterator[ScannedBatch]:
         """Every intact batch; where the part begins that is not known to be synced is taken down."""
         file = self._open_files.get(segment.path)
         above = False

@@ -18,7 +18,7 @@ SEARCH_FACTOR = 4
 """A search behind damage checks at most this many times the bytes it searches, whatever they pretend to be."""
 
 
-class Found(NamedTuple):
+class ScannedBatch(NamedTuple):
     """An intact batch in its place."""
 
     position: int
@@ -47,7 +47,7 @@ def stored_length(buffer: bytes, at: int, partition: Partition, verifies: bool) 
 
 def scan(
     file: File, partition: Partition, first: int, size: int, chunk_bytes: int, verifies: bool = True
-) -> Iterator[Found]:
+) -> Iterator[ScannedBatch]:
     """Every batch from the start to `size`, both checksums verified, offsets without gap, epochs never falling."""
     position, offset, epoch = 0, first, 0
     wanted_size = size
@@ -69,7 +69,7 @@ def scan(
                 break
             header = read_header(buffer, at)
             _check_place(position + at, offset, epoch, header)
-            yield Found(position + at, header)
+            yield ScannedBatch(position + at, header)
             offset, epoch = header.next_offset, header.owner_epoch
             at += length
         position += at
@@ -93,7 +93,7 @@ def _check_place(position: int, offset: int, epoch: int, header: Header) -> None
         raise Damage(position, offset, f"owner epoch falls from {epoch} to {header.owner_epoch}")
 
 
-def hop(file: File, partition: Partition, first: int, size: int) -> Iterator[tuple[Found, bytes]]:
+def hop(file: File, partition: Partition, first: int, size: int) -> Iterator[tuple[ScannedBatch, bytes]]:
     """Every batch with the bytes of its header, of which the owner's part is verified; bodies are not read."""
     position, offset, epoch = 0, first, 0
     window, window_at = b"", 0
@@ -112,7 +112,7 @@ def hop(file: File, partition: Partition, first: int, size: int) -> Iterator[tup
         if position + header.length > size:
             raise Damage(position, offset, f"the file ends before byte {position + header.length}")
         _check_place(position, offset, epoch, header)
-        yield Found(position, header), raw
+        yield ScannedBatch(position, header), raw
         offset, epoch = header.next_offset, header.owner_epoch
         position += header.length
 

@@ -21,10 +21,10 @@ from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, Se
 from rostra.log.files import Buffer, Files
 from rostra.log.jobs import CompactJob, PersistJob, SyncJob
 from rostra.log.journal import PATH as JOURNAL_PATH
-from rostra.log.journal import Journal, Mark
+from rostra.log.journal import Journal, SyncedMark
 from rostra.log.open_files import OpenFiles
 from rostra.log.partition import PartitionLog, storage_error
-from rostra.log.recovery import Recovering
+from rostra.log.recovery import PartitionRecovery
 from rostra.log.segment import Indexes, Segment
 from rostra.model.ids import Partition, PartitionIndex, TopicId, text
 from rostra.safeguards import ALL_ON, Safeguard, Without
@@ -78,9 +78,9 @@ class Store:
         self._journal.sync()
         return Recovery(dict(self._journal.state), tuple(facts), clean is not None, tuple(notes))
 
-    def _recover_partition(self, partition: Partition, clean: CleanEnd | None) -> Recovering:
+    def _recover_partition(self, partition: Partition, clean: CleanEnd | None) -> PartitionRecovery:
         log = self._new_log(partition)
-        recovering = Recovering(
+        recovering = PartitionRecovery(
             self._files, self._open_files, self._indexes, self._settings, log, self._journal.marks.get(partition), clean
         )
         if recovering.run():
@@ -192,7 +192,7 @@ class Store:
         log = self._logs[partition]
         mark = self._journal.marks.get(partition)
         if mark is not None and offset < max(mark.synced, mark.syncing):
-            lowered = Mark(mark.first, min(mark.synced, offset), offset)
+            lowered = SyncedMark(mark.first, min(mark.synced, offset), offset)
             self._write_journal(lambda: self._journal.mark([(partition, lowered)]), sync=True)
         try:
             log.truncate(offset)
@@ -275,7 +275,7 @@ class Store:
         """Make what is written by now durable. `DiskFull` if not even the journal can say so; begin again later."""
         logs = [self._logs[partition] for partition in partitions if partition in self._logs]
         captured = [_Captured(log) for log in logs]
-        self._mark((log.partition, Mark(log.first, log.synced, log.end)) for log in logs if log.damage is None)
+        self._mark((log.partition, SyncedMark(log.first, log.synced, log.end)) for log in logs if log.damage is None)
         calls = self._together(logs)
         together = bool(calls)
         if not together:
@@ -348,15 +348,15 @@ class Store:
 
         return PersistJob([partial(self._guarded, call)], finish)
 
-    def _caught_up(self, log: PartitionLog, first: int | None = None) -> tuple[Partition, Mark]:
+    def _caught_up(self, log: PartitionLog, first: int | None = None) -> tuple[Partition, SyncedMark]:
         """What is known now; retention is about to move the start to `first`."""
         first = log.first if first is None else first
-        known = self._journal.marks.get(log.partition) or Mark(0, 0, 0)
+        known = self._journal.marks.get(log.partition) or SyncedMark(0, 0, 0)
         # A damaged log keeps its marks: the next start must judge it the same way.
         synced = max(log.synced if log.damage is None else known.synced, first)
-        return log.partition, Mark(first, synced, max(synced, known.syncing))
+        return log.partition, SyncedMark(first, synced, max(synced, known.syncing))
 
-    def _mark(self, marks: Iterable[tuple[Partition, Mark]]) -> None:
+    def _mark(self, marks: Iterable[tuple[Partition, SyncedMark]]) -> None:
         known = self._journal.marks
         changed = [(partition, mark) for partition, mark in marks if known.get(partition) != mark]
         self._raise_if_broken()

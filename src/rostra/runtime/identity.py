@@ -10,7 +10,7 @@ import random
 
 import msgspec
 
-from rostra.broker.broker import Identity
+from rostra.broker.broker import BrokerIdentity
 from rostra.errors import CorruptLog, InvalidSetting
 from rostra.log.files import Files
 from rostra.model.ids import ClusterId, NodeId, parse_id, random_id, text
@@ -20,7 +20,7 @@ FORMAT = 2
 CARD_BYTES_MAX = 1 << 16
 
 
-class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IdentityFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`through` are the peer addresses by which the node came into its cluster; a founder has none."""
 
     format: int
@@ -30,8 +30,8 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     through: tuple[str, ...] = ()
 
     @property
-    def identity(self) -> Identity:
-        return Identity(ClusterId(parse_id(self.cluster)), NodeId(parse_id(self.node)))
+    def identity(self) -> BrokerIdentity:
+        return BrokerIdentity(ClusterId(parse_id(self.cluster)), NodeId(parse_id(self.node)))
 
     @property
     def founded(self) -> bool:
@@ -47,7 +47,7 @@ def is_new(files: Files) -> bool:
     return not files.exists(PATH)
 
 
-def identify(files: Files, fabric: str, join: tuple[str, ...] = ()) -> Card:
+def identify(files: Files, fabric: str, join: tuple[str, ...] = ()) -> IdentityFile:
     """The card on disk. An empty directory becomes a new node, never an old one that forgot itself."""
     if not is_new(files):
         card = _read(files)
@@ -56,26 +56,26 @@ def identify(files: Files, fabric: str, join: tuple[str, ...] = ()) -> Card:
         return card
     source = random.SystemRandom()
     cluster = 0 if join else random_id(source)
-    card = Card(FORMAT, text(cluster), text(random_id(source)), fabric, join)
+    card = IdentityFile(FORMAT, text(cluster), text(random_id(source)), fabric, join)
     _write(files, card)
     return card
 
 
-def enter(files: Files, card: Card, cluster: ClusterId) -> Card:
+def enter(files: Files, card: IdentityFile, cluster: ClusterId) -> IdentityFile:
     """Makes the node one of this cluster, durably."""
     entered = msgspec.structs.replace(card, cluster=text(cluster))
     _write(files, entered)
     return entered
 
 
-def _read(files: Files) -> Card:
+def _read(files: Files) -> IdentityFile:
     file = files.open(PATH)
     try:
         written = file.read(0, CARD_BYTES_MAX)
         found = msgspec.json.decode(written, type=_Format).format
         if found != FORMAT:
             raise CorruptLog(PATH, 0, f"format {found}, this version knows {FORMAT}")
-        card = msgspec.json.decode(written, type=Card)
+        card = msgspec.json.decode(written, type=IdentityFile)
         assert card.identity.node
         return card
     except (msgspec.DecodeError, ValueError) as error:
@@ -84,7 +84,7 @@ def _read(files: Files) -> Card:
         file.close()
 
 
-def _write(files: Files, card: Card) -> None:
+def _write(files: Files, card: IdentityFile) -> None:
     """Replaces the card as a whole: a crash leaves the old one or the new one."""
     file = files.open(PATH + ".new", create=True)
     try:

@@ -14,37 +14,37 @@ import msgspec
 import structlog
 
 from rostra.broker.api import (
-    AskDrain,
     BrokerEffect,
     BrokerInput,
-    CloseConn,
+    CloseConnection,
     Compact,
     Conn,
-    Drain,
+    ConnectionDrained,
     FindLast,
     FindTime,
     Greeted,
+    InspectLog,
     Listen,
+    ListSegments,
     PushTo,
-    Recall,
     Reply,
+    RequestDrain,
     Stop,
     Stopped,
-    Survey,
 )
 from rostra.broker.broker import Broker
 from rostra.broker.disk import Disk
 from rostra.busy import BusyPoll
 from rostra.errors import StorageError
 from rostra.fabric.api import (
-    CATALOGUE,
+    METADATA,
     Append,
+    Connect,
+    Disconnect,
     Drop,
-    Meet,
-    Note,
+    LogLine,
     Now,
     Open,
-    Part,
     Persist,
     Read,
     Send,
@@ -54,11 +54,18 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
-from rostra.fabric.catalog import Seat, fabric_named
+from rostra.fabric.registry import NodeSetup, fabric_named
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store
 from rostra.model.ids import text
-from rostra.runtime.addresses import (
+from rostra.runtime.awake import StayAwake, switch_of
+from rostra.runtime.cluster_join import find_cluster
+from rostra.runtime.disk.files import DiskFiles, files_open_max
+from rostra.runtime.disk.storage import Storage
+from rostra.runtime.identity import enter, identify, is_new
+from rostra.runtime.metrics.counters import Counters, registry_of
+from rostra.runtime.metrics.metrics_server import MetricsServer
+from rostra.runtime.network.addresses import (
     bind,
     bind_unix,
     bound_address,
@@ -68,19 +75,12 @@ from rostra.runtime.addresses import (
     split_address,
     told_address,
 )
-from rostra.runtime.awake import StayAwake, switch_of
-from rostra.runtime.connection import ClientConnection
-from rostra.runtime.counters import Counters, registry_of
-from rostra.runtime.exposition import Exposition
-from rostra.runtime.files import DiskFiles, files_open_max
-from rostra.runtime.handshake import NO_CLUSTER, Passport
-from rostra.runtime.identity import enter, identify, is_new
-from rostra.runtime.joining import find_cluster
-from rostra.runtime.peer_links import PeerLinks
-from rostra.runtime.peer_listener import PeerListener
+from rostra.runtime.network.client_connection import ClientConnection
+from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity
+from rostra.runtime.network.peer_links import PeerLinks
+from rostra.runtime.network.peer_listener import PeerListener
+from rostra.runtime.node_trace import NodeTrace
 from rostra.runtime.settings import NodeSettings
-from rostra.runtime.storage import Storage
-from rostra.runtime.tracing import NodeTrace
 from rostra.wire.frames import encode
 from rostra.wire.messages import Failed
 
@@ -121,7 +121,7 @@ class Node:
         self._servers: list[asyncio.Server] = []
         self._to_close: list[Callable[[], None]] = []
         """What was opened so far, from the first bound port on."""
-        self._exposition: Exposition | None = None
+        self._exposition: MetricsServer | None = None
         self.trace: NodeTrace | None = None
         self.closed = False
 
@@ -167,7 +167,7 @@ class Node:
             )
             self._servers.append(server)
         if settings.metrics:
-            self._exposition = Exposition(registry_of(self))
+            self._exposition = MetricsServer(registry_of(self))
             self.metrics_address = await self._exposition.start(*split_address(settings.metrics))
         # Of a new directory there was no stop before that could have been clean.
         stop_before = {} if self._is_new else {"clean": recovery.clean}
@@ -192,7 +192,7 @@ class Node:
         address = told_address(for_clients, settings.advertise)
         peer_address = told_address(for_peers, settings.advertise_peers)
         join = settings.join or card.through
-        own = Passport(card.identity.cluster, card.identity.node, peer_address, kind.name)
+        own = NodeIdentity(card.identity.cluster, card.identity.node, peer_address, kind.name)
         frame_bytes_max = settings.broker.frame_bytes_max + PEER_FRAME_BYTES_MORE
         self._peer_listener = PeerListener(self, own, kind.peer_kinds, frame_bytes_max)
         self._to_close.append(self._peer_listener.close)
@@ -204,7 +204,7 @@ class Node:
             own = msgspec.structs.replace(own, cluster=cluster)
             self._peer_listener.own = own
         source = random.SystemRandom()
-        seat = Seat(own.node, address, peer_address, source, card.founded, join, both_ways=settings.both_ways)
+        seat = NodeSetup(own.node, address, peer_address, source, card.founded, join, both_ways=settings.both_ways)
         self.links = PeerLinks(self, own)
         self._carriers = {Append: self._append, Send: self.links.send, PushTo: self._push, Reply: self._reply}
         self._to_close.append(self.links.close)
@@ -297,7 +297,7 @@ class Node:
             for conn in draining:
                 # A connection whose send buffer is full says so itself when it has room again.
                 if conn in self._connections and not self._connections[conn].full:
-                    self.step(Drain(conn))
+                    self.step(ConnectionDrained(conn))
         if links.waiting:
             links.flush()
 
@@ -316,7 +316,7 @@ class Node:
                 self._carriers[type(effect)](effect)
             case Sync() | Open() | Drop() | Truncate() | Trim():
                 self._disk.change(effect)
-            case Read() | FindLast() | FindTime() | Survey() | Recall():
+            case Read() | FindLast() | FindTime() | ListSegments() | InspectLog():
                 self.counters.reads += 1
                 self._storage.look_up(effect)
             case Persist():
@@ -325,21 +325,21 @@ class Node:
                 self._storage.compact(effect)
             case SetTimer():
                 self._set_timer(effect)
-            case Note():
+            case LogLine():
                 self._note(effect)
-            case AskDrain():
+            case RequestDrain():
                 self._draining.append(effect.conn)
             case Greeted():
                 self._connections[effect.conn].greeted(self._settings.broker.frame_bytes_max)
-            case CloseConn():
+            case CloseConnection():
                 self._close_connection(effect)
             case Listen():
                 self._listening.set_result(None)
             case Stopped():
                 self._stopped.set_result(None)
-            case Meet():
+            case Connect():
                 self.links.meet(effect.peer, effect.address)
-            case Part():
+            case Disconnect():
                 self.links.part(effect.peer)
             case _:
                 assert_never(effect)
@@ -353,13 +353,13 @@ class Node:
                 self.trace.stored(served, effect.batch)
         self._disk.change(effect)
 
-    def _note(self, effect: Note) -> None:
+    def _note(self, effect: LogLine) -> None:
         """Nodes are named in the log as they are everywhere else that people read."""
         about = {
             name: text(value) if name in ("node", "peer", "leader") and isinstance(value, int) else value
             for name, value in effect.about.items()
         }
-        if about.get("partition") == CATALOGUE and "role" in about:
+        if about.get("partition") == METADATA and "role" in about:
             self.log = self.log.bind(role=about["role"])
         getattr(self.log, effect.level)(effect.event, **about)
 
@@ -392,7 +392,7 @@ class Node:
         if self.trace is not None:
             self.trace.sent(size)
 
-    def _close_connection(self, effect: CloseConn) -> None:
+    def _close_connection(self, effect: CloseConnection) -> None:
         if effect.violation:
             self.counters.violations[effect.violation] += 1
         connection = self._connections.get(effect.conn)

@@ -8,15 +8,15 @@ import signal
 
 import uvloop
 
-from rostra.runtime import logs
-from rostra.runtime.files import claim_descriptors
+from rostra.runtime import log_output
+from rostra.runtime.disk.files import claim_descriptors
 from rostra.runtime.node import Node
 from rostra.runtime.settings import NodeSettings
 
 
 def serve(settings: NodeSettings, *, log_level: str = "info", log_json: bool | None = None) -> bool:
     """Blocks until SIGINT or SIGTERM; a second signal does not wait. True if all was finished."""
-    logs.configure(log_level, json=log_json)
+    log_output.configure(log_level, json=log_json)
     claim_descriptors()
     return uvloop.run(_serve(settings))
 

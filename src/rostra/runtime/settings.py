@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from rostra.broker.settings import BrokerSettings
-from rostra.fabric.catalog import DEFAULT
+from rostra.fabric.registry import DEFAULT
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ EVENTS_MAX = 500_000
 """A hundred times what a seed needs: beyond it, something feeds itself."""
 
 
-class Restless(Exception):
+class EventLimitExceeded(Exception):
     """Events beget events without end."""
 
 
@@ -58,6 +58,6 @@ class Clock:
         while heap and heap[0][0] <= time_us:
             self.now_us, number, act, about = heappop(heap)
             if number > EVENTS_MAX:
-                raise Restless(f"{EVENTS_MAX} events and no end, at {self.now_us} us: {act} {about}")
+                raise EventLimitExceeded(f"{EVENTS_MAX} events and no end, at {self.now_us} us: {act} {about}")
             act(*about)
         self.now_us = max(self.now_us, time_us)

@@ -18,7 +18,7 @@ INDEX_END = 1 << 32
 """Beyond it a partition's number is an id."""
 
 
-class Sent(NamedTuple):
+class RecordSent(NamedTuple):
     """An application gave this record to its producer; `order` counts the producer's records."""
 
     value: bytes
@@ -30,7 +30,7 @@ class Sent(NamedTuple):
     key: bytes | None = None
 
 
-class Acked(NamedTuple):
+class RecordAcked(NamedTuple):
     """The producer was told where the record is stored; offset -1: only that it is."""
 
     value: bytes
@@ -40,14 +40,14 @@ class Acked(NamedTuple):
     at_us: int = 0
 
 
-class Failed(NamedTuple):
+class RecordFailed(NamedTuple):
     """The producer was told that the record is given up."""
 
     value: bytes
     error: RostraError
 
 
-class Got(NamedTuple):
+class RecordDelivered(NamedTuple):
     """One record shown to a subscriber."""
 
     at_us: int
@@ -55,13 +55,13 @@ class Got(NamedTuple):
     value: bytes | None
 
 
-class Feed:
+class DeliveredPartition:
     """What one subscription got of one partition."""
 
     def __init__(self, topic: int, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        self.got: list[Got] = []
+        self.got: list[RecordDelivered] = []
         self.began: tuple[int, int] | None = None
         """Where the node said that delivery begins, and where the partition's visible end was then."""
         self.reached = 0
@@ -73,7 +73,7 @@ def place_of(topic: int, partition: int) -> tuple[int, int]:
     return (partition, 0) if partition >= INDEX_END else (topic, partition)
 
 
-class Subscription:
+class SubscriptionHistory:
     """One subscription from its first word to its last."""
 
     def __init__(self, name: str, topic: str, start: str, value: int) -> None:
@@ -81,7 +81,7 @@ class Subscription:
         self.topic = topic
         self.start = start
         self.value = value
-        self.feeds: dict[tuple[int, int], Feed] = {}
+        self.feeds: dict[tuple[int, int], DeliveredPartition] = {}
         self.stands = False
         self.left_us: int | None = None
         """When unsubscribing was acknowledged."""
@@ -89,19 +89,19 @@ class Subscription:
         self.ended: RostraError | None = None
         self.ended_us = 0
 
-    def feed(self, topic: int, partition: int) -> Feed:
+    def feed(self, topic: int, partition: int) -> DeliveredPartition:
         place = place_of(topic, partition)
         if place not in self.feeds:
-            self.feeds[place] = Feed(*place)
+            self.feeds[place] = DeliveredPartition(*place)
         return self.feeds[place]
 
 
-class Gathered:
+class PatternHistory:
     """One subscription to patterns. `topics` are those it had at the end, if it lasted so long."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.feeds: dict[tuple[int, int], Feed] = {}
+        self.feeds: dict[tuple[int, int], DeliveredPartition] = {}
         self.stands = False
         self.leaving = False
         self.left_us: int | None = None
@@ -109,11 +109,11 @@ class Gathered:
         self.ended: RostraError | None = None
         self.topics: list[int] | None = None
 
-    def feed(self, topic: int, partition: int) -> Feed:
-        return self.feeds.setdefault((topic, partition), Feed(topic, partition))
+    def feed(self, topic: int, partition: int) -> DeliveredPartition:
+        return self.feeds.setdefault((topic, partition), DeliveredPartition(topic, partition))
 
 
-class Stored(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record or a control record as a fresh reader got it at the end."""
 
     offset: int
@@ -128,10 +128,12 @@ class Stored(NamedTuple):
         return not self.control and not self.owner_flags
 
 
-def stored_in(batch: Batch) -> list[Stored]:
+def stored_in(batch: Batch) -> list[StoredRecord]:
     header = batch.header
     places = zip(batch.offsets(), batch.values(), strict=True)
-    return [Stored(offset, value, batch.is_control, header.producer, header.owner_flags) for offset, value in places]
+    return [
+        StoredRecord(offset, value, batch.is_control, header.producer, header.owner_flags) for offset, value in places
+    ]
 
 
 class FinalPartition:
@@ -145,7 +147,7 @@ class FinalPartition:
         self.first = 0
         self.commit = 0
         self.bytes = 0
-        self.stored: list[Stored] = []
+        self.stored: list[StoredRecord] = []
         self.damaged_at: int | None = None
         """Where the node said that damage begins."""
         self.served_damage: str = ""
@@ -154,12 +156,12 @@ class FinalPartition:
         """The reader came to the commit offset, or to the damage."""
 
 
-class Made(NamedTuple):
+class CreatedTopic(NamedTuple):
     topic: int
     name: str
 
 
-class Asked(NamedTuple):
+class TopicNameRequest(NamedTuple):
     """One request about a topic's name, from when it was asked until it was answered.
 
     `outcome` is the topic's id, 0 for "there is none", -1 for "it is there", None if nobody knows; `once`: it was sent
@@ -175,7 +177,7 @@ class Asked(NamedTuple):
     once: bool = True
 
 
-class Held(NamedTuple):
+class StoredBatch(NamedTuple):
     """A batch in a node's log: where it lies, and a digest of its bytes."""
 
     base: int
@@ -183,7 +185,7 @@ class Held(NamedTuple):
     digest: int
 
 
-class Cut(NamedTuple):
+class TruncatedCommit(NamedTuple):
     """A node cut its log, and what it cut was known to be committed."""
 
     node: int
@@ -192,7 +194,7 @@ class Cut(NamedTuple):
     at_us: int
 
 
-class Demand(NamedTuple):
+class LivenessDemand(NamedTuple):
     """What must be possible again when a majority is back, and when it was first achieved; 0: it was not."""
 
     what: str
@@ -201,7 +203,7 @@ class Demand(NamedTuple):
     done_us: int
 
 
-class Named:
+class GroupHistory:
     """A named subscription, as its members saw it."""
 
     def __init__(self, name: str, topics: list[str]) -> None:
@@ -234,12 +236,12 @@ class History:
         """Whether there are several nodes: then neither damage to one of them nor its loss excuses anything."""
         self.origins = False
         """Whether every node orders records of its own: then those that only it has return with it."""
-        self.sent: dict[bytes, Sent] = {}
-        self.acked: dict[bytes, Acked] = {}
-        self.failed: dict[bytes, Failed] = {}
-        self.subscriptions: list[Subscription] = []
-        self.gathered: list[Gathered] = []
-        self.made: list[Made] = []
+        self.sent: dict[bytes, RecordSent] = {}
+        self.acked: dict[bytes, RecordAcked] = {}
+        self.failed: dict[bytes, RecordFailed] = {}
+        self.subscriptions: list[SubscriptionHistory] = []
+        self.gathered: list[PatternHistory] = []
+        self.made: list[CreatedTopic] = []
         """Topics whose creation was acknowledged."""
         self.delete_asked: set[str] = set()
         self.deleted: dict[int, int] = {}
@@ -270,18 +272,18 @@ class History:
         """When the node was started."""
         self.leaders: dict[tuple[Partition, int], dict[int, None]] = {}
         """Who spoke as the leader of a partition in a term."""
-        self.committed: dict[Partition, dict[Held, int]] = {}
+        self.committed: dict[Partition, dict[StoredBatch, int]] = {}
         """What nodes had in their logs where they called it committed, and which node was the first."""
         self.on_disk: dict[tuple[int, Partition], int] = {}
         """How far each node's disk has come, where acknowledgements name nodes."""
         self.beyond: list[str] = []
         """Nodes that called committed what they do not have."""
-        self.cuts: list[Cut] = []
-        self.copies: dict[tuple[int, Partition], list[Held]] = {}
+        self.cuts: list[TruncatedCommit] = []
+        self.copies: dict[tuple[int, Partition], list[StoredBatch]] = {}
         """Each node's log at the end, as far as it is committed there."""
-        self.asked: list[Asked] = []
-        self.demands: list[Demand] = []
-        self.named: dict[str, Named] = {}
+        self.asked: list[TopicNameRequest] = []
+        self.demands: list[LivenessDemand] = []
+        self.named: dict[str, GroupHistory] = {}
         self.places: set[tuple[int, int]] = set()
         """(topic, partition) of all that is listed at the end."""
         self.lists: dict[int, dict[int, str]] = {}

@@ -17,7 +17,7 @@ from threading import Event, current_thread, main_thread
 import msgspec
 
 from rostra.safeguards import ALL_ON, Safeguard, Without
-from rostra.simulator.faults import AMONG_NODES, Fault
+from rostra.simulator.faults.fault_plan import AMONG_NODES, Fault
 from rostra.simulator.seed import WORLDS, SeedResult, run_seed
 
 SEEDS_PER_TASK = 8

@@ -10,10 +10,10 @@ import msgspec
 
 from rostra.safeguards import ALL_ON, Without
 from rostra.simulator.checkers import judge
-from rostra.simulator.faults import Fault
+from rostra.simulator.faults.fault_plan import Fault
 from rostra.simulator.history import OPERATIONS_MIN
-from rostra.simulator.ring_world import RingWorld
-from rostra.simulator.world import END_US, World
+from rostra.simulator.world.flood_world import FloodWorld
+from rostra.simulator.world.world import END_US, World
 
 
 class SeedResult(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class SeedResult(msgspec.Struct, frozen=True):
     """The last lines of the trace, where there was a violation."""
 
 
-WORLDS: dict[str, type[World]] = {"raft": World, "flood": RingWorld}
+WORLDS: dict[str, type[World]] = {"raft": World, "flood": FloodWorld}
 """By fabric."""
 
 

@@ -9,7 +9,7 @@ Planning, positions and options are plain Python; `source`, `reader`, `stream`, 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rostra.spark.sessions import session
+    from rostra.spark.environment.session import session
 
 __all__ = ["session"]
 
@@ -18,6 +18,6 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name != "session":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from rostra.spark.sessions import session
+        from rostra.spark.environment.session import session
 
         return session

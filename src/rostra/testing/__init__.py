@@ -45,10 +45,10 @@ def node(
 
     Its directory is a temporary one unless named; its port is a free one unless named.
     """
+    from rostra.testing.directories import node_directory
     from rostra.testing.embedded import EmbeddedNode
-    from rostra.testing.places import a_directory
 
-    with a_directory(directory) as place:
+    with node_directory(directory) as place:
         started = EmbeddedNode(
             place,
             listen=listen,
@@ -82,10 +82,10 @@ def process_node(
     arguments: tuple[str, ...] = (),
 ) -> Iterator[ProcessNode]:
     """A node as a child process, which ends with the block, and with this process however that ends."""
-    from rostra.testing.places import a_directory
+    from rostra.testing.directories import node_directory
     from rostra.testing.process import ProcessNode
 
-    with a_directory(directory) as place:
+    with node_directory(directory) as place:
         started = ProcessNode(
             place,
             listen=listen,
@@ -115,13 +115,13 @@ def cluster(
 ) -> Iterator[Cluster[EmbeddedNode]]:
     """Nodes inside this process that form one cluster, each on a thread of its own."""
     from rostra.testing.clusters import Cluster
+    from rostra.testing.directories import node_directory
     from rostra.testing.embedded import EmbeddedNode
-    from rostra.testing.places import a_directory
 
     def make(place: Path) -> EmbeddedNode:
         return EmbeddedNode(place, fabric=fabric, fsync=fsync, trace=trace, limits=limits, log_level=log_level)
 
-    with a_directory(directory) as place:
+    with node_directory(directory) as place:
         started = Cluster(place, make)
         try:
             started.start(nodes)
@@ -140,13 +140,13 @@ def process_cluster(
 ) -> Iterator[Cluster[ProcessNode]]:
     """Nodes as child processes that form one cluster; they end with the block, or with this process."""
     from rostra.testing.clusters import Cluster
-    from rostra.testing.places import a_directory
+    from rostra.testing.directories import node_directory
     from rostra.testing.process import ProcessNode
 
     def make(place: Path) -> ProcessNode:
         return ProcessNode(place, fsync=fsync, metrics="127.0.0.1:0", arguments=arguments)
 
-    with a_directory(directory) as place:
+    with node_directory(directory) as place:
         started = Cluster(place, make)
         try:
             started.start(nodes)

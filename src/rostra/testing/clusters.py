@@ -37,7 +37,7 @@ class ClusterNode(Protocol):
 N = TypeVar("N", bound=ClusterNode)
 
 
-class NotInTime(AssertionError):
+class WaitTimedOut(AssertionError):
     """What a test waited for did not come true."""
 
 
@@ -136,5 +136,5 @@ class Cluster(Generic[N]):
         deadline = time.monotonic() + patience_s
         while not true():
             if time.monotonic() > deadline:
-                raise NotInTime(f"not within {patience_s:g} s: {what}")
+                raise WaitTimedOut(f"not within {patience_s:g} s: {what}")
             time.sleep(POLL_S)

@@ -17,8 +17,8 @@ from prometheus_client import generate_latest
 
 from rostra import blocking
 from rostra.broker.settings import BrokerSettings
-from rostra.fabric.catalog import DEFAULT
-from rostra.runtime.counters import registry_of
+from rostra.fabric.registry import DEFAULT
+from rostra.runtime.metrics.counters import registry_of
 from rostra.runtime.node import Node
 from rostra.runtime.settings import NodeSettings
 from rostra.testing.metrics import Metrics

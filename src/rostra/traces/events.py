@@ -8,12 +8,12 @@ from typing import NamedTuple
 VERSION = 1
 
 
-class Role(StrEnum):
+class TraceRole(StrEnum):
     CLIENT = "client"
     NODE = "node"
 
 
-class Event(StrEnum):
+class TraceEvent(StrEnum):
     CREATED = "created"
     """A client made a topic."""
     SUBSCRIBED = "subscribed"
@@ -30,7 +30,7 @@ class Event(StrEnum):
     """A node sent the batches to a subscriber."""
 
 
-class Row(NamedTuple):
+class TraceRow(NamedTuple):
     """One thing that happened to a batch, or to a subscription. Zero where a column says nothing of the event."""
 
     number: int
@@ -56,4 +56,4 @@ class Row(NamedTuple):
     hops: int = 0
 
 
-COLUMNS = Row._fields
+COLUMNS = TraceRow._fields

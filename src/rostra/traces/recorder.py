@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from rostra.errors import LibraryMissing
-from rostra.traces.events import COLUMNS, VERSION, Role, Row
+from rostra.traces.events import COLUMNS, VERSION, TraceRole, TraceRow
 
 ROWS_MAX = 1 << 16
 """So many rows make a file."""
@@ -26,7 +26,7 @@ class Recorder:
     Several threads may note rows: appending to a list is one step, and a list is taken away whole.
     """
 
-    def __init__(self, directory: str | Path, role: Role, who: int, *, rows_max: int = ROWS_MAX) -> None:
+    def __init__(self, directory: str | Path, role: TraceRole, who: int, *, rows_max: int = ROWS_MAX) -> None:
         try:
             import pyarrow.parquet
         except ImportError:
@@ -39,14 +39,14 @@ class Recorder:
         self._rows_max = rows_max
         # A process may be started again with the same identity: its files must not take the place of older ones.
         self._name = f"{role.value}-{who:016x}-{secrets.token_hex(4)}"
-        self._rows: list[Row] = []
+        self._rows: list[TraceRow] = []
         self._due_s = monotonic() + AGE_S_MAX
         self._files = 0
-        self._waiting: queue.Queue[list[Row] | None] = queue.Queue(WAITING_MAX)
+        self._waiting: queue.Queue[list[TraceRow] | None] = queue.Queue(WAITING_MAX)
         self._thread = threading.Thread(target=self._write_all, name="rostra-trace", daemon=True)
         self._thread.start()
 
-    def note(self, row: Row) -> None:
+    def note(self, row: TraceRow) -> None:
         rows = self._rows
         rows.append(row)
         if len(rows) >= self._rows_max or monotonic() >= self._due_s:
@@ -69,7 +69,7 @@ class Recorder:
         while (rows := self._waiting.get()) is not None:
             self._write(rows)
 
-    def _write(self, rows: list[Row]) -> None:
+    def _write(self, rows: list[TraceRow]) -> None:
         pa = self._arrow
         table = pa.table(list(map(list, zip(*rows, strict=True))), schema=schema(self._role))
         self._files += 1
@@ -80,7 +80,7 @@ class Recorder:
         draft.replace(place)
 
 
-def schema(role: Role) -> Any:
+def schema(role: TraceRole) -> Any:
     import pyarrow as pa
 
     kinds = {

@@ -5,8 +5,8 @@ is. Everything but `FindGroup` goes to the coordinator; another node answers `Mo
 is in that partition's log, and answered when it is committed.
 
 A member keeps its id for as long as it lives, over any number of connections. It says `JoinGroup` on each new one: if
-it is a member still, it goes on with what it holds. `Assigned` tells the whole set of parts that it holds, whenever
-that changed. Parts move in two steps: the old holder gets an `Assigned` without the part, lets go of it, moves its
+it is a member still, it goes on with what it holds. `Assignment` tells the whole set of parts that it holds, whenever
+that changed. Parts move in two steps: the old holder gets an `Assignment` without the part, lets go of it, moves its
 position and says `Released`; only then, or when its lease has ended, the new holder gets one with it. So a part is
 never at two members, unless one of them is taken for dead, and then its positions are refused.
 """
@@ -126,8 +126,8 @@ class JoinGroup(Message, frozen=True, array_like=True):
 
 
 class Released(Message, frozen=True, array_like=True):
-    """Answers every `Assigned`: what is not in the one of this generation is not being handled by the member any more,
-    and its positions were moved before. Given away on that word.
+    """Answers every `Assignment`: the member no longer handles what is not in the one of this generation, and its
+    positions were committed before. The coordinator gives it away on that word.
     """
 
     kind: ClassVar[int] = 21
@@ -139,7 +139,7 @@ class Released(Message, frozen=True, array_like=True):
 
 class MovePositions(Message, frozen=True, array_like=True):
     """`Agreed` when it is committed. All or nothing: `StaleGeneration` if the member does not hold one of the parts, or
-    held it at an earlier time; `generation` is that of the last `Assigned` that it heard.
+    held it at an earlier time; `generation` is that of the last `Assignment` that it heard.
     """
 
     kind: ClassVar[int] = 22
@@ -150,7 +150,7 @@ class MovePositions(Message, frozen=True, array_like=True):
     positions: Positions
 
 
-class Beat(Message, frozen=True, array_like=True):
+class MemberHeartbeat(Message, frozen=True, array_like=True):
     """The member lives; anything else heard on its connection says so as well.
 
     `Agreed` tells the client that it still is a member; `NotAMember` that it was taken for dead. Without an answer for
@@ -233,7 +233,7 @@ class GroupPlace(Message, frozen=True, array_like=True):
 
 
 class GroupJoined(Message, frozen=True, array_like=True):
-    """A member from now on. `Assigned` follows at once, empty or not; until then nothing may be handled or moved.
+    """A member from now on. `Assignment` follows at once, empty or not; until then nothing may be handled or moved.
 
     The rest is what the name is set to.
     """
@@ -246,7 +246,7 @@ class GroupJoined(Message, frozen=True, array_like=True):
     dead_letter: Text = ""
 
 
-class Assigned(Message, frozen=True, array_like=True):
+class Assignment(Message, frozen=True, array_like=True):
     """The whole set of parts that the member holds now. A large set comes in several, in a row: `more` says so.
 
     A part that the member holds already, `since` the same generation, goes on where it is; any other begins where the

@@ -17,8 +17,7 @@ from msgspec import Meta
 from rostra.model.cluster import ClusterState
 from rostra.wire.fields import Carried, Count, Id, Index, Message, Request, Text, Texts
 from rostra.wire.groups import (
-    Assigned,
-    Beat,
+    Assignment,
     DeleteGroup,
     DescribeGroup,
     FindGroup,
@@ -30,6 +29,7 @@ from rostra.wire.groups import (
     JoinGroup,
     LeaveGroup,
     ListGroups,
+    MemberHeartbeat,
     MovePositions,
     Released,
     ResetGroup,
@@ -535,7 +535,7 @@ ClientMessage = (
     | JoinGroup
     | Released
     | MovePositions
-    | Beat
+    | MemberHeartbeat
     | LeaveGroup
     | ListGroups
     | DescribeGroup
@@ -569,7 +569,7 @@ NodeMessage = (
     | TopicsGone
     | GroupPlace
     | GroupJoined
-    | Assigned
+    | Assignment
     | GroupPage
     | GroupDescribed
     | GroupEnded

@@ -11,43 +11,43 @@ from collections.abc import Iterable
 from typing import Any, TypeVar, assert_never
 
 from rostra.broker.api import (
-    Accept,
-    AskDrain,
     Boot,
     BrokerEffect,
     BrokerInput,
-    CloseConn,
+    CloseConnection,
     Compact,
     Compacted,
-    Drain,
+    ConnectionAccepted,
+    ConnectionDrained,
+    ConnectionLost,
     FindLast,
     FindTime,
     Greeted,
+    InspectLog,
     Listen,
-    Located,
-    Lose,
+    ListSegments,
+    LogInspected,
+    MessageReceived,
+    OffsetFound,
     Persisted,
     PushTo,
-    Recall,
-    Recalled,
-    Receive,
     Reply,
-    Sealed,
+    RequestDrain,
+    SegmentsListed,
     Stopped,
-    Survey,
 )
-from rostra.broker.broker import Broker, Identity
+from rostra.broker.broker import Broker, BrokerIdentity
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import DiskFull, RostraError, from_wire
 from rostra.fabric.api import (
     Append,
+    Connect,
+    Disconnect,
     Drop,
     Fabric,
-    Meet,
-    Note,
+    LogLine,
     Now,
     Open,
-    Part,
     Persist,
     Read,
     ReadDone,
@@ -82,7 +82,7 @@ from rostra.wire.messages import (
 from tests.unit.broker.listlog import ListLog, facts, recovered
 
 WALL_US = 1_700_000_000_000_000
-IDENTITY = Identity(ClusterId(1), NodeId(2))
+IDENTITY = BrokerIdentity(ClusterId(1), NodeId(2))
 FRAME_BYTES_MAX = 64 << 20
 FIRST = 1
 """The offset of a topic's first record: before it lies the entry with which its owner's term begins."""
@@ -110,7 +110,7 @@ class Desk:
         self.effects: list[BrokerEffect] = []
         """All effects since `take` was last called."""
         self.timers: dict[str, int] = {}
-        self.notes: list[Note] = []
+        self.notes: list[LogLine] = []
         self.greeted: set[int] = set()
         self.closed: dict[int, str] = {}
         self.listening = False
@@ -165,14 +165,24 @@ class Desk:
                 self.logs[effect.partition].cut(effect.offset)
             case Trim():
                 self.logs[effect.partition].trim(effect.first)
-            case Sync() | Read() | FindLast() | FindTime() | Survey() | Recall() | Compact() | Persist() | AskDrain():
+            case (
+                Sync()
+                | Read()
+                | FindLast()
+                | FindTime()
+                | ListSegments()
+                | InspectLog()
+                | Compact()
+                | Persist()
+                | RequestDrain()
+            ):
                 self.pending.append(effect)
             case SetTimer():
                 if effect.at_us is not None:
                     self.timers[effect.timer] = effect.at_us
-            case Note():
+            case LogLine():
                 self.notes.append(effect)
-            case CloseConn():
+            case CloseConnection():
                 self.closed[effect.conn] = effect.reason
             case Greeted():
                 self.greeted.add(effect.conn)
@@ -180,7 +190,7 @@ class Desk:
                 self.listening = True
             case Stopped():
                 self.stopped = True
-            case Reply() | PushTo() | Send() | Meet() | Part():
+            case Reply() | PushTo() | Send() | Connect() | Disconnect():
                 pass
             case _:
                 assert_never(effect)
@@ -231,19 +241,19 @@ class Desk:
                     return [ReadFailed(effect.token, effect.partition, error)]
                 return [ReadDone(effect.token, effect.partition, batches, following)]
             case FindLast():
-                return [Located(effect.token, self.logs[effect.partition].find_last(effect.count, effect.end))]
+                return [OffsetFound(effect.token, self.logs[effect.partition].find_last(effect.count, effect.end))]
             case FindTime():
                 found = self.logs[effect.partition].find_time(effect.timestamp_us, effect.end)
-                return [Located(effect.token, found)]
-            case AskDrain(conn):
-                return [Drain(conn)]
+                return [OffsetFound(effect.token, found)]
+            case RequestDrain(conn):
+                return [ConnectionDrained(conn)]
             case Compact(partition):
                 return [Compacted(partition, 0)]
-            case Recall(partition):
+            case InspectLog(partition):
                 log = self.logs[partition]
-                return [Recalled(partition, log.generation, recovered(partition, log))]
-            case Survey(partition):
-                return [Sealed(partition, tuple(facts(self.logs[partition])), 1 << 40)]
+                return [LogInspected(partition, log.generation, recovered(partition, log))]
+            case ListSegments(partition):
+                return [SegmentsListed(partition, tuple(facts(self.logs[partition])), 1 << 40)]
             case _:
                 raise AssertionError(f"the disk has no answer to {effect}")
 
@@ -253,18 +263,18 @@ class Desk:
     # --- a client's side ---
 
     def connect(self, conn: int) -> int:
-        self.step(Accept(conn))
+        self.step(ConnectionAccepted(conn))
         self.say(conn, Hello(0, 1, 1))
         self.settle()
         self.effects.clear()
         return conn
 
     def lose(self, conn: int) -> None:
-        self.step(Lose(conn))
+        self.step(ConnectionLost(conn))
 
     def say(self, conn: int, message: ClientMessage, payload: bytes = b"") -> list[BrokerEffect]:
         ((received, batch),) = self._client.feed(encode(message, len(payload)) + payload)
-        return self.step(Receive(conn, received, batch))
+        return self.step(MessageReceived(conn, received, batch))
 
     def request(self) -> int:
         self._requests += 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rostra.broker.control import read_control
-from rostra.broker.ownership import LEASES
-from rostra.broker.publishers import Departed, Registered
+from rostra.broker.partition.control_batch import read_control
+from rostra.broker.publish.ownership import LEASES
+from rostra.broker.publish.publisher_table import PublisherJoined, PublisherLeft
 from rostra.fabric.api import TimerFired
 from rostra.model.batch import LEDGER, SUPPRESSED, read_header
 from rostra.model.decode import iterate
@@ -67,9 +67,9 @@ class Exclusive(Desk):
             if header.owner_flags & LEDGER:
                 for entry in read_control(batch):
                     match entry:
-                        case Registered():
+                        case PublisherJoined():
                             told.append(f"{entry.publisher} has {entry.strength}")
-                        case Departed():
+                        case PublisherLeft():
                             told.append(f"{entry.publisher} went: {entry.reason}")
                         case _:
                             raise AssertionError(entry)

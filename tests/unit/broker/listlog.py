@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from rostra.broker.api import ProducerStamp, RecoveredLog, SegmentFacts
+from rostra.broker.api import ClosedSegment, ProducerStamp, RecoveredLog
 from rostra.errors import BatchRejected, OffsetTrimmed
 from rostra.fabric.api import EpochStart, Recovered
 from rostra.model.batch import (
@@ -89,11 +89,11 @@ class ListLog:
         return end
 
 
-def facts(log: ListLog) -> Iterable[SegmentFacts]:
+def facts(log: ListLog) -> Iterable[ClosedSegment]:
     segments = log.segments()
     for segment, behind in pairwise(segments):
         newest_us = max(read_header(batch).max_timestamp_us for batch in segment)
-        yield SegmentFacts(base_offset(segment[0]), base_offset(behind[0]), sum(map(len, segment)), newest_us)
+        yield ClosedSegment(base_offset(segment[0]), base_offset(behind[0]), sum(map(len, segment)), newest_us)
 
 
 def recovered(partition: Partition, log: ListLog) -> RecoveredLog:

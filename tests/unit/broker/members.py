@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
-from rostra.broker.group_places import GROUPS_TOPIC
-from rostra.broker.keeping import GROUPS_TIMER
+from rostra.broker.groups.coordinator_locator import GROUPS_TOPIC
+from rostra.broker.groups.maintenance import GROUPS_TIMER
 from rostra.errors import RostraError, from_wire
 from rostra.fabric.api import TimerFired
 from rostra.wire.groups import (
-    Assigned,
-    Beat,
+    Assignment,
     DescribeGroup,
     FindGroup,
     GroupDescribed,
@@ -22,6 +21,7 @@ from rostra.wire.groups import (
     GroupPlace,
     JoinGroup,
     LeaveGroup,
+    MemberHeartbeat,
     MovePositions,
     Position,
     Released,
@@ -57,7 +57,7 @@ class Person:
     def listen(self) -> bool:
         """Takes in what was pushed; True if it holds something else now."""
         before = dict(self.parts)
-        told = self.desk.heard(self.conn, Assigned)
+        told = self.desk.heard(self.conn, Assignment)
         for at, assigned in enumerate(told):
             assert (assigned.name, assigned.member) == (self.name, self.member)
             if at == 0 or not told[at - 1].more:
@@ -85,7 +85,7 @@ class Person:
         return self.ask(MovePositions(self.desk.request(), self.name, self.member, told, positions))
 
     def beat(self) -> RostraError | None:
-        return self.ask(Beat(self.desk.request(), self.name, self.member, self.generation))
+        return self.ask(MemberHeartbeat(self.desk.request(), self.name, self.member, self.generation))
 
     def leave(self) -> RostraError | None:
         return self.ask(LeaveGroup(self.desk.request(), self.name, self.member))

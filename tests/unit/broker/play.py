@@ -11,14 +11,14 @@ from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 from rostra.broker.api import BrokerEffect, PushTo, Reply
-from rostra.broker.catchup import WINDOW_US
+from rostra.broker.partition.catch_up import WINDOW_US
 from rostra.broker.settings import BrokerSettings
 from rostra.fabric.api import Buffer, Now
 from rostra.model.batch import SUPPRESSED
 from rostra.model.decode import iterate
 from rostra.model.encode import encode
 from rostra.safeguards import ALL_ON, Without
-from rostra.simulator.files import FaultyFiles
+from rostra.simulator.disk.faulty_files import FaultyFiles
 from rostra.wire.messages import (
     ClientMessage,
     Ended,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from rostra.broker.broker import RETENTION
-from rostra.broker.keeping import GROUPS_TIMER
-from rostra.broker.ownership import LEASES
+from rostra.broker.groups.maintenance import GROUPS_TIMER
+from rostra.broker.publish.ownership import LEASES
 from rostra.fabric.api import TimerFired
 from rostra.safeguards import ALL_ON, Without
 from rostra.wire.messages import (

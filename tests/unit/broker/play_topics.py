@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rostra.safeguards import ALL_ON, Without
-from rostra.simulator.files import Outage
+from rostra.simulator.disk.faulty_files import SimulatedCrash
 from rostra.wire.messages import (
     CreateTopic,
     DeleteTopic,
@@ -91,7 +91,7 @@ class TopicsPlay(ReadersPlay):
             if keeps_house:
                 self.keep_house_once()
             self.desk.settle()
-        except Outage:
+        except SimulatedCrash:
             pass
         self.desk.files.faults.operations_left = None
         self.start_again(bool(power), bool(gives_up))

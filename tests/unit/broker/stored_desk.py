@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from random import Random
 
-from rostra.broker.api import Accept, BrokerEffect, BrokerInput, Compact, FindLast, FindTime, Recall, Survey
+from rostra.broker.api import (
+    BrokerEffect,
+    BrokerInput,
+    Compact,
+    ConnectionAccepted,
+    FindLast,
+    FindTime,
+    InspectLog,
+    ListSegments,
+)
 from rostra.broker.broker import Broker
 from rostra.broker.disk import Disk, Job
 from rostra.broker.settings import BrokerSettings
@@ -14,7 +23,7 @@ from rostra.log.facts import LogSettings
 from rostra.log.store import Store
 from rostra.model.ids import Partition
 from rostra.safeguards import ALL_ON, Without
-from rostra.simulator.files import FaultyFiles
+from rostra.simulator.disk.faulty_files import FaultyFiles
 from rostra.wire.messages import Hello
 from tests.unit.broker.desk import IDENTITY, Desk
 
@@ -57,7 +66,7 @@ class StoredDesk(Desk):
 
     def connect(self, conn: int) -> int:
         """Nothing settles by that, and nothing that was said before is forgotten."""
-        self.step(Accept(conn))
+        self.step(ConnectionAccepted(conn))
         self.say(conn, Hello(0, 1, 1))
         return conn
 
@@ -89,7 +98,7 @@ class StoredDesk(Desk):
                 return _done(self.disk.begin_persist(effect))
             case Compact():
                 return _done(self.disk.begin_compaction(effect))
-            case Read() | FindLast() | FindTime() | Survey() | Recall():
+            case Read() | FindLast() | FindTime() | ListSegments() | InspectLog():
                 return [self.disk.look_up(effect)]
             case _:
                 return super().answer(effect)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rostra.broker.assignment import Members, assign
-from rostra.broker.groups import PartKey
+from rostra.broker.groups.assignor import Members, assign
+from rostra.broker.groups.group_table import GroupPartitionKey
 
-Wanted = dict[PartKey, Members]
-Held = dict[PartKey, int]
+Wanted = dict[GroupPartitionKey, Members]
+Held = dict[GroupPartitionKey, int]
 
 members = st.lists(st.integers(1, 12), min_size=1, max_size=8, unique=True).map(lambda drawn: tuple(sorted(drawn)))
-parts = st.lists(st.builds(PartKey, st.integers(1, 4), st.integers(0, 9)), max_size=30, unique=True)
+parts = st.lists(st.builds(GroupPartitionKey, st.integers(1, 4), st.integers(0, 9)), max_size=30, unique=True)
 
 
 @st.composite
@@ -107,7 +107,7 @@ def test_parts_that_are_moved_one_after_the_other_move_once(drawn: tuple[Wanted,
 
 
 def test_a_new_member_takes_its_share_from_those_with_most() -> None:
-    parts = [PartKey(1, index) for index in range(6)]
+    parts = [GroupPartitionKey(1, index) for index in range(6)]
     held = dict.fromkeys(parts[:4], 1) | dict.fromkeys(parts[4:], 2)
     holders = assign(dict.fromkeys(parts, (1, 2, 3)), held)
     assert Counter(holders.values()) == {1: 2, 2: 2, 3: 2}
@@ -116,7 +116,10 @@ def test_a_new_member_takes_its_share_from_those_with_most() -> None:
 
 def test_a_part_reaches_whoever_has_least_through_another_member() -> None:
     """3 may have only what 2 holds, 2 may have what 1 holds: both give one on."""
-    ones, twos = [PartKey(1, index) for index in range(3)], [PartKey(2, index) for index in range(2)]
+    ones, twos = (
+        [GroupPartitionKey(1, index) for index in range(3)],
+        [GroupPartitionKey(2, index) for index in range(2)],
+    )
     wanted = dict.fromkeys(ones, (1, 2)) | dict.fromkeys(twos, (2, 3))
     holders = assign(wanted, dict.fromkeys(ones, 1) | dict.fromkeys(twos, 2))
     assert sorted(Counter(holders.values()).values()) == [1, 2, 2]
@@ -124,5 +127,5 @@ def test_a_part_reaches_whoever_has_least_through_another_member() -> None:
 
 @pytest.mark.parametrize("kind", [(), (7,)])
 def test_a_part_that_nobody_may_have_has_no_holder(kind: Members) -> None:
-    holders = assign({PartKey(1, 0): kind}, {PartKey(1, 0): 9})
-    assert holders == dict.fromkeys([PartKey(1, 0)] if kind else [], 7)
+    holders = assign({GroupPartitionKey(1, 0): kind}, {GroupPartitionKey(1, 0): 9})
+    assert holders == dict.fromkeys([GroupPartitionKey(1, 0)] if kind else [], 7)

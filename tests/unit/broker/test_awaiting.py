@@ -8,13 +8,13 @@ from rostra.errors import Unavailable
 from rostra.fabric.api import (
     Committed,
     Delivers,
-    Elsewhere,
     FabricEffect,
     FabricInput,
     Now,
     Open,
     ProposeTopic,
     Ready,
+    ServedElsewhere,
     Serving,
     Started,
     TimerFired,
@@ -49,7 +49,7 @@ def test_a_topic_is_made_when_every_partition_has_its_owner() -> None:
     topic = make_topic(desk)
     tell(desk, Serving(part(topic, 0), 1, True, 0, 0, 0))
     assert desk.heard(1, TopicCreated) == []
-    tell(desk, Elsewhere(part(topic, 1), 1, "other:1"))
+    tell(desk, ServedElsewhere(part(topic, 1), 1, "other:1"))
     assert [made.topic.name for made in desk.heard(1, TopicCreated)] == ["new"]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.broker.api import Recall
-from rostra.broker.books import Books
-from rostra.broker.compaction import CompactBelow
-from rostra.broker.control import control_batch, read_control
-from rostra.broker.partition import ServedPartition
-from rostra.broker.producers import ProducerTable
+from rostra.broker.api import InspectLog
+from rostra.broker.partition.compaction_mark import CompactBelow
+from rostra.broker.partition.control_batch import control_batch, read_control
+from rostra.broker.partition.log_derived_state import LogDerivedState
+from rostra.broker.partition.served_partition import ServedPartition
+from rostra.broker.publish.producer_table import ProducerTable
 from rostra.errors import RostraError, Unavailable
 from rostra.fabric.api import Append, Committed, FabricEffect, FabricInput, Now, Open, Ready, Serving, Started, Truncate
 from rostra.model.batch import CHECKPOINT, LEDGER, Buffer, read_header, stamp
@@ -129,10 +129,10 @@ def restarted(desk: Desk) -> Desk:
 
 
 def test_a_checkpoint_carries_all_books() -> None:
-    books = Books(ProducerTable(10))
+    books = LogDerivedState(ProducerTable(10))
     books.producers.apply(0, 0, 9, 1, 0, 1)
     books.compaction.apply(1, ENTRY)
-    again = Books(ProducerTable(10))
+    again = LogDerivedState(ProducerTable(10))
     again.restore(books.checkpoint([(1, 0)]))
     again.truncate(0)
     assert again.compaction.get(None) == ENTRY
@@ -140,7 +140,7 @@ def test_a_checkpoint_carries_all_books() -> None:
 
 
 def test_without_the_safeguard_it_carries_nothing() -> None:
-    books = Books(ProducerTable(10), frozenset({Safeguard.CHECKPOINT_BATCH}))
+    books = LogDerivedState(ProducerTable(10), frozenset({Safeguard.CHECKPOINT_BATCH}))
     books.producers.apply(0, 0, 9, 1, 0, 1)
     books.compaction.apply(1, ENTRY)
     found = books.checkpoint([(1, 0)])
@@ -179,7 +179,7 @@ def test_a_start_restores_the_books_from_the_checkpoint() -> None:
 def test_a_log_cut_below_that_checkpoint_is_looked_at_again() -> None:
     desk = rolled()
     tell(desk, Truncate(HERE, 2, 1))
-    assert desk.of(Recall) == [Recall(HERE)]
+    assert desk.of(InspectLog) == [InspectLog(HERE)]
     desk.settle()
     assert said(desk) == ENTRY
     assert [is_known(desk, sequence) for sequence in range(2)] == [True, False]
@@ -199,7 +199,7 @@ def test_nothing_is_ordered_until_the_log_was_looked_at() -> None:
 def test_what_is_appended_during_the_look_is_in_the_books_afterwards_and_once() -> None:
     desk = rolled()
     tell(desk, Truncate(HERE, 2, 1))
-    (recall,) = [effect for effect in desk.pending if isinstance(effect, Recall)]
+    (recall,) = [effect for effect in desk.pending if isinstance(effect, InspectLog)]
     tell(desk, Append(HERE, record(2, 1)))
     (answer,) = desk.answer(recall)
     desk.pending.clear()
@@ -215,7 +215,7 @@ def test_what_is_appended_during_the_look_is_in_the_books_afterwards_and_once() 
 def test_a_look_that_was_overtaken_by_another_cut_counts_for_nothing() -> None:
     desk = rolled()
     tell(desk, Truncate(HERE, 2, 1))
-    (recall,) = [effect for effect in desk.pending if isinstance(effect, Recall)]
+    (recall,) = [effect for effect in desk.pending if isinstance(effect, InspectLog)]
     (answer,) = desk.answer(recall)
     desk.pending.clear()
     tell(desk, Truncate(HERE, 0, 2))

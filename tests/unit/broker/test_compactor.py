@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rostra.broker.api import Compact, Compacted, Sealed, SegmentFacts, Survey
+from rostra.broker.api import ClosedSegment, Compact, Compacted, ListSegments, SegmentsListed
 from rostra.broker.broker import RETENTION
-from rostra.broker.compaction import CompactBelow
-from rostra.broker.control import control_batch
+from rostra.broker.partition.compaction_mark import CompactBelow
+from rostra.broker.partition.control_batch import control_batch
 from rostra.fabric.api import Append, Committed, HeldByAll, Serving, TimerFired
 from rostra.model.batch import LEDGER, read_header, stamp
 from rostra.wire.messages import AlterTopic
@@ -35,7 +35,7 @@ def publish(desk: Desk, topic: int, count: int) -> None:
 def test_sealed_segments_below_what_all_copies_hold_are_compacted() -> None:
     desk, topic = rolled()
     tick(desk)
-    assert desk.of(Survey) == [Survey(part(topic))]
+    assert desk.of(ListSegments) == [ListSegments(part(topic))]
     desk.settle()
     served = desk.broker.catalogue.served.get(part(topic))
     assert served is not None
@@ -80,7 +80,7 @@ def test_a_topic_that_is_not_to_be_compacted_is_left_alone() -> None:
     desk.settle()
     tick(desk)
     desk.settle()
-    assert desk.of(Survey) == [] and desk.of(Compact) == []
+    assert desk.of(ListSegments) == [] and desk.of(Compact) == []
 
 
 def told_to(desk: Desk, offset: int, base: int) -> None:
@@ -128,9 +128,9 @@ def test_no_more_is_compacted_than_every_copy_holds() -> None:
     tell(desk, Committed(HERE, 6))
     served = desk.broker.catalogue.served.get(HERE)
     assert served is not None
-    segments = (SegmentFacts(0, 2, 100, 1), SegmentFacts(2, 4, 100, 1), SegmentFacts(4, 6, 100, 1))
+    segments = (ClosedSegment(0, 2, 100, 1), ClosedSegment(2, 4, 100, 1), ClosedSegment(4, 6, 100, 1))
     for held in (5, 5, 5, 6):
-        desk.broker.compactor.sealed(served, Sealed(HERE, segments).segments)
+        desk.broker.compactor.sealed(served, SegmentsListed(HERE, segments).segments)
         tell(desk, HeldByAll(HERE, held))
         told = served.books.compaction.get(None)
         assert told is not None and told.offset == (held if held == 6 else 4)

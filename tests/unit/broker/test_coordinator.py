@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rostra.broker.api import Congest, Drain, Stop, SyncBroke
+from rostra.broker.api import ConnectionCongested, ConnectionDrained, Stop, SyncFailed
 from rostra.broker.broker import RETENTION
-from rostra.broker.groups import Part, PartKey
+from rostra.broker.groups.group_table import GroupPartition, GroupPartitionKey
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import (
     DiskUntrusted,
@@ -23,7 +23,7 @@ from rostra.errors import (
 )
 from rostra.fabric.api import TimerFired
 from rostra.wire.groups import (
-    Assigned,
+    Assignment,
     DeleteGroup,
     DescribeGroup,
     FindGroup,
@@ -49,7 +49,7 @@ def desk() -> Desk:
     return desk
 
 
-def parts_of(desk: Desk, name: str = "billing") -> dict[PartKey, Part]:
+def parts_of(desk: Desk, name: str = "billing") -> dict[GroupPartitionKey, GroupPartition]:
     known = desk.broker.catalogue.named("_groups")
     assert known is not None
     for served in known.partitions:
@@ -85,7 +85,7 @@ def test_whoever_asks_when_the_disk_fails_is_told_so_and_the_node_can_stop() -> 
     desk = Desk().start()
     desk.connect(CONN)
     desk.say(CONN, FindGroup(desk.request(), "billing"))
-    desk.step(SyncBroke(DiskUntrusted("gone")))
+    desk.step(SyncFailed(DiskUntrusted("gone")))
     assert isinstance(desk.error(CONN), DiskUntrusted)
     desk.say(CONN, FindGroup(desk.request(), "billing"))
     assert isinstance(desk.error(CONN), DiskUntrusted)
@@ -255,13 +255,13 @@ def test_whoever_does_not_read_is_told_once_when_it_does(desk: Desk) -> None:
     desk.make_topic(CONN, "orders", partitions=4)
     ann, bob, cem = Person(desk, 1), Person(desk, 2), Person(desk, 3)
     ann.join("orders")
-    desk.step(Congest(ann.conn))
+    desk.step(ConnectionCongested(ann.conn))
     bob.join("orders")
     cem.join("orders")
     assert not ann.listen()
-    desk.step(Drain(ann.conn))
+    desk.step(ConnectionDrained(ann.conn))
     desk.settle()
-    assert len(desk.heard(ann.conn, Assigned)) == 1
+    assert len(desk.heard(ann.conn, Assignment)) == 1
     assert ann.join("orders") is None
     settle_all(ann, bob, cem)
     assert sorted(len(person.parts) for person in (ann, bob, cem)) == [1, 1, 2]
@@ -296,7 +296,7 @@ def test_a_stale_generation_moves_no_position(desk: Desk) -> None:
     ann.listen()
     assert given_away in ann.parts
     assert isinstance(ann.move(7, given_away, generation=old), StaleGeneration), "it held that part at another time"
-    assert parts_of(desk)[PartKey(*given_away)].start == "earliest"
+    assert parts_of(desk)[GroupPartitionKey(*given_away)].start == "earliest"
     assert ann.move(7, given_away) is None
 
 
@@ -316,7 +316,7 @@ def test_one_part_that_is_not_held_moves_none(desk: Desk) -> None:
     ann = Person(desk, 1)
     ann.join("orders")
     assert isinstance(ann.move(7, (topic, 0), (topic, 9)), StaleGeneration)
-    assert parts_of(desk)[PartKey(topic, 0)].value == 0
+    assert parts_of(desk)[GroupPartitionKey(topic, 0)].value == 0
 
 
 # --- topics ---
@@ -342,7 +342,7 @@ def test_a_topic_made_later_is_handed_out_from_its_earliest_record(desk: Desk) -
     fire(desk)
     ann.listen()
     assert (later, 0) not in ann.parts
-    assert PartKey(later, 0) not in parts_of(desk)
+    assert GroupPartitionKey(later, 0) not in parts_of(desk)
 
 
 def test_a_topic_made_while_nobody_was_there_is_not_missed(desk: Desk) -> None:

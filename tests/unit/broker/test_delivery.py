@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from rostra.broker.api import AskDrain, Congest, Drain, FindLast, PushTo
+from rostra.broker.api import ConnectionCongested, ConnectionDrained, FindLast, PushTo, RequestDrain
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import (
     CorruptLog,
@@ -245,11 +245,11 @@ def test_a_read_shows_nothing_beyond_commit() -> None:
 def test_a_congested_connection_gets_nothing_until_it_drains() -> None:
     desk, topic = filled(0)
     desk.subscribe(2, topic)
-    desk.step(Congest(2))
+    desk.step(ConnectionCongested(2))
     desk.publish(1, topic, b"a")
     desk.settle()
     assert desk.pushed(2) == []
-    desk.step(Drain(2))
+    desk.step(ConnectionDrained(2))
     assert desk.pushed(2) == [b"a"]
 
 
@@ -274,7 +274,7 @@ def test_a_burst_waits_for_the_connection_to_drain() -> None:
         desk.publish(1, topic, b"%d" % number)
         desk.step(Synced(part(topic), 0, number + 1))
     assert 0 < len(desk.pushed(2)) < 40
-    assert len(desk.of(AskDrain)) == 1
+    assert len(desk.of(RequestDrain)) == 1
     desk.settle()
     desk.subscribe(2, topic, 1)
     desk.settle()

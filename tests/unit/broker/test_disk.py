@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rostra.broker.api import FindLast, Persisted, Sealed, Survey, SyncBroke, SyncedTogether
+from rostra.broker.api import FindLast, ListSegments, Persisted, SegmentsListed, SyncedTogether, SyncFailed
 from rostra.broker.disk import Disk, Job
 from rostra.errors import DiskUntrusted, UnknownPartition
 from rostra.fabric.api import Append, Drop, Open, Persist, Read, ReadFailed, Sync, Synced, Truncate
 from rostra.model.ids import Partition, PartitionIndex
-from rostra.simulator.files import FaultyFiles
+from rostra.simulator.disk.faulty_files import FaultyFiles
 from tests.unit.log.batches import PARTITION, batch, faulty, opened
 
 
@@ -57,7 +57,7 @@ def test_hard_state_that_cannot_even_be_written_breaks_the_node_like_a_failed_sy
     assert finished(disk.begin_persist(Persist("key", b"state"))) == [Persisted(())]
     files.faults.write_failure_chance = 1.0
     (broke,) = finished(disk.begin_persist(Persist("key", b"other")))
-    assert isinstance(broke, SyncBroke) and isinstance(broke.error, DiskUntrusted)
+    assert isinstance(broke, SyncFailed) and isinstance(broke.error, DiskUntrusted)
 
 
 def test_a_lookup_that_was_under_way_when_its_log_was_dropped_is_answered() -> None:
@@ -68,7 +68,7 @@ def test_a_lookup_that_was_under_way_when_its_log_was_dropped_is_answered() -> N
     read = disk.look_up(Read(1, PARTITION, 0, 1, 100))
     assert isinstance(read, ReadFailed) and isinstance(read.error, UnknownPartition)
     assert isinstance(disk.look_up(FindLast(2, PARTITION, 1, 1)), ReadFailed)
-    assert disk.look_up(Survey(PARTITION)) == Sealed(PARTITION, ())
+    assert disk.look_up(ListSegments(PARTITION)) == SegmentsListed(PARTITION, ())
 
 
 def test_a_log_whose_end_cannot_be_cut_breaks_the_node_and_is_left_as_it_is() -> None:
@@ -82,5 +82,5 @@ def test_a_log_whose_end_cannot_be_cut_breaks_the_node_and_is_left_as_it_is() ->
     disk.change(Truncate(PARTITION, 1, 1))
     disk.change(Append(PARTITION, batch(1)))
     (broke,) = disk.flush()
-    assert isinstance(broke, SyncBroke)
+    assert isinstance(broke, SyncFailed)
     assert disk.store.end(PARTITION) == 2

@@ -6,55 +6,57 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rostra.broker.groups import (
-    Group,
-    GroupBook,
+from rostra.broker.groups.group_table import (
+    AssignmentChanged,
+    ConsumerGroup,
+    GroupConfigured,
+    GroupDeleted,
     GroupEntry,
-    GroupForgotten,
-    GroupSet,
+    GroupPartition,
+    GroupPartitionKey,
+    GroupTable,
     MemberJoined,
     MemberLeft,
-    Part,
-    PartKey,
-    PartsChanged,
-    PositionsMoved,
+    PositionsCommitted,
 )
 
 names = st.sampled_from(["billing", "audit", "mail"])
 numbers = st.integers(1, 3)
 keys = st.tuples(numbers, numbers)
-rows = st.builds(Part, holder=numbers, since=numbers, value=numbers, tries=numbers)
+rows = st.builds(GroupPartition, holder=numbers, since=numbers, value=numbers, tries=numbers)
 texts = st.lists(st.sampled_from(["a", "b/+", "c/#"]), max_size=2).map(tuple)
 
 entries: st.SearchStrategy[GroupEntry] = st.one_of(
-    st.builds(GroupSet, names, texts),
+    st.builds(GroupConfigured, names, texts),
     st.builds(MemberJoined, names, numbers, texts, st.just(1000), st.just("kéy")),
     st.builds(MemberLeft, names, numbers),
     st.builds(
-        PartsChanged,
+        AssignmentChanged,
         names,
         st.integers(1, 99),
         st.lists(st.tuples(numbers, numbers, rows), max_size=3).map(tuple),
         st.lists(keys, max_size=2).map(tuple),
     ),
-    st.builds(PositionsMoved, names, st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=3).map(tuple)),
-    st.builds(GroupForgotten, names),
+    st.builds(
+        PositionsCommitted, names, st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=3).map(tuple)
+    ),
+    st.builds(GroupDeleted, names),
 )
 logs = st.lists(entries, max_size=25)
 
 
-def book_of(log: list[GroupEntry]) -> GroupBook:
-    book = GroupBook()
+def book_of(log: list[GroupEntry]) -> GroupTable:
+    book = GroupTable()
     for base, entry in enumerate(log):
         book.apply(base, entry)
     return book
 
 
-def shown(book: GroupBook) -> dict[str, tuple[object, ...]]:
+def shown(book: GroupTable) -> dict[str, tuple[object, ...]]:
     return {name: _shown(group) for name, group in book.groups.items()} | {"bytes": (book.bytes,)}
 
 
-def _shown(group: Group) -> tuple[object, ...]:
+def _shown(group: ConsumerGroup) -> tuple[object, ...]:
     return group.settings, group.generation, dict(group.members), dict(group.parts)
 
 
@@ -79,7 +81,7 @@ def test_the_log_goes_on_after_a_cut(log: list[GroupEntry], other: list[GroupEnt
 
 @given(logs)
 def test_a_checkpoint_makes_the_same_book(log: list[GroupEntry]) -> None:
-    book, other = book_of(log), book_of([GroupSet("left over")])
+    book, other = book_of(log), book_of([GroupConfigured("left over")])
     other.restore(list(book.entries()))
     assert shown(other) == shown(book)
     assert list(other.entries()) == list(book.entries())
@@ -92,12 +94,12 @@ def test_its_size_in_a_checkpoint_is_never_more_than_it_says(log: list[GroupEntr
 
 
 def test_a_large_group_is_told_in_several_entries() -> None:
-    parts = tuple((1, index, Part(2**62, 2**31, 0, "offset", 2**62, 9)) for index in range(2500))
-    book = book_of([GroupSet("wide"), PartsChanged("wide", 3, parts)])
+    parts = tuple((1, index, GroupPartition(2**62, 2**31, 0, "offset", 2**62, 9)) for index in range(2500))
+    book = book_of([GroupConfigured("wide"), AssignmentChanged("wide", 3, parts)])
     told = list(book.entries())
-    assert [len(entry.parts) for entry in told if isinstance(entry, PartsChanged)] == [1000, 1000, 500]
+    assert [len(entry.parts) for entry in told if isinstance(entry, AssignmentChanged)] == [1000, 1000, 500]
     assert sum(len(msgspec.msgpack.encode(entry)) for entry in told) <= book.bytes
-    other = GroupBook()
+    other = GroupTable()
     other.restore(told)
     assert shown(other) == shown(book)
 
@@ -105,9 +107,9 @@ def test_a_large_group_is_told_in_several_entries() -> None:
 def test_a_position_is_kept_although_the_holder_changes() -> None:
     book = book_of(
         [
-            GroupSet("g"),
-            PartsChanged("g", 1, ((1, 0, Part(7, 1)),)),
-            PositionsMoved("g", ((1, 0, 40, 2),)),
+            GroupConfigured("g"),
+            AssignmentChanged("g", 1, ((1, 0, GroupPartition(7, 1)),)),
+            PositionsCommitted("g", ((1, 0, 40, 2),)),
         ]
     )
-    assert book.groups["g"].parts[PartKey(1, 0)] == Part(7, 1, 0, "offset", 40, 2)
+    assert book.groups["g"].parts[GroupPartitionKey(1, 0)] == GroupPartition(7, 1, 0, "offset", 40, 2)

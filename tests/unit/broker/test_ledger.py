@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rostra.broker.ledger import Ledger
+from rostra.broker.partition.undoable_map import UndoableMap
 
 KEYS = st.sampled_from("abc")
 PUT = st.tuples(st.just("put"), KEYS, st.one_of(st.none(), st.integers(0, 9)))
@@ -25,7 +25,7 @@ def replayed(log: list[tuple[str, int | None]]) -> list[tuple[str, int]]:
 
 @given(st.lists(st.one_of(PUT, PUT, CUT, COMMIT), max_size=40))
 def test_it_holds_what_its_log_says_in_the_order_of_its_keys(steps: list[tuple[str, str, int | None]]) -> None:
-    ledger: Ledger[str, int] = Ledger()
+    ledger: UndoableMap[str, int] = UndoableMap()
     log: list[tuple[str, int | None]] = []
     committed = 0
     for what, key, number in steps:
@@ -40,6 +40,6 @@ def test_it_holds_what_its_log_says_in_the_order_of_its_keys(steps: list[tuple[s
             committed = max(committed, min(number or 0, len(log)))
             ledger.commit(committed)
         assert ledger.snapshot() == replayed(log)
-    again: Ledger[str, int] = Ledger()
+    again: UndoableMap[str, int] = UndoableMap()
     again.restore(ledger.snapshot())
     assert again.snapshot() == ledger.snapshot()

@@ -3,46 +3,46 @@
 from __future__ import annotations
 
 from rostra.broker.api import ProducerStamp, RecoveredLog
-from rostra.broker.books import Books
-from rostra.broker.control import control_batch
-from rostra.broker.moves import REMEMBERED, Moves, is_hidden
-from rostra.broker.partition import ServedPartition
-from rostra.broker.producers import ProducerTable
-from rostra.broker.tail import Tails
-from rostra.client.core.seen import Seen
+from rostra.broker.partition.control_batch import control_batch
+from rostra.broker.partition.log_derived_state import LogDerivedState
+from rostra.broker.partition.served_partition import ServedPartition
+from rostra.broker.partition.tail_cache import TailCache
+from rostra.broker.publish.migration_table import REMEMBERED, MigrationTable, is_hidden
+from rostra.broker.publish.producer_table import ProducerTable
+from rostra.client.core.subscription.seen_records import SeenRecords
 from rostra.fabric.api import Recovered
 from rostra.model.ids import Partition, PartitionIndex, TopicId
-from rostra.model.move import Move
+from rostra.model.producer_move import ProducerMove
 from rostra.wire.messages import Topic, TopicSettings
 
 
 def test_a_move_counts_from_where_it_stands() -> None:
-    moves = Moves()
-    moves.apply(5, Move(7, 0, 30, 2))
+    moves = MigrationTable()
+    moves.apply(5, ProducerMove(7, 0, 30, 2))
     assert [moves.number_at(7, offset) for offset in (4, 5, 9)] == [0, 2, 2]
     assert moves.number(7) == 2 and moves.number(8) == 0
 
 
 def test_what_is_cut_from_the_log_is_no_move() -> None:
-    moves = Moves()
-    moves.apply(5, Move(7, 0, 30, 2, after=9, after_offset=3))
+    moves = MigrationTable()
+    moves.apply(5, ProducerMove(7, 0, 30, 2, after=9, after_offset=3))
     moves.truncate(5)
     assert moves.number(7) == 0 and not moves.waiting
 
 
 def test_a_checkpoint_brings_moves_back_to_where_they_stood() -> None:
-    moves, again = Moves(), Moves()
+    moves, again = MigrationTable(), MigrationTable()
     for at in range(2):
-        moves.apply(5 + at, Move(7, 0, 30 + at, 2 + at))
+        moves.apply(5 + at, ProducerMove(7, 0, 30 + at, 2 + at))
     for entry in moves.entries():
         again.apply(-1, entry)
     assert [again.number_at(7, offset) for offset in (4, 5, 6)] == [0, 2, 3]
 
 
 def test_of_one_producer_only_so_many_moves_are_kept() -> None:
-    moves = Moves()
+    moves = MigrationTable()
     for number in range(REMEMBERED + 5):
-        moves.apply(number, Move(7, 0, number, number + 1))
+        moves.apply(number, ProducerMove(7, 0, number, number + 1))
     assert len(moves.entries()) == REMEMBERED
 
 
@@ -70,7 +70,7 @@ def test_the_table_keeps_its_bound_whoever_comes() -> None:
 
 
 def test_a_subscription_knows_what_it_was_given_in_whatever_order_it_comes() -> None:
-    seen = Seen()
+    seen = SeenRecords()
     assert [seen.has(1, 0, sequence, 5) for sequence in (10, 0, 5, 15)] == [False] * 4
     assert [seen.has(1, 0, sequence, 5) for sequence in (0, 5, 10, 15)] == [True] * 4
     assert not seen.has(1, 1, 0, 5) and not seen.has(2, 0, 0, 5)
@@ -79,21 +79,21 @@ def test_a_subscription_knows_what_it_was_given_in_whatever_order_it_comes() -> 
 def test_tables_are_rebuilt_in_the_order_of_the_log_so_that_whoever_was_put_out_of_them_is_the_same() -> None:
     """An entry may put a producer in; were entries applied last, it would put out whoever came after it."""
     place = Partition(TopicId(1), PartitionIndex(0))
-    books = Books(ProducerTable(2))
-    served = ServedPartition(place, Topic(1, "t", TopicSettings()), books, Tails(1 << 20))
+    books = LogDerivedState(ProducerTable(2))
+    served = ServedPartition(place, Topic(1, "t", TopicSettings()), books, TailCache(1 << 20))
     stamps = tuple(ProducerStamp(offset, offset, producer, 0, 0, 1) for offset, producer in ((1, 7), (2, 8), (3, 9)))
-    entry = bytes(control_batch([Move(7, 0, 0, 1)], 0))
+    entry = bytes(control_batch([ProducerMove(7, 0, 0, 1)], 0))
     found = RecoveredLog(Recovered(place, 0, 4, ()), None, stamps, 0, 0, ((0, entry),))
     served.recovered(found)
     assert [producer for producer in (7, 8, 9) if books.producers.entry(producer) is not None] == [8, 9]
 
 
-def hidden(moves: list[Move], number: int, *sequences: int, epoch: int = 0) -> list[bool]:
+def hidden(moves: list[ProducerMove], number: int, *sequences: int, epoch: int = 0) -> list[bool]:
     return [is_hidden(moves, number, epoch, sequence) for sequence in sequences]
 
 
 def test_what_a_later_place_began_with_is_hidden_at_the_earlier_one() -> None:
-    moves = [Move(7, 0, 30, 1)]
+    moves = [ProducerMove(7, 0, 30, 1)]
     assert hidden(moves, 0, 29, 30, 31) == [False, True, True]
     assert hidden(moves, 1, 29, 30, 31) == [False, False, False]
     assert hidden(moves, 0, 30, epoch=1) == [False], "another life of the producer, with sequences of its own"
@@ -101,19 +101,19 @@ def test_what_a_later_place_began_with_is_hidden_at_the_earlier_one() -> None:
 
 def test_a_place_that_a_later_one_did_not_know_of_neither_shows_nor_hides_anything() -> None:
     """The second place stored nothing that anybody was told of; the third went by what the first has."""
-    moves = [Move(7, 0, 20, 1), Move(7, 0, 23, 2, known=1), Move(7, 0, 25, 3, known=1)]
+    moves = [ProducerMove(7, 0, 20, 1), ProducerMove(7, 0, 23, 2, known=1), ProducerMove(7, 0, 25, 3, known=1)]
     assert hidden(moves, 1, 22, 23, 24, 25) == [False, False, False, True]
     assert hidden(moves, 2, 23, 24, 25) == [True, True, True]
     assert hidden(moves, 3, 25, 26) == [False, False]
 
 
 def test_a_place_that_the_later_one_knew_of_counts() -> None:
-    moves = [Move(7, 0, 23, 2, known=0), Move(7, 0, 25, 3, known=2)]
+    moves = [ProducerMove(7, 0, 23, 2, known=0), ProducerMove(7, 0, 25, 3, known=2)]
     assert hidden(moves, 0, 22, 23, 24) == [False, True, True]
     assert hidden(moves, 2, 23, 24, 25) == [False, False, True]
 
 
 def test_another_epoch_that_did_not_know_of_a_place_changes_nothing_about_this_one() -> None:
-    moves = [Move(7, 4, 20, 1), Move(7, 4, 23, 2, known=1), Move(7, 5, 0, 3, known=1)]
+    moves = [ProducerMove(7, 4, 20, 1), ProducerMove(7, 4, 23, 2, known=1), ProducerMove(7, 5, 0, 3, known=1)]
     assert hidden(moves, 1, 22, 23, 24, epoch=4) == [False, True, True]
     assert hidden(moves, 2, 23, 24, epoch=4) == [False, False]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.broker.ownership import LEASES
+from rostra.broker.publish.ownership import LEASES
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import (
     BatchRejected,

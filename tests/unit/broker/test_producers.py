@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rostra.broker.producers import ProducerTable
+from rostra.broker.publish.producer_table import ProducerTable
 from rostra.errors import UnknownProducer
 
 

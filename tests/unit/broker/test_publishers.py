@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rostra.broker.liveliness import GRACE, Leases
-from rostra.broker.publishers import NOBODY, Departed, PublisherBook, Registered
+from rostra.broker.publish.publisher_leases import GRACE, PublisherLeases
+from rostra.broker.publish.publisher_table import NOBODY, PublisherJoined, PublisherLeft, PublisherTable
 
-Entry = Registered | Departed
+Entry = PublisherJoined | PublisherLeft
 PUBLISHERS = st.integers(1, 5)
 STRENGTHS = st.integers(0, 3)
 ENTRIES = st.one_of(
-    st.builds(Registered, PUBLISHERS, STRENGTHS, st.just(1_000)), st.builds(Departed, PUBLISHERS, st.just("left"))
+    st.builds(PublisherJoined, PUBLISHERS, STRENGTHS, st.just(1_000)),
+    st.builds(PublisherLeft, PUBLISHERS, st.just("left")),
 )
 
 
@@ -24,7 +25,7 @@ def strongest_of(entries: list[Entry]) -> int:
     """The rules of exclusive ownership: the strongest that is there; of equals, the lowest id."""
     there: dict[int, int] = {}
     for entry in entries:
-        if isinstance(entry, Registered):
+        if isinstance(entry, PublisherJoined):
             there[entry.publisher] = entry.strength
         else:
             there.pop(entry.publisher, None)
@@ -37,7 +38,7 @@ class BookFollowsLog(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.book = PublisherBook()
+        self.book = PublisherTable()
         self.log: list[Entry] = []
         self.first = 0
         self.commit = 0
@@ -62,7 +63,7 @@ class BookFollowsLog(RuleBasedStateMachine):
     def begin_from_a_checkpoint(self) -> None:
         """As another copy does that knows nothing but the entries of the checkpoint."""
         entries = list(self.book.entries())
-        self.book = PublisherBook()
+        self.book = PublisherTable()
         for entry in entries:
             self.book.apply(-1, entry)
         self.book.commit(0)
@@ -82,7 +83,7 @@ TestBookFollowsLog = pytest.mark.requirement("HR-13")(BookFollowsLog.TestCase)
 @given(st.lists(ENTRIES, max_size=30))
 @pytest.mark.requirement("HR-12", "HR-14")
 def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_grows_weaker(entries: list[Entry]) -> None:
-    book = PublisherBook()
+    book = PublisherTable()
     for place, entry in enumerate(entries):
         before = book.strongest
         book.apply(place, entry)
@@ -105,8 +106,8 @@ class LeasesRunOut(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.now_us = 10_000_000
-        self.book = PublisherBook()
-        self.leases = Leases(self.book, self.now_us)
+        self.book = PublisherTable()
+        self.leases = PublisherLeases(self.book, self.now_us)
         self.heard: dict[int, int] = {}
         self.on: dict[int, int] = {}
         self.alive: dict[int, Alive] = {}
@@ -127,14 +128,14 @@ class LeasesRunOut(RuleBasedStateMachine):
 
     @rule(publisher=PUBLISHERS, lease_ms=st.sampled_from((50, 120, 400)), fresh=st.booleans())
     def register(self, publisher: int, lease_ms: int, fresh: bool) -> None:
-        self._log(Registered(publisher, 0, lease_ms))
+        self._log(PublisherJoined(publisher, 0, lease_ms))
         self.leases.renew(publisher, self.now_us, self._connection(fresh))
         self.on[publisher] = self.conn
         self.alive[publisher] = Alive(self.now_us, lease_ms * 1000)
 
     @rule(publisher=PUBLISHERS)
     def leave(self, publisher: int) -> None:
-        self._log(Departed(publisher, "left"))
+        self._log(PublisherLeft(publisher, "left"))
         self.leases.forget(publisher)
         self.alive.pop(publisher, None)
         self.on.pop(publisher, None)
@@ -154,7 +155,7 @@ class LeasesRunOut(RuleBasedStateMachine):
 
     @rule()
     def another_node_becomes_the_owner(self) -> None:
-        self.leases = Leases(self.book, self.now_us)
+        self.leases = PublisherLeases(self.book, self.now_us)
         self.heard.clear()
         self.on.clear()
         self.alive = {publisher: one._replace(heard_us=self.now_us) for publisher, one in self.alive.items()}
@@ -170,7 +171,7 @@ class LeasesRunOut(RuleBasedStateMachine):
             for publisher in over:
                 assert self.alive.pop(publisher).heard_us + 400_000 >= self.now_us
                 self.on.pop(publisher, None)
-                self._log(Departed(publisher, "silent"))
+                self._log(PublisherLeft(publisher, "silent"))
                 self.leases.forget(publisher)
         self.now_us = until_us
         assert all(alive.heard_us + alive.lease_us > self.now_us for alive in self.alive.values())
@@ -180,10 +181,10 @@ LeasesRunOut.TestCase.settings = settings(max_examples=50, stateful_step_count=3
 TestLeasesRunOut = pytest.mark.requirement("HR-8")(LeasesRunOut.TestCase)
 
 
-def leases_of_one(lease_ms: int) -> tuple[PublisherBook, Leases]:
-    book = PublisherBook()
-    book.apply(0, Registered(7, 1, lease_ms))
-    return book, Leases(book, 0)
+def leases_of_one(lease_ms: int) -> tuple[PublisherTable, PublisherLeases]:
+    book = PublisherTable()
+    book.apply(0, PublisherJoined(7, 1, lease_ms))
+    return book, PublisherLeases(book, 0)
 
 
 def test_a_node_that_slept_itself_blames_no_publisher() -> None:

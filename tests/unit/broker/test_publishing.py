@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.broker.api import Stop, SyncBroke, SyncedTogether
+from rostra.broker.api import Stop, SyncedTogether, SyncFailed
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import (
     BatchRejected,
@@ -21,7 +21,7 @@ from rostra.errors import (
     UnknownTopic,
 )
 from rostra.fabric.api import Append, Synced, WriteFailed
-from rostra.fabric.raft.catalogue import META
+from rostra.fabric.raft.metadata.metadata_state import META
 from rostra.model.batch import Reason
 from rostra.wire.messages import CreateTopic, DeleteTopic, Failed, Publish, Published, TopicSettings
 from tests.unit.broker.desk import FIRST, Desk, part
@@ -267,7 +267,7 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_any_more(desk: Desk) -> No
     topic = desk.make_topic(1)
     desk.publish(1, topic, b"a")
     desk.publish(1, topic, b"b", acks="owner")
-    desk.step(SyncBroke(DiskUntrusted("EIO")))
+    desk.step(SyncFailed(DiskUntrusted("EIO")))
     assert [failed.code for failed in desk.heard(1, Failed)] == ["DiskUntrusted", "DiskUntrusted"]
     desk.settle()
     desk.step(Synced(part(topic), 0, 2))
@@ -286,7 +286,7 @@ def test_after_a_failed_fsync_what_was_committed_is_still_read(desk: Desk) -> No
     desk.publish(1, topic, b"a")
     desk.settle()
     desk.publish(1, topic, b"unsynced")
-    desk.step(SyncBroke(DiskUntrusted("EIO")))
+    desk.step(SyncFailed(DiskUntrusted("EIO")))
     desk.connect(2)
     desk.subscribe(2, topic)
     desk.settle()
@@ -296,7 +296,7 @@ def test_after_a_failed_fsync_what_was_committed_is_still_read(desk: Desk) -> No
 @pytest.mark.requirement("CM-15")
 def test_topics_being_made_are_refused_when_the_fsync_fails(desk: Desk) -> None:
     desk.say(1, CreateTopic(5, "t", TopicSettings()))
-    desk.step(SyncBroke(DiskUntrusted("EIO")))
+    desk.step(SyncFailed(DiskUntrusted("EIO")))
     assert isinstance(desk.error(1), DiskUntrusted)
     # Its entry was still on its way to the disk, which refuses it now as well: nobody is told twice.
     assert desk.step(WriteFailed(META, 0, 1, DiskFull())) == []

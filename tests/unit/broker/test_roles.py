@@ -7,8 +7,8 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from rostra.broker.api import Boot, RecoveredLog, Stop, SyncBroke
-from rostra.broker.control import Checkpoint
+from rostra.broker.api import Boot, RecoveredLog, Stop, SyncFailed
+from rostra.broker.partition.control_batch import Checkpoint
 from rostra.errors import (
     BatchRejected,
     DiskUntrusted,
@@ -26,7 +26,6 @@ from rostra.fabric.api import (
     Append,
     Arrived,
     Blocked,
-    Broke,
     Committed,
     Confirm,
     Confirmed,
@@ -34,29 +33,30 @@ from rostra.fabric.api import (
     Delivers,
     Describe,
     Described,
-    Elsewhere,
+    DiskBroke,
     EpochStart,
     FabricEffect,
     FabricInput,
     Guarantees,
-    HandedOver,
-    HandOver,
     Now,
     Open,
     Order,
     PartitionJoined,
     PassedOn,
     PassOn,
+    PrepareStop,
     Propose,
     ProposeDrop,
     ProposeTopic,
     Ready,
     Recovered,
     Refused,
+    ServedElsewhere,
     Serving,
     Settled,
-    Split,
+    SplitBehaviour,
     Started,
+    StopPrepared,
     Survives,
     Sync,
     Synced,
@@ -106,7 +106,15 @@ class Scripted:
         passes_on: bool = False,
     ) -> None:
         self.guarantees = Guarantees(
-            "scripted", Order.PARTITION, acks_all, delivers, Split.REFUSES, Survives.MINORITY, False, False, passes_on
+            "scripted",
+            Order.PARTITION,
+            acks_all,
+            delivers,
+            SplitBehaviour.REFUSES,
+            Survives.MINORITY,
+            False,
+            False,
+            passes_on,
         )
         self.heard: list[FabricInput] = []
         self.say: list[FabricEffect] = []
@@ -183,7 +191,7 @@ def test_a_publish_to_a_replica_is_told_where_the_owner_is() -> None:
 
 def test_a_lookup_says_where_a_partition_is_served() -> None:
     desk = desk_with(Scripted())
-    tell(desk, Elsewhere(HERE, 7, "other:1"))
+    tell(desk, ServedElsewhere(HERE, 7, "other:1"))
     desk.say(1, Locate(1, "t"))
     (located,) = desk.heard(1, Located)
     assert [(place.address, place.epoch) for place in located.places] == [("other:1", 7)]
@@ -207,8 +215,8 @@ def test_a_lookup_says_so_while_nobody_is_known_to_own_a_partition() -> None:
     for said, place in (
         (Serving(HERE, 1, True, 0, 0, 0), ("", True)),
         (Serving(HERE, 2, False, 0, 0, 0), ("", False)),
-        (Elsewhere(HERE, 2, ""), ("", False)),
-        (Elsewhere(HERE, 2, "other:1"), ("other:1", True)),
+        (ServedElsewhere(HERE, 2, ""), ("", False)),
+        (ServedElsewhere(HERE, 2, "other:1"), ("other:1", True)),
     ):
         tell(desk, said)
         desk.say(1, Locate(1, "t"))
@@ -218,7 +226,7 @@ def test_a_lookup_says_so_while_nobody_is_known_to_own_a_partition() -> None:
 
 def test_where_publishes_are_passed_on_a_lookup_says_here() -> None:
     desk = desk_with(Scripted(passes_on=True))
-    tell(desk, Elsewhere(HERE, 2, ""))
+    tell(desk, ServedElsewhere(HERE, 2, ""))
     desk.say(1, Locate(1, "t"))
     (located,) = desk.heard(1, Located)
     assert [(told.address, told.known) for told in located.places] == [("", True)]
@@ -238,7 +246,7 @@ def test_subscriptions_are_served_where_the_fabric_promises_it(delivers: Deliver
     desk = desk_with(Scripted(delivers))
     desk.subscribe(1, TOPIC)
     replica = Serving(HERE, 2, False, 0, 0, 0, "other:1")
-    tell(desk, replica if role == "replica" else Elsewhere(HERE, 2, "other:1"))
+    tell(desk, replica if role == "replica" else ServedElsewhere(HERE, 2, "other:1"))
     ended = [from_wire(one.code, one.carried) for one in desk.heard(1, Ended)]
     desk.subscribe(2, TOPIC)
     if served:
@@ -320,7 +328,7 @@ def test_a_partition_that_joins_is_found_served_and_dropped_with_its_topic() -> 
 def test_a_copy_that_is_filled_anew_begins_where_the_others_do() -> None:
     desk = desk_with(Scripted(Delivers.REPLICA))
     desk.publish(1, TOPIC, producer=9)
-    tell(desk, Elsewhere(HERE, 2, "other:1"))
+    tell(desk, ServedElsewhere(HERE, 2, "other:1"))
     desk.logs.clear()
     tell(desk, Open(HERE, 1 << 20, 500), Serving(HERE, 2, False, 500, 500, 500, "other:1"))
     served = desk.broker.catalogue.served.get(HERE)
@@ -333,21 +341,21 @@ def test_a_stopping_node_hands_over_before_it_goes() -> None:
     desk = desk_with(fabric)
     desk.publish(1, TOPIC)
     desk.step(Stop())
-    assert HandOver() not in fabric.heard
+    assert PrepareStop() not in fabric.heard
     tell(desk, Committed(HERE, 1))
-    assert fabric.heard.count(HandOver()) == 1
+    assert fabric.heard.count(PrepareStop()) == 1
     assert not desk.stopped
-    tell(desk, HandedOver())
+    tell(desk, StopPrepared())
     assert desk.stopped
 
 
 def test_a_fabric_learns_that_its_disk_broke() -> None:
     fabric = Scripted()
     desk = desk_with(fabric)
-    desk.step(SyncBroke(DiskUntrusted("EIO")))
-    assert isinstance(fabric.heard[-1], Broke)
+    desk.step(SyncFailed(DiskUntrusted("EIO")))
+    assert isinstance(fabric.heard[-1], DiskBroke)
     desk.step(Synced(HERE, 0, 0))
-    assert isinstance(fabric.heard[-1], Broke)
+    assert isinstance(fabric.heard[-1], DiskBroke)
 
 
 def test_a_blocked_partition_takes_publishes_again_when_it_is_served_again() -> None:
@@ -390,7 +398,7 @@ def test_a_fabric_learns_the_epoch_before_log_start(
 def test_a_publish_is_passed_on_to_its_owner_and_answered_when_that_answers(acks: str) -> None:
     fabric = Scripted(passes_on=True)
     desk = desk_with(fabric)
-    tell(desk, Elsewhere(HERE, 2, "other:1"))
+    tell(desk, ServedElsewhere(HERE, 2, "other:1"))
     request = desk.publish(1, TOPIC, acks=acks)
     passed = fabric.last(PassOn)
     assert (passed.partition, passed.acks) == (HERE, acks)
@@ -402,19 +410,19 @@ def test_a_publish_is_passed_on_to_its_owner_and_answered_when_that_answers(acks
 def test_a_publish_that_could_not_be_passed_on_is_refused() -> None:
     fabric = Scripted(passes_on=True)
     desk = desk_with(fabric)
-    tell(desk, Elsewhere(HERE, 2, ""))
+    tell(desk, ServedElsewhere(HERE, 2, ""))
     desk.publish(1, TOPIC, acks="none")
     tell(desk, Refused(fabric.last(PassOn).token, Unavailable("t", 0, "nobody")))
     assert isinstance(desk.error(1), Unavailable)
     desk.step(Stop())
-    tell(desk, HandedOver())
+    tell(desk, StopPrepared())
     assert desk.stopped
 
 
 def test_a_publish_passed_on_with_acks_none_is_not_answered() -> None:
     fabric = Scripted(passes_on=True)
     desk = desk_with(fabric)
-    tell(desk, Elsewhere(HERE, 2, "other:1"))
+    tell(desk, ServedElsewhere(HERE, 2, "other:1"))
     desk.publish(1, TOPIC, acks="none")
     tell(desk, PassedOn(fabric.last(PassOn).token, 0))
     assert desk.heard(1, Published) == []
@@ -439,7 +447,7 @@ def test_a_publish_that_arrived_is_settled_with_its_refusal() -> None:
     assert isinstance(fabric.last(Settled).error, BatchRejected)
     tell(desk, Arrived(42, HERE, encode([b"a"], timestamp_us=desk.now.wall_us), "none"))
     assert fabric.last(Settled) == Settled(42, 0)
-    tell(desk, Elsewhere(HERE, 2, "other:1"))
+    tell(desk, ServedElsewhere(HERE, 2, "other:1"))
     tell(desk, Arrived(44, HERE, encode([b"a"], timestamp_us=desk.now.wall_us), "all"))
     assert isinstance(fabric.last(Settled).error, Moved)
 
@@ -462,7 +470,7 @@ def test_topics_are_described_and_listed_only_when_the_fabric_has_confirmed_them
 def test_a_topic_whose_partitions_others_own_is_described_as_these_tell() -> None:
     fabric = Scripted()
     desk = desk_with(fabric)
-    tell(desk, Elsewhere(HERE, 7, "other:1"))
+    tell(desk, ServedElsewhere(HERE, 7, "other:1"))
     for request, owner, state in ((1, 2, "serving"), (2, 0, "without owner")):
         desk.say(1, DescribeTopic(request, "t"))
         tell(desk, Confirmed(fabric.last(Confirm).token))
@@ -482,7 +490,7 @@ def test_an_unknown_topic_is_looked_for_before_it_is_called_unknown() -> None:
     spec = TopicSpec(TopicId(6), "far", 1, msgspec.msgpack.encode(TopicSettings()))
     desk.say(1, Locate(1, "far"))
     token = fabric.last(Confirm).token
-    tell(desk, TopicOpened(None, spec), Elsewhere(part(6), 3, "other:1"), Confirmed(token))
+    tell(desk, TopicOpened(None, spec), ServedElsewhere(part(6), 3, "other:1"), Confirmed(token))
     (located,) = desk.heard(1, Located)
     assert located.places[0].address == "other:1"
     desk.say(1, Locate(2, "farther"))
@@ -509,7 +517,7 @@ def test_a_topic_id_heard_of_meanwhile_is_to_be_tried_again() -> None:
         fabric = Scripted()
         desk = desk_with(fabric)
         getattr(desk, ask)(1, 6)
-        opened = (TopicOpened(None, FAR), Elsewhere(part(6), 3, "other:1"))
+        opened = (TopicOpened(None, FAR), ServedElsewhere(part(6), 3, "other:1"))
         tell(desk, *opened, Confirmed(fabric.last(Confirm).token))
         error = desk.error(1)
         assert isinstance(error, Unavailable)
@@ -539,7 +547,7 @@ def test_a_topic_made_elsewhere_can_be_deleted_here() -> None:
     fabric = Scripted()
     desk = desk_with(fabric)
     desk.say(1, DeleteTopic(1, "far"))
-    opened = (TopicOpened(None, FAR), Elsewhere(part(6), 3, "other:1"))
+    opened = (TopicOpened(None, FAR), ServedElsewhere(part(6), 3, "other:1"))
     tell(desk, *opened, Confirmed(fabric.last(Confirm).token))
     assert fabric.last(ProposeDrop).topic == 6
 
@@ -556,7 +564,7 @@ def test_a_topic_deleted_elsewhere_can_be_made_again_here() -> None:
 def test_a_subscription_whose_start_is_not_known_yet_is_refused_when_its_partition_goes() -> None:
     desk = desk_with(Scripted())
     request = desk.subscribe(1, TOPIC, start="last", value=5)
-    tell(desk, Elsewhere(HERE, 2, "other:1"))
+    tell(desk, ServedElsewhere(HERE, 2, "other:1"))
     (failed,) = desk.heard(1, Failed)
     assert (failed.request, failed.code) == (request, "Moved")
     desk.settle()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rostra.broker.api import Accept, Stop, Survey
+from rostra.broker.api import ConnectionAccepted, ListSegments, Stop
 from rostra.broker.broker import RETENTION, SWEEP
-from rostra.broker.producers import Entry
+from rostra.broker.publish.producer_table import ProducerEntry
 from rostra.broker.settings import BrokerSettings
 from rostra.errors import (
     IncompatibleVersion,
@@ -178,7 +178,7 @@ def test_a_topic_is_described_with_its_ends(desk: Desk) -> None:
 def test_one_connection_too_many_is_told_so_and_closed() -> None:
     desk = Desk(BrokerSettings(connections_max=1)).start()
     desk.connect(1)
-    desk.step(Accept(2))
+    desk.step(ConnectionAccepted(2))
     assert isinstance(desk.error(2), LimitExceeded)
     assert 2 in desk.closed
     desk.lose(2)
@@ -198,14 +198,14 @@ def test_topics_are_bounded() -> None:
 
 
 def test_hello_chooses_the_highest_version_both_know(desk: Desk) -> None:
-    desk.step(Accept(2))
+    desk.step(ConnectionAccepted(2))
     desk.say(2, Hello(4, 1, 99, ("unheard of",)))
     (welcome,) = desk.heard(2, Welcome)
     assert (welcome.request, welcome.version, welcome.features, welcome.fabric) == (4, 1, (), "raft")
 
 
 def test_no_common_version_closes_the_connection_with_the_reason(desk: Desk) -> None:
-    desk.step(Accept(2))
+    desk.step(ConnectionAccepted(2))
     desk.say(2, Hello(4, 50, 99))
     assert isinstance(desk.error(2), IncompatibleVersion)
     assert 2 in desk.closed
@@ -213,7 +213,7 @@ def test_no_common_version_closes_the_connection_with_the_reason(desk: Desk) -> 
 
 @pytest.mark.requirement("CM-20")
 def test_whoever_speaks_before_hello_is_hung_up_on_and_not_heard_any_more(desk: Desk) -> None:
-    desk.step(Accept(2))
+    desk.step(ConnectionAccepted(2))
     desk.say(2, Ping(1))
     error = desk.error(2)
     assert isinstance(error, PeerViolation)
@@ -258,7 +258,7 @@ def test_a_silent_connection_is_closed_and_a_talking_one_is_not(desk: Desk) -> N
 @pytest.mark.requirement("CM-16")
 def test_a_stopping_node_says_goodbye_to_everyone_and_greets_nobody(desk: Desk) -> None:
     topic = desk.make_topic(1)
-    desk.step(Accept(2))
+    desk.step(ConnectionAccepted(2))
     desk.publish(1, topic)
     desk.step(Stop())
     desk.say(2, Hello(1, 1, 1))
@@ -356,7 +356,7 @@ def test_a_checkpoint_of_many_producers_fits_into_a_frame() -> None:
     served = desk.broker.catalogue.served.get(part(topic))
     assert served is not None
     latest = tuple((number, 2**40 + number, 2**40 + number) for number in range(64))
-    served.producers.restore([(2**62 + number, Entry(1, 2**31, latest)) for number in range(10_000)])
+    served.producers.restore([(2**62 + number, ProducerEntry(1, 2**31, latest)) for number in range(10_000)])
     for _ in range(10):
         desk.publish(1, topic, bytes(1000))
     checkpoints = [append.batch for append in desk.of(Append) if read_header(append.batch).is_control]
@@ -371,7 +371,7 @@ def test_retention_by_age_drops_whole_segments_that_are_too_old() -> None:
     log = desk.logs[part(topic)]
     boundaries = [base_offset(segment[0]) for segment in log.segments()]
     desk.step(TimerFired(RETENTION))
-    assert desk.of(Survey) == [Survey(part(topic))]
+    assert desk.of(ListSegments) == [ListSegments(part(topic))]
     desk.settle()
     (trim,) = desk.of(Trim)
     assert trim.first in boundaries
@@ -403,7 +403,7 @@ def test_retention_believes_the_log_about_its_size_and_not_a_count_of_its_own() 
 def test_retention_without_a_bound_asks_nothing() -> None:
     desk, _ = filled_segments()
     desk.step(TimerFired(RETENTION))
-    assert desk.of(Survey) == []
+    assert desk.of(ListSegments) == []
 
 
 @pytest.mark.requirement("CM-15")

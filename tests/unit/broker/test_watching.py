@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from rostra.broker import catalogue
-from rostra.broker.api import Congest, Drain
+from rostra.broker.api import ConnectionCongested, ConnectionDrained
 from rostra.broker.broker import SWEEP
 from rostra.broker.settings import BrokerSettings
-from rostra.broker.watching import Watcher
+from rostra.broker.topics import topic_table
+from rostra.broker.topics.pattern_watches import ConnectionWatch
 from rostra.errors import InvalidPattern, LimitExceeded, Unavailable, WatchEnded
 from rostra.fabric.api import (
     Confirm,
@@ -102,7 +102,7 @@ def test_many_topics_come_in_pages_and_none_is_left_out_or_told_twice() -> None:
 
 
 def test_a_page_is_cut_short_rather_than_looking_at_all_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "LOOKED_AT_MAX", 3)
+    monkeypatch.setattr(topic_table, "LOOKED_AT_MAX", 3)
     desk = watching("a/x", "b/y", "c/x", "d/y", "e/x")
     desk.say(2, Watch(1, 7, ("+/x",)))
     (page,) = desk.heard(2, Watched)
@@ -220,11 +220,11 @@ def test_a_client_that_reads_nothing_is_told_nothing_and_its_watch_ends_when_it_
     desk = watching()
     watch(desk, "#")
     watch(desk, "elsewhere", number=8)
-    desk.step(Congest(2))
+    desk.step(ConnectionCongested(2))
     for name in ("a", "b", "c"):
         desk.make_topic(1, name)
     assert desk.heard(2, TopicsAppeared) == []
-    desk.step(Drain(2))
+    desk.step(ConnectionDrained(2))
     (ended,) = desk.heard(2, Ended)
     assert (ended.subscription, ended.code) == (7, "WatchEnded")
     desk.make_topic(1, "d")
@@ -259,7 +259,7 @@ def test_a_new_topic_costs_the_same_however_many_watch_for_others(monkeypatch: p
     walks: list[str] = []
     match = PatternTrie.match
 
-    def counted(trie: PatternTrie[Watcher], name: str) -> list[Watcher]:
+    def counted(trie: PatternTrie[ConnectionWatch], name: str) -> list[ConnectionWatch]:
         walks.append(name)
         return match(trie, name)
 

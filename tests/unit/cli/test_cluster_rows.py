@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import typer
 
-from rostra.cli.cluster import find_member, find_partitions, joining_command
-from rostra.cli.cluster_rows import Quorum, nodes_there, partition_row, shown_rows, summary
+from rostra.cli.commands.cluster import find_member, find_partitions, joining_command
+from rostra.cli.commands.cluster_rows import Quorum, nodes_there, partition_row, shown_rows, summary
 from rostra.errors import UnknownPartition, UnknownTopic
 from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
 from rostra.model.ids import NodeId, text

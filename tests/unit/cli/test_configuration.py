@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from rostra.broker.settings import BrokerSettings
+from rostra.cli.commands.serve import node_settings
 from rostra.cli.configuration import Configuration, find_files, read_file
-from rostra.cli.serve import node_settings
 from rostra.cli.settings import BY_NAME, SETTINGS
 from rostra.errors import InvalidSetting
 from rostra.runtime.settings import NodeSettings

@@ -13,7 +13,7 @@ import typer.main
 import rostra
 from rostra import errors
 from rostra.cli.app import app, run
-from rostra.cli.exits import MEANINGS, ExitCode, exit_code_of
+from rostra.cli.exit_codes import MEANINGS, ExitCode, exit_code_of
 from tools import cli_docs
 
 COMMANDS = dict(cli_docs.commands(typer.main.get_command(app), "rostra"))
@@ -140,7 +140,7 @@ def test_a_bug_is_one_line_and_not_a_traceback(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("rostra.cli.config.begin", broken)
+    monkeypatch.setattr("rostra.cli.commands.config.begin", broken)
     assert run(["version"]) == 1
     shown = capfd.readouterr().err
     assert "ZeroDivisionError: oops" in shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rostra.client.core.holding import HeldRecord
+from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.client.core.options import MemberSettings, ProducerSettings
 from rostra.wire.features import GROUPS
 from rostra.wire.groups import Position
@@ -23,26 +23,26 @@ class Handler:
         self.membership = play.core.join(play.now_us, self.joined, name, chosen, self)
         play.run()
 
-    def ack(self, record: HeldRecord) -> None:
+    def ack(self, record: GroupRecord) -> None:
         self.membership.hands.ack(self.play.now_us, record)
         self.play.run()
 
-    def retry(self, record: HeldRecord) -> None:
+    def retry(self, record: GroupRecord) -> None:
         self.membership.hands.retry(self.play.now_us, record)
         self.play.run()
 
-    def give_back(self, record: HeldRecord) -> None:
+    def give_back(self, record: GroupRecord) -> None:
         self.membership.hands.give_back(self.play.now_us, record)
         self.play.run()
 
-    def take(self) -> HeldRecord:
+    def take(self) -> GroupRecord:
         record = self.membership.hands.take(self.play.now_us)
         self.play.run()
         assert record is not None
         return record
 
-    def take_all(self) -> list[HeldRecord]:
-        taken: list[HeldRecord] = []
+    def take_all(self) -> list[GroupRecord]:
+        taken: list[GroupRecord] = []
         while (record := self.membership.hands.take(self.play.now_us)) is not None:
             taken.append(record)
         self.play.run()

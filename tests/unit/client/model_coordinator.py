@@ -8,8 +8,7 @@ import msgspec
 
 from rostra.errors import GroupBusy, NotAMember, StaleGeneration, UnknownGroup
 from rostra.wire.groups import (
-    Assigned,
-    Beat,
+    Assignment,
     DeleteGroup,
     DescribeGroup,
     FindGroup,
@@ -26,6 +25,7 @@ from rostra.wire.groups import (
     JoinGroup,
     LeaveGroup,
     ListGroups,
+    MemberHeartbeat,
     MovePositions,
     Position,
     Released,
@@ -38,7 +38,7 @@ GroupMessage = (
     | JoinGroup
     | Released
     | MovePositions
-    | Beat
+    | MemberHeartbeat
     | LeaveGroup
     | ListGroups
     | DescribeGroup
@@ -106,7 +106,7 @@ class ModelCoordinator:
                     if group.holders.get((position.topic, position.partition)) != message.member:
                         raise StaleGeneration(group.name, group.generation)
                 group.positions.update({(moved.topic, moved.partition): moved for moved in message.positions})
-            case Beat() | Released():
+            case MemberHeartbeat() | Released():
                 self._of(message)
             case LeaveGroup():
                 self.expel(message.name, message.member)
@@ -127,7 +127,7 @@ class ModelCoordinator:
             raise UnknownGroup(name)
         return self.groups[name]
 
-    def _of(self, message: MovePositions | Beat | Released) -> ModelGroup:
+    def _of(self, message: MovePositions | MemberHeartbeat | Released) -> ModelGroup:
         group = self._known(message.name)
         if message.member not in group.members:
             raise NotAMember(message.name, message.member)
@@ -151,9 +151,9 @@ class ModelCoordinator:
         joined = GroupJoined(message.request, group.generation, group.patterns, group.tries_max, group.dead_letter)
         return [joined, self.assignment(group, message.member)]
 
-    def assignment(self, group: ModelGroup, member: int) -> Assigned:
+    def assignment(self, group: ModelGroup, member: int) -> Assignment:
         held = [place for place, holder in group.holders.items() if holder == member]
-        return Assigned(group.name, member, group.generation, tuple(self._part(group, place) for place in held))
+        return Assignment(group.name, member, group.generation, tuple(self._part(group, place) for place in held))
 
     def _part(self, group: ModelGroup, place: Place) -> GroupPart:
         holder = group.holders[place]

@@ -23,13 +23,13 @@ from rostra.model.decode import Batch
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.model.patterns import Pattern
 from rostra.wire.groups import (
-    Beat,
     DeleteGroup,
     DescribeGroup,
     FindGroup,
     JoinGroup,
     LeaveGroup,
     ListGroups,
+    MemberHeartbeat,
     MovePositions,
     Released,
     ResetGroup,
@@ -272,7 +272,7 @@ class ModelNode:
                 | JoinGroup()
                 | Released()
                 | MovePositions()
-                | Beat()
+                | MemberHeartbeat()
                 | LeaveGroup()
                 | ListGroups()
                 | DescribeGroup()

@@ -10,24 +10,24 @@ from collections import deque
 from random import Random
 
 from rostra.client.core import Core
-from rostra.client.core.delivered import Delivered
 from rostra.client.core.effects import (
     Acknowledged,
+    BatchRefused,
     Deliver,
     Dial,
     Done,
     Fail,
     Finish,
     HangUp,
-    Ready,
-    Refused,
+    Notify,
+    RecordsReady,
     Result,
     Resume,
-    Tell,
     Write,
 )
 from rostra.client.core.events import ClientEvent
 from rostra.client.core.options import Options
+from rostra.client.core.subscription.delivered_batch import DeliveredBatch
 from rostra.errors import RostraError
 from rostra.wire.frames import FROM_CLIENT, FROM_NODE, FrameReader, encode
 from rostra.wire.messages import ClientMessage, NodeMessage
@@ -51,9 +51,9 @@ class Play:
         self.errors: dict[int, RostraError] = {}
         self.events: list[ClientEvent] = []
         self.acknowledged: list[Acknowledged] = []
-        self.refused: list[Refused] = []
+        self.refused: list[BatchRefused] = []
         self.resumed: list[int] = []
-        self.delivered: dict[int, list[Delivered]] = {}
+        self.delivered: dict[int, list[DeliveredBatch]] = {}
         self.finished: dict[int, RostraError] = {}
         self.ready: list[int] = []
         self._call = 0
@@ -77,17 +77,17 @@ class Play:
                     self.errors[effect.call] = effect.error
                 case Acknowledged():
                     self.acknowledged.append(effect)
-                case Refused():
+                case BatchRefused():
                     self.refused.append(effect)
                 case Resume():
                     self.resumed.append(effect.producer)
                 case Deliver():
                     self.delivered.setdefault(effect.subscription, []).extend(effect.batches)
-                case Ready():
+                case RecordsReady():
                     self.ready.append(effect.subscription)
                 case Finish():
                     self.finished[effect.subscription] = effect.error
-                case Tell():
+                case Notify():
                     self.events.append(effect.event)
 
     def _dialed(self, effect: Dial) -> None:

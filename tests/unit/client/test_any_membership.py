@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rostra.client.core.holding import HeldRecord
+from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.errors import Unavailable
 from rostra.wire.groups import Position
 from tests.unit.client.member_play import LEASE_MS, Handler, a_play, group, live, publish_batch
@@ -30,7 +30,7 @@ class Story:
         self.topic = self.play.node.topics["t"].topic
         self.handler = Handler(self.play)
         live(self.play)
-        self.in_hand: list[HeldRecord] = []
+        self.in_hand: list[GroupRecord] = []
         self.done: set[tuple[int, int]] = set()
         self.handed: list[tuple[int, int]] = []
         self.published = 0

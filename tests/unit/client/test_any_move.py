@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rostra.client.core.events import MayDuplicate
-from rostra.client.core.links import LINKS_MAX
+from rostra.client.core.links.node_links import LINKS_MAX
 from rostra.client.core.options import Options, ProducerSettings
 from rostra.wire.messages import TopicSettings
 from tests.unit.client.cluster_play import ClusterPlay, Wire

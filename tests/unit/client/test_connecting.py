@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.client.core.asks import Answer, Ask
 from rostra.client.core.events import Connected, Disconnected, Reconnected
 from rostra.client.core.options import Options, host_and_port
+from rostra.client.core.routing.pending_requests import Answer, PendingRequest
 from rostra.errors import (
     IncompatibleVersion,
     InvalidSetting,
@@ -285,7 +285,7 @@ def question(play: Play, feature: str) -> tuple[list[Answer], list[RostraError]]
     def failed(now_us: int, error: RostraError) -> None:
         errors.append(error)
 
-    ask = Ask("list topics", ListTopics, answered, failed, play.now_us + 1_000_000, feature)
+    ask = PendingRequest("list topics", ListTopics, answered, failed, play.now_us + 1_000_000, feature)
     play.core._asks.add(play.now_us, ask)
     play.run()
     play.settle()

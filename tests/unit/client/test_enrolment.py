@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rostra.client.core.events import Lapsed
+from rostra.client.core.events import LeaseExpired
 from rostra.client.core.options import Options, ProducerSettings
-from rostra.client.core.producing import Producing
+from rostra.client.core.producer.producer_state import ProducerState
 from rostra.errors import InvalidSetting, LimitExceeded, NotRegistered, NotSupported, TimedOut
 from rostra.wire.features import FEATURES
 from rostra.wire.messages import (
@@ -33,14 +33,14 @@ def connected(ownership: Any = "exclusive", partitions: int = 1) -> Play:
     return play
 
 
-def begin(play: Play, **settings: Any) -> tuple[Producing, int]:
+def begin(play: Play, **settings: Any) -> tuple[ProducerState, int]:
     call = play.call()
     state = play.core.open_producer(play.now_us, call, "t", ProducerSettings(**settings))
     play.run()
     return state, call
 
 
-def opened(play: Play, **settings: Any) -> Producing:
+def opened(play: Play, **settings: Any) -> ProducerState:
     state, call = begin(play, **settings)
     play.settle()
     assert call in play.results
@@ -51,7 +51,7 @@ def book(play: Play, partition: int = 0) -> dict[int, int]:
     return play.node.publishers.get((play.node.topics["t"].topic, partition), {})
 
 
-def send(play: Play, state: Producing, value: bytes) -> None:
+def send(play: Play, state: ProducerState, value: bytes) -> None:
     state.add(play.now_us, value)
     state.close(play.now_us)
     play.run()
@@ -214,7 +214,7 @@ def test_a_lease_that_ran_out_is_told_and_taken_anew() -> None:
     state = opened(play, strength=5)
     book(play).clear()
     play.hear(Unregistered(play.node.topics["t"].topic, 0, state.producer, lapsed=True))
-    assert Lapsed("t", 0) in play.events
+    assert LeaseExpired("t", 0) in play.events
     play.settle()
     assert book(play) == {state.producer: 5}
 
@@ -232,7 +232,7 @@ def test_whoever_hears_that_another_node_orders_the_partition_registers_there_al
     play.pass_time(3_000_000)
     play.settle()
     assert any(address == "b:2" and isinstance(message, Register) for address, message in play.sent)
-    assert not any(isinstance(event, Lapsed) for event in play.events)
+    assert not any(isinstance(event, LeaseExpired) for event in play.events)
 
 
 @pytest.mark.parametrize("acks", ["all", "none"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rostra.client.core.events import TopicAppeared, TopicGone
-from rostra.client.core.gathering import DOUBT_US, Gathering
 from rostra.client.core.options import Last, Offset, Options, Start
+from rostra.client.core.subscription.pattern_subscription import DOUBT_US, PatternSubscription
 from rostra.errors import (
     InvalidPattern,
     InvalidSetting,
@@ -40,7 +40,7 @@ def publish(play: Play, name: str, *values: bytes) -> None:
         assert call in play.results
 
 
-def subscribe(play: Play, *names: str, start: Start = "earliest") -> Gathering:
+def subscribe(play: Play, *names: str, start: Start = "earliest") -> PatternSubscription:
     call = play.call()
     gathering = play.core.subscribe_to_several(play.now_us, call, names, start)
     play.run()

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rostra.client.core import window
 from rostra.client.core.options import Options, ProducerSettings
-from rostra.client.core.producing import Producing
-from rostra.client.core.wakes import NEVER_US, SPARE
+from rostra.client.core.producer import in_flight_window
+from rostra.client.core.producer.producer_state import ProducerState
+from rostra.client.core.producer.wakeup_queue import NEVER_US, SPARE
 from rostra.errors import ClientClosed, NotAcknowledged
 from rostra.wire.messages import Acks, TopicSettings
 from tests.unit.client.play import Play
@@ -20,7 +20,7 @@ from tests.unit.client.play import Play
 BATCH_BYTES = 10_000
 
 
-def opened(play: Play, count: int, settings: ProducerSettings | None = None) -> list[Producing]:
+def opened(play: Play, count: int, settings: ProducerSettings | None = None) -> list[ProducerState]:
     made = []
     for number in range(count):
         play.node._create(f"t{number}", TopicSettings())
@@ -38,7 +38,7 @@ def connected(options: Options | None = None) -> Play:
     return play
 
 
-def send(play: Play, state: Producing, value: bytes) -> None:
+def send(play: Play, state: ProducerState, value: bytes) -> None:
     state.add(play.now_us, value)
     state.close(play.now_us)
     play.run()
@@ -49,18 +49,18 @@ def test_idle_producers_are_not_even_looked_at_when_another_one_sends(monkeypatc
     play = connected()
     first, *idle = opened(play, 50)
     looked_at: list[int] = []
-    due, tick = Producing.deadline_us, Producing.tick
+    due, tick = ProducerState.deadline_us, ProducerState.tick
 
-    def noted_due(self: Producing) -> int | None:
+    def noted_due(self: ProducerState) -> int | None:
         looked_at.append(self.number)
         return due(self)
 
-    def noted_tick(self: Producing, now_us: int) -> None:
+    def noted_tick(self: ProducerState, now_us: int) -> None:
         looked_at.append(self.number)
         tick(self, now_us)
 
-    monkeypatch.setattr(Producing, "deadline_us", noted_due)
-    monkeypatch.setattr(Producing, "tick", noted_tick)
+    monkeypatch.setattr(ProducerState, "deadline_us", noted_due)
+    monkeypatch.setattr(ProducerState, "tick", noted_tick)
     for _ in range(10):
         send(play, first, b"x")
         play.settle()
@@ -87,7 +87,7 @@ def test_records_of_publish_leave_at_the_end_of_the_turn_whichever_topics_they_a
 @pytest.mark.requirement("CM-4")
 def test_all_producers_together_hold_their_callers_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """And when there is room again, every one that waited is told."""
-    monkeypatch.setattr(window, "TOGETHER_BYTES_MAX", 4 * BATCH_BYTES)
+    monkeypatch.setattr(in_flight_window, "TOGETHER_BYTES_MAX", 4 * BATCH_BYTES)
     play = connected()
     own = ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=2 * BATCH_BYTES)
     states = opened(play, 10, own)
@@ -112,7 +112,7 @@ def test_whoever_waits_is_resumed_when_all_is_settled(seed: int, count: int, kin
     acks, windows = kind
     random = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window, "TOGETHER_BYTES_MAX", 16 * BATCH_BYTES)
+        patch.setattr(in_flight_window, "TOGETHER_BYTES_MAX", 16 * BATCH_BYTES)
         play = connected()
     own = ProducerSettings(acks=acks, batch_bytes=BATCH_BYTES, window_bytes=4 * windows * BATCH_BYTES)
     left = dict.fromkeys(opened(play, count, own), 30)
@@ -145,7 +145,7 @@ def test_whoever_waits_is_resumed_when_all_is_settled(seed: int, count: int, kin
 
 def test_one_that_waited_for_itself_and_then_for_the_others_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     """All it had sent is acknowledged while the others have nearly as much under way as all may have together."""
-    monkeypatch.setattr(window, "TOGETHER_BYTES_MAX", 17 * BATCH_BYTES)
+    monkeypatch.setattr(in_flight_window, "TOGETHER_BYTES_MAX", 17 * BATCH_BYTES)
     play = connected()
     own = ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=4 * BATCH_BYTES)
     first, *others, last = opened(play, 5, own)
@@ -165,7 +165,7 @@ def test_one_that_waited_for_itself_and_then_for_the_others_is_resumed(monkeypat
 
 
 def test_one_with_a_large_window_of_its_own_does_not_keep_the_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "TOGETHER_BYTES_MAX", BATCH_BYTES)
+    monkeypatch.setattr(in_flight_window, "TOGETHER_BYTES_MAX", BATCH_BYTES)
     play = connected()
     large, small = opened(play, 2, ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=4 * BATCH_BYTES))
     sent = 0
@@ -181,7 +181,7 @@ def test_one_with_a_large_window_of_its_own_does_not_keep_the_others_out(monkeyp
 
 
 def test_one_that_ended_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "TOGETHER_BYTES_MAX", BATCH_BYTES)
+    monkeypatch.setattr(in_flight_window, "TOGETHER_BYTES_MAX", BATCH_BYTES)
     play = connected()
     first, second = opened(play, 2, ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=BATCH_BYTES))
     send(play, first, bytes(BATCH_BYTES))
@@ -226,7 +226,7 @@ def test_a_value_that_is_none_costs_no_other_producer_its_records() -> None:
 
 
 def test_what_is_given_up_makes_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "TOGETHER_BYTES_MAX", 2 * BATCH_BYTES)
+    monkeypatch.setattr(in_flight_window, "TOGETHER_BYTES_MAX", 2 * BATCH_BYTES)
     play = connected()
     own = ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=2 * BATCH_BYTES)
     first, second = opened(play, 2, own)

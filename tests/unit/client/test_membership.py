@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.client.core.events import DeadLettered, HandedOutAgain, MembershipLost, Skipped
-from rostra.client.core.hands import MOVE_MS, MOVE_RECORDS
-from rostra.client.core.membership import HANDOVER_MS_MAX
+from rostra.client.core.events import DeadLettered, MembershipLost, Redelivered, Skipped
+from rostra.client.core.groups.dispatcher import MOVE_MS, MOVE_RECORDS
+from rostra.client.core.groups.membership import HANDOVER_MS_MAX
 from rostra.client.core.options import MemberSettings, Offset
 from rostra.errors import (
     InvalidGroupName,
@@ -18,7 +18,7 @@ from rostra.errors import (
     Unavailable,
 )
 from rostra.model.decode import Batch
-from rostra.wire.groups import Beat, JoinGroup, LeaveGroup, MovePositions, Position, Released
+from rostra.wire.groups import JoinGroup, LeaveGroup, MemberHeartbeat, MovePositions, Position, Released
 from rostra.wire.messages import ClientMessage, DeleteTopic, Locate, Located, PartitionPlace, Topic, TopicSettings
 from tests.unit.client.member_play import (
     LEASE_MS,
@@ -216,7 +216,7 @@ def test_what_failed_is_handed_out_again_before_what_comes_behind_it() -> None:
     assert position(play) == (0, 1)
     again.ack()
     assert handler.values() == [b"b", b"c"]
-    assert HandedOutAgain("t", 0, 0, 1) in play.events
+    assert Redelivered("t", 0, 0, 1) in play.events
 
 
 def test_only_what_failed_is_handed_out_again() -> None:
@@ -505,7 +505,7 @@ def test_a_slow_handler_keeps_its_lease() -> None:
     live(play)
     record = handler.take()
     live(play, 10 * LEASE_MS)
-    assert len(said(play, Beat)) >= 40
+    assert len(said(play, MemberHeartbeat)) >= 40
     record.ack()
     live(play, MOVE_MS)
     assert position(play) == (1, 0)

@@ -10,7 +10,7 @@ import pytest
 from rostra.model.batch import LEDGER, stamp
 from rostra.model.encode import encode
 from rostra.model.ids import Partition, PartitionIndex, TopicId
-from rostra.model.move import Move
+from rostra.model.producer_move import ProducerMove
 from rostra.wire.messages import (
     Locate,
     Located,
@@ -55,7 +55,7 @@ def begins(play: Play, topic: int, at: int) -> int:
 
 def moved_here_with(value: bytes) -> bytes:
     """What lies in the new partition: the word of the move, and a record behind it."""
-    move = Move(producer=9, epoch=0, expected=MOVED_AFTER, number=1, after=OLD, after_offset=MOVED_AFTER)
+    move = ProducerMove(producer=9, epoch=0, expected=MOVED_AFTER, number=1, after=OLD, after_offset=MOVED_AFTER)
     word = encode([msgspec.msgpack.encode(move)], timestamp_us=1, control=True)
     record = encode([value], timestamp_us=1, producer=9, sequence=MOVED_AFTER)
     place = Partition(TopicId(NEW), PartitionIndex(0))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rostra.client.core.options import ProducerSettings
-from rostra.client.core.partitioner import partition_of
-from rostra.client.core.producing import Producing
+from rostra.client.core.producer.partitioner import partition_of
+from rostra.client.core.producer.producer_state import ProducerState
 from rostra.wire.messages import Publish, TopicSettings
 from tests.unit.client.play import Play
 
@@ -25,7 +25,7 @@ GOLDEN = {
 """By key, its partition of 1, 2, 3, 8, 1000 and 1024. Clients of every version and language must agree on these."""
 
 
-def producing(partitions: int, settings: ProducerSettings | None = None) -> tuple[Play, Producing]:
+def producing(partitions: int, settings: ProducerSettings | None = None) -> tuple[Play, ProducerState]:
     play = Play()
     play.node._create("t", TopicSettings(partitions))
     play.connect()

@@ -6,10 +6,10 @@ import pytest
 
 from rostra.client.core.effects import Ack, Acknowledged
 from rostra.client.core.events import MayDuplicate, Resent
-from rostra.client.core.lane import SEQUENCES
 from rostra.client.core.options import BATCHES_IN_FLIGHT_MAX, EAGER_BATCHES, Options, ProducerSettings
-from rostra.client.core.partitioner import partition_of
-from rostra.client.core.producing import Producing
+from rostra.client.core.producer.partition_sender import SEQUENCES
+from rostra.client.core.producer.partitioner import partition_of
+from rostra.client.core.producer.producer_state import ProducerState
 from rostra.errors import (
     BatchRejected,
     ClientClosed,
@@ -27,7 +27,7 @@ from rostra.wire.messages import DeleteTopic, Locate, Publish, TopicSettings
 from tests.unit.client.play import Play
 
 
-def producer(play: Play, name: str = "t", settings: ProducerSettings | None = None) -> Producing:
+def producer(play: Play, name: str = "t", settings: ProducerSettings | None = None) -> ProducerState:
     call = play.call()
     state = play.core.open_producer(play.now_us, call, name, settings or ProducerSettings())
     play.run()
@@ -36,7 +36,7 @@ def producer(play: Play, name: str = "t", settings: ProducerSettings | None = No
     return state
 
 
-def send(play: Play, state: Producing, *values: bytes) -> None:
+def send(play: Play, state: ProducerState, *values: bytes) -> None:
     """One batch of these values."""
     for value in values:
         state.add(play.now_us, value)
@@ -44,7 +44,7 @@ def send(play: Play, state: Producing, *values: bytes) -> None:
     play.run()
 
 
-def flush(play: Play, state: Producing) -> int:
+def flush(play: Play, state: ProducerState) -> int:
     call = play.call()
     state.flush(play.now_us, call)
     play.run()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rostra.client.core.events import Connected, Disconnected, MayDuplicate, Reconnected, Resent, Resubscribed
-from rostra.client.core.links import ADDRESSES_MAX, LINKS_MAX, UNUSED_MS_MAX
+from rostra.client.core.links.node_links import ADDRESSES_MAX, LINKS_MAX, UNUSED_MS_MAX
 from rostra.client.core.options import Options, ProducerSettings
-from rostra.client.core.subscribing import FeedState
+from rostra.client.core.subscription.topic_subscription import FeedState
 from rostra.errors import (
     Moved,
     NotAcknowledged,

@@ -6,7 +6,7 @@ import pytest
 
 from rostra.client.core.events import Disconnected, Resubscribed, Skipped
 from rostra.client.core.options import Last, Offset, Options, ProducerSettings, Start, Time
-from rostra.client.core.subscribing import GRANT_BYTES_MAX, Subscribing
+from rostra.client.core.subscription.topic_subscription import GRANT_BYTES_MAX, TopicSubscription
 from rostra.errors import (
     ClientClosed,
     InvalidSetting,
@@ -53,7 +53,7 @@ def store(play: Play, batches: int) -> None:
 
 def subscribe(
     play: Play, start: Start = "earliest", partition: int | None = None, credit_bytes: int = 1 << 20
-) -> Subscribing:
+) -> TopicSubscription:
     """The topic is located already; the node has yet to hear of the subscription itself."""
     state = play.core.subscribe(play.now_us, play.call(), "t", start, partition, credit_bytes)
     play.run()

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rostra.demo import expected as module
-from rostra.demo.expected import Acknowledgement, Interest, RecordName, expect
-from rostra.demo.ledger import Received, Sent, name_of, value_of
+from rostra.demo.expected import Acknowledgement, ExpectedSubscription, RecordName, expect
+from rostra.demo.record_log import PublishedLog, ReceivedLog, name_of, value_of
 from rostra.demo.verdict import Verdict, judge
 
-SHIPPING = Interest("shipping", "orders")
-STATISTICS = Interest("statistics", "clicks")
+SHIPPING = ExpectedSubscription("shipping", "orders")
+STATISTICS = ExpectedSubscription("statistics", "clicks")
 
 
 def names(publisher: str, *numbers: int) -> list[RecordName]:
@@ -70,7 +70,7 @@ def test_a_demo_that_showed_nothing_is_a_failure() -> None:
 
 @given(st.lists(st.integers(1, 50), max_size=20))
 def test_the_books_agree_about_what_was_sent_and_acknowledged(chunks: list[int]) -> None:
-    sent, received = Sent("alice", "orders", 0), Received(SHIPPING)
+    sent, received = PublishedLog("alice", "orders", 0), ReceivedLog(SHIPPING)
     for chunk in chunks:
         received.take(sent.next_values(chunk))
         sent.acknowledge(chunk)

@@ -9,23 +9,22 @@ from typing import Any
 
 from rostra.fabric.api import (
     Accepted,
-    Admit,
     Append,
     Committed,
+    Connect,
     Covered,
-    Departed,
     Drop,
     Echo,
     FabricEffect,
     FabricInput,
-    HandedOver,
-    Meet,
     Now,
     Open,
     PartitionJoined,
     PeerMet,
     PeerReceived,
     Persist,
+    ProducerAdmitted,
+    ProducerMigrated,
     Propose,
     ProposeTopic,
     Read,
@@ -37,6 +36,7 @@ from rostra.fabric.api import (
     Serving,
     SetTimer,
     Started,
+    StopPrepared,
     Sync,
     Synced,
     TimerFired,
@@ -105,8 +105,8 @@ class Broker:
         self.joined: dict[Partition, NodeId] = {}
         self.commits: dict[Partition, int] = {}
         self.covered: dict[Partition, tuple[int, tuple[NodeId, ...]]] = {}
-        self.admitted: list[Admit] = []
-        self.departed: list[Departed] = []
+        self.admitted: list[ProducerAdmitted] = []
+        self.departed: list[ProducerMigrated] = []
         self.refused: list[Refused] = []
         self.said: list[FabricEffect] = []
         self._met: set[NodeId] = set()
@@ -136,7 +136,7 @@ class Broker:
             case Send():
                 if effect.peer in self._met:
                     ring.send(self, effect.peer, effect.message, b"".join(effect.payload))
-            case Meet():
+            case Connect():
                 if effect.peer:
                     self._met.add(effect.peer)
                 else:
@@ -181,15 +181,15 @@ class Broker:
                 self.commits[effect.partition] = effect.offset
             case Covered():
                 self.covered[effect.partition] = effect.offset, effect.view.active
-            case Admit():
+            case ProducerAdmitted():
                 self.admitted.append(effect)
-            case Departed():
+            case ProducerMigrated():
                 self.departed.append(effect)
             case Refused():
                 self.refused.append(effect)
             case Ready():
                 self.ready = True
-            case HandedOver():
+            case StopPrepared():
                 self.handed_over = True
             case _:
                 pass

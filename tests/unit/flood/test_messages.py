@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import PeerViolation
-from rostra.fabric.catalog import FABRICS
-from rostra.fabric.flood.messages import PEER_KINDS, Beat, Have, Mark, Marks, Records
-from rostra.fabric.flood.part import Entry
+from rostra.fabric.flood.messages import PEER_KINDS, AckMark, AckMarks, HaveUpTo, Records, RingHeartbeat
+from rostra.fabric.flood.origin_partition import VectorEntry
+from rostra.fabric.registry import FABRICS
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.wire.frames import FROM_CLIENT, FROM_NODE, Dialect, Framed, FrameReader, encode
 
 PART = Partition(TopicId(7), PartitionIndex(0))
 SOME: list[Framed] = [
-    Beat(1, 2, "p1", (NodeId(1), NodeId(2))),
+    RingHeartbeat(1, 2, "p1", (NodeId(1), NodeId(2))),
     Records(1, PART, 5, 0, 2),
-    Have(1, (Entry(PART, 9, True),), True),
-    Marks((Mark(PART, 9, (NodeId(1),)),)),
+    HaveUpTo(1, (VectorEntry(PART, 9, True),), True),
+    AckMarks((AckMark(PART, 9, (NodeId(1),)),)),
 ]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from rostra.errors import CorruptLog
 from rostra.fabric.api import Append, Broken, PassOn, ProposeDrop, ProposeStart, ReadFailed, Send
-from rostra.fabric.flood.messages import Barrier, FloodMessage, Marks, Records
+from rostra.fabric.flood.messages import AckMarks, Barrier, FloodMessage, Records
 from rostra.fabric.flood.settings import FloodSettings
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId
@@ -168,7 +168,7 @@ def test_what_its_origin_can_no_longer_end_ends_all_the_same() -> None:
     rig.settle()
     sent.clear()
     rig.settle()
-    assert not [message for message in sent if isinstance(message, Barrier | Records | Marks)]
+    assert not [message for message in sent if isinstance(message, Barrier | Records | AckMarks)]
 
 
 @pytest.mark.requirement("FL-25")

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from rostra.errors import NodeStopping, Unavailable
-from rostra.fabric.api import Agreed, Propose, RemoveMember
+from rostra.fabric.api import OperationDone, Propose, RemoveNode
 from rostra.fabric.flood.messages import Records
 from rostra.fabric.flood.settings import FloodSettings
 from rostra.model.encode import encode
@@ -68,7 +68,7 @@ def test_a_broker_that_hears_another_but_is_not_heard_does_not_count_it() -> Non
 @pytest.mark.requirement("FL-20")
 def test_a_member_that_is_removed_is_none_anywhere_even_when_it_returns() -> None:
     rig = Rig(4)
-    rig[1].step(RemoveMember(2, NodeId(3)))
+    rig[1].step(RemoveNode(2, NodeId(3)))
     rig.settle()
     assert rig.rings() == {1: (2, (1, 2, 4)), 2: (4, (1, 2, 4)), 3: (None, (3,)), 4: (1, (1, 2, 4))}
     rig[3].crash()
@@ -85,7 +85,7 @@ def test_a_member_that_is_removed_passes_on_first_what_only_it_has() -> None:
     rig.settle()
     rig.cut = {(NodeId(3), NodeId(4))}
     own, end = rig[3].publish("t", b"its own")
-    rig[1].step(RemoveMember(2, NodeId(3)))
+    rig[1].step(RemoveNode(2, NodeId(3)))
     rig.run(100_000)
     assert NodeId(3) in rig[1].machine.ring.members, "nobody has it but the one that goes"
     batch = bytearray(encode([b"late"], timestamp_us=WALL_US))
@@ -96,7 +96,7 @@ def test_a_member_that_is_removed_passes_on_first_what_only_it_has() -> None:
     rig.settle()
     assert sorted(rig[1].machine.ring.members) == [1, 2, 4]
     assert all(rig[number].machine.copies[own].end == end for number in (1, 2, 4))
-    assert Agreed(2) in rig[1].said
+    assert OperationDone(2) in rig[1].said
 
 
 @pytest.mark.requirement("FL-20")
@@ -106,7 +106,7 @@ def test_a_member_that_cannot_pass_on_what_it_has_stays_and_whoever_asked_is_tol
     rig.settle()
     rig.loses = lambda sender, receiver, message: sender == 3 and isinstance(message, Records)
     own, _ = rig[3].publish("t", b"its own")
-    rig[1].step(RemoveMember(2, NodeId(3)))
+    rig[1].step(RemoveNode(2, NodeId(3)))
     rig.run(4_000_000)
     assert [type(refused.error) for refused in rig[1].refused] == [Unavailable]
     assert NodeId(3) in rig[1].machine.ring.members
@@ -119,7 +119,7 @@ def test_a_member_that_is_away_is_removed_at_once_and_the_last_one_may_remove_it
     rig = Rig(2)
     rig[2].crash()
     rig.settle()
-    rig[1].step(RemoveMember(2, NodeId(2)))
-    assert Agreed(2) in rig[1].said and sorted(rig[1].machine.ring.members) == [1]
-    rig[1].step(RemoveMember(3, NodeId(1)))
-    assert Agreed(3) in rig[1].said and rig[1].machine.ring.is_removed
+    rig[1].step(RemoveNode(2, NodeId(2)))
+    assert OperationDone(2) in rig[1].said and sorted(rig[1].machine.ring.members) == [1]
+    rig[1].step(RemoveNode(3, NodeId(1)))
+    assert OperationDone(3) in rig[1].said and rig[1].machine.ring.is_removed

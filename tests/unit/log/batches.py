@@ -10,7 +10,7 @@ from rostra.log.store import Store
 from rostra.model.batch import Flag, OwnerFlag, read_header, stamp
 from rostra.model.encode import encode
 from rostra.model.ids import Partition, PartitionIndex, TopicId
-from rostra.simulator.files import DiskFaults, FaultyFiles
+from rostra.simulator.disk.faulty_files import DiskFaults, FaultyFiles
 
 PARTITION = Partition(TopicId(0x0123456789ABCDEF), PartitionIndex(3))
 OTHER = Partition(TopicId(0x0123456789ABCDEF), PartitionIndex(4))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rostra.log.files import Files
-from rostra.runtime.files import DiskFiles
+from rostra.runtime.disk.files import DiskFiles
 from tests.unit.log.batches import faulty
 
 

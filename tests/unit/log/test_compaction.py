@@ -14,7 +14,7 @@ from rostra.log.store import Store
 from rostra.model.batch import OwnerFlag, read_header, stamp
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
-from rostra.simulator.files import FaultyFiles, Outage
+from rostra.simulator.disk.faulty_files import FaultyFiles, SimulatedCrash
 from tests.unit.log.batches import DIRECTORY, PARTITION, SMALL, faulty, opened, read_all, sync
 
 Keyed = list[tuple[bytes | None, bytes | None]]
@@ -278,7 +278,7 @@ def test_a_crash_at_any_moment_leaves_the_old_or_the_new(seed: int) -> None:
             compacted(store)
             compacted(store, tombstones_us=ALWAYS)
             done = True
-        except (Outage, StorageError):
+        except (SimulatedCrash, StorageError):
             pass
         files.faults.operations_left = None
         files.crash()
@@ -305,7 +305,7 @@ def test_what_a_start_found_after_a_crash_in_the_run_is_there_after_a_power_cut(
         try:
             compacted(store)
             done = True
-        except (Outage, StorageError):
+        except (SimulatedCrash, StorageError):
             pass
         files.faults.operations_left = None
         after_the_process = Store(files, SMALL)

@@ -11,7 +11,7 @@ from rostra.log.facts import Durable
 from rostra.log.jobs import SyncJob
 from rostra.log.store import Store
 from rostra.model.batch import read_header
-from rostra.simulator.files import FaultyFiles
+from rostra.simulator.disk.faulty_files import FaultyFiles
 from tests.unit.log.batches import PARTITION, SMALL, batch, read_all
 
 

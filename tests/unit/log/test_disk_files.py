@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rostra.errors import StoreInUse
-from rostra.runtime.files import DiskFiles
+from rostra.runtime.disk.files import DiskFiles
 
 
 def test_a_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:

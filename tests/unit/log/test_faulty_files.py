@@ -7,7 +7,7 @@ from errno import EBADF, EIO, ENOSPC
 import pytest
 
 from rostra.log.files import File
-from rostra.simulator.files import FaultyFiles
+from rostra.simulator.disk.faulty_files import FaultyFiles
 from tests.unit.log.batches import faulty
 
 BLOCK = b"x" * 512

@@ -6,10 +6,10 @@ import pytest
 
 from rostra.errors import CorruptLog
 from rostra.log.files import Files
-from rostra.log.journal import Journal, Mark
+from rostra.log.journal import Journal, SyncedMark
 from tests.unit.log.batches import OTHER, PARTITION, copied, disk_of, faulty
 
-MARK = Mark(1, 2, 3)
+MARK = SyncedMark(1, 2, 3)
 
 
 def loaded(files: Files) -> Journal:
@@ -35,7 +35,7 @@ def test_its_size_is_bounded_however_much_is_written(files: Files) -> None:
     journal = loaded(files)
     for number in range(500):
         journal.put("term", b"%d" % number)
-        journal.mark([(PARTITION, Mark(0, number, number + 1))])
+        journal.mark([(PARTITION, SyncedMark(0, number, number + 1))])
         if number % 10 == 0:
             journal.sync()
     assert files.open("journal").size() == 1024

@@ -10,7 +10,7 @@ from rostra.errors import DiskUntrusted
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store
 from rostra.model.ids import Partition, PartitionIndex
-from rostra.simulator.files import FaultyFiles
+from rostra.simulator.disk.faulty_files import FaultyFiles
 from tests.unit.log.batches import PARTITION, batch, read_all
 
 OPEN_MAX = 3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rostra.log.files import File
 from rostra.log.open_files import OpenFiles
-from rostra.runtime.files import DiskFiles
+from rostra.runtime.disk.files import DiskFiles
 
 
 class Twice(DiskFiles):

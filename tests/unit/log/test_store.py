@@ -11,8 +11,8 @@ from rostra.errors import CorruptLog, DiskFailed, DiskFull, DiskUntrusted, Offse
 from rostra.log.facts import Durable, LogSettings
 from rostra.log.files import Files
 from rostra.log.store import Store
-from rostra.simulator.files import FaultyFile
-from rostra.simulator.inode import Inode
+from rostra.simulator.disk.faulty_files import FaultyFile
+from rostra.simulator.disk.inode import Inode
 from tests.unit.log.batches import (
     DIRECTORY,
     OTHER,

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store
 from rostra.model.batch import read_header
-from rostra.simulator.files import FaultyFiles
+from rostra.simulator.disk.faulty_files import FaultyFiles
 from tests.unit.log.batches import PARTITION, batch, copied, read_all, sync
 
 TINY = LogSettings(

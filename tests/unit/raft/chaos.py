@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from rostra.errors import PeerViolation
-from rostra.fabric.raft.membership import Change
+from rostra.fabric.raft.consensus.membership import MembershipChange
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId
 from rostra.safeguards import ALL_ON, Without
@@ -164,9 +164,9 @@ class Chaos:
             if member.leads:
                 config = member.group.config
                 outside = [node for node in self.rig.members if node not in config.everyone]
-                change = Change.ADD if outside and self.random.random() < 0.7 else Change.REMOVE
-                node = NodeId(self.random.choice(outside if change is Change.ADD else list(config.everyone)))
-                if change is Change.REMOVE and len(member.group.config.voters) <= 3:
+                change = MembershipChange.ADD if outside and self.random.random() < 0.7 else MembershipChange.REMOVE
+                node = NodeId(self.random.choice(outside if change is MembershipChange.ADD else list(config.everyone)))
+                if change is MembershipChange.REMOVE and len(member.group.config.voters) <= 3:
                     continue
                 if member.group.change(self.rig.now, change, node) is None:
                     self.took_effect[f"members: {change}"] += 1

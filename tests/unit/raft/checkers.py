@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rostra.fabric.api import Committed, FabricEffect
-from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.consensus.roles import Role
 from tests.unit.raft.medium import Stored
 from tests.unit.raft.rig import Member, Rig
 

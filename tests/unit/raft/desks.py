@@ -9,9 +9,9 @@ import msgspec
 
 from rostra.broker.api import Boot, BrokerEffect, BrokerInput
 from rostra.fabric.api import PeerReceived, Send
-from rostra.fabric.raft.catalogue import Member
+from rostra.fabric.raft.consensus.roles import Role
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.metadata.metadata_state import ClusterMember
 from rostra.model.ids import NodeId, Partition
 from tests.unit.broker.desk import Desk
 from tests.unit.broker.listlog import ListLog, recovered
@@ -55,14 +55,14 @@ class Desks:
     """Brokers that hear each other at once, unless one is `down`; every message crosses its encoding."""
 
     def __init__(self, nodes: int = 3) -> None:
-        self.members = tuple(Member(NodeId(n), f"client:{n}", f"peer:{n}") for n in range(1, nodes + 1))
+        self.members = tuple(ClusterMember(NodeId(n), f"client:{n}", f"peer:{n}") for n in range(1, nodes + 1))
         self.down: set[int] = set()
         self.desks = {member.node: self._make(member, None, None) for member in self.members}
         for desk in self.desks.values():
             desk.step(_boot_of(desk))
 
     def _make(
-        self, member: Member, logs: dict[Partition, ListLog] | None, hard: dict[str, bytes] | None
+        self, member: ClusterMember, logs: dict[Partition, ListLog] | None, hard: dict[str, bytes] | None
     ) -> ClusterDesk:
         raft = Raft(member.node, member.address, member.peer_address, founders=self.members, random=Random(member.node))
         return ClusterDesk(raft, logs, hard)

@@ -9,34 +9,32 @@ from typing import Any, assert_never
 from rostra.errors import RostraError
 from rostra.fabric.api import (
     Accepted,
-    Admit,
-    Agreed,
     Append,
     Arrived,
     Blocked,
     Broken,
     Committed,
     Confirmed,
+    Connect,
     Covered,
-    Departed,
     Described,
+    Disconnect,
     Drop,
     Echo,
-    Elsewhere,
     FabricEffect,
     FabricInput,
-    HandedOver,
     HeldByAll,
-    Meet,
-    Neighbours,
-    Note,
+    KnownNodes,
+    LogLine,
     Open,
-    Part,
+    OperationDone,
     PartitionJoined,
     PassedOn,
     PeerMet,
     PeerReceived,
     Persist,
+    ProducerAdmitted,
+    ProducerMigrated,
     Propose,
     ProposeTopic,
     Read,
@@ -44,9 +42,11 @@ from rostra.fabric.api import (
     Ready,
     Refused,
     Send,
+    ServedElsewhere,
     Serving,
     SetTimer,
     Started,
+    StopPrepared,
     Sync,
     Synced,
     TimerFired,
@@ -57,9 +57,9 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
-from rostra.fabric.raft.catalogue import Member
+from rostra.fabric.raft.consensus.roles import Role
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.metadata.metadata_state import ClusterMember
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.cluster import ClusterState
 from rostra.model.decode import Batch
@@ -69,8 +69,8 @@ from tests.unit.raft.medium import Medium, Stored
 from tests.unit.raft.stage import Stage
 
 
-def member(node: int) -> Member:
-    return Member(NodeId(node), f"client:{node}", f"peer:{node}")
+def member(node: int) -> ClusterMember:
+    return ClusterMember(NodeId(node), f"client:{node}", f"peer:{node}")
 
 
 class Node:
@@ -97,7 +97,7 @@ class Node:
         self.confirmed: list[int] = []
         self.agreed: list[int] = []
         self.described: dict[int, ClusterState] = {}
-        self.serving: dict[Partition, Serving | Elsewhere] = {}
+        self.serving: dict[Partition, Serving | ServedElsewhere] = {}
         self.blocked: dict[Partition, RostraError] = {}
         self.commit: dict[Partition, int] = {}
         self.accepted: dict[int, tuple[int, int]] = {}
@@ -178,14 +178,14 @@ class Node:
                 cluster.later(cluster.random.randint(50, 500), self.guard(self._read, effect))
             case SetTimer():
                 self._set_timer(effect)
-            case Meet():
+            case Connect():
                 if effect.peer:
                     self.links[effect.peer] = effect.address
                 else:
                     peer = NodeId(int(effect.address.split(":")[1]))
                     self.links[peer] = effect.address
                     cluster.later(1_000, self.guard(self.step, PeerMet(peer, effect.address)))
-            case Part():
+            case Disconnect():
                 self.links.pop(effect.peer, None)
             case Accepted():
                 self.accepted[effect.token] = (effect.base, effect.last)
@@ -193,7 +193,7 @@ class Node:
                 self.refused[effect.token] = effect.error
             case Committed():
                 self.commit[effect.partition] = effect.offset
-            case Serving() | Elsewhere():
+            case Serving() | ServedElsewhere():
                 self.serving[effect.partition] = effect
             case TopicOpened():
                 self.topics[effect.spec.name] = effect.spec
@@ -211,21 +211,29 @@ class Node:
                 self.topics = {name: spec for name, spec in self.topics.items() if spec.topic != effect.topic}
             case Confirmed():
                 self.confirmed.append(effect.token)
-            case Agreed():
+            case OperationDone():
                 self.agreed.append(effect.token)
             case Described():
                 self.described[effect.token] = effect.state
             case Ready():
                 self.ready = True
-            case HandedOver():
+            case StopPrepared():
                 self.handed_over = True
-            case Note():
+            case LogLine():
                 self.notes.append(effect.event)
             case Blocked():
                 self.blocked[effect.partition] = effect.error
-            case Neighbours():
+            case KnownNodes():
                 self.neighbours = effect.addresses
-            case Broken() | Covered() | PartitionJoined() | PassedOn() | Arrived() | Admit() | Departed():
+            case (
+                Broken()
+                | Covered()
+                | PartitionJoined()
+                | PassedOn()
+                | Arrived()
+                | ProducerAdmitted()
+                | ProducerMigrated()
+            ):
                 raise AssertionError(f"this fabric says no such thing: {effect}")
             case _:
                 assert_never(effect)

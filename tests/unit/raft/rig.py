@@ -13,37 +13,37 @@ from typing import Any, Protocol, assert_never
 from rostra.errors import RostraError
 from rostra.fabric.api import (
     Accepted,
-    Admit,
-    Agreed,
     Append,
     Arrived,
     Blocked,
     Broken,
     Committed,
     Confirmed,
+    Connect,
     Covered,
-    Departed,
     Described,
+    Disconnect,
     Drop,
     Echo,
-    Elsewhere,
     FabricEffect,
-    HandedOver,
     HeldByAll,
-    Meet,
-    Neighbours,
-    Note,
+    KnownNodes,
+    LogLine,
     Open,
-    Part,
+    OperationDone,
     PartitionJoined,
     PassedOn,
     Persist,
+    ProducerAdmitted,
+    ProducerMigrated,
     Read,
     Ready,
     Refused,
     Send,
+    ServedElsewhere,
     Serving,
     SetTimer,
+    StopPrepared,
     Sync,
     TopicChanged,
     TopicClosed,
@@ -51,12 +51,12 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
-from rostra.fabric.raft.group import Group
-from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, unpack_hard
-from rostra.fabric.raft.membership import Change
-from rostra.fabric.raft.messages import Beat, Heartbeat, HeartbeatReply, TimeoutNow
-from rostra.fabric.raft.pairs import Pairs
-from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt, HardState, key_of, unpack_hard_state
+from rostra.fabric.raft.consensus.membership import MembershipChange
+from rostra.fabric.raft.consensus.raft_group import RaftGroup
+from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.raft.messages import GroupHeartbeat, NodeHeartbeat, NodeHeartbeatReply, TimeoutNow
+from rostra.fabric.raft.peers.peer_liveness import PeerLiveness
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
@@ -95,18 +95,18 @@ class Member:
         self._journal_us = 0
         self.lost_to_damage: list[Stored] = []
         self.drops = 0
-        initial = (ConfigAt(0, 0, Config(tuple(NodeId(n) for n in voters))),) if voters else ()
-        self._initial = Hard(configs=initial)
-        self.pairs = Pairs(rig.settings.election_us)
-        self.group: Group = self._make()
+        initial = (GroupConfigAt(0, 0, GroupConfig(tuple(NodeId(n) for n in voters))),) if voters else ()
+        self._initial = HardState(configs=initial)
+        self.pairs = PeerLiveness(rig.settings.election_us)
+        self.group: RaftGroup = self._make()
         self._fires_at: int | None = None
 
-    def _make(self) -> Group:
+    def _make(self) -> RaftGroup:
         packed = self.medium.hard.get(key_of(HERE))
-        return Group(
+        return RaftGroup(
             self.node,
             self.medium.recovered(HERE),
-            unpack_hard(packed) if packed is not None else self._initial,
+            unpack_hard_state(packed) if packed is not None else self._initial,
             settings=self.rig.settings,
             random=self.rig.random_of(self.node),
             next_token=self.rig.next_token,
@@ -119,7 +119,7 @@ class Member:
         self.group = self._make()
         self.group.promotes = self.rig.promotes
         self._fires_at = None
-        self.pairs = Pairs(self.rig.settings.election_us)
+        self.pairs = PeerLiveness(self.rig.settings.election_us)
         self.group.start(self.rig.now)
         self.step()
         self.rig.later(self.rig.random.randint(0, self.rig.settings.heartbeat_us), self._guard(self._beat))
@@ -152,14 +152,14 @@ class Member:
 
     def receive(self, sender: NodeId, message: Any, payload: bytes) -> None:
         group, now = self.group, self.rig.now
-        if isinstance(message, Heartbeat):
+        if isinstance(message, NodeHeartbeat):
             if self.pairs.heard(sender, message.boot, self.rig.us):
                 group.peer_lost(now, sender)
             replies = tuple(r for beat in message.beats if (r := group.heard(now, sender, beat)) is not None)
             self.step()
             if replies:
-                self.rig.send(self, sender, HeartbeatReply(self.boot, replies))
-        elif isinstance(message, HeartbeatReply):
+                self.rig.send(self, sender, NodeHeartbeatReply(self.boot, replies))
+        elif isinstance(message, NodeHeartbeatReply):
             for reply in message.beats:
                 group.answered(now, sender, reply)
             self.step()
@@ -173,7 +173,7 @@ class Member:
         self.group.receive(self.rig.now, self.node, TimeoutNow(HERE, self.group.term))
         self.step()
 
-    def change(self, change: Change, node: int) -> RostraError | None:
+    def change(self, change: MembershipChange, node: int) -> RostraError | None:
         error = self.group.change(self.rig.now, change, NodeId(node))
         self.step()
         return error
@@ -185,12 +185,12 @@ class Member:
         self.rig.later(self.rig.settings.heartbeat_us, self._guard(self._beat))
 
     def _send_beats(self, idle: bool = False) -> None:
-        beats: dict[NodeId, Beat] = dict(self.group.beats(self.rig.now))
+        beats: dict[NodeId, GroupHeartbeat] = dict(self.group.beats(self.rig.now))
         self.step()
         for peer in self.rig.members.values():
             if peer is not self and (idle or peer.node in beats):
                 said = (beats[peer.node],) if peer.node in beats else ()
-                self.rig.send(self, peer.node, Heartbeat(self.boot, said))
+                self.rig.send(self, peer.node, NodeHeartbeat(self.boot, said))
 
     # --- effects ---
 
@@ -258,25 +258,25 @@ class Member:
                     self.accepted[effect.token] = (effect.base, effect.last)
                 case Refused():
                     self.refused.append(effect.token)
-                case Committed() | Serving() | Elsewhere() | Note():
+                case Committed() | Serving() | ServedElsewhere() | LogLine():
                     pass
                 case (
                     SetTimer()
                     | Blocked()
                     | Broken()
                     | Confirmed()
-                    | Agreed()
+                    | OperationDone()
                     | Described()
                     | Covered()
-                    | HandedOver()
-                    | Meet()
-                    | Part()
-                    | Neighbours()
+                    | StopPrepared()
+                    | Connect()
+                    | Disconnect()
+                    | KnownNodes()
                     | PartitionJoined()
                     | PassedOn()
                     | Arrived()
-                    | Admit()
-                    | Departed()
+                    | ProducerAdmitted()
+                    | ProducerMigrated()
                     | Ready()
                     | HeldByAll()
                     | TopicOpened()

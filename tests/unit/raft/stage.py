@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 
 from rostra.fabric.api import Now
-from rostra.fabric.raft.messages import Heartbeat
+from rostra.fabric.raft.messages import NodeHeartbeat
 
 MS = 1000
 
@@ -87,7 +87,7 @@ class Stage:
         """Each copy that gets through is decoded for itself, and arrives unless the way is blocked by then."""
         packed = msgspec.msgpack.encode(message)
         self.sent[type(message).__name__] += 1
-        if isinstance(message, Heartbeat):
+        if isinstance(message, NodeHeartbeat):
             self.sent["Beat"] += len(message.beats)
 
         def arrived() -> None:

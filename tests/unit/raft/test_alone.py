@@ -6,7 +6,13 @@ import msgspec
 
 from rostra.errors import DiskFull
 from rostra.fabric.api import WriteFailed
-from rostra.fabric.raft.hard import Config, ConfigAt, key_of, pack_hard, unpack_hard
+from rostra.fabric.raft.consensus.hard_state import (
+    GroupConfig,
+    GroupConfigAt,
+    key_of,
+    pack_hard_state,
+    unpack_hard_state,
+)
 from rostra.model.ids import NodeId, Partition
 from tests.unit.raft.nodes import Cluster
 
@@ -77,10 +83,10 @@ def test_a_member_left_alone_by_a_change_that_may_be_cut_begins_its_term_with_an
     end, term = copy.end, copy.last_term
     node.crash()
     # As if the removal of another one had reached this log last, and nobody had said that it is committed.
-    hard = unpack_hard(node.hard[key_of(partition)])
-    last = ConfigAt(end, term, Config((NodeId(1),)))
-    both = ConfigAt(0, 0, Config((NodeId(1), NodeId(2))))
-    node.hard[key_of(partition)] = pack_hard(msgspec.structs.replace(hard, configs=(both, last)))
+    hard = unpack_hard_state(node.hard[key_of(partition)])
+    last = GroupConfigAt(end, term, GroupConfig((NodeId(1),)))
+    both = GroupConfigAt(0, 0, GroupConfig((NodeId(1), NodeId(2))))
+    node.hard[key_of(partition)] = pack_hard_state(msgspec.structs.replace(hard, configs=(both, last)))
     node.start()
     cluster.run_until(lambda: node.leads(partition) and node.ready)
     group = node.raft.groups[partition]

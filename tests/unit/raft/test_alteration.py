@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import UnknownTopic
-from rostra.fabric.api import AskHeld, ProposeSettings
+from rostra.fabric.api import ProposeSettings, QueryHeldByAll
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import TopicId
 from tests.unit.raft.nodes import Cluster
@@ -55,12 +55,12 @@ def test_what_every_copy_holds_is_what_the_slowest_has_on_stable_storage() -> No
     cluster.publish(partition, b"x")
     cluster.run(1_000)
     leader = next(node for node in cluster.alive if node.raft.groups[partition].role.value == "leader")
-    leader.step(AskHeld(partition))
+    leader.step(QueryHeldByAll(partition))
     held = leader.held[partition]
     assert held == leader.raft.groups[partition].commit
     slow = next(node for node in cluster.alive if node is not leader)
     slow.crash()
     cluster.publish(partition, b"y")
     cluster.run(300)
-    leader.step(AskHeld(partition))
+    leader.step(QueryHeldByAll(partition))
     assert leader.held[partition] == held

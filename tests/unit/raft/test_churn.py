@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from rostra.fabric.api import ProposeDrop, RemoveMember
-from rostra.fabric.raft.catalogue import META
+from rostra.fabric.api import ProposeDrop, RemoveNode
+from rostra.fabric.raft.metadata.metadata_state import META
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId, Partition
 from tests.unit.raft.nodes import Cluster, Node
@@ -67,7 +67,7 @@ class Churn:
         if asked is not None and len(self.members) > 3:
             self._token += 2
             self.took_effect["remove"] += 1
-            asked.step(RemoveMember(self._token, NodeId(victim.node)))
+            asked.step(RemoveNode(self._token, NodeId(victim.node)))
 
     def _crash(self) -> None:
         node = self._some(alive=True)

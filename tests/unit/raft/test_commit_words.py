@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rostra.errors import DiskFull
 from rostra.fabric.api import PeerReceived, Propose, Readers, WriteFailed
-from rostra.fabric.raft.messages import Entries
+from rostra.fabric.raft.consensus.group_state import COMMIT_SAID_US
+from rostra.fabric.raft.messages import AppendEntries
 from rostra.fabric.raft.settings import RaftSettings
-from rostra.fabric.raft.standing import COMMIT_SAID_US
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.model.ids import Partition
@@ -107,7 +107,7 @@ def test_what_a_full_disk_took_again_is_told_when_it_is_back() -> None:
     batch = encode([b"x"], timestamp_us=1)
     stamp(batch, partition=partition, base_offset=end, owner_epoch=group.term)
     # The others have it already.
-    message = Entries(partition, group.term, end, group.term, end + 1, group.copy.first)
+    message = AppendEntries(partition, group.term, end, group.term, end + 1, group.copy.first)
     follower.step(PeerReceived(leader.raft.node, message, batch))
     assert group.commit == group.unsaid == end + 1 > group.copy.synced
     medium.truncate(end, medium.generation + 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from rostra.fabric.raft import messages
-from rostra.fabric.raft.messages import PEER_KINDS, PeerMessage
-from rostra.fabric.raft.roles import diagram
-from rostra.safeguards import OF_A_RING, OF_GROUPS, OF_ONE_NODE, OF_THE_BOOKS, OF_THE_CATALOGUE, Safeguard
+from rostra.fabric.raft.consensus.roles import diagram
+from rostra.fabric.raft.messages import PEER_KINDS, RaftMessageBase
+from rostra.safeguards import OF_DERIVED_STATE, OF_FLOOD, OF_GROUPS, OF_ONE_NODE, OF_TOPIC_METADATA, Safeguard
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "fabrics" / "raft.md").read_text(encoding="utf-8")
@@ -19,17 +19,17 @@ def test_the_diagram_of_roles_is_made_from_the_table() -> None:
 
 def test_every_module_is_named() -> None:
     package = ROOT / "src" / "rostra" / "fabric" / "raft"
-    unnamed = [path.name for path in package.glob("*.py") if f"`{path.name}`" not in PAGE]
-    assert sorted(unnamed) == ["__init__.py", "settings.py"]
+    unnamed = [path.name for path in package.rglob("*.py") if f"`{path.relative_to(package)}`" not in PAGE]
+    assert sorted(set(unnamed)) == ["__init__.py", "settings.py"]
 
 
 def test_every_safeguard_of_this_fabric_is_named() -> None:
-    of_others = {*OF_ONE_NODE, *OF_THE_BOOKS, *OF_THE_CATALOGUE, *OF_GROUPS, *OF_A_RING}
+    of_others = {*OF_ONE_NODE, *OF_DERIVED_STATE, *OF_TOPIC_METADATA, *OF_GROUPS, *OF_FLOOD}
     assert all(f"`{safeguard}`" in PAGE for safeguard in Safeguard if safeguard not in of_others)
 
 
 def test_every_message_has_a_kind_of_its_own_above_the_clients() -> None:
     assert len(PEER_KINDS) >= 16 and min(PEER_KINDS) >= 128
-    assert all(issubclass(kind, PeerMessage) and number == kind.kind for number, kind in PEER_KINDS.items())
-    listed = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, PeerMessage)}
-    assert listed == {PeerMessage, *PEER_KINDS.values()}, "none is forgotten, no two share a number"
+    assert all(issubclass(kind, RaftMessageBase) and number == kind.kind for number, kind in PEER_KINDS.items())
+    listed = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, RaftMessageBase)}
+    assert listed == {RaftMessageBase, *PEER_KINDS.values()}, "none is forgotten, no two share a number"

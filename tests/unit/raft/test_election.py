@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from rostra.fabric.raft.messages import VoteAsk, VoteReply
-from rostra.fabric.raft.roles import TRANSITIONS, Role
+from rostra.fabric.raft.consensus.roles import TRANSITIONS, Role
+from rostra.fabric.raft.messages import RequestVote, RequestVoteReply
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId
 from rostra.safeguards import ALL_ON, Safeguard
@@ -28,9 +28,9 @@ class Same(Random):
 def test_a_leader_is_heard_by_all_and_without_one_a_node_votes_for_itself() -> None:
     rig = Rig(3)
     leader = rig.elect()
-    before = rig.sent["Heartbeat"]
+    before = rig.sent["NodeHeartbeat"]
     rig.run(1000)
-    assert rig.sent["Heartbeat"] - before >= 20 * 2, "a heartbeat to each follower in every period"
+    assert rig.sent["NodeHeartbeat"] - before >= 20 * 2, "a heartbeat to each follower in every period"
     assert all(member.group.leader == leader.node for member in rig.members.values())
     follower = next(member for member in rig.members.values() if member is not leader)
     rig.network.split((follower.node,), tuple(n for n in rig.members if n != follower.node))
@@ -43,7 +43,7 @@ def test_a_leader_is_heard_by_all_and_without_one_a_node_votes_for_itself() -> N
     rig.run(RaftSettings().election_timeout_ms_max + 10)
     assert str(follower.group.role) == "precandidate", "it asks before it begins a term"
     follower.group.receive(
-        rig.now, leader.node, VoteReply(HERE, follower.group.term, follower.group.term + 1, True, True)
+        rig.now, leader.node, RequestVoteReply(HERE, follower.group.term, follower.group.term + 1, True, True)
     )
     follower.step()
     assert follower.group.role is Role.CANDIDATE
@@ -55,11 +55,11 @@ def ask(member: Member, candidate: int, term: int) -> bool:
     granted: list[bool] = []
 
     def hear(sender: Member, receiver: NodeId, message: object, payload: bytes = b"") -> None:
-        if isinstance(message, VoteReply) and sender is member:
+        if isinstance(message, RequestVoteReply) and sender is member:
             granted.append(message.granted)
 
     original, member.rig.send = member.rig.send, hear  # type: ignore[method-assign]
-    member.group.receive(member.rig.now, NodeId(candidate), VoteAsk(HERE, term, 100, term - 1, False))
+    member.group.receive(member.rig.now, NodeId(candidate), RequestVote(HERE, term, 100, term - 1, False))
     member.step()
     member.rig.run(20)
     member.rig.send = original  # type: ignore[method-assign]
@@ -85,12 +85,12 @@ def test_no_vote_leaves_before_it_is_durable() -> None:
     rig.sync_us = (50_000, 50_000)
     voter = rig[1]
     voter.start()
-    voter.group.receive(rig.now, NodeId(2), VoteAsk(HERE, 5, 100, 4, False))
+    voter.group.receive(rig.now, NodeId(2), RequestVote(HERE, 5, 100, 4, False))
     voter.step()
     rig.run(49)
-    assert rig.sent["VoteReply"] == 0
+    assert rig.sent["RequestVoteReply"] == 0
     rig.run(2)
-    assert rig.sent["VoteReply"] == 1
+    assert rig.sent["RequestVoteReply"] == 1
 
 
 @pytest.mark.requirement("RF-3")

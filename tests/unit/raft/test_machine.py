@@ -6,18 +6,18 @@ import pytest
 
 from rostra.errors import DiskUntrusted, Moved, PartitionDamaged, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import (
-    Broke,
     Confirm,
-    GiveAway,
-    HandOver,
+    DiskBroke,
     PeerReceived,
+    PrepareStop,
     ProposeDrop,
     ProposeTopic,
     Serving,
     TopicSpec,
+    TransferOwnership,
 )
-from rostra.fabric.raft.catalogue import META
-from rostra.fabric.raft.messages import Answered, Entries, MakeTopic
+from rostra.fabric.raft.messages import AppendEntries, CreateTopicRequest, RequestRefused
+from rostra.fabric.raft.metadata.metadata_state import META
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, TopicId
@@ -216,7 +216,7 @@ def test_entries_that_were_damaged_on_the_way_are_not_stored() -> None:
     batch = encode([b"x"], timestamp_us=1)
     stamp(batch, partition=partition, base_offset=group.copy.end, owner_epoch=group.term)
     batch[-1] ^= 1
-    entries = Entries(partition, group.term, group.copy.end, group.copy.last_term, group.commit, 0)
+    entries = AppendEntries(partition, group.term, group.copy.end, group.copy.last_term, group.commit, 0)
     end = group.copy.end
     follower.step(PeerReceived(leader.raft.node, entries, batch))
     assert group.copy.end == end and "a peer broke the protocol" in follower.notes
@@ -252,7 +252,7 @@ def test_idle_partitions_cost_no_traffic_of_their_own() -> None:
     before = cluster.sent.copy()
     cluster.run(1_000)
     said = cluster.sent - before
-    assert set(said) == {"Heartbeat"} and said["Heartbeat"] <= 6 * 21, "one a period for each pair and direction"
+    assert set(said) == {"NodeHeartbeat"} and said["NodeHeartbeat"] <= 6 * 21, "one a period for each pair"
     victim = cluster[1]
     led = [partition for partition in victim.raft.groups if victim.leads(partition)]
     victim.crash()
@@ -271,8 +271,10 @@ def test_who_answers_heartbeats_is_heard_by_that_and_needs_none_of_its_own() -> 
         cluster.publish(partition, b"%d" % number)
         cluster.run(leader.raft.settings.heartbeat_ms)
     said = cluster.sent - before
-    assert said["HeartbeatReply"] >= periods, "the group is awake"
-    assert said["Heartbeat"] + said["HeartbeatReply"] <= 7 * periods, "eight, if each pair had its own both ways, too"
+    assert said["NodeHeartbeatReply"] >= periods, "the group is awake"
+    assert said["NodeHeartbeat"] + said["NodeHeartbeatReply"] <= 7 * periods, (
+        "eight, if each pair had its own both ways"
+    )
     for one in cluster.nodes.values():
         assert all(one.raft.peers.is_there(NodeId(other.node)) for other in cluster.nodes.values())
 
@@ -335,7 +337,7 @@ def test_a_node_that_stops_hands_its_leadership_over_first() -> None:
     cluster.run(500)
     leaving = cluster[1]
     assert any(leaving.leads(partition) for partition in partitions)
-    leaving.step(HandOver())
+    leaving.step(PrepareStop())
     cluster.run_until(lambda: leaving.handed_over, 1_000)
     cluster.run(100)
     assert not any(leaving.leads(partition) for partition in [*partitions, META])
@@ -354,12 +356,12 @@ def test_an_operator_moves_leadership_and_sees_it_in_the_status() -> None:
     before = leader.raft.status().groups[1]
     assert (before.topic, before.role, before.commit) == ("t", "leader", before.end)
     assert [follower.match for follower in before.followers] == [before.end] * 2
-    leader.step(GiveAway(partition, target.raft.node))
+    leader.step(TransferOwnership(partition, target.raft.node))
     cluster.run_until(lambda: target.leads(partition), 1_000)
     cluster.run(200)
     after = leader.raft.status().groups[1]
     assert after.leader == target.node and after.term > before.term and after.followers == ()
-    leader.step(GiveAway(partition, target.raft.node))
+    leader.step(TransferOwnership(partition, target.raft.node))
     assert leader.notes[-1] == "not given away"
     cluster.run(30_000)
     assert target.leads(partition), "it stays where it was put"
@@ -382,7 +384,7 @@ def test_a_node_alone_has_nobody_to_hand_over_to() -> None:
     cluster = Cluster(1)
     cluster.ready()
     cluster.topic("t")
-    cluster[1].step(HandOver())
+    cluster[1].step(PrepareStop())
     assert cluster[1].handed_over
 
 
@@ -394,7 +396,7 @@ def test_a_node_whose_disk_cannot_sync_leads_nothing_any_more() -> None:
     cluster.run(300)
     broken = cluster.leader(partition)
     assert broken is not None
-    broken.step(Broke(DiskUntrusted("EIO")))
+    broken.step(DiskBroke(DiskUntrusted("EIO")))
     assert not broken.leads(partition)
     cluster.run_until(lambda: cluster.leader(partition) not in (None, broken))
     cluster.run(30_000)
@@ -473,12 +475,12 @@ def test_who_asks_twice_because_the_answer_is_slow_is_not_told_that_its_own_topi
     asker = others(cluster, leader)[0].raft
     cluster.topic("t", at=asker.node)
     spec = leader.topics["t"]
-    leader.step(PeerReceived(asker.node, MakeTopic(asker.node, asker.boot, 2, spec, 1 << 20, 0), None))
-    assert cluster.sent["Answered"] == 0, "the catalogue itself is the answer"
+    leader.step(PeerReceived(asker.node, CreateTopicRequest(asker.node, asker.boot, 2, spec, 1 << 20, 0), None))
+    assert cluster.sent["RequestRefused"] == 0, "the catalogue itself is the answer"
     another = TopicSpec(TopicId(5), "t", 1, b"")
-    leader.step(PeerReceived(asker.node, MakeTopic(asker.node, asker.boot, 4, another, 1 << 20, 0), None))
+    leader.step(PeerReceived(asker.node, CreateTopicRequest(asker.node, asker.boot, 4, another, 1 << 20, 0), None))
     cluster.run(300)
-    assert cluster.sent["Answered"] == 0, "that the name is taken may not be committed yet: the log answers"
+    assert cluster.sent["RequestRefused"] == 0, "that the name is taken may not be committed yet: the log answers"
     assert leader.raft.meta.catalogue.names == {"t": spec.topic}
 
 
@@ -490,7 +492,7 @@ def test_a_refusal_of_what_was_asked_before_a_restart_is_nobodys() -> None:
     asker = others(cluster, leader)[0]
     cluster.network.split((asker.node,), tuple(node.node for node in others(cluster, asker)))
     asker.create("t", token=6)
-    old = Answered(6, "TopicExists", {"topic": "t"}, asker.raft.boot - 1)
+    old = RequestRefused(6, "TopicExists", {"topic": "t"}, asker.raft.boot - 1)
     asker.step(PeerReceived(leader.raft.node, old, None))
     assert 6 not in asker.refused
     cluster.network.heal()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import Unavailable
-from rostra.fabric.raft.hard import Config
-from rostra.fabric.raft.membership import Change
+from rostra.fabric.raft.consensus.hard_state import GroupConfig
+from rostra.fabric.raft.consensus.membership import MembershipChange
 from rostra.model.ids import NodeId
 from rostra.safeguards import ALL_ON, Safeguard
 from tests.unit.raft.checkers import Checkers, Violation
@@ -30,10 +30,10 @@ def test_a_new_node_is_brought_up_to_date_before_it_counts() -> None:
     for value in values:
         rig.publish(value)
     rig.network.blocked = {(leader.node, 4)}
-    assert leader.change(Change.ADD, 4) is None
+    assert leader.change(MembershipChange.ADD, 4) is None
     rig.run(1_000)
-    assert leader.group.config == Config(leader.group.config.voters, (NodeId(4),)), "a learner, for it has nothing"
-    assert leader.change(Change.PROMOTE, 4) is not None
+    assert leader.group.config == GroupConfig(leader.group.config.voters, (NodeId(4),)), "a learner, for it has nothing"
+    assert leader.change(MembershipChange.PROMOTE, 4) is not None
     rig.network.heal()
     rig.run_until(lambda: 4 in leader.group.config.voters)
     assert rig[4].values() == values
@@ -49,7 +49,7 @@ def test_a_learner_counts_in_no_majority(counts: bool) -> None:
     for member in rig.members.values():
         member.group.promotes = False
     leader = rig.elect()
-    assert leader.change(Change.ADD, 4) is None
+    assert leader.change(MembershipChange.ADD, 4) is None
     rig.run(1_000)
     assert rig[4].group.commit == leader.group.commit
     rig.network.split((leader.node, 4), tuple(node for node in (1, 2, 3) if node != leader.node))
@@ -67,9 +67,9 @@ def test_a_second_change_waits_for_the_first() -> None:
     rig = with_spare(5, voters=3)
     leader = rig.elect()
     rig.network.split((leader.node,), tuple(node for node in rig.members if node != leader.node))
-    assert leader.change(Change.ADD, 4) is None
+    assert leader.change(MembershipChange.ADD, 4) is None
     rig.run(20)
-    assert isinstance(leader.change(Change.ADD, 5), Unavailable)
+    assert isinstance(leader.change(MembershipChange.ADD, 5), Unavailable)
     rig.network.heal()
     rig.run_until(lambda: rig.elect().group.config_end <= rig.elect().group.commit)
 
@@ -80,18 +80,18 @@ def flaw_of_2015(rig: Rig) -> None:
     rig.make_leader(1)
     for member in rig.members.values():
         member.group.promotes = False
-    assert rig[1].change(Change.ADD, 5) is None
+    assert rig[1].change(MembershipChange.ADD, 5) is None
     rig.run(300)
     # The first change, from four voters to five, reaches only the new one.
     rig.network.split((1, 5), (2, 3, 4))
-    assert rig[1].change(Change.PROMOTE, 5) is None
+    assert rig[1].change(MembershipChange.PROMOTE, 5) is None
     rig.run(200)
     assert len(rig[5].group.config.voters) == 5
     # The second, from four voters to three, is made by a leader that has committed nothing of its own term.
     rig[2].force_election()
     rig.run_until(lambda: rig[2].leads)
     rig.network.split((1, 5), (2, 3), (4,))
-    if rig[2].change(Change.REMOVE, 1) is not None:
+    if rig[2].change(MembershipChange.REMOVE, 1) is not None:
         return
     rig.run(300)
     assert rig[2].group.commit == rig[2].group.copy.end, "two of three have it"
@@ -116,7 +116,7 @@ def test_a_leader_that_is_removed_leads_until_that_is_committed_and_then_no_more
     rig = Rig(3)
     Checkers(rig)
     leader = rig.elect()
-    assert leader.change(Change.REMOVE, leader.node) is None
+    assert leader.change(MembershipChange.REMOVE, leader.node) is None
     rig.run_until(lambda: not leader.leads)
     assert leader.group.role == "learner"
     new = rig.elect()
@@ -130,7 +130,7 @@ def test_a_leader_whose_removal_is_not_committed_may_lead_again_to_commit_it() -
     Checkers(rig)
     rig.make_leader(1)
     rig.network.split((1,), (2, 3))
-    assert rig[1].change(Change.REMOVE, 1) is None
+    assert rig[1].change(MembershipChange.REMOVE, 1) is None
     rig.run(20)
     rig[1].crash()
     rig[1].start()
@@ -148,7 +148,7 @@ def test_a_change_that_was_cut_is_forgotten_also_by_the_hard_state() -> None:
     rig.run(300)
     others = tuple(node for node in rig.members if node != old.node)
     rig.network.split((old.node,), others)
-    assert old.change(Change.REMOVE, others[0]) is None
+    assert old.change(MembershipChange.REMOVE, others[0]) is None
     rig.run(100)
     assert others[0] not in old.group.config.voters
     rig.run_until(lambda: any(rig[node].leads for node in others))

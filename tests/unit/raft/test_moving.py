@@ -5,10 +5,19 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import CopiesAway, CorruptLog, MemberRemoved, Moved, QuorumAtRisk, Unavailable, UnknownMember
-from rostra.fabric.api import Confirm, Elsewhere, PeerReceived, ProposeTopic, Read, ReadFailed, RemoveMember, TopicSpec
-from rostra.fabric.raft.catalogue import META, Asker, Entry, Made, MoveBegun
-from rostra.fabric.raft.hard import key_of, unpack_hard
-from rostra.fabric.raft.messages import Heartbeat, Join, Removed, VoteAsk
+from rostra.fabric.api import (
+    Confirm,
+    PeerReceived,
+    ProposeTopic,
+    Read,
+    ReadFailed,
+    RemoveNode,
+    ServedElsewhere,
+    TopicSpec,
+)
+from rostra.fabric.raft.consensus.hard_state import key_of, unpack_hard_state
+from rostra.fabric.raft.messages import JoinRequest, NodeHeartbeat, RemovedNotice, RequestVote
+from rostra.fabric.raft.metadata.metadata_state import META, Entry, ReassignmentStarted, Requester, TopicAdded
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from tests.unit.raft.nodes import Cluster
@@ -27,7 +36,7 @@ def with_topic(
 
 
 def remove(cluster: Cluster, node: int, at: int, token: int = 40) -> None:
-    cluster[at].step(RemoveMember(token, NodeId(node)))
+    cluster[at].step(RemoveNode(token, NodeId(node)))
     cluster.run_until(lambda: token in cluster[at].agreed)
 
 
@@ -83,8 +92,8 @@ def test_a_topic_whose_first_members_hear_of_it_and_of_its_move_at_once_is_serve
     spec = TopicSpec(TopicId(77), "t", 1, b"")
     partition = Partition(TopicId(77), PartitionIndex(0))
     one, two, three = NodeId(1), NodeId(2), NodeId(3)
-    made = Made(spec, 1 << 20, ((two, three),), Asker(one, 0, 0))
-    entries: list[Entry] = [made, MoveBegun(partition, (one, two, three))]
+    made = TopicAdded(spec, 1 << 20, ((two, three),), Requester(one, 0, 0))
+    entries: list[Entry] = [made, ReassignmentStarted(partition, (one, two, three))]
     for node in cluster.alive:
         for entry in entries:
             assert node.raft.meta.catalogue.apply(entry) is None
@@ -101,7 +110,7 @@ def test_a_removed_member_is_told_stops_and_sends_its_clients_elsewhere() -> Non
     cluster.run_until(lambda: gone.raft.removed, 60_000)
     assert "this node was removed from its cluster" in gone.notes
     for number, partition in enumerate(partitions):
-        assert isinstance(gone.serving[partition], Elsewhere)
+        assert isinstance(gone.serving[partition], ServedElsewhere)
         answer = gone.publish(partition, b"x", token=100 + 2 * number)
         assert isinstance(answer, Moved | Unavailable)
     gone.step(Confirm(60, ""))
@@ -111,7 +120,7 @@ def test_a_removed_member_is_told_stops_and_sends_its_clients_elsewhere() -> Non
     cluster.run(15_000)
     before = cluster.sent.copy()
     cluster.run(5_000)
-    assert set(cluster.sent - before) == {"Heartbeat"}, "it disturbs nobody"
+    assert set(cluster.sent - before) == {"NodeHeartbeat"}, "it disturbs nobody"
 
 
 def test_a_removed_member_that_starts_again_knows_it_and_has_nothing_to_say() -> None:
@@ -127,9 +136,9 @@ def test_a_removed_member_that_starts_again_knows_it_and_has_nothing_to_say() ->
 @pytest.mark.parametrize(
     "said",
     [
-        Heartbeat(3),
-        Join(NodeId(2), "client:2", "peer:2"),
-        VoteAsk(META, 99, 10_000, 99, pre=False, forced=True),
+        NodeHeartbeat(3),
+        JoinRequest(NodeId(2), "client:2", "peer:2"),
+        RequestVote(META, 99, 10_000, 99, pre=False, forced=True),
     ],
     ids=["heartbeat", "join", "vote"],
 )
@@ -141,7 +150,7 @@ def test_whoever_was_removed_while_it_was_away_is_refused_with_the_reason(said: 
     cluster.run_until(lambda: is_gone(cluster, 2), 60_000)
     term = cluster[1].raft.meta.group.term
     cluster[1].step(PeerReceived(NodeId(2), said, None))
-    assert cluster.sent["Removed"] > 0
+    assert cluster.sent["RemovedNotice"] > 0
     assert cluster[1].raft.meta.group.term == term, "it is not listened to"
     cluster[2].start()
     cluster.run_until(lambda: cluster[2].raft.removed)
@@ -252,7 +261,7 @@ def test_the_leader_of_the_catalogue_can_be_removed_too() -> None:
 
 
 def refusal(cluster: Cluster, node: int, at: int, token: int = 50) -> object:
-    cluster[at].step(RemoveMember(token, NodeId(node)))
+    cluster[at].step(RemoveNode(token, NodeId(node)))
     cluster.run_until(lambda: token in cluster[at].refused)
     return cluster[at].refused[token]
 
@@ -357,7 +366,7 @@ def test_a_copy_that_was_given_up_is_gone_but_its_vote_is_remembered_when_it_com
     cluster.run_until(lambda: voters(cluster, partition) == (1, 2, 4), 60_000)
     first.start()
     cluster.run_until(lambda: partition not in first.media and partition not in first.raft.groups, 60_000)
-    left = unpack_hard(first.hard[key_of(partition)])
+    left = unpack_hard_state(first.hard[key_of(partition)])
     assert left.term > 0 and not left.complete, "it knows that it once had something"
     remove(cluster, 4, at=1)
     cluster.run_until(lambda: voters(cluster, partition) == (1, 2, 3), 60_000)
@@ -368,8 +377,8 @@ def test_a_copy_that_was_given_up_is_gone_but_its_vote_is_remembered_when_it_com
 
 def test_the_message_to_a_removed_member_means_only_that_member() -> None:
     cluster, _ = with_topic(3, 1)
-    cluster[1].step(PeerReceived(NodeId(2), Removed(NodeId(3)), None))
-    cluster[1].step(PeerReceived(NodeId(9), Removed(NodeId(1)), None))
+    cluster[1].step(PeerReceived(NodeId(2), RemovedNotice(NodeId(3)), None))
+    cluster[1].step(PeerReceived(NodeId(9), RemovedNotice(NodeId(1)), None))
     assert not cluster[1].raft.removed
 
 

@@ -230,7 +230,7 @@ def test_an_idle_group_says_nothing_and_wakes_when_the_pairs_heartbeat_is_lost()
     before = rig.sent.copy()
     rig.run(5_000)
     said = rig.sent - before
-    assert set(said) == {"Heartbeat"}, "only the pairs' own heartbeats"
+    assert set(said) == {"NodeHeartbeat"}, "only the pairs' own heartbeats"
     leader.crash()
     rig.run_until(lambda: (new := rig.leader()) is not None and new is not leader, 3_000)
     rig.publish(b"y")

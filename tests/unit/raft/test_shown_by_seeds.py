@@ -17,11 +17,11 @@ from rostra.fabric.api import (
     Recovered,
     WriteFailed,
 )
-from rostra.fabric.raft.catalogue import META
-from rostra.fabric.raft.hard import Filled, Hard, key_of, pack_hard, unpack_hard
-from rostra.fabric.raft.messages import DropTopic, MakeTopic
-from rostra.fabric.raft.roles import Role
-from rostra.fabric.raft.standing import half_refilled
+from rostra.fabric.raft.consensus.group_state import half_refilled
+from rostra.fabric.raft.consensus.hard_state import CopyStart, HardState, key_of, pack_hard_state, unpack_hard_state
+from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.raft.messages import CreateTopicRequest, DropTopicRequest
+from rostra.fabric.raft.metadata.metadata_state import META
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from tests.unit.raft.nodes import Cluster, Node
 
@@ -58,7 +58,7 @@ def test_a_wish_to_make_a_topic_that_arrives_twice_is_not_refused_for_its_own_to
     cluster.topic("t", at=asker.node)
     spec = asker.topics["t"]
     asker.create("other", token=6)
-    again = MakeTopic(asker.raft.node, asker.raft.boot, 6, spec, 1 << 20, 0)
+    again = CreateTopicRequest(asker.raft.node, asker.raft.boot, 6, spec, 1 << 20, 0)
     leader.step(PeerReceived(asker.raft.node, again, None))
     cluster.run_until(lambda: 6 in asker.opened)
     assert asker.refused == {}
@@ -69,9 +69,11 @@ def test_a_topic_that_was_deleted_is_not_brought_back_by_a_wish_that_was_long_un
     leader = leader_of_the_catalogue(cluster)
     cluster.topic("t", at=leader.node)
     spec = leader.topics["t"]
-    leader.step(PeerReceived(leader.raft.node, DropTopic(leader.raft.node, leader.raft.boot, 8, spec.topic), None))
+    leader.step(
+        PeerReceived(leader.raft.node, DropTopicRequest(leader.raft.node, leader.raft.boot, 8, spec.topic), None)
+    )
     cluster.run_until(lambda: all("t" not in node.topics for node in cluster.alive))
-    late = MakeTopic(leader.raft.node, leader.raft.boot, 2, spec, 1 << 20, 0)
+    late = CreateTopicRequest(leader.raft.node, leader.raft.boot, 2, spec, 1 << 20, 0)
     leader.step(PeerReceived(leader.raft.node, late, None))
     cluster.run(2_000)
     assert all("t" not in node.topics for node in cluster.alive)
@@ -113,7 +115,7 @@ def test_a_catalogue_whose_refilling_was_interrupted_loses_no_topic() -> None:
     node.crash()
     # The process ended when all had come from the leader, but not yet that the copy counts again.
     key = key_of(META)
-    node.hard[key] = pack_hard(msgspec.structs.replace(unpack_hard(node.hard[key]), complete=False))
+    node.hard[key] = pack_hard_state(msgspec.structs.replace(unpack_hard_state(node.hard[key]), complete=False))
     node.start()
     cluster.run_until(lambda: node.raft.groups.get(META) is not None and node.raft.groups[META].complete)
     cluster.run_until(lambda: "t" in node.topics)
@@ -130,7 +132,7 @@ def test_a_start_that_finds_a_commit_older_than_a_topic_keeps_the_topics_log() -
         other.crash()
     # Hard state keeps the commit now and then only, and the others stay away.
     key = key_of(META)
-    node.hard[key] = pack_hard(msgspec.structs.replace(unpack_hard(node.hard[key]), commit=commit))
+    node.hard[key] = pack_hard_state(msgspec.structs.replace(unpack_hard_state(node.hard[key]), commit=commit))
     node.start()
     cluster.run(5_000)
     assert b"acknowledged" in node.values(partition)
@@ -171,8 +173,8 @@ def test_a_whole_copy_that_dies_before_its_old_log_is_dropped_counts_as_whole_ag
 
 
 def test_a_copy_that_went_on_beyond_where_it_was_to_begin_anew_is_not_dropped_at_its_start() -> None:
-    filled = Filled(5, (EpochStart(1, 0),))
-    hard = Hard(term=1, filled=filled)
+    filled = CopyStart(5, (EpochStart(1, 0),))
+    hard = HardState(term=1, filled=filled)
     partition = Partition(TopicId(1), PartitionIndex(0))
     assert half_refilled(hard, Recovered(partition, 0, 3, ())) == 5
     assert half_refilled(hard, Recovered(partition, 0, 6, ())) is None

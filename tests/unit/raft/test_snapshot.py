@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.broker.control import read_epochs
-from rostra.fabric.api import ProposeDrop, RemoveMember
-from rostra.fabric.raft.catalogue import META, Snapshot, read_catalogue_entry
+from rostra.broker.partition.control_batch import read_epochs
+from rostra.fabric.api import ProposeDrop, RemoveNode
+from rostra.fabric.raft.metadata.metadata_state import META, MetadataSnapshot, read_metadata_entry
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.decode import Batch
 from rostra.model.ids import NodeId
@@ -38,7 +38,9 @@ def test_the_log_of_the_catalogue_is_trimmed_at_every_node() -> None:
     for node in cluster.nodes.values():
         log = node.media[META]
         assert log.first > 0 and sum(len(one.batch) for one in log.stored) < 4 * SMALL.catalogue_bytes
-        assert isinstance(read_catalogue_entry(log.stored[0].batch), Snapshot), "a log begins with what was before it"
+        assert isinstance(read_metadata_entry(log.stored[0].batch), MetadataSnapshot), (
+            "a log begins with what was before it"
+        )
     assert names(cluster) == [["t27", "t28", "t29"]] * 3
 
 
@@ -84,7 +86,7 @@ def test_a_node_that_joins_later_gets_members_topics_and_placements_from_the_sna
     cluster.publish(moved, b"x")
     holder = next(node.node for node in cluster.nodes.values() if moved in node.media)
     at = holder % 4 + 1
-    cluster[at].step(RemoveMember(70, NodeId(holder)))
+    cluster[at].step(RemoveNode(70, NodeId(holder)))
     cluster.run_until(lambda: cluster[holder].raft.removed, 60_000)
     cluster[holder].crash()
     churned(cluster, at=at)

@@ -9,8 +9,8 @@ import pytest
 
 from rostra.broker.broker import RETENTION
 from rostra.fabric.api import TimerFired
-from rostra.fabric.raft.catalogue import META
-from rostra.fabric.raft.hard import key_of, pack_hard, unpack_hard
+from rostra.fabric.raft.consensus.hard_state import key_of, pack_hard_state, unpack_hard_state
+from rostra.fabric.raft.metadata.metadata_state import META
 from rostra.model.decode import iterate
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.wire.messages import CreateTopic, Published, TopicCreated, TopicSettings, TransferPartition
@@ -81,8 +81,8 @@ def test_a_log_that_is_claimed_only_after_the_start_brings_its_producers_with_it
     desks.run(300)
     late = next(desk for desk in desks.desks.values() if desk is not owner)
     # It crashed before it wrote down that the topic's entry is committed: it opens the topic when a leader says so.
-    hard = unpack_hard(late.hard[key_of(META)])
-    late.hard[key_of(META)] = pack_hard(msgspec.structs.replace(hard, commit=2))
+    hard = unpack_hard_state(late.hard[key_of(META)])
+    late.hard[key_of(META)] = pack_hard_state(msgspec.structs.replace(hard, commit=2))
     late = desks.restart(node_of(late))
     desks.run_until_ready()
     assert late.broker.catalogue.named("t") is None, "ready, and does not know the topic yet"

@@ -9,7 +9,7 @@ from rostra.fabric.api import Append, Open, Sync, Synced, Truncate
 from rostra.log.store import Store
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
-from rostra.simulator.files import FaultyFiles
+from rostra.simulator.disk.faulty_files import FaultyFiles
 from tests.unit.broker.desk import part
 
 HERE = part(5)

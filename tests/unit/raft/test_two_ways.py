@@ -14,7 +14,7 @@ from rostra.fabric.api import (
     Committed,
     FabricEffect,
     FabricInput,
-    Note,
+    LogLine,
     Now,
     PeerReceived,
     Propose,
@@ -24,9 +24,9 @@ from rostra.fabric.api import (
     Synced,
     WriteFailed,
 )
-from rostra.fabric.raft.group import Group
+from rostra.fabric.raft.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.messages import Entries, EntriesReply
+from rostra.fabric.raft.messages import AppendEntries, AppendEntriesReply
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
@@ -112,7 +112,7 @@ def test_both_ways_say_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Raft, "step", note)
     ends = [state_of(live(seed, told))]
     by_short_way = list(told)
-    monkeypatch.setattr(Group, "find_way", Group.leave_way)
+    monkeypatch.setattr(RaftGroup, "find_way", RaftGroup.leave_way)
     ends.append(state_of(live(seed, told)))
     differing = next((pair for pair in zip(by_short_way, told, strict=False) if pair[0] != pair[1]), None)
     assert differing is None and len(by_short_way) == len(told)
@@ -148,7 +148,7 @@ def test_records_of_three_nodes_take_the_short_way(monkeypatch: pytest.MonkeyPat
     for number in range(20):
         cluster.publish(partition, b"%d" % number)
     # A heartbeat may come in between; of what a record causes nothing took the long way.
-    assert not {name for name in ways if name in {"Propose", "Synced", "Entries", "EntriesReply"}}
+    assert not {name for name in ways if name in {"Propose", "Synced", "AppendEntries", "AppendEntriesReply"}}
 
 
 def steady() -> tuple[Cluster, Partition, Node, Node]:
@@ -175,10 +175,10 @@ def test_a_batch_that_was_damaged_on_its_way_is_no_entry(at: int) -> None:
     stamp(batch, partition=partition, base_offset=end, owner_epoch=group.term)
     damaged = bytearray(batch)
     damaged[at] ^= 1
-    message = Entries(partition, group.term, end, group.copy.last_term, group.commit, group.copy.first)
+    message = AppendEntries(partition, group.term, end, group.copy.last_term, group.commit, group.copy.first)
     for payload in (damaged, damaged[:50], batch[:-1], batch[:50]):
         (note,) = follower.raft.step(cluster.now, PeerReceived(leader.raft.node, message, payload))
-        assert isinstance(note, Note) and note.level == "error" and group.copy.end == end
+        assert isinstance(note, LogLine) and note.level == "error" and group.copy.end == end
     of_another_term = msgspec.structs.replace(message, prev_term=group.term - 1)
     if end > group.commit:
         follower.raft.step(cluster.now, PeerReceived(leader.raft.node, of_another_term, bytearray(batch)))
@@ -197,12 +197,12 @@ def test_the_short_way_believes_nobody_more_than_the_long_one() -> None:
     end = group.copy.end
     leader.raft.step(cluster.now, Propose(2000, partition, encode([b"x"], timestamp_us=1)))
     peer, term = follower.raft.node, group.term
-    before = EntriesReply(partition, term, end + 1, end + 1, end, fills=-1, readers=False)
-    other_term = EntriesReply(partition, term - 1, end + 1, end + 1, end, readers=False)
+    before = AppendEntriesReply(partition, term, end + 1, end + 1, end, fills=-1, readers=False)
+    other_term = AppendEntriesReply(partition, term - 1, end + 1, end + 1, end, readers=False)
     for reply in (before, other_term):
         assert leader.raft.step(cluster.now, PeerReceived(peer, reply, None)) == []
     assert leader.raft.step(cluster.now, Synced(partition, 7, end + 1)) == [], "of another generation"
     assert group.commit == end and group.copy.synced == end
     assert leader.raft.step(cluster.now, Synced(partition, 0, end + 1)) == []
-    reply = EntriesReply(partition, term, end + 1, end + 1, end, readers=False)
+    reply = AppendEntriesReply(partition, term, end + 1, end + 1, end, readers=False)
     assert leader.raft.step(cluster.now, PeerReceived(peer, reply, None)) == [Committed(partition, end + 1)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rostra.errors import InvalidSetting
-from rostra.runtime.addresses import bind, bound_address, join_address, next_door, split_address, told_address
+from rostra.runtime.network.addresses import bind, bound_address, join_address, next_door, split_address, told_address
 from rostra.testing.embedded import EmbeddedNode
 
 

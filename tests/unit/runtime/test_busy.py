@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from rostra.busy import BusyPoll
-from rostra.client.blocking_socket import BlockingSocket
+from rostra.client.blocking.blocking_socket import BlockingSocket
 from rostra.wire.frames import encode
 from rostra.wire.messages import Ping
 

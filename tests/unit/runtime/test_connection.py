@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from rostra.runtime.connection import ClientConnection
+from rostra.runtime.network.client_connection import ClientConnection
 from rostra.runtime.node import Node
 from rostra.runtime.settings import NodeSettings
 from rostra.wire.frames import Violation, encode

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from rostra.runtime.files import FILES_OPEN_MAX, FOR_CONNECTIONS_MIN, claim_descriptors, files_open_max
+from rostra.runtime.disk.files import FILES_OPEN_MAX, FOR_CONNECTIONS_MIN, claim_descriptors, files_open_max
 
 
 @pytest.mark.parametrize("allowed", [700, 1024, 20_000, 1 << 20])

@@ -9,12 +9,12 @@ import pytest
 
 from rostra.errors import CorruptLog, IncompatibleVersion, InvalidSetting, OtherCluster, OtherFabric, RostraError
 from rostra.model.ids import ClusterId, NodeId
-from rostra.runtime.files import DiskFiles
-from rostra.runtime.handshake import NO_CLUSTER, Passport, judge, refusal, welcome, welcomed
-from rostra.runtime.identity import Card, enter, identify
+from rostra.runtime.disk.files import DiskFiles
+from rostra.runtime.identity import IdentityFile, enter, identify
+from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity, judge, refusal, welcome, welcomed
 from rostra.wire.peers import PEER_PROTOCOL, PeerHello
 
-OURS = Passport(ClusterId(7), NodeId(1), "127.0.0.1:1", "raft")
+OURS = NodeIdentity(ClusterId(7), NodeId(1), "127.0.0.1:1", "raft")
 
 
 def hello(cluster: int = 7, version: int = PEER_PROTOCOL, fabric: str = "raft") -> PeerHello:
@@ -90,5 +90,5 @@ def test_a_card_that_cannot_be_read_is_no_new_node(place: DiskFiles, tmp_path: P
 
 def test_a_card_says_who_the_node_is_in_words_that_logs_use(place: DiskFiles, tmp_path: Path) -> None:
     card = identify(place, "raft")
-    assert msgspec.json.decode((tmp_path / "node.json").read_bytes(), type=Card) == card
+    assert msgspec.json.decode((tmp_path / "node.json").read_bytes(), type=IdentityFile) == card
     assert len(card.node) == 16

@@ -11,13 +11,13 @@ from structlog.testing import CapturingLogger
 
 from rostra.broker.api import BrokerInput
 from rostra.fabric.api import PeerLost, PeerMet, PeerReceived, Send
-from rostra.fabric.raft.messages import PEER_KINDS, Heartbeat, TimeoutNow
+from rostra.fabric.raft.messages import PEER_KINDS, NodeHeartbeat, TimeoutNow
 from rostra.model.ids import ClusterId, NodeId, Partition, PartitionIndex, TopicId
-from rostra.runtime.addresses import bind, bound_address
-from rostra.runtime.counters import Counters
-from rostra.runtime.handshake import Passport
-from rostra.runtime.peer_links import WAITING_BYTES_MAX, PeerLinks
-from rostra.runtime.peer_listener import PeerListener
+from rostra.runtime.metrics.counters import Counters
+from rostra.runtime.network.addresses import bind, bound_address
+from rostra.runtime.network.handshake import NodeIdentity
+from rostra.runtime.network.peer_links import WAITING_BYTES_MAX, PeerLinks
+from rostra.runtime.network.peer_listener import PeerListener
 
 PATIENCE_S = 20.0
 OURS, THEIRS = NodeId(1), NodeId(2)
@@ -33,7 +33,7 @@ class Half:
     """As much of a node as links and listeners see: it remembers what it is given."""
 
     def __init__(self, node: NodeId, cluster: int = 7) -> None:
-        self.own = Passport(ClusterId(cluster), node, "127.0.0.1:1", "raft")
+        self.own = NodeIdentity(ClusterId(cluster), node, "127.0.0.1:1", "raft")
         self.said = CapturingLogger()
         self.log = structlog.wrap_logger(self.said, processors=[])
         self.counters = Counters()
@@ -81,7 +81,7 @@ def test_messages_and_their_batches_arrive_in_order() -> None:
     async def story(ours: Half, theirs: Half) -> None:
         ours.links.meet(THEIRS, await theirs.listen())
         await until(lambda: THEIRS in ours.links.up)
-        sent = [Heartbeat(number) for number in range(100)]
+        sent = [NodeHeartbeat(number) for number in range(100)]
         for message in sent:
             ours.links.send(Send(THEIRS, message))
         ours.links.flush()
@@ -97,7 +97,7 @@ def test_whoever_is_sought_by_address_is_met_by_name_and_can_be_written_to() -> 
         ours.links.meet(NodeId(0), address)
         await until(lambda: bool(ours.given))
         assert ours.given == [PeerMet(THEIRS, address)]
-        ours.links.send(Send(THEIRS, Heartbeat(1)))
+        ours.links.send(Send(THEIRS, NodeHeartbeat(1)))
         ours.links.flush()
         await until(lambda: bool(theirs.given))
 
@@ -144,7 +144,7 @@ def test_a_peer_that_is_parted_from_is_dialled_no_more() -> None:
         ours.links.part(THEIRS)
         await until(lambda: not theirs.listener.greeted)
         assert ours.links.up == {}
-        ours.links.send(Send(THEIRS, Heartbeat(1)))
+        ours.links.send(Send(THEIRS, NodeHeartbeat(1)))
         ours.links.flush()
 
     play(story)

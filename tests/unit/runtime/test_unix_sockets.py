@@ -14,7 +14,7 @@ import rostra.testing
 from rostra import blocking
 from rostra.client.core.options import Options
 from rostra.errors import InvalidSetting, Unreachable
-from rostra.runtime.addresses import bind_unix, close_unix
+from rostra.runtime.network.addresses import bind_unix, close_unix
 
 
 def test_a_blocking_client_publishes_and_subscribes_through_it_as_through_any_address(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from rostra.blocking import Client
 from rostra.errors import RecordsExpired, TopicDeleted, TopicRecreated, UnknownTopic
-from rostra.spark.brokers import Brokers
-from rostra.spark.columns import schema_of
-from rostra.spark.fetching import fetch
-from rostra.spark.options import COLUMNS, ReadOptions, parse_options
-from rostra.spark.planning import Span
-from rostra.spark.source import spark_schema
+from rostra.spark.source.cluster_connection import ClusterConnection
+from rostra.spark.source.columns import schema_of
+from rostra.spark.source.data_source import spark_schema
+from rostra.spark.source.fetch import fetch
+from rostra.spark.source.options import COLUMNS, ReadOptions, parse_options
+from rostra.spark.source.plan import Span
 from rostra.testing.clusters import Cluster
 from rostra.testing.embedded import EmbeddedNode
 
@@ -191,7 +191,7 @@ def test_topics_are_found_by_name_pattern_and_partition_and_times_in_them(rostra
         publish(client, 100)
 
         def places(**chosen: str) -> list[tuple[str, int]]:
-            brokers = Brokers(parse_options({"nodes": rostra_node.address, **chosen}, streaming=False))
+            brokers = ClusterConnection(parse_options({"nodes": rostra_node.address, **chosen}, streaming=False))
             try:
                 return sorted(brokers.shelf().extents)
             finally:
@@ -202,7 +202,7 @@ def test_topics_are_found_by_name_pattern_and_partition_and_times_in_them(rostra
         assert places(assign='{"plant/a":[1]}') == [("plant/a", 1)]
         with pytest.raises(UnknownTopic):
             places(subscribe="nothing")
-        brokers = Brokers(options(rostra_node))
+        brokers = ClusterConnection(options(rostra_node))
         first = brokers.shelf().extents["orders", 0]
         assert brokers.at_time(("orders", 0), STAMP_US + 40) == 41
         assert brokers.at_time(("orders", 0), 0) == 1

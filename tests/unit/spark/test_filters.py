@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from rostra.spark.bounds import Extent, Place
-from rostra.spark.filters import Window, narrow
-from rostra.spark.planning import Span
+from rostra.spark.source.bounds import Extent, Place
+from rostra.spark.source.filters import ReadWindow, narrow
+from rostra.spark.source.plan import Span
 
 SPAN = Span("orders", 1, 3, 10, 90)
 EXTENT = Extent(5, 95)
@@ -30,7 +30,7 @@ def never(place: Place, moment_us: int) -> int:
 
 
 def cut(*filters: Filter) -> tuple[int, int] | None:
-    window, left = narrow(Window(), filters)
+    window, left = narrow(ReadWindow(), filters)
     assert left == []
     span = window.cut(SPAN, never, EXTENT)
     return None if span is None else (span.first, span.end)
@@ -60,16 +60,16 @@ def test_topics_and_partitions_that_are_not_asked_for_are_not_read() -> None:
 def test_a_time_moves_the_start_and_spark_looks_again_since_times_need_not_rise() -> None:
     since = GreaterThanOrEqual(("timestamp",), datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))))
     later = GreaterThan(("timestamp",), datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC))
-    window, left = narrow(Window(), [since, later])
+    window, left = narrow(ReadWindow(), [since, later])
     assert left == [since, later]
     assert window.cut(SPAN, lambda place, us: {1_000_005: 50}[us], EXTENT) == Span("orders", 1, 3, 50, 90)
 
 
 def test_the_end_of_a_time_is_left_to_spark_since_an_earlier_record_may_follow() -> None:
     until = LessThan(("timestamp",), datetime(2026, 1, 1, tzinfo=UTC))
-    assert narrow(Window(), [until]) == (Window(), [until])
+    assert narrow(ReadWindow(), [until]) == (ReadWindow(), [until])
 
 
 def test_what_says_nothing_of_a_place_is_left_to_spark() -> None:
     others = [EqualTo(("value",), b"x"), Not(EqualTo(("topic",), "a")), IsNotNull(("key",)), EqualTo(("offset",), None)]
-    assert narrow(Window(), others) == (Window(), others)
+    assert narrow(ReadWindow(), others) == (ReadWindow(), others)

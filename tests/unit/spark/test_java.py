@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rostra.spark.java import provide_java
+from rostra.spark.environment.java import provide_java
 
 
 @pytest.fixture

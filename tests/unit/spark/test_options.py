@@ -6,23 +6,30 @@ import pytest
 
 from rostra.errors import InvalidPattern, InvalidSetting, InvalidTopicName, RostraError
 from rostra.model.patterns import Pattern
-from rostra.spark.bounds import EARLIEST, LATEST, AtOffsets, AtTimes
-from rostra.spark.options import COLUMNS, Assigned, Matching, Names, offsets_json, parse_options
+from rostra.spark.source.bounds import EARLIEST, LATEST, AtOffsets, AtTimes
+from rostra.spark.source.options import (
+    COLUMNS,
+    AssignedPartitions,
+    TopicNames,
+    TopicPattern,
+    offsets_json,
+    parse_options,
+)
 
 
 @pytest.mark.requirement("PL-1")
 def test_the_usual_read_needs_only_a_topic() -> None:
     batch = parse_options({"subscribe": "orders"}, streaming=False)
-    assert (batch.nodes, batch.chosen) == (("127.0.0.1:7400",), Names(("orders",)))
+    assert (batch.nodes, batch.chosen) == (("127.0.0.1:7400",), TopicNames(("orders",)))
     assert (batch.starting, batch.ending, batch.columns, batch.fail_on_loss) == (EARLIEST, LATEST, COLUMNS, True)
     assert parse_options({"subscribe": "orders"}, streaming=True).starting == LATEST
 
 
 @pytest.mark.requirement("PL-1")
 def test_topics_are_chosen_by_name_by_pattern_and_by_partition() -> None:
-    assert parse_options({"subscribe": "a, b,a"}, streaming=True).chosen == Names(("a", "b"))
-    assert parse_options({"subscribePattern": "x/+"}, streaming=True).chosen == Matching(Pattern.parse("x/+"))
-    assert parse_options({"assign": '{"b":[1,0]}'}, streaming=True).chosen == Assigned({"b": (0, 1)})
+    assert parse_options({"subscribe": "a, b,a"}, streaming=True).chosen == TopicNames(("a", "b"))
+    assert parse_options({"subscribePattern": "x/+"}, streaming=True).chosen == TopicPattern(Pattern.parse("x/+"))
+    assert parse_options({"assign": '{"b":[1,0]}'}, streaming=True).chosen == AssignedPartitions({"b": (0, 1)})
 
 
 @pytest.mark.requirement("PL-1")

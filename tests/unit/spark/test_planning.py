@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rostra.errors import InvalidSetting, OffsetOutOfRange, RecordsExpired, TopicDeleted, TopicRecreated
-from rostra.spark.bounds import EARLIEST, LATEST, AtOffsets, AtTimes, Extent, Place, resolve
-from rostra.spark.planning import Shelf, Span, admit, advance, spans_between, split
-from rostra.spark.positions import Positions, lag_of
+from rostra.spark.source.bounds import EARLIEST, LATEST, AtOffsets, AtTimes, Extent, Place, resolve
+from rostra.spark.source.plan import Span, TopicExtents, admit, advance, spans_between, split
+from rostra.spark.source.positions import Positions, lag_of
 
 sizes = st.dictionaries(st.integers(0, 20), st.integers(0, 10_000), min_size=1, max_size=8)
 
 
-def shelf(**topics: tuple[int, list[tuple[int, int]]]) -> Shelf:
+def shelf(**topics: tuple[int, list[tuple[int, int]]]) -> TopicExtents:
     """Of each topic the id, and by partition the first offset and the end."""
     extents = {
         (name, at): Extent(first, end) for name, (_, parts) in topics.items() for at, (first, end) in enumerate(parts)
     }
-    return Shelf({name: number for name, (number, _) in topics.items()}, extents)
+    return TopicExtents({name: number for name, (number, _) in topics.items()}, extents)
 
 
 def never(place: Place, moment_us: int) -> int:

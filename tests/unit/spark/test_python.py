@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from rostra.spark.python import provide_python
+from rostra.spark.environment.python import provide_python
 
 ARCHIVES = Path(pyspark.__file__).parent / "python" / "lib"
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rostra.spark import staging
-from rostra.spark.columns import schema_of
-from rostra.spark.options import COLUMNS
-from rostra.spark.staging import DAY_US, DAYS_OPEN_MAX, by_day, escaped, stage
+from rostra.spark.source import parquet_staging
+from rostra.spark.source.columns import schema_of
+from rostra.spark.source.options import COLUMNS
+from rostra.spark.source.parquet_staging import DAY_US, DAYS_OPEN_MAX, by_day, escaped, stage
 
 
 def batch_of(moments_us: Sequence[int], first: int = 0) -> pa.RecordBatch:
@@ -72,7 +72,7 @@ def test_more_days_than_files_may_be_open_are_more_files_and_lose_nothing(tmp_pa
 
 
 def test_many_row_groups_are_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "GROUP_BYTES", 1)
+    monkeypatch.setattr(parquet_staging, "GROUP_BYTES", 1)
     told = staged(tmp_path, [batch_of([1, 2, 3], 3 * n) for n in range(4)])
     (name,) = told
     assert pq.ParquetFile(tmp_path / name).metadata.num_row_groups == 4

@@ -9,30 +9,30 @@ from __future__ import annotations
 from random import Random
 from typing import assert_never
 
-from rostra.client.core.administration import Administration
-from rostra.client.core.asks import Ask, Asks
-from rostra.client.core.backoff import Backoff
-from rostra.client.core.directory import Directory
-from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, LinkNumber, Tell
-from rostra.client.core.enrolment import Enrolling
-from rostra.client.core.errand import Coordinators, Word
+from rostra.client.core.admin.cluster_admin import ClusterAdmin
+from rostra.client.core.admin.group_admin import GroupAdmin
+from rostra.client.core.admin.topic_admin import TopicAdmin
+from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, LinkNumber, Notify
 from rostra.client.core.events import Connected, Disconnected, Reconnected
-from rostra.client.core.gathering import Gathering
-from rostra.client.core.groups import Groups
-from rostra.client.core.holding import Desk
-from rostra.client.core.lane import Outgoing
-from rostra.client.core.link import Link, State
-from rostra.client.core.links import ADDRESSES_MAX, Links
-from rostra.client.core.lookout import Lookout, Lookouts
-from rostra.client.core.membership import Membership
-from rostra.client.core.memberships import Memberships
+from rostra.client.core.groups.assigned_partition import AckHandler
+from rostra.client.core.groups.membership import Membership
+from rostra.client.core.groups.memberships import Memberships
+from rostra.client.core.internal_calls import InternalCalls
+from rostra.client.core.links.backoff import Backoff
+from rostra.client.core.links.node_link import LinkState, NodeLink
+from rostra.client.core.links.node_links import ADDRESSES_MAX, NodeLinks
 from rostra.client.core.options import BelowStart, MemberSettings, Options, ProducerSettings, Start
-from rostra.client.core.own_calls import OwnCalls
-from rostra.client.core.producers import Producers
-from rostra.client.core.producing import Producing
-from rostra.client.core.subscribing import Feed, Leaving, Subscribing
-from rostra.client.core.subscriptions import AnySubscription, Subscriptions
-from rostra.client.core.topics import Topics
+from rostra.client.core.producer.partition_sender import SentBatch
+from rostra.client.core.producer.producer_state import ProducerState
+from rostra.client.core.producer.producers import Producers
+from rostra.client.core.producer.publisher_registration import PendingRegistration
+from rostra.client.core.routing.coordinator_request import CoordinatorLookup, Rpc
+from rostra.client.core.routing.metadata_cache import MetadataCache
+from rostra.client.core.routing.pending_requests import PendingRequest, PendingRequests
+from rostra.client.core.subscription.pattern_subscription import PatternSubscription
+from rostra.client.core.subscription.subscriptions import AnySubscription, Subscriptions
+from rostra.client.core.subscription.topic_subscription import PartitionFeed, PendingUnsubscribe, TopicSubscription
+from rostra.client.core.subscription.topic_watches import TopicWatch, TopicWatches
 from rostra.errors import (
     ClientClosed,
     IncompatibleVersion,
@@ -46,7 +46,7 @@ from rostra.errors import (
 from rostra.model.encode import Headers
 from rostra.model.patterns import is_wild
 from rostra.wire.frames import Violation
-from rostra.wire.groups import Assigned, GroupDescribed, GroupEnded, GroupJoined, GroupPage, GroupPlace
+from rostra.wire.groups import Assignment, GroupDescribed, GroupEnded, GroupJoined, GroupPage, GroupPlace
 from rostra.wire.messages import (
     Acks,
     Agreed,
@@ -88,18 +88,20 @@ class Core:
         self.out: list[ClientEffect] = []
         """The effects that were not taken yet."""
         backoff = Backoff(options, random)
-        self.links = Links(options, backoff, self.out)
+        self.links = NodeLinks(options, backoff, self.out)
         timeout_us = options.call_timeout_ms * 1000
-        self._asks = Asks(self.links, backoff)
-        self._directory = Directory(self.links, self._asks, backoff, create=options.auto_create, timeout_us=timeout_us)
+        self._asks = PendingRequests(self.links, backoff)
+        self._directory = MetadataCache(
+            self.links, self._asks, backoff, create=options.auto_create, timeout_us=timeout_us
+        )
         self._producers = Producers(options, backoff, self._directory, random, self.out)
         self._producers.set_wall_offset(wall_offset_us)
-        self._topics = Topics(self._asks, self.out, timeout_us)
-        self._administration = Administration(self._asks, self.out, timeout_us)
-        self._lookouts = Lookouts(self.links, backoff)
+        self._topics = TopicAdmin(self._asks, self.out, timeout_us)
+        self._administration = ClusterAdmin(self._asks, self.out, timeout_us)
+        self._lookouts = TopicWatches(self.links, backoff)
         self._subscriptions = Subscriptions(self._directory, self._lookouts, timeout_us, self.out)
-        self._coordinators = Coordinators(self._asks, self._directory, timeout_us)
-        self._own_calls = calls = OwnCalls()
+        self._coordinators = CoordinatorLookup(self._asks, self._directory, timeout_us)
+        self._own_calls = calls = InternalCalls()
         self._memberships = Memberships(
             self._directory,
             self._coordinators,
@@ -111,7 +113,7 @@ class Core:
             timeout_us,
             self.out,
         )
-        self._groups = Groups(self._coordinators, self._directory, self._subscriptions, calls, timeout_us, self.out)
+        self._groups = GroupAdmin(self._coordinators, self._directory, self._subscriptions, calls, timeout_us, self.out)
         self._deadlines = (
             self.links.deadline_us,
             self._asks.deadline_us,
@@ -128,7 +130,7 @@ class Core:
         self._met: dict[str, None] = {}
 
     @property
-    def link(self) -> Link:
+    def link(self) -> NodeLink:
         """One that stands, or the one dialed last."""
         return self.links.any() or self.links.latest
 
@@ -149,7 +151,7 @@ class Core:
 
     def opened(self, now_us: int, link: LinkNumber) -> None:
         here = self.links.by_number.get(link)
-        if here is not None and here.state is State.DIALING:
+        if here is not None and here.state is LinkState.DIALING:
             here.greet(self.options.name)
 
     def lost(self, now_us: int, link: LinkNumber, reason: str) -> None:
@@ -170,7 +172,7 @@ class Core:
             here.congested = False
             self._producers.drained()
 
-    def _connected(self, now_us: int, link: Link, welcome: Welcome) -> None:
+    def _connected(self, now_us: int, link: NodeLink, welcome: Welcome) -> None:
         links = self.links
         attempts, alone = links.attempts, links.any() is None
         links.welcomed(now_us, link, welcome)
@@ -178,7 +180,7 @@ class Core:
             event: Connected | Reconnected = Reconnected(link.address, welcome.cluster, welcome.node, max(attempts, 1))
         else:
             event = Connected(link.address, welcome.cluster, welcome.node, welcome.fabric)
-        self.out.append(Tell(event))
+        self.out.append(Notify(event))
         self._met[link.address] = None
         if len(self._met) > ADDRESSES_MAX:
             del self._met[next(iter(self._met))]
@@ -189,10 +191,10 @@ class Core:
         self._lookouts.link_up(now_us)
         self._directory.link_up(now_us, link)
 
-    def _disconnected(self, now_us: int, link: Link, reason: str, *, hang_up: bool) -> None:
+    def _disconnected(self, now_us: int, link: NodeLink, reason: str, *, hang_up: bool) -> None:
         if link.up:
-            self.out.append(Tell(Disconnected(link.address, reason)))
-        leaving = [waiter for waiter in link.awaiting.values() if isinstance(waiter, Leaving)]
+            self.out.append(Notify(Disconnected(link.address, reason)))
+        leaving = [waiter for waiter in link.awaiting.values() if isinstance(waiter, PendingUnsubscribe)]
         self.links.broken(now_us, link, reason, hang_up=hang_up)
         self._directory.link_gone(now_us, link)
         self._asks.link_gone(now_us, link)
@@ -212,7 +214,7 @@ class Core:
         self._producers.resign_all()
         self.links.stop()
         for waiter in waiting:
-            if isinstance(waiter, Leaving):
+            if isinstance(waiter, PendingUnsubscribe):
                 self._subscriptions.left(waiter)
         if self._starting:
             self.out.append(Fail(self._starting, error))
@@ -234,12 +236,12 @@ class Core:
         try:
             if here.up:
                 self._received(now_us, here, message, payload)
-            elif here.state is State.GREETING:
+            elif here.state is LinkState.GREETING:
                 self._greeted(now_us, here, message)
         except PeerViolation as violation:
             self._disconnected(now_us, here, str(violation), hang_up=True)
 
-    def _greeted(self, now_us: int, link: Link, message: NodeMessage) -> None:
+    def _greeted(self, now_us: int, link: NodeLink, message: NodeMessage) -> None:
         match message:
             case Welcome():
                 self._connected(now_us, link, message)
@@ -274,7 +276,7 @@ class Core:
                 | TopicsGone()
                 | GroupPlace()
                 | GroupJoined()
-                | Assigned()
+                | Assignment()
                 | GroupPage()
                 | GroupDescribed()
                 | GroupEnded()
@@ -283,7 +285,7 @@ class Core:
             case _:
                 assert_never(message)
 
-    def _received(self, now_us: int, link: Link, message: NodeMessage, payload: bytearray | None) -> None:
+    def _received(self, now_us: int, link: NodeLink, message: NodeMessage, payload: bytearray | None) -> None:
         match message:
             case Push():
                 feed = self._subscriptions.feeds.get(message.subscription)
@@ -293,7 +295,7 @@ class Core:
                         self._memberships.pushed(now_us, feed.subscribing)
             case Published():
                 waiter = link.awaiting.pop(message.request, None)
-                if isinstance(waiter, Outgoing):
+                if isinstance(waiter, SentBatch):
                     waiter.lane.published(now_us, waiter, message.offset)
             case Pong():
                 pass
@@ -303,11 +305,11 @@ class Core:
                 self._failed(now_us, link, message)
             case Subscribed():
                 waiter = link.awaiting.pop(message.request, None)
-                if isinstance(waiter, Feed):
+                if isinstance(waiter, PartitionFeed):
                     self._subscriptions.subscribed(waiter, message)
             case Unsubscribed():
                 waiter = link.awaiting.pop(message.request, None)
-                if isinstance(waiter, Leaving):
+                if isinstance(waiter, PendingUnsubscribe):
                     self._subscriptions.left(waiter)
             case Ended():
                 if not self._lookouts.ended(now_us, link, message):
@@ -318,7 +320,7 @@ class Core:
                 self._lookouts.gone(now_us, link, message)
             case Watched():
                 waiter = link.awaiting.pop(message.request, None)
-                if isinstance(waiter, Lookout):
+                if isinstance(waiter, TopicWatch):
                     self._lookouts.watched(now_us, waiter, message)
             case PlaceJoined():
                 self._directory.place_joined(now_us, link, message)
@@ -333,29 +335,29 @@ class Core:
                 | GroupPlace()
             ):
                 waiter = link.awaiting.pop(message.request, None)
-                if isinstance(waiter, Ask):
+                if isinstance(waiter, PendingRequest):
                     self._asks.answered(now_us, waiter, message)
             case Agreed():
                 waiter = link.awaiting.pop(message.request, None)
-                if isinstance(waiter, Ask):
+                if isinstance(waiter, PendingRequest):
                     self._asks.answered(now_us, waiter, message)
-                elif isinstance(waiter, Word):
+                elif isinstance(waiter, Rpc):
                     waiter.answered(now_us, message)
-                elif isinstance(waiter, Leaving):
+                elif isinstance(waiter, PendingUnsubscribe):
                     self._subscriptions.left(waiter)
-                elif isinstance(waiter, Enrolling):
+                elif isinstance(waiter, PendingRegistration):
                     waiter.confirmed()
             case PublisherRegistered():
                 waiter = link.awaiting.pop(message.request, None)
-                if isinstance(waiter, Enrolling):
+                if isinstance(waiter, PendingRegistration):
                     waiter.confirmed()
             case Unregistered():
                 self._producers.unregistered(now_us, message)
             case GroupJoined() | GroupPage() | GroupDescribed():
                 waiter = link.awaiting.pop(message.request, None)
-                if isinstance(waiter, Word):
+                if isinstance(waiter, Rpc):
                     waiter.answered(now_us, message)
-            case Assigned():
+            case Assignment():
                 self._memberships.assigned(now_us, link, message)
             case GroupEnded():
                 self._memberships.ended(now_us, link, message)
@@ -366,7 +368,7 @@ class Core:
             case _:
                 assert_never(message)
 
-    def _failed(self, now_us: int, link: Link, message: Failed) -> None:
+    def _failed(self, now_us: int, link: NodeLink, message: Failed) -> None:
         error = from_wire(message.code, message.carried)
         if isinstance(error, PeerViolation):
             # The node does not say which request it was and hangs up next: asking again would only repeat it.
@@ -374,27 +376,27 @@ class Core:
             return
         waiter = link.awaiting.pop(message.request, None)
         match waiter:
-            case Outgoing():
+            case SentBatch():
                 producing = waiter.lane.producing
                 if isinstance(error, TopicError) and not waiter.lane.place.is_elsewhere(error):
                     self._producers.forget_topic(producing.name)
                 waiter.lane.refused(now_us, waiter, error)
                 self._producers.forget_if_ended(producing)
-            case Feed():
+            case PartitionFeed():
                 waiter.refused(now_us, error)
-            case Ask():
+            case PendingRequest():
                 self._asks.refused(now_us, waiter, error)
-            case Leaving():
+            case PendingUnsubscribe():
                 self._subscriptions.left(waiter)
-            case Enrolling():
+            case PendingRegistration():
                 producing = waiter.lane.producing
                 if isinstance(error, TopicError):
                     self._producers.forget_topic(producing.name)
                 waiter.lane.not_enrolled(now_us, error)
                 self._producers.forget_if_ended(producing)
-            case Lookout():
+            case TopicWatch():
                 self._lookouts.refused(now_us, waiter, error)
-            case Word():
+            case Rpc():
                 waiter.refused(now_us, error)
             case None:
                 for request, lane, epoch in link.unanswered:
@@ -451,7 +453,7 @@ class Core:
 
     # --- producing -----------------------------------------------------------------------------------
 
-    def open_producer(self, now_us: int, call: CallNumber, name: str, settings: ProducerSettings) -> Producing:
+    def open_producer(self, now_us: int, call: CallNumber, name: str, settings: ProducerSettings) -> ProducerState:
         """Done when the topic is located, so that `draft` may be used."""
         self._check_open()
         return self._producers.open(now_us, call, name, settings)
@@ -461,7 +463,7 @@ class Core:
         """Whether nodes must go on hearing from this client, for there is a publisher that they would take for dead."""
         return self._producers.has_leases
 
-    def close_producer(self, producing: Producing) -> None:
+    def close_producer(self, producing: ProducerState) -> None:
         """Forget it; what it has under way is given up. `flush` first."""
         self._producers.close(producing, ClientClosed())
 
@@ -476,7 +478,7 @@ class Core:
         timestamp_us: int | None = None,
         partition: int | None = None,
         acks: Acks = "all",
-    ) -> Producing:
+    ) -> ProducerState:
         """Done with an `Ack`. The record leaves at once, or with those of the same turn when some are under way."""
         if self.closed:
             raise ClientClosed()
@@ -504,7 +506,7 @@ class Core:
         partition: int | None = None,
         credit_bytes: int = CREDIT_BYTES,
         below_start: BelowStart = "raise",
-    ) -> Subscribing:
+    ) -> TopicSubscription:
         """Done when every partition has told where delivery begins."""
         self._check_open()
         return self._subscriptions.open(now_us, call, name, start, partition, credit_bytes, below_start)
@@ -517,7 +519,7 @@ class Core:
         start: Start = "latest",
         credit_bytes: int = CREDIT_BYTES,
         below_start: BelowStart = "raise",
-    ) -> Gathering:
+    ) -> PatternSubscription:
         """Names and patterns. Done when every partition of every topic there is has told where delivery begins."""
         self._check_open()
         return self._subscriptions.open_several(now_us, call, names, start, credit_bytes, below_start)
@@ -549,7 +551,7 @@ class Core:
 
     # --- named subscriptions -------------------------------------------------------------------------
 
-    def join(self, now_us: int, call: CallNumber, name: str, settings: MemberSettings, desk: Desk) -> Membership:
+    def join(self, now_us: int, call: CallNumber, name: str, settings: MemberSettings, desk: AckHandler) -> Membership:
         """Done when it is known where each part begins that this member is to hold."""
         self._check_open()
         return self._memberships.join(now_us, call, name, settings, desk)
@@ -559,7 +561,7 @@ class Core:
         self._memberships.leave(now_us, call, membership)
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> GroupAdmin:
         """Questions and orders about named subscriptions, whoever their members are."""
         self._check_open()
         return self._groups

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from rostra.client.core.delivered import Delivered
 from rostra.client.core.events import ClientEvent
+from rostra.client.core.subscription.delivered_batch import DeliveredBatch
 from rostra.errors import RostraError
 from rostra.model.cluster import ClusterState
 from rostra.wire.groups import GroupMember, GroupSummary
@@ -128,7 +128,7 @@ class Acknowledged(Effect, frozen=True):
     count: int
 
 
-class Refused(Effect, frozen=True):
+class BatchRefused(Effect, frozen=True):
     """A producer's batch will not be stored, or nobody knows; its records are given up."""
 
     producer: ProducerNumber
@@ -144,7 +144,7 @@ class Resume(Effect, frozen=True):
 
 class Deliver(Effect, frozen=True):
     subscription: SubscriptionNumber
-    batches: tuple[Delivered, ...]
+    batches: tuple[DeliveredBatch, ...]
 
 
 class Finish(Effect, frozen=True):
@@ -154,14 +154,27 @@ class Finish(Effect, frozen=True):
     error: RostraError
 
 
-class Ready(Effect, frozen=True):
+class RecordsReady(Effect, frozen=True):
     """Somebody waited for records of a named subscription, and now there are some to take."""
 
     subscription: SubscriptionNumber
 
 
-class Tell(Effect, frozen=True):
+class Notify(Effect, frozen=True):
     event: ClientEvent
 
 
-ClientEffect = Write | Acknowledged | Resume | Refused | Deliver | Ready | Finish | Done | Fail | Dial | HangUp | Tell
+ClientEffect = (
+    Write
+    | Acknowledged
+    | Resume
+    | BatchRefused
+    | Deliver
+    | RecordsReady
+    | Finish
+    | Done
+    | Fail
+    | Dial
+    | HangUp
+    | Notify
+)

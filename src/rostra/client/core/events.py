@@ -69,7 +69,7 @@ class MayDuplicate(Event, frozen=True):
     reason: str
 
 
-class Lapsed(Event, frozen=True):
+class LeaseExpired(Event, frozen=True):
     """The node heard nothing of a publisher for its lease, and others may have been delivered instead; the client
     registers it again.
     """
@@ -92,7 +92,7 @@ class TopicGone(Event, frozen=True):
     topic_id: int
 
 
-class HandedOutAgain(Event, frozen=True):
+class Redelivered(Event, frozen=True):
     """A record of a named subscription was tried in vain so often, and is to be tried again."""
 
     topic: str
@@ -125,10 +125,10 @@ ClientEvent = (
     | Resubscribed
     | Resent
     | MayDuplicate
-    | Lapsed
+    | LeaseExpired
     | TopicAppeared
     | TopicGone
-    | HandedOutAgain
+    | Redelivered
     | DeadLettered
     | Skipped
     | MembershipLost

@@ -13,27 +13,25 @@ from rostra.errors import (
     UnknownPartition,
 )
 from rostra.fabric.api import (
-    CATALOGUE,
+    METADATA,
     Accepted,
     AcksAll,
     Append,
-    AskHeld,
-    Broke,
+    AwaitCoverage,
     Committed,
     Confirm,
     Confirmed,
+    Connect,
     Delivers,
     Describe,
+    DiskBroke,
     Drop,
     Echo,
     FabricEffect,
     FabricInput,
-    GiveAway,
     Guarantees,
-    HandOver,
     HeldByAll,
-    Meet,
-    Note,
+    LogLine,
     Now,
     Order,
     PassOn,
@@ -41,59 +39,61 @@ from rostra.fabric.api import (
     PeerMet,
     PeerReceived,
     Persist,
+    PrepareStop,
     Propose,
     ProposeDrop,
     ProposeSettings,
     ProposeStart,
     ProposeTopic,
+    QueryHeldByAll,
     ReadDone,
     Readers,
     ReadFailed,
     Ready,
     Recovered,
     Refused,
-    RemoveMember,
+    RemoveNode,
     SetTimer,
     Settled,
-    Split,
+    SplitBehaviour,
     Started,
     Survives,
     Sync,
     Synced,
     TimerFired,
     TopicsAre,
+    TransferOwnership,
     Trim,
-    Vouch,
     WriteFailed,
 )
-from rostra.fabric.flood.awakening import Awakening
-from rostra.fabric.flood.barriers import Barriers
-from rostra.fabric.flood.circle import Circle
-from rostra.fabric.flood.describing import Describing
-from rostra.fabric.flood.link import Link
-from rostra.fabric.flood.members import MEMBERS, Ring
+from rostra.fabric.flood.ack_ring import AckRing
+from rostra.fabric.flood.departure import Departure
 from rostra.fabric.flood.messages import (
-    Ask,
+    AckMarks,
     Barrier,
-    Beat,
-    Have,
-    Marks,
-    Members,
+    HaveUpTo,
+    LeaveRing,
+    LeftRing,
+    LinkOpening,
     Offer,
-    Opening,
     Records,
-    Retire,
-    Retired,
-    StateAsk,
-    StateTold,
-    Told,
+    RecoveryReply,
+    RecoveryRequest,
+    RingHeartbeat,
+    RingMembers,
+    RingStateReply,
+    RingStateRequest,
     Vector,
 )
-from rostra.fabric.flood.part import Copy
-from rostra.fabric.flood.receiving import DAMAGED, Receiving
-from rostra.fabric.flood.retiring import Retiring
+from rostra.fabric.flood.origin_partition import OriginLog
+from rostra.fabric.flood.origin_recovery import OriginRecovery
+from rostra.fabric.flood.producer_barriers import ProducerBarriers
+from rostra.fabric.flood.receiver import DAMAGED, Receiver
+from rostra.fabric.flood.ring import MEMBERS, Ring
+from rostra.fabric.flood.ring_description import RingDescription
+from rostra.fabric.flood.ring_link import RingLink
 from rostra.fabric.flood.settings import BEAT, FloodSettings
-from rostra.fabric.flood.topics import TOPIC, Topics
+from rostra.fabric.flood.topics import TOPIC, FloodTopics
 from rostra.model.batch import stamp
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Safeguard, Without
@@ -103,7 +103,7 @@ GUARANTEES = Guarantees(
     order=Order.ORIGIN,
     acks_all=AcksAll.VIEW,
     delivers=Delivers.HERE,
-    split=Split.MERGES,
+    split=SplitBehaviour.MERGES,
     survives=Survives.ANY,
     groups_span_nodes=False,
     exactly_once_sink=False,
@@ -143,19 +143,19 @@ class Flood:
         """Counts the starts; also the incarnation under which this start draws new parts."""
         self.now = Now(0, 0)
         self.out: list[FabricEffect] = []
-        self.copies: dict[Partition, Copy] = {}
+        self.copies: dict[Partition, OriginLog] = {}
         self.shown: dict[Partition, None] = {}
         """What the broker above knows of."""
-        self.links: dict[NodeId, Link] = {}
+        self.links: dict[NodeId, RingLink] = {}
         """To the next broker, and if records go both ways to the previous one."""
         self.ring = Ring(self)
-        self.topics = Topics(self)
-        self.circle = Circle(self)
-        self.barriers = Barriers(self)
-        self.receiving = Receiving(self)
-        self.awakening = Awakening(self)
-        self.describing = Describing(self)
-        self.retiring = Retiring(self)
+        self.topics = FloodTopics(self)
+        self.circle = AckRing(self)
+        self.barriers = ProducerBarriers(self)
+        self.receiving = Receiver(self)
+        self.awakening = OriginRecovery(self)
+        self.describing = RingDescription(self)
+        self.retiring = Departure(self)
         self.was_damaged = False
         """Whether the start before has found its own records damaged."""
         self.ready = False
@@ -163,7 +163,7 @@ class Flood:
         self._hops_bounded = Safeguard.HOP_BOUND not in without
         self._hard: dict[str, bytes] = {}
         self._found: tuple[Recovered, ...] = ()
-        self._reads: dict[int, tuple[Link, Partition]] = {}
+        self._reads: dict[int, tuple[RingLink, Partition]] = {}
         self._token = 0
         self._numbered = 0
         self._unconfirmed: list[int] = []
@@ -175,7 +175,7 @@ class Flood:
         try:
             self._take(given)
         except PeerViolation as violation:
-            self.out.append(Note("error", "a peer broke the protocol", {"error": str(violation)}))
+            self.out.append(LogLine("error", "a peer broke the protocol", {"error": str(violation)}))
         self._settle()
         return self.out
 
@@ -199,7 +199,7 @@ class Flood:
                 self._echo(given)
             case TimerFired():
                 self._beat()
-            case Vouch():
+            case AwaitCoverage():
                 self.circle.vouch(given.partition, given.offset)
             case ProposeTopic():
                 self._propose_topic(given)
@@ -207,7 +207,7 @@ class Flood:
                 self._drop(given)
             case ProposeSettings():
                 self.topics.alter(given)
-            case AskHeld():
+            case QueryHeldByAll():
                 self.out.append(HeldByAll(given.partition, self._held_by_all(given.partition)))
             case Confirm():
                 self._confirm(given.token)
@@ -221,15 +221,15 @@ class Flood:
                 self.ring.lost(given.peer)
             case Started():
                 self._started(given)
-            case Broke():
+            case DiskBroke():
                 self.retiring.leave_ring()
-            case HandOver():
+            case PrepareStop():
                 self.retiring.stop()
             case Describe():
                 self.describing.ask(given.token)
-            case RemoveMember():
+            case RemoveNode():
                 self.retiring.remove(given)
-            case GiveAway():
+            case TransferOwnership():
                 self._keep(given)
             case Readers():
                 # Whatever goes round is told to everybody.
@@ -241,51 +241,51 @@ class Flood:
 
     def _receive(self, given: PeerReceived) -> None:
         peer, message = given.peer, given.message
-        if peer in self.ring.removed and not isinstance(message, Members | Beat):
+        if peer in self.ring.removed and not isinstance(message, RingMembers | RingHeartbeat):
             return
         match message:
-            case Beat():
+            case RingHeartbeat():
                 self.ring.heard(peer, message)
-            case Members():
+            case RingMembers():
                 self.ring.told(message)
-            case Ask():
+            case RecoveryRequest():
                 self.awakening.asked(peer, message)
-            case Told():
+            case RecoveryReply():
                 self.awakening.told(peer, message)
-            case StateAsk():
+            case RingStateRequest():
                 self.describing.asked(peer, message)
-            case StateTold():
+            case RingStateReply():
                 self.describing.told(peer, message)
-            case Opening() | Offer() | Records() | Marks() | Barrier():
+            case LinkOpening() | Offer() | Records() | AckMarks() | Barrier():
                 if self.ready:
                     self._along_the_ring(peer, message, given.payload)
-            case Vector() | Have():
+            case Vector() | HaveUpTo():
                 self._answered(peer, message)
-            case Retire():
+            case LeaveRing():
                 self.retiring.asked(peer)
-            case Retired():
+            case LeftRing():
                 self.retiring.retired(peer)
             case _:
                 raise PeerViolation("message", f"{type(message).__name__} is none of a ring's")
 
     def _along_the_ring(
-        self, peer: NodeId, message: Opening | Offer | Records | Marks | Barrier, payload: bytearray | None
+        self, peer: NodeId, message: LinkOpening | Offer | Records | AckMarks | Barrier, payload: bytearray | None
     ) -> None:
         match message:
             case Records():
                 self.receiving.records(peer, message, payload)
-            case Marks():
+            case AckMarks():
                 self.circle.received(message.marks)
             case Barrier():
                 self.barriers.received(message)
-            case Opening():
+            case LinkOpening():
                 self.receiving.opening(peer, message)
             case Offer():
                 self.receiving.offered(peer, message)
             case _:
                 assert_never(message)
 
-    def _answered(self, peer: NodeId, message: Vector | Have) -> None:
+    def _answered(self, peer: NodeId, message: Vector | HaveUpTo) -> None:
         link = self.links.get(peer)
         if link is None or link.number != message.link:
             return
@@ -312,15 +312,15 @@ class Flood:
             parts = {part.partition: part for part in topic.everything()} if topic is not None else {}
             part = parts.get(found.partition)
             if topic is None or topic.own is None or part is None:
-                self.out += [Note("warning", "log without topic dropped", {"partition": str(found.partition)})]
+                self.out += [LogLine("warning", "log without topic dropped", {"partition": str(found.partition)})]
                 self.out.append(Drop(found.partition))
             else:
-                copy = Copy(part, found.first, found.end, own=False, damaged_at=found.damaged_at)
+                copy = OriginLog(part, found.first, found.end, own=False, damaged_at=found.damaged_at)
                 self.copies[found.partition] = copy
         self.was_damaged = bool(self._hard.get(DAMAGED))
         self._hard, self._found = {}, ()
         self.ring.begin()
-        self.out += [Meet(SOMEBODY, address) for address in self.joins]
+        self.out += [Connect(SOMEBODY, address) for address in self.joins]
         self.out.append(SetTimer(BEAT, self.now.mono_us + self.settings.heartbeat_ms * 1000))
         self.awakening.begin()
 
@@ -328,7 +328,7 @@ class Flood:
         """What the others have is known: the topics are opened, with new parts for a new incarnation."""
         topics = [self.topics.named[name] for name in sorted(self.topics.named)]
         if renews:
-            self.out.append(Note("warning", "new incarnation", {"incarnation": self.boot}))
+            self.out.append(LogLine("warning", "new incarnation", {"incarnation": self.boot}))
         for topic in topics:
             if topic.own is None:
                 continue
@@ -350,8 +350,8 @@ class Flood:
         """At the end of a step."""
         if self.awakening.over and not self.ready and self._is_open():
             self.ready = True
-            about: dict[str, int | str] = {"partition": CATALOGUE, "role": "broker", "incarnation": self.boot}
-            self.out += [Note("info", "in the ring", about), Ready()]
+            about: dict[str, int | str] = {"partition": METADATA, "role": "broker", "incarnation": self.boot}
+            self.out += [LogLine("info", "in the ring", about), Ready()]
             self.out += [Confirmed(token) for token in self._unconfirmed]
             self._unconfirmed.clear()
             self.relink()
@@ -386,7 +386,7 @@ class Flood:
             del self.links[peer]
         for peer in sorted(peer for peer in wanted if peer is not None and peer not in self.links):
             self._numbered += 1
-            self.links[peer] = Link(self, peer, (self.boot % (1 << 31) << 32) + self._numbered)
+            self.links[peer] = RingLink(self, peer, (self.boot % (1 << 31) << 32) + self._numbered)
         self.circle.beat()
         self.barriers.look(again=True)
 
@@ -408,7 +408,7 @@ class Flood:
             self.barriers.look()
             self.retiring.beat()
 
-    def next_read(self, link: Link, partition: Partition) -> int:
+    def next_read(self, link: RingLink, partition: Partition) -> int:
         # Even tokens: the broker's own reads have odd ones.
         self._token += 2
         self._reads[self._token] = link, partition
@@ -424,7 +424,7 @@ class Flood:
             # producers, nobody who publishes here would ever get an answer.
             self.receiving.broken(copy, matters=link is not None or not given.token)
 
-    def _keep(self, given: GiveAway) -> None:
+    def _keep(self, given: TransferOwnership) -> None:
         """Nobody but its origin orders a part."""
         copy = self.copies.get(given.partition)
         error = NotAReplica(given.peer, copy.part.name if copy else "", given.partition.index)
@@ -446,7 +446,7 @@ class Flood:
         else:
             self._order(copy, given)
 
-    def _order(self, copy: Copy, given: Propose) -> None:
+    def _order(self, copy: OriginLog, given: Propose) -> None:
         base, partition = copy.end, copy.partition
         last = stamp(
             given.batch,
@@ -470,7 +470,7 @@ class Flood:
         if copy is not None and given.generation == copy.generation and given.offset > copy.synced:
             self._advance(copy, given.offset)
 
-    def _advance(self, copy: Copy, offset: int) -> None:
+    def _advance(self, copy: OriginLog, offset: int) -> None:
         """On stable storage here: shown, and if it was published here it may leave now."""
         copy.synced = offset
         self.out.append(Committed(copy.partition, offset))
@@ -479,7 +479,9 @@ class Flood:
             self.pass_on(copy, base, end, batch, 1, None)
         self.circle.synced(copy)
 
-    def pass_on(self, copy: Copy, base: int, end: int, batch: bytearray, hops: int, came_from: NodeId | None) -> None:
+    def pass_on(
+        self, copy: OriginLog, base: int, end: int, batch: bytearray, hops: int, came_from: NodeId | None
+    ) -> None:
         if copy.part.local or (self._hops_bounded and hops > len(self.ring.members)):
             return
         for peer, link in self.links.items():

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, get_args
 import msgspec
 from msgspec import Meta
 
-from rostra.fabric.flood.part import NAME_MAX, Count, Entry, Node, Part
+from rostra.fabric.flood.origin_partition import NAME_MAX, Count, Node, OriginPartition, VectorEntry
 from rostra.model.cluster import PlacedPartition, RingState
 from rostra.model.ids import Partition
 
@@ -23,20 +23,20 @@ Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 Visited = Annotated[tuple[Node, ...], Meta(max_length=MEMBERS_MAX)]
 
 
-class PeerMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class FloodMessageBase(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One frame's typed part. `payload` says whether raw batches may follow it."""
 
     kind: ClassVar[int] = 0
     payload: ClassVar[bool] = False
 
 
-Entries = Annotated[tuple[Entry, ...], Meta(max_length=ENTRIES_MAX)]
+Entries = Annotated[tuple[VectorEntry, ...], Meta(max_length=ENTRIES_MAX)]
 
 
 # --- who is there ----------------------------------------------------------------------------------
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True):
+class RingMember(msgspec.Struct, frozen=True, array_like=True):
     """`boot` rises with every start: of two words about a member the later one counts."""
 
     node: Node
@@ -45,7 +45,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     boot: Count
 
 
-class Beat(PeerMessage, frozen=True, array_like=True):
+class RingHeartbeat(FloodMessageBase, frozen=True, array_like=True):
     """The sender lives, and hears these. `known` is a digest of its members; `out`: it takes no part in the ring.
 
     `peer_address` is where it is answered: whoever was away may not have heard of it.
@@ -59,20 +59,20 @@ class Beat(PeerMessage, frozen=True, array_like=True):
     out: bool = False
 
 
-class Members(PeerMessage, frozen=True, array_like=True):
+class RingMembers(FloodMessageBase, frozen=True, array_like=True):
     kind: ClassVar[int] = 161
-    members: Annotated[tuple[Member, ...], Meta(max_length=MEMBERS_MAX)]
+    members: Annotated[tuple[RingMember, ...], Meta(max_length=MEMBERS_MAX)]
     removed: Visited
 
 
-class Ask(PeerMessage, frozen=True, array_like=True):
+class RecoveryRequest(FloodMessageBase, frozen=True, array_like=True):
     """How much have you of what the sender has published?"""
 
     kind: ClassVar[int] = 162
     boot: Count
 
 
-class Told(PeerMessage, frozen=True, array_like=True):
+class RecoveryReply(FloodMessageBase, frozen=True, array_like=True):
     """The answer, and whoever else is known. The last part of it says that there is no `more`."""
 
     kind: ClassVar[int] = 163
@@ -84,14 +84,14 @@ class Told(PeerMessage, frozen=True, array_like=True):
 # --- a link: from a broker to the next -------------------------------------------------------------
 
 
-class Opening(PeerMessage, frozen=True, array_like=True):
+class LinkOpening(FloodMessageBase, frozen=True, array_like=True):
     """The sender passes records on to the receiver from now on: what has it?"""
 
     kind: ClassVar[int] = 164
     link: Count
 
 
-class Vector(PeerMessage, frozen=True, array_like=True):
+class Vector(FloodMessageBase, frozen=True, array_like=True):
     """A part of the receiver's vector, one of `count`."""
 
     kind: ClassVar[int] = 165
@@ -101,15 +101,15 @@ class Vector(PeerMessage, frozen=True, array_like=True):
     entries: Entries
 
 
-class Offer(PeerMessage, frozen=True, array_like=True):
-    """Parts that the receiver's vector lacks; it answers `Have` as soon as it can take their records."""
+class Offer(FloodMessageBase, frozen=True, array_like=True):
+    """Parts that the receiver's vector lacks; it answers `HaveUpTo` as soon as it can take their records."""
 
     kind: ClassVar[int] = 166
     link: Count
-    parts: Annotated[tuple[Part, ...], Meta(max_length=ENTRIES_MAX)]
+    parts: Annotated[tuple[OriginPartition, ...], Meta(max_length=ENTRIES_MAX)]
 
 
-class Records(PeerMessage, frozen=True, array_like=True):
+class Records(FloodMessageBase, frozen=True, array_like=True):
     """Batches of a part, beginning at `base`. `first` is where the sender's log begins; `hops` counts links so far."""
 
     kind: ClassVar[int] = 167
@@ -121,7 +121,7 @@ class Records(PeerMessage, frozen=True, array_like=True):
     hops: Count
 
 
-class Have(PeerMessage, frozen=True, array_like=True):
+class HaveUpTo(FloodMessageBase, frozen=True, array_like=True):
     """How far the receiver has come. `gap`: what was sent does not fit, the next must begin there."""
 
     kind: ClassVar[int] = 168
@@ -133,7 +133,7 @@ class Have(PeerMessage, frozen=True, array_like=True):
 # --- the circle ------------------------------------------------------------------------------------
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class AckMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Every broker in `visited` has all of the part below `offset` on stable storage."""
 
     partition: Partition
@@ -141,12 +141,12 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     visited: Visited
 
 
-class Marks(PeerMessage, frozen=True, array_like=True):
+class AckMarks(FloodMessageBase, frozen=True, array_like=True):
     kind: ClassVar[int] = 169
-    marks: Annotated[tuple[Mark, ...], Meta(max_length=ENTRIES_MAX)]
+    marks: Annotated[tuple[AckMark, ...], Meta(max_length=ENTRIES_MAX)]
 
 
-class Barrier(PeerMessage, frozen=True, array_like=True):
+class Barrier(FloodMessageBase, frozen=True, array_like=True):
     """A producer has come to `origin`: how much of the topic is anywhere? Whoever it left takes nothing of it now."""
 
     kind: ClassVar[int] = 170
@@ -164,13 +164,13 @@ class Barrier(PeerMessage, frozen=True, array_like=True):
 # --- what operators ask ----------------------------------------------------------------------------
 
 
-class StateAsk(PeerMessage, frozen=True, array_like=True):
+class RingStateRequest(FloodMessageBase, frozen=True, array_like=True):
     kind: ClassVar[int] = 171
     boot: Count
     token: Count
 
 
-class StateTold(PeerMessage, frozen=True, array_like=True):
+class RingStateReply(FloodMessageBase, frozen=True, array_like=True):
     kind: ClassVar[int] = 172
     boot: Count
     token: Count
@@ -182,32 +182,32 @@ class StateTold(PeerMessage, frozen=True, array_like=True):
 # --- going -----------------------------------------------------------------------------------------
 
 
-class Retire(PeerMessage, frozen=True, array_like=True):
+class LeaveRing(FloodMessageBase, frozen=True, array_like=True):
     """The receiver is to be removed: it takes nothing more, and says when the others have all that it has."""
 
     kind: ClassVar[int] = 173
 
 
-class Retired(PeerMessage, frozen=True, array_like=True):
+class LeftRing(FloodMessageBase, frozen=True, array_like=True):
     kind: ClassVar[int] = 174
 
 
 FloodMessage = (
-    Beat
-    | Members
-    | Ask
-    | Told
-    | Opening
+    RingHeartbeat
+    | RingMembers
+    | RecoveryRequest
+    | RecoveryReply
+    | LinkOpening
     | Vector
     | Offer
     | Records
-    | Have
-    | Marks
+    | HaveUpTo
+    | AckMarks
     | Barrier
-    | StateAsk
-    | StateTold
-    | Retire
-    | Retired
+    | RingStateRequest
+    | RingStateReply
+    | LeaveRing
+    | LeftRing
 )
 
 PEER_KINDS: dict[int, type[FloodMessage]] = {kind.kind: kind for kind in get_args(FloodMessage)}

@@ -29,7 +29,7 @@ from rostra.fabric.api import (
     TopicClosed,
     TopicOpened,
 )
-from rostra.fabric.flood.part import Copy, Entry, Part
+from rostra.fabric.flood.origin_partition import OriginLog, OriginPartition, VectorEntry
 from rostra.model.ids import Partition, PartitionIndex, TopicId, random_id
 
 if TYPE_CHECKING:
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
 TOPIC = "flood/topic/"
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True):
+class StoredTopic(msgspec.Struct, frozen=True, array_like=True):
     """What is on stable storage of a topic. Without `own` the topic was deleted here.
 
     `floors` say how much of each part was there at that time: nobody needs to send it again, and nobody is shown it.
     """
 
-    own: Part | None
-    parts: tuple[Part, ...]
-    floors: tuple[Entry, ...]
+    own: OriginPartition | None
+    parts: tuple[OriginPartition, ...]
+    floors: tuple[VectorEntry, ...]
 
 
-class Topic:
+class FloodTopic:
     """`own` and `parts` are as they will be when what is being written down is."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.own: Part | None = None
-        self.parts: dict[Partition, Part] = {}
+        self.own: OriginPartition | None = None
+        self.parts: dict[Partition, OriginPartition] = {}
         self.floors: dict[Partition, int] = {}
         self.open = False
         """Whether the broker above knows it."""
@@ -63,35 +63,35 @@ class Topic:
         self.waiting: list[tuple[int, Callable[[], None]]] = []
         """What is done when this version is on stable storage."""
 
-    def everything(self) -> list[Part]:
+    def everything(self) -> list[OriginPartition]:
         own = [self.own] if self.own is not None else []
         return [*own, *(self.parts[partition] for partition in sorted(self.parts))]
 
     def packed(self) -> bytes:
-        floors = tuple(Entry(partition, self.floors[partition]) for partition in sorted(self.floors))
-        return msgspec.msgpack.encode(Kept(self.own, tuple(self.parts.values()), floors))
+        floors = tuple(VectorEntry(partition, self.floors[partition]) for partition in sorted(self.floors))
+        return msgspec.msgpack.encode(StoredTopic(self.own, tuple(self.parts.values()), floors))
 
 
-class Topics:
+class FloodTopics:
     def __init__(self, flood: Flood) -> None:
         self._flood = flood
-        self.named: dict[str, Topic] = {}
-        self._of_part: dict[Partition, Topic] = {}
+        self.named: dict[str, FloodTopic] = {}
+        self._of_part: dict[Partition, FloodTopic] = {}
 
     def recall(self, hard: dict[str, bytes]) -> None:
         for key in sorted(hard):
             if key.startswith(TOPIC) and hard[key]:
-                kept = msgspec.msgpack.decode(hard[key], type=Kept)
-                topic = self.named[key.removeprefix(TOPIC)] = Topic(key.removeprefix(TOPIC))
+                kept = msgspec.msgpack.decode(hard[key], type=StoredTopic)
+                topic = self.named[key.removeprefix(TOPIC)] = FloodTopic(key.removeprefix(TOPIC))
                 topic.own = kept.own
                 topic.parts = {part.partition: part for part in kept.parts}
                 topic.floors = {entry.partition: entry.end for entry in kept.floors}
                 self._of_part.update((part.partition, topic) for part in topic.everything())
 
-    def of_part(self, partition: Partition) -> Topic | None:
+    def of_part(self, partition: Partition) -> FloodTopic | None:
         return self._of_part.get(partition)
 
-    def named_by(self, topic: TopicId) -> Topic | None:
+    def named_by(self, topic: TopicId) -> FloodTopic | None:
         """The one that the broker above knows under this id."""
         found = self._of_part.get(Partition(topic, PartitionIndex(0)))
         own = found.own if found is not None else None
@@ -99,7 +99,7 @@ class Topics:
 
     # --- writing down --------------------------------------------------------------------------------
 
-    def _write_down(self, topic: Topic, then: Callable[[], None]) -> None:
+    def _write_down(self, topic: FloodTopic, then: Callable[[], None]) -> None:
         topic.version += 1
         topic.waiting.append((topic.version, then))
         for part in topic.everything():
@@ -116,11 +116,11 @@ class Topics:
         for act in done:
             act()
 
-    def draw_own(self, name: str, segment_bytes: int, settings: bytes, topic: TopicId | None = None) -> Part:
+    def draw_own(self, name: str, segment_bytes: int, settings: bytes, topic: TopicId | None = None) -> OriginPartition:
         flood = self._flood
         drawn = topic if topic is not None else TopicId(random_id(flood.random))
         partition = Partition(drawn, PartitionIndex(0))
-        return Part(partition, name, flood.node, flood.boot, segment_bytes, settings)
+        return OriginPartition(partition, name, flood.node, flood.boot, segment_bytes, settings)
 
     # --- making --------------------------------------------------------------------------------------
 
@@ -135,11 +135,11 @@ class Topics:
         elif topic is not None and topic.open:
             self._flood.out.append(Refused(token, Unavailable(spec.name, 0, "its deletion is being written down")))
         else:
-            topic = self.named.setdefault(spec.name, Topic(spec.name))
+            topic = self.named.setdefault(spec.name, FloodTopic(spec.name))
             topic.own = self.draw_own(spec.name, given.segment_bytes, spec.settings, spec.topic)
             self._write_down(topic, lambda: self.show(topic, token))
 
-    def renew(self, topic: Topic) -> None:
+    def renew(self, topic: FloodTopic) -> None:
         """A new incarnation publishes to a part of its own; what the one before had published is like another's."""
         before = topic.own
         assert before is not None
@@ -147,11 +147,11 @@ class Topics:
         topic.own = self.draw_own(topic.name, before.segment_bytes, before.settings)
         self._write_down(topic, lambda: self.show(topic, None))
 
-    def hear_of(self, parts: tuple[Part, ...]) -> list[Part]:
+    def hear_of(self, parts: tuple[OriginPartition, ...]) -> list[OriginPartition]:
         """Of these parts, those whose records can be taken at once; the others will be, in a moment."""
-        ready: list[Part] = []
+        ready: list[OriginPartition] = []
         for part in parts:
-            topic = self.named.setdefault(part.name, Topic(part.name))
+            topic = self.named.setdefault(part.name, FloodTopic(part.name))
             if part.partition in self._flood.copies:
                 ready.append(part)
             elif part.partition in topic.parts and topic.own is not None:
@@ -163,7 +163,7 @@ class Topics:
                 self._take_in(topic, part)
         return ready
 
-    def _take_in(self, topic: Topic, part: Part) -> None:
+    def _take_in(self, topic: FloodTopic, part: OriginPartition) -> None:
         topic.parts[part.partition] = part
         if topic.own is None:
             topic.own = self.draw_own(topic.name, part.segment_bytes, part.settings)
@@ -174,7 +174,7 @@ class Topics:
 
         self._write_down(topic, taken_in)
 
-    def show(self, topic: Topic, token: int | None) -> None:
+    def show(self, topic: FloodTopic, token: int | None) -> None:
         """The broker above learns of the topic, and of the parts that have joined it."""
         flood, own = self._flood, topic.own
         if own is None:
@@ -189,16 +189,16 @@ class Topics:
                     flood.out.append(PartitionJoined(own.partition.topic, part.partition, part.origin))
                 self._serve(topic, part)
 
-    def _serve(self, topic: Topic, part: Part) -> None:
+    def _serve(self, topic: FloodTopic, part: OriginPartition) -> None:
         flood = self._flood
         copy = flood.copies.get(part.partition)
         if copy is None:
             first = topic.floors.get(part.partition, 0)
-            copy = flood.copies[part.partition] = Copy(part, first, first, own=part is topic.own)
+            copy = flood.copies[part.partition] = OriginLog(part, first, first, own=part is topic.own)
             flood.out.append(Open(part.partition, part.segment_bytes, first))
         self.announce(copy)
 
-    def announce(self, copy: Copy) -> None:
+    def announce(self, copy: OriginLog) -> None:
         flood, part = self._flood, copy.part
         flood.out.append(Serving(part.partition, part.epoch, copy.own, copy.first, copy.end, copy.synced))
         if copy.damaged_at is not None:
@@ -245,7 +245,7 @@ class Topics:
 
         self._write_down(topic, dropped)
 
-    def vector(self) -> list[Entry]:
+    def vector(self) -> list[VectorEntry]:
         """What this broker needs not be sent: what it has, and what it has deleted; not what it keeps for itself."""
         floors = {
             partition: floor
@@ -255,5 +255,7 @@ class Topics:
         }
         copies = self._flood.copies.items()
         whole = {partition: copy for partition, copy in copies if copy.damaged_at is None and not copy.part.local}
-        deleted = [Entry(partition, floor) for partition, floor in sorted(floors.items()) if partition not in whole]
+        deleted = [
+            VectorEntry(partition, floor) for partition, floor in sorted(floors.items()) if partition not in whole
+        ]
         return deleted + [copy.entry() for _, copy in sorted(whole.items())]

@@ -10,27 +10,24 @@ import msgspec
 
 from rostra.errors import CorruptLog, PeerViolation
 from rostra.fabric.api import (
-    CATALOGUE,
+    METADATA,
     Accepted,
     AcksAll,
-    AskHeld,
+    AwaitCoverage,
     Blocked,
-    Broke,
     Committed,
     Confirm,
+    Connect,
     Delivers,
     Describe,
+    DiskBroke,
     Drop,
     Echo,
-    Elsewhere,
     FabricEffect,
     FabricInput,
-    GiveAway,
     Guarantees,
-    HandOver,
     HeldByAll,
-    Meet,
-    Note,
+    LogLine,
     Now,
     Open,
     Order,
@@ -39,47 +36,50 @@ from rostra.fabric.api import (
     PeerMet,
     PeerReceived,
     Persist,
+    PrepareStop,
     Propose,
     ProposeDrop,
     ProposeSettings,
     ProposeStart,
     ProposeTopic,
+    QueryHeldByAll,
     ReadDone,
     Readers,
     ReadFailed,
     Ready,
     Recovered,
     Refused,
-    RemoveMember,
+    RemoveNode,
+    ServedElsewhere,
     Serving,
     SetTimer,
     Settled,
-    Split,
+    SplitBehaviour,
     Started,
     Survives,
     Synced,
     TimerFired,
-    Vouch,
+    TransferOwnership,
     WriteFailed,
 )
-from rostra.fabric.raft import shortway
-from rostra.fabric.raft.alarms import NEVER_US, Alarms
-from rostra.fabric.raft.catalogue import META, Member
-from rostra.fabric.raft.describing import Describing
-from rostra.fabric.raft.expulsion import Expulsion
-from rostra.fabric.raft.group import Group
-from rostra.fabric.raft.hard import Config, ConfigAt, Hard, key_of, unpack_hard
-from rostra.fabric.raft.hosting import RETIRED, Hosting
-from rostra.fabric.raft.leaving import Leaving
-from rostra.fabric.raft.messages import ChangeTopic, DropTopic, MakeTopic, Remove
-from rostra.fabric.raft.metadata import Metadata
-from rostra.fabric.raft.moving import Moving
-from rostra.fabric.raft.peers import Peers
-from rostra.fabric.raft.placing import Placing
-from rostra.fabric.raft.post import Post
-from rostra.fabric.raft.roles import Role
+from rostra.fabric.raft.cluster_description import ClusterDescription
+from rostra.fabric.raft.consensus import fast_path
+from rostra.fabric.raft.consensus.group_state import half_refilled
+from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt, HardState, key_of, unpack_hard_state
+from rostra.fabric.raft.consensus.raft_group import RaftGroup
+from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.raft.message_router import MessageRouter
+from rostra.fabric.raft.messages import AlterTopicRequest, CreateTopicRequest, DropTopicRequest, RemoveNodeRequest
+from rostra.fabric.raft.metadata.metadata_group import MetadataGroup
+from rostra.fabric.raft.metadata.metadata_state import META, ClusterMember
+from rostra.fabric.raft.metadata.placement import ReplicaPlacement
+from rostra.fabric.raft.peers.deadline_queue import NEVER_US, DeadlineQueue
+from rostra.fabric.raft.peers.peer_set import PeerSet
+from rostra.fabric.raft.peers.removal import Removal
+from rostra.fabric.raft.replicas.leader_transfer import LeaderTransfer
+from rostra.fabric.raft.replicas.reassignment import ReplicaReassignment
+from rostra.fabric.raft.replicas.replicas import RETIRED, Replicas
 from rostra.fabric.raft.settings import BEAT, WAKE, RaftSettings
-from rostra.fabric.raft.standing import half_refilled
 from rostra.fabric.raft.status import ClusterStatus, status_of
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
@@ -89,7 +89,7 @@ GUARANTEES = Guarantees(
     order=Order.PARTITION,
     acks_all=AcksAll.MAJORITY,
     delivers=Delivers.REPLICA,
-    split=Split.REFUSES,
+    split=SplitBehaviour.REFUSES,
     survives=Survives.MINORITY,
     groups_span_nodes=True,
     exactly_once_sink=False,
@@ -99,7 +99,7 @@ BOOT = "raft/boot"
 META_SEGMENT_BYTES = 1 << 26
 META_VOTERS_MAX = 7
 SOMEBODY = NodeId(0)
-FOR_THE_BROKER = (Serving, Elsewhere, Blocked, Committed, Accepted, Refused)
+FOR_THE_BROKER = (Serving, ServedElsewhere, Blocked, Committed, Accepted, Refused)
 """What is said of a partition to those above the fabric."""
 
 
@@ -114,7 +114,7 @@ class Raft:
         address: str,
         peer_address: str = "",
         *,
-        founders: tuple[Member, ...] = (),
+        founders: tuple[ClusterMember, ...] = (),
         join: tuple[str, ...] = (),
         random: Random,
         settings: RaftSettings | None = None,
@@ -126,42 +126,42 @@ class Raft:
         self.settings = settings or RaftSettings()
         self.boot = 0
         self.now = Now(0, 0)
-        self.peers = Peers(self)
-        self.groups: dict[Partition, Group] = {}
+        self.peers = PeerSet(self)
+        self.groups: dict[Partition, RaftGroup] = {}
         self._without = without
         self._random = random
-        self.own = Member(node, address, peer_address)
+        self.own = ClusterMember(node, address, peer_address)
         self.founders = founders or (() if join else (self.own,))
         self._join = join
-        self._meta: Metadata | None = None
-        self._catalogue_group: Group | None = None
-        self.meta: Metadata
+        self._meta: MetadataGroup | None = None
+        self._catalogue_group: RaftGroup | None = None
+        self.meta: MetadataGroup
         """Once the node has started."""
         self.takes_part = False
         """Whether the catalogue's log is known, so that peers can be answered."""
         self.hard: dict[str, bytes] = {}
         """Hard state of groups that are not here, as far as it is worth keeping: as found, or left by a copy."""
         self._found: dict[Partition, Recovered] = {}
-        self.hosting = Hosting(self)
-        self.leaving = Leaving(self)
-        self.placing = Placing(self)
-        self.moving = Moving(self)
-        self.describing = Describing(self)
-        self.expulsion = Expulsion(self)
-        self.post = Post(self)
+        self.hosting = Replicas(self)
+        self.leaving = LeaderTransfer(self)
+        self.placing = ReplicaPlacement(self)
+        self.moving = ReplicaReassignment(self)
+        self.describing = ClusterDescription(self)
+        self.expulsion = Removal(self)
+        self.post = MessageRouter(self)
         self.removed = False
         """This node was removed from the cluster: it takes part in nothing, and says so."""
-        self.beating: dict[Partition, Group] = {}
+        self.beating: dict[Partition, RaftGroup] = {}
         """Groups led here that are not silent."""
         self.resigned = 0
         """How often a group has ceased to be led here since the start."""
-        self.alarms = Alarms()
+        self.alarms = DeadlineQueue()
         self._wakes_us: int | None = None
         self.keys: dict[str, Partition] = {}
         self._token = 0
         self._ready = False
         self._disk_refused = False
-        self._electing: list[Group] = []
+        self._electing: list[RaftGroup] = []
         """Since its start: a node with a full disk serves what it has, although it cannot begin a term."""
         self._stirred = False
         """The catalogue's group did something: perhaps something is committed."""
@@ -181,7 +181,7 @@ class Raft:
             effects = None
             if isinstance(given, PeerReceived):
                 message: Any = given.message
-                hear = shortway.HEARD.get(type(message))
+                hear = fast_path.HEARD.get(type(message))
                 if hear is not None and given.peer not in self.meta.catalogue.removed:
                     group = self.groups.get(message.partition)
                     if group is not None and group.term == message.term:
@@ -189,11 +189,11 @@ class Raft:
             elif isinstance(given, Propose):
                 group = self.groups.get(given.partition)
                 if group is not None:
-                    effects = group.propose_alone(given) if group.alone else shortway.proposed(group, now, given)
+                    effects = group.propose_alone(given) if group.alone else fast_path.proposed(group, now, given)
             elif isinstance(given, Synced):
                 group = self.groups.get(given.partition)
                 if group is not None:
-                    effects = group.synced_alone(given) if group.alone else shortway.synced(group, now, given)
+                    effects = group.synced_alone(given) if group.alone else fast_path.synced(group, now, given)
             if effects is not None:
                 return effects
         return self._step_at_length(given)
@@ -205,7 +205,7 @@ class Raft:
         try:
             self._take(given)
         except PeerViolation as violation:
-            self.out.append(Note("error", "a peer broke the protocol", {"error": str(violation)}))
+            self.out.append(LogLine("error", "a peer broke the protocol", {"error": str(violation)}))
         if (
             self._stirred
             or not self._ready
@@ -238,13 +238,19 @@ class Raft:
             case TimerFired():
                 self._timer(given.timer)
             case ProposeTopic():
-                self._ask(MakeTopic(self.node, self.boot, given.token, given.spec, given.segment_bytes, given.replicas))
+                self._ask(
+                    CreateTopicRequest(
+                        self.node, self.boot, given.token, given.spec, given.segment_bytes, given.replicas
+                    )
+                )
             case ProposeDrop():
-                self._ask(DropTopic(self.node, self.boot, given.token, given.topic))
+                self._ask(DropTopicRequest(self.node, self.boot, given.token, given.topic))
             case ProposeSettings():
-                ask = ChangeTopic(self.node, self.boot, given.token, given.topic, given.settings, given.segment_bytes)
+                ask = AlterTopicRequest(
+                    self.node, self.boot, given.token, given.topic, given.settings, given.segment_bytes
+                )
                 self._ask(ask)
-            case AskHeld():
+            case QueryHeldByAll():
                 group = self.groups.get(given.partition)
                 if group is not None and group.role is Role.LEADER:
                     self.out.append(HeldByAll(given.partition, group.replication.held_by_all()))
@@ -265,24 +271,24 @@ class Raft:
                     self.peers.lost(given.peer)
             case Started():
                 self._started(given)
-            case Broke():
+            case DiskBroke():
                 for group in list(self.groups.values()):
                     group.broke(self.now)
                     self.touch(group)
-            case GiveAway():
+            case TransferOwnership():
                 self.leaving.give_away(given)
-            case RemoveMember():
-                self._ask(Remove(self.node, self.boot, given.token, given.node))
+            case RemoveNode():
+                self._ask(RemoveNodeRequest(self.node, self.boot, given.token, given.node))
             case Describe():
                 self.describing.ask(given.token)
-            case PassOn() | Settled() | Vouch():
+            case PassOn() | Settled() | AwaitCoverage():
                 raise AssertionError(f"this fabric tells clients where to go: {given}")
-            case HandOver():
+            case PrepareStop():
                 self.leaving.hand_over()
             case _:
                 assert_never(given)
 
-    def _ask(self, ask: MakeTopic | DropTopic | ChangeTopic | Remove) -> None:
+    def _ask(self, ask: CreateTopicRequest | DropTopicRequest | AlterTopicRequest | RemoveNodeRequest) -> None:
         self.out += self.meta.ask(ask)
         self.touch(self.meta.group)
 
@@ -298,14 +304,14 @@ class Raft:
         self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
 
     def _booted(self) -> None:
-        config = Config(tuple(sorted(member.node for member in self.founders)))
+        config = GroupConfig(tuple(sorted(member.node for member in self.founders)))
         group = self.make_group(META, META_SEGMENT_BYTES, config if self.founders else None)
         group.keeps_commit = True
         # Everybody who asks a node about topics reads its copy.
         group.has_readers = True
-        group.name = CATALOGUE
+        group.name = METADATA
         group.voters_max = META_VOTERS_MAX
-        self._meta = self.meta = Metadata(self, group)
+        self._meta = self.meta = MetadataGroup(self, group)
         self._catalogue_group = group
         self._knew_commit = group.commit > group.copy.first
         self._term_found = group.term
@@ -323,7 +329,7 @@ class Raft:
         self.out += self.meta.apply()
         self.peers.begin()
         for address in self._join:
-            self.out.append(Meet(SOMEBODY, address))
+            self.out.append(Connect(SOMEBODY, address))
         self.out.append(SetTimer(BEAT, self.now.mono_us))
 
     def has_met(self, partition: Partition) -> bool:
@@ -332,15 +338,15 @@ class Raft:
         return key_of(partition) in self.hard or (found is not None and found.end > 0)
 
     def make_group(
-        self, partition: Partition, segment_bytes: int, config: Config | None, *, late: bool = False
-    ) -> Group:
+        self, partition: Partition, segment_bytes: int, config: GroupConfig | None, *, late: bool = False
+    ) -> RaftGroup:
         """`late`: its group existed before. Perhaps this node was in it: then it voted, and had what it has no more."""
         packed = self.hard.pop(key_of(partition), None)
         if packed and self._ready:
             # It was here before, and perhaps led: followers that are silent would go on believing so.
             self.resigned += 1
-        initial = (ConfigAt(0, 0, config),) if config is not None else ()
-        hard = unpack_hard(packed) if packed else Hard(configs=initial)
+        initial = (GroupConfigAt(0, 0, config),) if config is not None else ()
+        hard = unpack_hard_state(packed) if packed else HardState(configs=initial)
         found = self._found.pop(partition, None)
         if found is None:
             self.out.append(Open(partition, segment_bytes))
@@ -349,7 +355,7 @@ class Raft:
             found = Recovered(partition, first, first, ())
         if late and (found is None or not packed):
             hard = msgspec.structs.replace(hard, complete=False)
-        group = Group(
+        group = RaftGroup(
             self.node,
             found or Recovered(partition, 0, 0, ()),
             hard,
@@ -364,7 +370,7 @@ class Raft:
         self.keys[key_of(partition)] = partition
         return group
 
-    def forget_group(self, partition: Partition) -> Group | None:
+    def forget_group(self, partition: Partition) -> RaftGroup | None:
         group = self.groups.pop(partition, None)
         if group is not None:
             self.beating.pop(partition, None)
@@ -401,13 +407,13 @@ class Raft:
 
     # --- groups ---
 
-    def _for(self, partition: Partition, action: Callable[[Group], None]) -> None:
+    def _for(self, partition: Partition, action: Callable[[RaftGroup], None]) -> None:
         group = self.groups.get(partition)
         if group is not None:
             action(group)
             self.touch(group)
 
-    def touch(self, group: Group) -> None:
+    def touch(self, group: RaftGroup) -> None:
         """Carries on what the group did: its effects, its deadline, its heartbeats."""
         if group is self._catalogue_group:
             self._stirred = True
@@ -436,11 +442,11 @@ class Raft:
         if deadline_us is not None and deadline_us < group.armed_us:
             self._arm(group, deadline_us)
 
-    def _arm(self, group: Group, at_us: int) -> None:
+    def _arm(self, group: RaftGroup, at_us: int) -> None:
         group.armed_us = at_us
         self.alarms.arm(group.partition, at_us)
 
-    def _set_beating(self, group: Group, beats: bool) -> None:
+    def _set_beating(self, group: RaftGroup, beats: bool) -> None:
         group.beating = beats
         if beats:
             self.beating[group.partition] = group
@@ -494,7 +500,7 @@ class Raft:
         # that began since then says that nothing committed earlier is unknown: else copies that count would be lost.
         if self._found and known and group.term > self._term_found and self.meta.applied >= group.commit:
             for partition in sorted(self._found):
-                self.out += [Note("warning", "log without topic dropped", {"partition": str(partition)})]
+                self.out += [LogLine("warning", "log without topic dropped", {"partition": str(partition)})]
                 self.out.append(Drop(partition))
             self._found.clear()
 
@@ -510,7 +516,7 @@ class Raft:
             waiting += [group for group in self.groups.values() if self._has_yet_to_lead(group)]
         return bool(waiting)
 
-    def _has_yet_to_lead(self, group: Group) -> bool:
+    def _has_yet_to_lead(self, group: RaftGroup) -> bool:
         # One whose topic was deleted meanwhile never will.
         is_here = self.groups.get(group.partition) is group
         return is_here and group.config.voters == (self.node,) and group.may_lead and not group.is_current
@@ -527,7 +533,7 @@ class Raft:
             return
         if given.partition == META and self.meta.replaying:
             if isinstance(given, ReadFailed):
-                self.out.append(Note("error", "catalogue damaged", {"error": str(given.error)}))
+                self.out.append(LogLine("error", "catalogue damaged", {"error": str(given.error)}))
                 group.doubt()
                 self.meta.replaying = False
                 self._begin()

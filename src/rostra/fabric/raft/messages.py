@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from rostra.fabric.api import EpochStart, TopicSpec
-from rostra.fabric.raft.hard import ConfigAt
+from rostra.fabric.raft.consensus.hard_state import GroupConfigAt
 from rostra.model.cluster import PlacedPartition
 from rostra.model.ids import ID_MAX, NodeId, Partition, TopicId
 
@@ -24,7 +24,7 @@ Node = Annotated[NodeId, Meta(ge=0, le=ID_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 
 
-class PeerMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RaftMessageBase(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One frame's typed part. `payload` says whether raw batches may follow it."""
 
     kind: ClassVar[int] = 0
@@ -34,7 +34,7 @@ class PeerMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 # --- the pair's heartbeat --------------------------------------------------------------------------
 
 
-class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class GroupHeartbeat(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A leader's word to one follower. `quiet`: the follower holds and knows everything, nothing more will be said."""
 
     partition: Partition
@@ -44,7 +44,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
     quiet: bool = False
 
 
-class BeatReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class GroupHeartbeatReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`held` is how far the follower's log agrees with the leader's, `match` how far that is on stable storage.
 
     `fills` counts how often the copy was begun anew: words about an earlier filling may arrive late.
@@ -60,7 +60,7 @@ class BeatReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
     fills: Count = 0
 
 
-class Heartbeat(PeerMessage, frozen=True, array_like=True):
+class NodeHeartbeat(RaftMessageBase, frozen=True, array_like=True):
     """All that a node has to say to another now, for all groups it leads there, and that it lives.
 
     `boot` rises with every start: a leader that was away for less than a timeout leads no more. `peer_address` is where
@@ -70,24 +70,24 @@ class Heartbeat(PeerMessage, frozen=True, array_like=True):
 
     kind: ClassVar[int] = 128
     boot: Count
-    beats: Annotated[tuple[Beat, ...], Meta(max_length=GROUPS_MAX)] = ()
+    beats: Annotated[tuple[GroupHeartbeat, ...], Meta(max_length=GROUPS_MAX)] = ()
     peer_address: Text = ""
     resigned: Count = 0
 
 
-class HeartbeatReply(PeerMessage, frozen=True, array_like=True):
+class NodeHeartbeatReply(RaftMessageBase, frozen=True, array_like=True):
     """Who answers lives, too: with `resigned` it says all that a heartbeat about no group would say."""
 
     kind: ClassVar[int] = 129
     boot: Count
-    beats: Annotated[tuple[BeatReply, ...], Meta(max_length=GROUPS_MAX)] = ()
+    beats: Annotated[tuple[GroupHeartbeatReply, ...], Meta(max_length=GROUPS_MAX)] = ()
     resigned: Count = 0
 
 
 # --- one group -------------------------------------------------------------------------------------
 
 
-class VoteAsk(PeerMessage, frozen=True, array_like=True):
+class RequestVote(RaftMessageBase, frozen=True, array_like=True):
     """`pre`: would you? `forced`: the leader itself has asked for this election."""
 
     kind: ClassVar[int] = 130
@@ -99,7 +99,7 @@ class VoteAsk(PeerMessage, frozen=True, array_like=True):
     forced: bool = False
 
 
-class VoteReply(PeerMessage, frozen=True, array_like=True):
+class RequestVoteReply(RaftMessageBase, frozen=True, array_like=True):
     """`term` is the voter's own, `asked` the one it was asked about."""
 
     kind: ClassVar[int] = 131
@@ -110,7 +110,7 @@ class VoteReply(PeerMessage, frozen=True, array_like=True):
     pre: bool
 
 
-class Entries(PeerMessage, frozen=True, array_like=True):
+class AppendEntries(RaftMessageBase, frozen=True, array_like=True):
     """Batches that follow `prev_end`, where an entry of `prev_term` ends; without payload it asks whether one does.
 
     `whole`: `prev_end` is known to lie between two batches. `first` is where the leader's log begins. `news`: all that
@@ -129,7 +129,7 @@ class Entries(PeerMessage, frozen=True, array_like=True):
     news: bool = False
 
 
-class EntriesReply(PeerMessage, frozen=True, array_like=True):
+class AppendEntriesReply(RaftMessageBase, frozen=True, array_like=True):
     """`agreed` is the `prev_end` of a message without payload that fitted. `readers`: somebody reads the copy, and
     waits to hear what is committed.
     """
@@ -145,7 +145,7 @@ class EntriesReply(PeerMessage, frozen=True, array_like=True):
     readers: bool = True
 
 
-class EntriesRefused(PeerMessage, frozen=True, array_like=True):
+class AppendEntriesRefused(RaftMessageBase, frozen=True, array_like=True):
     """`prev_end` is not where the leader thinks; they may agree at `hint_end`, if `hint_term` ends there.
 
     `empty`: nothing of this copy can be used, it must be filled from the leader's log start.
@@ -161,7 +161,7 @@ class EntriesRefused(PeerMessage, frozen=True, array_like=True):
     fills: Count = 0
 
 
-class Refill(PeerMessage, frozen=True, array_like=True):
+class InstallSnapshot(RaftMessageBase, frozen=True, array_like=True):
     """Begin anew at `first`, the leader's log start; `epochs` and `configs` are what was before it."""
 
     kind: ClassVar[int] = 135
@@ -169,10 +169,10 @@ class Refill(PeerMessage, frozen=True, array_like=True):
     term: Count
     first: Count
     epochs: Annotated[tuple[EpochStart, ...], Meta(max_length=1)]
-    configs: Annotated[tuple[ConfigAt, ...], Meta(max_length=1)]
+    configs: Annotated[tuple[GroupConfigAt, ...], Meta(max_length=1)]
 
 
-class TimeoutNow(PeerMessage, frozen=True, array_like=True):
+class TimeoutNow(RaftMessageBase, frozen=True, array_like=True):
     """The leader hands over: begin an election at once."""
 
     kind: ClassVar[int] = 136
@@ -180,7 +180,7 @@ class TimeoutNow(PeerMessage, frozen=True, array_like=True):
     term: Count
 
 
-class ReadAsk(PeerMessage, frozen=True, array_like=True):
+class ReadIndexRequest(RaftMessageBase, frozen=True, array_like=True):
     """From a follower: what must I have applied before I may answer a read that begins now?"""
 
     kind: ClassVar[int] = 137
@@ -189,7 +189,7 @@ class ReadAsk(PeerMessage, frozen=True, array_like=True):
     token: Count
 
 
-class ReadTold(PeerMessage, frozen=True, array_like=True):
+class ReadIndexReply(RaftMessageBase, frozen=True, array_like=True):
     """All below `commit`. Not `known`: the asked node cannot say."""
 
     kind: ClassVar[int] = 138
@@ -200,12 +200,22 @@ class ReadTold(PeerMessage, frozen=True, array_like=True):
     known: bool
 
 
-GroupMessage = VoteAsk | VoteReply | Entries | EntriesReply | EntriesRefused | Refill | TimeoutNow | ReadAsk | ReadTold
+GroupMessage = (
+    RequestVote
+    | RequestVoteReply
+    | AppendEntries
+    | AppendEntriesReply
+    | AppendEntriesRefused
+    | InstallSnapshot
+    | TimeoutNow
+    | ReadIndexRequest
+    | ReadIndexReply
+)
 
 # --- the cluster -----------------------------------------------------------------------------------
 
 
-class Join(PeerMessage, frozen=True, array_like=True):
+class JoinRequest(RaftMessageBase, frozen=True, array_like=True):
     """Make this node a member; any node passes it on to the leader of the catalogue."""
 
     kind: ClassVar[int] = 144
@@ -214,7 +224,7 @@ class Join(PeerMessage, frozen=True, array_like=True):
     peer_address: Text
 
 
-class Joined(PeerMessage, frozen=True, array_like=True):
+class JoinReply(RaftMessageBase, frozen=True, array_like=True):
     """To the node that joins: who it should keep a link to, until the catalogue tells it."""
 
     kind: ClassVar[int] = 145
@@ -222,7 +232,7 @@ class Joined(PeerMessage, frozen=True, array_like=True):
     leader_address: Text
 
 
-class MakeTopic(PeerMessage, frozen=True, array_like=True):
+class CreateTopicRequest(RaftMessageBase, frozen=True, array_like=True):
     """Passed on to the leader of the catalogue by the node that was asked."""
 
     kind: ClassVar[int] = 146
@@ -234,7 +244,7 @@ class MakeTopic(PeerMessage, frozen=True, array_like=True):
     replicas: Count
 
 
-class DropTopic(PeerMessage, frozen=True, array_like=True):
+class DropTopicRequest(RaftMessageBase, frozen=True, array_like=True):
     kind: ClassVar[int] = 147
     origin: Node
     boot: Count
@@ -242,7 +252,7 @@ class DropTopic(PeerMessage, frozen=True, array_like=True):
     topic: TopicId
 
 
-class ChangeTopic(PeerMessage, frozen=True, array_like=True):
+class AlterTopicRequest(RaftMessageBase, frozen=True, array_like=True):
     kind: ClassVar[int] = 155
     origin: Node
     boot: Count
@@ -252,7 +262,7 @@ class ChangeTopic(PeerMessage, frozen=True, array_like=True):
     segment_bytes: Count
 
 
-class Answered(PeerMessage, frozen=True, array_like=True):
+class RequestRefused(RaftMessageBase, frozen=True, array_like=True):
     """The catalogue's leader refused. What it accepts is answered by the catalogue itself, which names the asker."""
 
     kind: ClassVar[int] = 148
@@ -263,7 +273,7 @@ class Answered(PeerMessage, frozen=True, array_like=True):
     """Of the node that asked: after another start nobody there waits for this."""
 
 
-class Remove(PeerMessage, frozen=True, array_like=True):
+class RemoveNodeRequest(RaftMessageBase, frozen=True, array_like=True):
     """Like a topic's making: the leader of the catalogue is to let this member go."""
 
     kind: ClassVar[int] = 149
@@ -273,14 +283,14 @@ class Remove(PeerMessage, frozen=True, array_like=True):
     node: Node
 
 
-class Removed(PeerMessage, frozen=True, array_like=True):
+class RemovedNotice(RaftMessageBase, frozen=True, array_like=True):
     """To a node that speaks as a member and is none any more."""
 
     kind: ClassVar[int] = 150
     node: Node
 
 
-class Arranged(PeerMessage, frozen=True, array_like=True):
+class ReassignmentReport(RaftMessageBase, frozen=True, array_like=True):
     """To the leader of the catalogue: the partition's group has the members that were wanted."""
 
     kind: ClassVar[int] = 151
@@ -288,10 +298,10 @@ class Arranged(PeerMessage, frozen=True, array_like=True):
     replicas: Annotated[tuple[Node, ...], Meta(max_length=64)]
 
 
-class HandOn(PeerMessage, frozen=True, array_like=True):
+class TransferLeadership(RaftMessageBase, frozen=True, array_like=True):
     """To the leader of a partition, passed on to it once by another holder: hand it over to `heir`.
 
-    Answered to `origin` by `Answered`, with an empty code if it was.
+    Answered to `origin` by `RequestRefused`, with an empty code if it was.
     """
 
     kind: ClassVar[int] = 152
@@ -302,14 +312,14 @@ class HandOn(PeerMessage, frozen=True, array_like=True):
     passed_on: bool = False
 
 
-class StateAsk(PeerMessage, frozen=True, array_like=True):
+class ClusterStateRequest(RaftMessageBase, frozen=True, array_like=True):
     """What do you know of the partitions that you have copies of?"""
 
     kind: ClassVar[int] = 153
     token: Count
 
 
-class StateTold(PeerMessage, frozen=True, array_like=True):
+class ClusterStateReply(RaftMessageBase, frozen=True, array_like=True):
     """A part of the answer; the last one says that there is no `more`."""
 
     kind: ClassVar[int] = 154
@@ -319,20 +329,20 @@ class StateTold(PeerMessage, frozen=True, array_like=True):
 
 
 ClusterMessage = (
-    Join
-    | Joined
-    | MakeTopic
-    | DropTopic
-    | ChangeTopic
-    | Answered
-    | Remove
-    | Removed
-    | Arranged
-    | HandOn
-    | StateAsk
-    | StateTold
+    JoinRequest
+    | JoinReply
+    | CreateTopicRequest
+    | DropTopicRequest
+    | AlterTopicRequest
+    | RequestRefused
+    | RemoveNodeRequest
+    | RemovedNotice
+    | ReassignmentReport
+    | TransferLeadership
+    | ClusterStateRequest
+    | ClusterStateReply
 )
-RaftMessage = Heartbeat | HeartbeatReply | GroupMessage | ClusterMessage
+RaftMessage = NodeHeartbeat | NodeHeartbeatReply | GroupMessage | ClusterMessage
 
 PEER_KINDS: dict[int, type[RaftMessage]] = {kind.kind: kind for kind in get_args(RaftMessage)}
 """For the codec: which Struct a frame's kind stands for."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rostra.fabric.raft.catalogue import META
-from rostra.fabric.raft.group import Group
+from rostra.fabric.raft.consensus.raft_group import RaftGroup
+from rostra.fabric.raft.metadata.metadata_state import META
 from rostra.model.ids import NodeId, Partition
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def status_of(raft: Raft) -> ClusterStatus:
     return ClusterStatus(raft.node, raft.boot, members, groups)
 
 
-def group_status(group: Group) -> GroupStatus:
+def group_status(group: RaftGroup) -> GroupStatus:
     copy = group.copy
     followers = tuple(
         FollowerStatus(peer, str(progress.stage), progress.match, progress.next, progress.in_flight_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from rostra.model.ids import Partition
-from rostra.simulator.history import Held, History
+from rostra.simulator.history import History, StoredBatch
 
 
 def check(history: History) -> list[str]:
@@ -27,7 +27,9 @@ def check(history: History) -> list[str]:
     return found
 
 
-def _check_copy(node: int, partition: Partition, batches: list[Held], known: dict[Held, int]) -> list[str]:
+def _check_copy(
+    node: int, partition: Partition, batches: list[StoredBatch], known: dict[StoredBatch, int]
+) -> list[str]:
     found = [
         f"node {node} ended with {_place(held)} in {partition}, which nobody called committed"
         for held in batches
@@ -39,5 +41,5 @@ def _check_copy(node: int, partition: Partition, batches: list[Held], known: dic
     return found
 
 
-def _place(held: Held) -> str:
+def _place(held: StoredBatch) -> str:
     return f"{held.base}-{held.end - 1} ({held.digest:016x})"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rostra.simulator.history import Asked, History
+from rostra.simulator.history import History, TopicNameRequest
 
 STEPS_MAX = 50_000
 """Beyond it a history counts as possible: what is in doubt is not an offence."""
@@ -27,7 +27,7 @@ def check(history: History) -> list[str]:
     return found
 
 
-def is_possible(history: Iterable[Asked]) -> bool:
+def is_possible(history: Iterable[TopicNameRequest]) -> bool:
     requests, musts = _requests(history)
     everything = (1 << musts) - 1
     seen: set[tuple[int, int]] = set()
@@ -47,10 +47,10 @@ def is_possible(history: Iterable[Asked]) -> bool:
     return False
 
 
-def _requests(history: Iterable[Asked]) -> tuple[list[Asked], int]:
+def _requests(history: Iterable[TopicNameRequest]) -> tuple[list[TopicNameRequest], int]:
     """Those that must have taken effect first, by their ends, then those that may have."""
-    musts: list[Asked] = []
-    mays: list[Asked] = []
+    musts: list[TopicNameRequest] = []
+    mays: list[TopicNameRequest] = []
     for one in history:
         changes = one.what in ("create", "delete")
         if one.outcome is not None:
@@ -62,7 +62,7 @@ def _requests(history: Iterable[Asked]) -> tuple[list[Asked], int]:
     return [*sorted(musts, key=lambda one: one.ended_us, reverse=True), *mays], len(musts)
 
 
-def _following(requests: list[Asked], done: int, topic: int) -> Iterator[tuple[int, int]]:
+def _following(requests: list[TopicNameRequest], done: int, topic: int) -> Iterator[tuple[int, int]]:
     left = [(at, one) for at, one in enumerate(requests) if not done >> at & 1]
     first_us = min(one.ended_us for _, one in left)
     for at, one in left:
@@ -72,7 +72,7 @@ def _following(requests: list[Asked], done: int, topic: int) -> Iterator[tuple[i
                 yield done | 1 << at, after
 
 
-def _after(asked: Asked, topic: int) -> int | None:
+def _after(asked: TopicNameRequest, topic: int) -> int | None:
     """What the name stands for after this request; None if it could not have been answered so."""
     outcome = asked.outcome
     match asked.what:
@@ -94,7 +94,7 @@ def _after(asked: Asked, topic: int) -> int | None:
             return topic if topic == outcome else None
 
 
-def _words(asked: Asked) -> str:
+def _words(asked: TopicNameRequest) -> str:
     outcome = "?" if asked.outcome is None else {0: "none", -1: "some"}.get(asked.outcome, f"{asked.outcome % 9973}")
     again = "" if asked.once else " (again)"
     return f"{asked.who} {asked.what} {asked.began_us / 1e6:.3f}-{asked.ended_us / 1e6:.3f} {outcome}{again}"

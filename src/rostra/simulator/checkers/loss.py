@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rostra.simulator.history import Acked, FinalPartition, History
+from rostra.simulator.history import FinalPartition, History, RecordAcked
 
 
 def check(history: History) -> list[str]:
@@ -39,7 +39,7 @@ def check(history: History) -> list[str]:
     return found
 
 
-def _excused(history: History, final: FinalPartition, acked: Acked, values: set[bytes | None]) -> bool:
+def _excused(history: History, final: FinalPartition, acked: RecordAcked, values: set[bytes | None]) -> bool:
     """Expired by retention, replaced by a later record of its key, or behind damage that the node reported."""
     damaged_at = history.damage_of(final)
     if acked.offset < 0:

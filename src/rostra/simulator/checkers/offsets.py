@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rostra.simulator.history import Feed, FinalPartition, History, Subscription
+from rostra.simulator.history import DeliveredPartition, FinalPartition, History, SubscriptionHistory
 
 
 def check(history: History) -> list[str]:
@@ -21,7 +21,11 @@ def check(history: History) -> list[str]:
 
 
 def _check_feed(
-    history: History, subscription: Subscription, feed: Feed, final: FinalPartition | None, damaged_at: int | None
+    history: History,
+    subscription: SubscriptionHistory,
+    feed: DeliveredPartition,
+    final: FinalPartition | None,
+    damaged_at: int | None,
 ) -> list[str]:
     found: list[str] = []
     stored = final.stored if final is not None else []

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rostra.broker.control import Booked, decode_entries, read_checkpoint
-from rostra.broker.publishers import Departed, Registered
+from rostra.broker.partition.control_batch import Booked, decode_entries, read_checkpoint
+from rostra.broker.publish.publisher_table import PublisherJoined, PublisherLeft
 from rostra.model.batch import CHECKPOINT, LEDGER, SUPPRESSED
-from rostra.simulator.history import FinalPartition, History, Stored
+from rostra.simulator.history import FinalPartition, History, StoredRecord
 
 Strengths = dict[int, int]
 
@@ -35,7 +35,7 @@ def check(history: History) -> list[str]:
     return found
 
 
-def flaws_in(log: Iterable[Stored]) -> list[str]:
+def flaws_in(log: Iterable[StoredRecord]) -> list[str]:
     """Where a log breaks the rules, from its first batch on."""
     found: list[str] = []
     alive: Strengths = {}
@@ -58,14 +58,14 @@ def flaws_in(log: Iterable[Stored]) -> list[str]:
 
 def _follow(alive: Strengths, entries: Iterable[Booked]) -> Strengths:
     for entry in entries:
-        if isinstance(entry, Registered):
+        if isinstance(entry, PublisherJoined):
             alive[entry.publisher] = entry.strength
-        elif isinstance(entry, Departed):
+        elif isinstance(entry, PublisherLeft):
             alive.pop(entry.publisher, None)
     return alive
 
 
-def _flaw(stored: Stored, alive: Strengths) -> str:
+def _flaw(stored: StoredRecord, alive: Strengths) -> str:
     if stored.publisher not in alive:
         return f"is of publisher {stored.publisher:x}, of whom the log says nothing before it"
     best = max(alive.values())
@@ -84,6 +84,8 @@ def _unasked(history: History, final: FinalPartition, where: str) -> list[str]:
         if not stored.owner_flags & LEDGER:
             continue
         for entry in decode_entries([stored.value]):
-            if isinstance(entry, Registered) and entry.strength not in history.strengths.get(entry.publisher, {0: 0}):
+            if isinstance(entry, PublisherJoined) and entry.strength not in history.strengths.get(
+                entry.publisher, {0: 0}
+            ):
                 found.append(f"{where}:{stored.offset} gives {entry.publisher:x} the strength {entry.strength}")
     return found

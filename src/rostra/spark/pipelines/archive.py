@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rostra.errors import InvalidSetting
-from rostra.spark.options import STAGE, parse_options
 from rostra.spark.pipelines.lake import OWN, Lake
 from rostra.spark.pipelines.progress import OBSERVED
-from rostra.spark.staging import DAY_US
+from rostra.spark.source.options import STAGE, parse_options
+from rostra.spark.source.parquet_staging import DAY_US
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +68,7 @@ def archive_topics(
     from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
     from pyspark.sql.types import DateType
 
-    from rostra.spark.source import spark_schema
+    from rostra.spark.source.data_source import spark_schema
 
     columns = parse_options(options, streaming=True).columns
     if not {"topic", "timestamp"} <= set(columns):

@@ -21,7 +21,7 @@ from rostra.spark.pipelines.findings import (
     latency_of,
     total_of,
 )
-from rostra.traces.events import Event
+from rostra.traces.events import TraceEvent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,7 @@ def audit(traces: DataFrame) -> Audit:
     )
 
 
-def _of(traces: DataFrame, event: Event) -> DataFrame:
+def _of(traces: DataFrame, event: TraceEvent) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
 
     return traces.where(F.col("event") == event.value)
@@ -72,8 +72,8 @@ def _subscriptions(traces: DataFrame) -> DataFrame:
     """From which offset on, and up to which, each of them expects records."""
     from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
 
-    begun = _of(traces, Event.SUBSCRIBED).groupBy(*ONE).agg(F.min("first").alias("start"))
-    ended = _of(traces, Event.UNSUBSCRIBED).groupBy(*ONE).agg(F.max("end").alias("stop"))
+    begun = _of(traces, TraceEvent.SUBSCRIBED).groupBy(*ONE).agg(F.min("first").alias("start"))
+    ended = _of(traces, TraceEvent.UNSUBSCRIBED).groupBy(*ONE).agg(F.max("end").alias("stop"))
     return begun.join(ended, list(ONE), "left").fillna(NEVER, ["stop"])
 
 
@@ -81,7 +81,7 @@ def _arrived(traces: DataFrame) -> DataFrame:
     """Each batch that a subscription got, with its records, and those that came again."""
     from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
 
-    by_batch = _of(traces, Event.DELIVERED).groupBy(*ONE, "end")
+    by_batch = _of(traces, TraceEvent.DELIVERED).groupBy(*ONE, "end")
     return by_batch.agg(F.max("records").alias("got"), (F.sum("records") - F.max("records")).alias("again"))
 
 
@@ -90,7 +90,9 @@ def _compared(traces: DataFrame, arrived: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
 
     sent = (
-        _of(traces, Event.PUBLISHED).where(F.col("first") >= 0).select("topic", "partition", "first", "end", "records")
+        _of(traces, TraceEvent.PUBLISHED)
+        .where(F.col("first") >= 0)
+        .select("topic", "partition", "first", "end", "records")
     )
     inside = (F.col("first") >= F.col("start")) & (F.col("end") <= F.col("stop"))
     part = F.least("end", "stop") - F.greatest("first", "start")
@@ -108,7 +110,7 @@ def _late(traces: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
 
     before = Window.partitionBy(*ONE).orderBy("number").rowsBetween(Window.unboundedPreceding, -1)
-    delivered = _of(traces, Event.DELIVERED).select(*ONE, "number", "first", "end", "records")
+    delivered = _of(traces, TraceEvent.DELIVERED).select(*ONE, "number", "first", "end", "records")
     reached = delivered.withColumn("reached", F.max("end").over(before))
     return reached.where(F.col("first") < F.col("reached")).groupBy("topic").agg(F.sum("records").alias("late"))
 
@@ -116,12 +118,13 @@ def _late(traces: DataFrame) -> DataFrame:
 def _topics(traces: DataFrame, compared: DataFrame, late: DataFrame) -> list[TopicFindings]:
     from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
 
-    def number(event: Event, of: Any) -> Any:
+    def number(event: TraceEvent, of: Any) -> Any:
         return F.sum(F.when(F.col("event") == event.value, of).otherwise(0))
 
-    began = _of(traces, Event.SUBSCRIBED).select("topic", "who", "subscription").distinct()
+    began = _of(traces, TraceEvent.SUBSCRIBED).select("topic", "who", "subscription").distinct()
     said = traces.groupBy("topic").agg(
-        number(Event.CREATED, F.lit(1)).alias("created"), number(Event.PUBLISHED, F.col("records")).alias("sent")
+        number(TraceEvent.CREATED, F.lit(1)).alias("created"),
+        number(TraceEvent.PUBLISHED, F.col("records")).alias("sent"),
     )
     came = compared.groupBy("topic").agg(
         F.sum("wanted").alias("expected"),
@@ -174,7 +177,7 @@ def _latencies(traces: DataFrame) -> list[Latency]:
     surplus = F.greatest(F.length(F.bin("latency")) - BUCKET_BITS, F.lit(0)).cast("int")
     lower = F.expr("shiftleft(shiftright(latency, surplus), surplus)")
     rows = (
-        _of(traces, Event.DELIVERED)
+        _of(traces, TraceEvent.DELIVERED)
         .select("topic", "records", latency.alias("latency"))
         .withColumn("surplus", surplus)
         .groupBy("topic", lower.alias("lower"))
@@ -202,14 +205,14 @@ def _latency(topic: str, rows: list[Any]) -> Latency:
 def _hops(traces: DataFrame) -> dict[int, int]:
     from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
 
-    counted = _of(traces, Event.STORED).groupBy("hops").agg(F.sum("records").alias("records"))
+    counted = _of(traces, TraceEvent.STORED).groupBy("hops").agg(F.sum("records").alias("records"))
     return {row.hops: row.records for row in counted.orderBy("hops").collect()}
 
 
 def _nodes(traces: DataFrame) -> list[NodeLoad]:
     from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
 
-    stored, served = F.col("event") == Event.STORED.value, F.col("event") == Event.SERVED.value
+    stored, served = F.col("event") == TraceEvent.STORED.value, F.col("event") == TraceEvent.SERVED.value
     loads = (
         traces.where(stored | served)
         .groupBy("who")
@@ -229,7 +232,7 @@ def _gaps(traces: DataFrame) -> list[Gap]:
     """An owner's epoch is its own, so the batches of an epoch lie between two changes of owner."""
     from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
 
-    owned = _of(traces, Event.STORED).where("hops = 0").groupBy("topic", "partition", "epoch")
+    owned = _of(traces, TraceEvent.STORED).where("hops = 0").groupBy("topic", "partition", "epoch")
     spans = owned.agg(F.min("time_us").alias("begun"), F.max("time_us").alias("ended"))
     rows = spans.orderBy("topic", "partition", "epoch").collect()
     gaps = []

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class File(msgspec.Struct, frozen=True):
+class LakeFile(msgspec.Struct, frozen=True):
     path: str
     bytes: int
 
 
-class Files:
+class LakeFileSystem:
     """One file system, the one of the path it is made for."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -31,11 +31,11 @@ class Files:
     def exists(self, path: str) -> bool:
         return bool(self._system.exists(self._path(path)))
 
-    def files(self, path: str) -> list[File]:
+    def files(self, path: str) -> list[LakeFile]:
         """All files below a directory, but those that are hidden; none if it is not there."""
         if not self.exists(path):
             return []
-        found: list[File] = []
+        found: list[LakeFile] = []
         walk = self._system.listFiles(self._path(path), True)
         prefix = self._system.makeQualified(self._path(path)).toString() + "/"
         while walk.hasNext():
@@ -43,7 +43,7 @@ class Files:
             name = str(status.getPath().toString())
             within = name.removeprefix(prefix)
             if not any(part.startswith((".", "_")) for part in within.split("/")):
-                found.append(File(within, int(status.getLen())))
+                found.append(LakeFile(within, int(status.getLen())))
         return sorted(found, key=lambda file: file.path)
 
     def names(self, path: str) -> list[str]:

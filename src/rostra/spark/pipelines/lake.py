@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rostra.errors import InvalidSetting
-from rostra.spark.pipelines.files import File, Files
+from rostra.spark.pipelines.files import LakeFile, LakeFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True):
 class Lake:
     def __init__(self, spark: SparkSession, path: str, *, partition_by: tuple[str, ...] = ("topic", "date")) -> None:
         self._spark = spark
-        self._files = Files(spark, path)
+        self._files = LakeFileSystem(spark, path)
         self.root = self._files.root
         self._partition_by = partition_by
         self._finish_all("compaction")
@@ -132,7 +132,7 @@ class Lake:
         self, *, small_bytes: int = SMALL_BYTES, files_min: int = SMALL_FILES_MIN, target_bytes: int = TARGET_BYTES
     ) -> int:
         """Puts small files of a directory together where there are many; how many files fewer there are now."""
-        by_directory: dict[str, list[File]] = {}
+        by_directory: dict[str, list[LakeFile]] = {}
         for file in self._files.files(self.root):
             if file.bytes < small_bytes and file.path.endswith(".parquet"):
                 by_directory.setdefault(file.path.rpartition("/")[0], []).append(file)

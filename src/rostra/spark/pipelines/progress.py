@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rostra.spark.positions import lag_of
+from rostra.spark.source.positions import lag_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -21,7 +21,7 @@ _OURS = re.compile(r"rostra\.errors\.\w+: (.+)")
 _ANY = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
-class Progress(msgspec.Struct, frozen=True):
+class BatchProgress(msgspec.Struct, frozen=True):
     """One batch of a query."""
 
     batch: int
@@ -38,13 +38,13 @@ class Progress(msgspec.Struct, frozen=True):
         return f"batch {self.batch}: {self.records:,} records, {self.per_second:,.0f}/s{lag}{late}"
 
 
-def progress_of(reported: Mapping[str, Any]) -> Progress:
+def progress_of(reported: Mapping[str, Any]) -> BatchProgress:
     """From the progress of a query as Spark writes it in JSON."""
     sources = reported.get("sources") or [{}]
     reached, latest = _offset(sources[0].get("endOffset")), _offset(sources[0].get("latestOffset"))
     operators = reported.get("stateOperators") or []
     records, per_second = _counted(reported)
-    return Progress(
+    return BatchProgress(
         int(reported["batchId"]),
         records,
         per_second,
@@ -68,7 +68,7 @@ def _offset(written: object) -> Mapping[str, Any] | None:
     return decoded if isinstance(decoded, Mapping) and "topics" in decoded else None
 
 
-def follow(query: StreamingQuery, tell: Callable[[Progress], None]) -> int:
+def follow(query: StreamingQuery, tell: Callable[[BatchProgress], None]) -> int:
     """Tell of each batch until the query ends; how many records it read. An interrupt stops the query first."""
     told, total = -1, 0
     try:

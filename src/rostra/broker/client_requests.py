@@ -1,0 +1,396 @@
+"""Answers to client messages. Adding one to the wire means a `case` in `answer`, and what ARCHITECTURE.md lists.
+
+Connections, publishing and subscribing are here; what concerns topics is in `topics`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, assert_never
+
+from rostra.broker.api import Conn, Greeted
+from rostra.broker.partition.served_partition import ParkedReply, ServedPartition
+from rostra.broker.publish.producer_table import Stored
+from rostra.broker.sessions import Session
+from rostra.broker.topics.topic_requests import FOR_ROSTRA, OfPartition
+from rostra.errors import (
+    BatchRejected,
+    IncompatibleVersion,
+    InvalidTopicName,
+    LimitExceeded,
+    NodeStopping,
+    PeerViolation,
+    RostraError,
+    Unavailable,
+    UnknownTopic,
+)
+from rostra.fabric.api import AcksAll, Arrived, LogLine, PassOn
+from rostra.model.check import BatchLimits, check_produced
+from rostra.safeguards import Safeguard
+from rostra.wire.features import in_common
+from rostra.wire.frames import Violation
+from rostra.wire.groups import (
+    DeleteGroup,
+    DescribeGroup,
+    FindGroup,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    MemberHeartbeat,
+    MovePositions,
+    Released,
+    ResetGroup,
+)
+from rostra.wire.messages import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Acks,
+    AlterTopic,
+    ClientMessage,
+    CreateTopic,
+    Credit,
+    DeleteTopic,
+    DescribeCluster,
+    DescribeTopic,
+    Goodbye,
+    Hello,
+    ListTopics,
+    Locate,
+    NodeMessage,
+    Ping,
+    Pong,
+    Publish,
+    Published,
+    Register,
+    RemoveMember,
+    Resign,
+    Subscribe,
+    TransferPartition,
+    Unsubscribe,
+    Unsubscribed,
+    Unwatch,
+    Watch,
+    Welcome,
+)
+
+if TYPE_CHECKING:
+    from rostra.broker.broker import Broker
+
+PEERS: Conn = -1
+"""In place of a connection: the publish came from another node, and its answer goes back through the fabric."""
+
+
+class ForwardedRequest(NamedTuple):
+    """Whose publish is on its way to another node."""
+
+    conn: Conn
+    request: int
+    acks: Acks
+
+
+class ClientRequests:
+    """One per broker. What waits for the fabric's word is kept here by token."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        settings = broker.settings
+        self._waiting_max = settings.requests_per_connection_max
+        self._limits = BatchLimits(
+            batch_bytes_max=settings.batch_bytes_max,
+            raw_body_bytes_max=settings.batch_inflated_bytes_max,
+            records_max=settings.batch_records_max,
+            timestamp_ahead_us_max=settings.timestamp_ahead_max_ms * 1000,
+        )
+        self._passing: dict[int, ForwardedRequest] = {}
+        self._asks_the_view = broker.fabric.guarantees.acks_all is AcksAll.VIEW
+
+    def waiting(self) -> bool:
+        return bool(self._passing)
+
+    def answer(self, conn: Conn, message: ClientMessage, payload: bytearray | None) -> None:
+        broker = self._broker
+        session = broker.sessions.by_conn.get(conn)
+        if session is None:
+            return
+        session.heard_us = broker.now.mono_us
+        if not session.greeted and not isinstance(message, Hello):
+            self._violated(conn, Violation.NOT_GREETED, type(message).__name__)
+            return
+        match message:
+            case Publish():
+                assert payload is not None, "the dialect lets no Publish through without one"
+                self.publish(conn, session, message, payload)
+            case Credit():
+                self._broker.delivery.credit(conn, message.subscription, message.credit, self._broker.out)
+            case Ping():
+                self._reply(conn, Pong(message.request))
+            case Pong():
+                pass
+            case Subscribe():
+                self._subscribe(conn, session, message)
+            case Unsubscribe():
+                self._unsubscribe(conn, message)
+            case Hello():
+                self._hello(conn, session, message)
+            case Register():
+                self._broker.ownership.register(conn, session, message)
+            case Resign():
+                self._broker.ownership.resign(conn, session, message)
+            case Locate() | DescribeTopic() | ListTopics():
+                self._broker.topics.look_up(conn, session, message)
+            case CreateTopic():
+                self._broker.topics.create(conn, session, message)
+            case DeleteTopic():
+                self._broker.topics.delete(conn, session, message)
+            case AlterTopic():
+                self._broker.topics.alter(conn, session, message)
+            case DescribeCluster() | RemoveMember() | TransferPartition():
+                self._broker.administration.answer(conn, session, message)
+            case Watch():
+                self._broker.watching.watch(conn, session, message)
+            case Unwatch():
+                self._broker.watching.unwatch(conn, message)
+            case (
+                FindGroup()
+                | JoinGroup()
+                | Released()
+                | MovePositions()
+                | MemberHeartbeat()
+                | LeaveGroup()
+                | ListGroups()
+                | DescribeGroup()
+                | ResetGroup()
+                | DeleteGroup()
+            ):
+                self._broker.coordinator.answer(conn, session, message)
+            case Goodbye():
+                self._broker.hang_up(conn, message.reason)
+            case _:
+                assert_never(message)
+
+    def _reply(self, conn: Conn, message: NodeMessage) -> None:
+        self._broker.reply(conn, message)
+
+    def _fail(self, conn: Conn, request: int, error: RostraError) -> None:
+        self._broker.refuse(conn, request, error)
+
+    def _violated(self, conn: Conn, reason: Violation, detail: str) -> None:
+        error = PeerViolation(reason, detail)
+        self._broker.out.append(LogLine("warning", "connection closed", {"conn": conn, "reason": str(error)}))
+        self._fail(conn, 0, error)
+        self._broker.hang_up(conn, str(error), violation=reason)
+
+    # --- connections ---
+
+    def _hello(self, conn: Conn, session: Session, message: Hello) -> None:
+        broker = self._broker
+        if session.greeted:
+            self._violated(conn, Violation.OUT_OF_ORDER, "Hello came twice")
+            return
+        version = min(message.version_max, PROTOCOL_MAX)
+        if version < max(message.version_min, PROTOCOL_MIN):
+            ours, theirs = f"{PROTOCOL_MIN}-{PROTOCOL_MAX}", f"{message.version_min}-{message.version_max}"
+            self._fail(conn, message.request, IncompatibleVersion(ours, theirs))
+            broker.hang_up(conn, "no common protocol version")
+            return
+        if broker.stopping:
+            self._fail(conn, message.request, NodeStopping())
+            broker.hang_up(conn, "the node is stopping")
+            return
+        session.greeted = True
+        broker.out.append(Greeted(conn))
+        settings = broker.settings
+        self._reply(
+            conn,
+            Welcome(
+                message.request,
+                version,
+                in_common(message.features),
+                broker.identity.cluster,
+                broker.identity.node,
+                broker.fabric.guarantees.fabric,
+                settings.frame_bytes_max,
+                settings.batch_bytes_max,
+                settings.heartbeat_ms,
+            ),
+        )
+
+    # --- publishing ---
+
+    def publish(self, conn: Conn, session: Session, message: Publish, payload: bytearray) -> None:
+        broker = self._broker
+        served = broker.catalogue.find(message.topic, message.partition)
+        if isinstance(served, RostraError):
+            self.not_found(conn, session, message, served)
+            return
+        if (
+            session.waiting >= self._waiting_max
+            or served.blocked is not None
+            or served.internal
+            or broker.stopping
+            or broker.broken is not None
+        ):
+            self._fail(conn, message.request, self._refusal(served))
+            return
+        if not served.owner:
+            self._pass_on(conn, session, served, message, payload)
+            return
+        try:
+            producer, epoch, sequence, count = check_produced(payload, limits=self._limits, now_us=broker.now.wall_us)
+        except BatchRejected as rejected:
+            self._fail(conn, message.request, rejected)
+            return
+        if producer:
+            if broker.roaming is not None and broker.roaming.holds(conn, served, message, payload):
+                return
+            stored = served.producers.judge(producer, epoch, sequence, count, message.again)
+            if stored is not None:
+                self._sent_before(conn, session, served, message, payload, stored)
+                return
+        if served.segment_bytes >= served.segment_bytes_max:
+            broker.ordering.roll(served)
+        flags = 0
+        if served.exclusive:
+            judged = broker.ownership.judge(conn, served, producer)
+            if isinstance(judged, RostraError):
+                self._fail(conn, message.request, judged)
+                return
+            flags = judged
+        placed = broker.ordering.propose(served, payload, flags)
+        if isinstance(placed, RostraError):
+            self._fail(conn, message.request, placed)
+        else:
+            self._park(conn, session, served, message, *placed)
+
+    def _sent_before(
+        self,
+        conn: Conn,
+        session: Session,
+        served: ServedPartition,
+        message: Publish,
+        batch: bytearray,
+        stored: Stored | RostraError,
+    ) -> None:
+        """It is in the log already, and is answered when that is safe; or it cannot follow on what is."""
+        broker = self._broker
+        if isinstance(stored, RostraError):
+            self._fail(conn, message.request, stored)
+            return
+        base, last = stored
+        if Safeguard.PARKED_DUPLICATES in broker.without and message.acks != "none":
+            self._reply(conn, Published(message.request, base))
+            return
+        if base < 0 and broker.roaming is not None:
+            elsewhere = broker.roaming.stored_elsewhere(served, batch)
+            if elsewhere is not None:
+                served, last = elsewhere
+        self._park(conn, session, served, message, base, last)
+
+    def not_found(self, conn: Conn, session: Session, message: OfPartition, error: RostraError) -> None:
+        if isinstance(error, UnknownTopic) and conn != PEERS:
+            self._broker.topics.unheard_of(conn, session, message)
+        else:
+            self._fail(conn, message.request, error)
+
+    def _refusal(self, served: ServedPartition) -> RostraError:
+        """The gravest reason of those for which a publish is refused."""
+        broker = self._broker
+        if served.internal:
+            return InvalidTopicName(served.topic, FOR_ROSTRA)
+        if broker.broken is not None:
+            return broker.broken
+        if broker.stopping:
+            return NodeStopping()
+        return served.blocked or LimitExceeded("requests_per_connection_max", self._waiting_max)
+
+    def refused(self, token: int, error: RostraError) -> None:
+        passing = self._passing.pop(token, None)
+        if passing is not None:
+            if self._broker.answered(passing.conn):
+                self._fail(passing.conn, passing.request, error)
+            return
+        if not self._broker.ordering.refused(token, error):
+            assert self._broker.broken is not None, "whoever asked was told when the disk broke"
+
+    # --- publishes that travel between nodes ---
+
+    def _pass_on(
+        self, conn: Conn, session: Session, served: ServedPartition, message: Publish, batch: bytearray
+    ) -> None:
+        """Another node owns the partition: the fabric takes the batch there, or the client is told to."""
+        broker = self._broker
+        if conn == PEERS or not broker.fabric.guarantees.passes_on:
+            # What was passed on once and finds no owner goes back: the node it came from knows better where to try.
+            self._fail(conn, message.request, broker.placement.not_owner(served))
+            return
+        token = broker.next_token()
+        session.waiting += 1
+        self._passing[token] = ForwardedRequest(conn, message.request, message.acks)
+        broker.ask_fabric(PassOn(token, served.partition, batch, message.acks))
+
+    def passed_on(self, token: int, base: int) -> None:
+        passing = self._passing.pop(token)
+        if self._broker.answered(passing.conn) and passing.acks != "none":
+            self._reply(passing.conn, Published(passing.request, base))
+
+    def arrived(self, effect: Arrived) -> None:
+        """A peer passed a publish on to this node: it is judged and ordered like any other."""
+        partition = effect.partition
+        message = Publish(effect.token, partition.topic, partition.index, effect.acks)
+        self.publish(PEERS, Session(self._broker.now.mono_us), message, effect.batch)
+
+    def _park(
+        self, conn: Conn, session: Session, served: ServedPartition, message: Publish, base: int, last: int
+    ) -> None:
+        if message.acks == "none":
+            if conn == PEERS:
+                self._reply(conn, Published(message.request, base))
+            return
+        if message.acks == "owner":
+            safe, waiting = served.synced, served.waiting_sync
+        elif self._asks_the_view:
+            safe, waiting = served.covered, served.waiting_cover
+        else:
+            safe, waiting = served.commit, served.waiting_commit
+        if last < safe:
+            view = served.view if waiting is served.waiting_cover else ()
+            self._reply(conn, Published(message.request, base, view))
+            return
+        session.waiting += 1
+        parked = ParkedReply(last, conn, message.request, base)
+        if waiting and waiting[-1].last > last:
+            served.park_early(parked, waiting)
+        else:
+            waiting.append(parked)
+
+    # --- subscribing ---
+
+    def _subscribe(self, conn: Conn, session: Session, message: Subscribe) -> None:
+        broker = self._broker
+        served = broker.catalogue.find(message.topic, message.partition)
+        if isinstance(served, RostraError):
+            self.not_found(conn, session, message, served)
+            return
+        if broker.delivery.has(conn, message.subscription):
+            self._violated(conn, Violation.OUT_OF_ORDER, f"subscription {message.subscription} exists")
+            return
+        elsewhere = broker.placement.no_reading(served)
+        if elsewhere is not None:
+            self._fail(conn, message.request, elsewhere)
+            return
+        if served.commit_is_old and served.blocked is None and message.start in ("latest", "last"):
+            # Counted from there it would begin with records that were shown long ago.
+            unknown = Unavailable(served.topic, served.partition.index, "what is committed is not known again yet")
+            self._fail(conn, message.request, unknown)
+            return
+        bound = broker.settings.subscriptions_per_connection_max
+        if broker.delivery.count(conn) >= bound:
+            self._fail(conn, message.request, LimitExceeded("subscriptions_per_connection_max", bound))
+            return
+        error = broker.delivery.open(conn, served, message, broker.out)
+        if error is not None:
+            self._fail(conn, message.request, error)
+
+    def _unsubscribe(self, conn: Conn, message: Unsubscribe) -> None:
+        # The node may have ended it at the same moment: the answer is the same, nothing more is pushed.
+        self._broker.delivery.close(conn, message.subscription)
+        self._reply(conn, Unsubscribed(message.request, message.subscription))

@@ -1,0 +1,1 @@
+"""Consumer groups (named subscriptions): coordinator, members, assignment and committed positions."""

@@ -1,0 +1,178 @@
+"""Joining a named subscription: only when it is certain which topics there are, since one must not be missed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from rostra.broker.api import Conn
+from rostra.broker.groups.group_table import (
+    ConsumerGroup,
+    GroupConfigured,
+    GroupEntry,
+    GroupTable,
+    MemberJoined,
+    growth_bytes,
+)
+from rostra.broker.groups.store import GroupChange, GroupStore
+from rostra.broker.groups.topic_matching import StartOffsets, patterns_of
+from rostra.broker.partition.served_partition import ServedPartition
+from rostra.broker.sessions import Session
+from rostra.errors import (
+    InvalidGroupName,
+    InvalidTopicName,
+    LimitExceeded,
+    NodeStopping,
+    NotAMember,
+    RostraError,
+    UsageError,
+)
+from rostra.fabric.api import Confirm
+from rostra.model.ids import Partition, check_topic_name
+from rostra.model.patterns import Pattern
+from rostra.wire.groups import GroupJoined, JoinGroup
+
+if TYPE_CHECKING:
+    from rostra.broker.broker import Broker
+
+
+class PendingJoins(NamedTuple):
+    """Who waits for the fabric's word, and which partitions were owned when it was asked."""
+
+    token: int
+    joining: list[tuple[Conn, JoinGroup]]
+    partitions: tuple[Partition, ...]
+
+
+class GroupJoin:
+    """Those who join while the fabric is asked wait for the next answer, which serves them all."""
+
+    def __init__(self, broker: Broker, stewardship: GroupStore) -> None:
+        self._broker = broker
+        self._stewardship = stewardship
+        self._joining: list[tuple[Conn, JoinGroup]] = []
+        self._confirming: PendingJoins | None = None
+
+    @property
+    def is_asking(self) -> bool:
+        return self._confirming is not None
+
+    def ask(self, conn: Conn, session: Session, message: JoinGroup) -> None:
+        error = NodeStopping() if self._broker.stopping else _malformed(message)
+        if error is not None:
+            self._broker.refuse(conn, message.request, error)
+            return
+        session.waiting += 1
+        self._joining.append((conn, message))
+        if self._confirming is None:
+            self.confirm()
+
+    def confirm(self) -> None:
+        token = self._broker.next_token()
+        self._confirming = PendingJoins(token, self._joining, tuple(self._stewardship.owned))
+        self._joining = []
+        self._broker.ask_fabric(Confirm(token, ""))
+
+    def confirmed(self, token: int) -> bool:
+        """True if the token was the one of this question."""
+        if self._confirming is None or self._confirming.token != token:
+            return False
+        confirming, self._confirming = self._confirming, None
+        owned = self._stewardship.owned
+        owned.update({partition: True for partition in confirming.partitions if partition in owned})
+        for conn, message in confirming.joining:
+            if self._broker.answered(conn):
+                self._join(conn, message)
+        if self._joining and self._confirming is None:
+            self.confirm()
+        return True
+
+    def refused(self, token: int, error: RostraError) -> bool:
+        """True if the token was the one of this question."""
+        if self._confirming is None or self._confirming.token != token:
+            return False
+        waiting = [*self._confirming.joining, *self._joining]
+        self._confirming, self._joining = None, []
+        for conn, message in waiting:
+            if self._broker.answered(conn):
+                self._broker.refuse(conn, message.request, error)
+        return True
+
+    def _join(self, conn: Conn, message: JoinGroup) -> None:
+        broker, stewardship = self._broker, self._stewardship
+        session = broker.sessions.get(conn)
+        assert session is not None, "whoever has gone is not answered"
+        served = stewardship.place(message.name)
+        if isinstance(served, RostraError):
+            broker.refuse(conn, message.request, served)
+            return
+        changed = self._enter(served, message)
+        if isinstance(changed, RostraError):
+            broker.refuse(conn, message.request, changed)
+            return
+        group = served.books.groups.groups[message.name]
+        member = group.members[message.member]
+        seated, now_us = (message.name, message.member), broker.now.mono_us
+        elsewhere = stewardship.seats.take(seated, conn, now_us)
+        if elsewhere is not None:
+            stewardship.end(elsewhere, seated, NotAMember(*seated))
+        stewardship.leases.look_at(seated, now_us + member.lease_ms * 1000)
+        joined = GroupJoined(
+            message.request,
+            group.generation,
+            member.patterns,
+            group.settings.tries_max,
+            group.settings.dead_letter,
+        )
+        broker.ordering.reply_when_safe(conn, session, served, changed.last, joined, message.request)
+        stewardship.tell(served, group, changed, also=message.member)
+
+    def _enter(self, served: ServedPartition, message: JoinGroup) -> GroupChange | RostraError:
+        """Logs what is new: the name, the member, or what either is set to."""
+        book = served.books.groups
+        group = book.get(message.name)
+        there = group or ConsumerGroup(GroupConfigured(message.name))
+        patterns = message.patterns or there.settings.patterns
+        settings = GroupConfigured(
+            message.name, patterns, message.start, message.value, message.tries_max, message.dead_letter
+        )
+        member = MemberJoined(message.name, message.member, patterns, message.lease_ms, message.client)
+        error = self._no_room(book, group, settings, member)
+        if error is not None:
+            return error
+        entries: list[GroupEntry] = []
+        if group is None or group.settings != settings:
+            entries.append(settings)
+        if there.members.get(message.member) != member:
+            entries.append(member)
+        known = sorted({*there.settings.patterns, *patterns_of(there.members.values())})
+        beginnings = StartOffsets(self._broker.catalogue, settings, known)
+        members = {**there.members, member.member: member}
+        return self._stewardship.change(served, there, entries, members, there.parts, beginnings)
+
+    def _no_room(
+        self, book: GroupTable, group: ConsumerGroup | None, settings: GroupConfigured, member: MemberJoined
+    ) -> RostraError | None:
+        bounds = self._broker.settings
+        if group is None and len(book) >= bounds.groups_max:
+            return LimitExceeded("groups_max", bounds.groups_max)
+        if group is None or member.member not in group.members:
+            if group is not None and len(group.members) >= bounds.members_per_group_max:
+                return LimitExceeded("members_per_group_max", bounds.members_per_group_max)
+            if book.bytes + growth_bytes(settings, member, 0) > bounds.groups_bytes_max:
+                return LimitExceeded("groups_bytes_max", bounds.groups_bytes_max)
+        return None
+
+
+def _malformed(message: JoinGroup) -> RostraError | None:
+    try:
+        check_topic_name(message.name)
+    except InvalidTopicName as error:
+        return InvalidGroupName(message.name, error.reason)
+    try:
+        for pattern in message.patterns:
+            Pattern.parse(pattern)
+        if message.dead_letter:
+            check_topic_name(message.dead_letter)
+    except UsageError as error:
+        return error
+    return None

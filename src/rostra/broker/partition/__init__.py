@@ -1,0 +1,1 @@
+"""One partition: state derived from its log, delivery to subscribers, retention and compaction."""

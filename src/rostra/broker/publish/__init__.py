@@ -1,0 +1,1 @@
+"""The way of a published batch: duplicates, offsets, publishers and their ownership."""

@@ -1,0 +1,156 @@
+"""Who has written what to a partition: so that a batch sent twice is stored once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+import msgspec
+
+from rostra.errors import ProducerFenced, RostraError, SequenceGap, UnknownProducer
+from rostra.safeguards import ALL_ON, Safeguard, Without
+
+REMEMBERED = 64
+"""Batches per producer whose offsets are known when they come again: as many as a client keeps in flight."""
+
+SNAPSHOT_BATCHES_MAX = 1 << 16
+"""Batches remembered in one checkpoint, all producers together: about 1.5 MiB."""
+
+SEQUENCES = 1 << 32
+"""Sequences count records modulo this."""
+
+
+Stored = tuple[int, int]
+"""First and last offset of a batch that is in the log already. If its place is forgotten, first is -1, and it ends at
+or before last."""
+
+
+class ProducerEntry(msgspec.Struct, array_like=True):
+    """One producer: its epoch, the sequence expected next, and (sequence, base, last) of its latest batches."""
+
+    epoch: int
+    expected: int
+    latest: tuple[tuple[int, int, int], ...]
+
+
+class ProducerTable:
+    """The bounded table of one partition. It follows the log: what is cut from the log is undone here."""
+
+    __slots__ = ("_check_sequence", "_dedup", "_entries", "_max", "_undo", "forgot")
+
+    def __init__(self, producers_max: int, without: Without = ALL_ON) -> None:
+        self._max = producers_max
+        self._dedup = Safeguard.DEDUP not in without
+        self._check_sequence = Safeguard.SEQUENCE not in without
+        self._entries: OrderedDict[int, ProducerEntry] = OrderedDict()
+        self.forgot = False
+        """Whether there was ever one too many."""
+        self._undo: deque[tuple[int, int, ProducerEntry | None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def judge(
+        self, producer: int, epoch: int, sequence: int, count: int, again: bool = False
+    ) -> Stored | RostraError | None:
+        """None if it is new, where it is stored if it is repeated, or why it is refused.
+
+        The first batch of a producer that nobody knows is new, unless it comes `again` where producers were forgotten:
+        it may be one of theirs.
+        """
+        return self.judge_by(self._entries.get(producer), producer, epoch, sequence, count, again)
+
+    def entry(self, producer: int) -> ProducerEntry | None:
+        return self._entries.get(producer)
+
+    def judge_by(
+        self, entry: ProducerEntry | None, producer: int, epoch: int, sequence: int, count: int, again: bool = False
+    ) -> Stored | RostraError | None:
+        """By what is known of the producer, here or elsewhere."""
+        if entry is None or epoch > entry.epoch:
+            if (sequence or (again and self.forgot and entry is None)) and self._check_sequence:
+                return UnknownProducer(producer) if entry is None else SequenceGap(producer, 0, sequence)
+            return None
+        if epoch < entry.epoch:
+            return ProducerFenced(producer, entry.epoch)
+        if sequence == entry.expected or not self._dedup:
+            return None
+        for known, base, last in entry.latest:
+            if known == sequence:
+                if last - base + 1 != count:
+                    # Another batch under the numbers of one that is stored: to call it stored would lose it.
+                    return SequenceGap(producer, entry.expected, sequence)
+                return base, last
+        behind = (entry.expected - sequence) % SEQUENCES
+        if behind >= SEQUENCES >> 1 or count > behind:
+            # Ahead of what is expected, or a repeat that was cut differently and holds records nobody has stored.
+            if not self._check_sequence:
+                return None
+            return SequenceGap(producer, entry.expected, sequence)
+        oldest = entry.latest[0][1] if entry.latest else 0
+        return -1, max(oldest - 1, 0)
+
+    def apply(self, base: int, last: int, producer: int, epoch: int, sequence: int, count: int) -> None:
+        """The log has this batch now, at its end."""
+        entries = self._entries
+        before = entries.get(producer)
+        self._undo.append((base, producer, before))
+        latest: tuple[tuple[int, int, int], ...] = ((sequence, base, last),)
+        if before is not None and before.epoch == epoch:
+            latest = before.latest[-REMEMBERED + 1 :] + latest
+        self._enter(base, producer, ProducerEntry(epoch, (sequence + count) % SEQUENCES, latest))
+
+    def _enter(self, base: int, producer: int, entry: ProducerEntry) -> None:
+        entries = self._entries
+        entries[producer] = entry
+        entries.move_to_end(producer)
+        if len(entries) > self._max:
+            self.forgot = True
+            forgotten, left = entries.popitem(last=False)
+            self._undo.append((base, forgotten, left))
+
+    def adopt(self, base: int, producer: int, epoch: int, expected: int) -> None:
+        """The batch at `base` says that so much of the producer is stored, though not here."""
+        before = self._entries.get(producer)
+        if before is not None and before.epoch == epoch:
+            ahead = (expected - before.expected) % SEQUENCES
+            if ahead == 0 or ahead >= SEQUENCES >> 1:
+                return
+        elif before is not None and before.epoch > epoch:
+            return
+        self._undo.append((base, producer, before))
+        latest = before.latest if before is not None and before.epoch == epoch else ()
+        self._enter(base, producer, ProducerEntry(epoch, expected, latest))
+
+    def commit(self, offset: int) -> None:
+        """Below this offset nothing is undone any more."""
+        undo = self._undo
+        while undo and undo[0][0] < offset:
+            undo.popleft()
+
+    def truncate(self, offset: int) -> None:
+        """The log was cut to end at `offset`."""
+        while self._undo and self._undo[-1][0] >= offset:
+            _, producer, before = self._undo.pop()
+            if before is None:
+                self._entries.pop(producer, None)
+            else:
+                forgotten = producer not in self._entries
+                self._entries[producer] = before
+                if forgotten:
+                    self._entries.move_to_end(producer, last=False)
+
+    def snapshot(self) -> list[tuple[int, ProducerEntry]]:
+        """For a checkpoint. The more producers, the fewer batches of each: it must fit into one frame.
+
+        A repeat of a batch left out is still known to be stored, only its offset is not.
+        """
+        kept = max(1, min(REMEMBERED, SNAPSHOT_BATCHES_MAX // max(1, len(self._entries))))
+        return [
+            (producer, ProducerEntry(entry.epoch, entry.expected, entry.latest[-kept:]))
+            for producer, entry in self._entries.items()
+        ]
+
+    def restore(self, entries: list[tuple[int, ProducerEntry]], forgot: bool = False) -> None:
+        self._entries = OrderedDict(entries)
+        self.forgot = forgot
+        self._undo.clear()

@@ -1,0 +1,1 @@
+"""The topics that a broker knows, and the requests about them."""

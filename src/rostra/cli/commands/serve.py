@@ -1,0 +1,196 @@
+"""`rostra serve`: a node as a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from rostra.cli.configuration import Configuration
+from rostra.cli.exit_codes import ExitCode
+from rostra.cli.invocation import ConfigOption, begin
+from rostra.cli.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from rostra.runtime.settings import NodeSettings
+
+EXAMPLES = """
+rostra serve
+rostra serve --data /var/lib/rostra --listen 127.0.0.1:7400 --metrics 127.0.0.1:9400
+rostra serve --data ./second --listen 127.0.0.1:7410 --join 127.0.0.1:7401
+rostra serve --listen 0.0.0.0:7400 --advertise mars:7400 --advertise-peers mars:7401 --join venus:7401
+rostra serve --listen-unix /run/rostra.sock
+rostra serve --fabric flood --data ./first --listen 127.0.0.1:7400
+rostra serve --limit batch_bytes_max=8MiB --limit heartbeat_ms=2s"""
+
+
+def serve(
+    context: typer.Context,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory of the log.", show_default="./rostra-data")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="ADDR", help="Address for clients.", show_default="127.0.0.1:7400")
+    ] = None,
+    listen_unix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Also a Unix socket, for clients on this machine: --node unix:PATH. Lower delay.",
+            show_default="none",
+        ),
+    ] = None,
+    join: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDR",
+            help="Peer address of any member of the cluster to enter; without one the node founds its own. Repeatable.",
+        ),
+    ] = None,
+    peer_listen: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR", help="Address for other nodes.", show_default="the port after --listen"),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR", help="Where clients find this node.", show_default="what it listens on"),
+    ] = None,
+    advertise_peers: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR", help="Where other nodes find this node.", show_default="what it listens on"),
+    ] = None,
+    fsync: Annotated[
+        str | None,
+        typer.Option(
+            metavar="commit|never",
+            help="commit: fsync before acknowledging. never: a power cut may lose acknowledged records.",
+            show_default="commit",
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="ADDR|off", help="Address for Prometheus.", show_default="off")
+    ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Note what is done, for `rostra pipeline audit`.", show_default="off"),
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(metavar="debug|info|warning|error", help="Least severe line to log.", show_default="info"),
+    ] = None,
+    stop_deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long a graceful stop may take.", show_default="10s")
+    ] = None,
+    busy_poll: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Look for more without sleeping for so long after bytes came in: lower delay for a core's time.",
+            show_default="0ms",
+        ),
+    ] = None,
+    stay_awake: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Let no core sleep for so long after bytes came in: lower delay for power. Linux only, as root.",
+            show_default="0ms",
+        ),
+    ] = None,
+    awake_cores: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="How many cores --stay-awake keeps awake; 0: all of the machine. Fewer, where nodes share the cores.",
+            show_default="0",
+        ),
+    ] = None,
+    fabric: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="How nodes work together: raft, or flood (a ring).", show_default="raft"),
+    ] = None,
+    both_ways: Annotated[
+        bool | None,
+        typer.Option("--both-ways", help="In a ring, pass records to both neighbours: half the distance."),
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A bound of the node; `rostra config` lists them. Repeatable."),
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Start a node, alone or as a member of a cluster.
+
+    The first node of a cluster is started without --join, every other with --join and the peer address of any member,
+    in any order. A node that has once joined finds its cluster again, with or without --join.
+
+    It runs until Ctrl-C or SIGTERM, then finishes what is under way and exits with 0; a second Ctrl-C does not wait.
+    Logs go to stderr: JSON lines, or coloured ones on a terminal.
+    """
+    flags = {
+        "data": None if data is None else str(data),
+        "listen": listen,
+        "listen_unix": listen_unix,
+        "join": join or None,
+        "peer_listen": peer_listen,
+        "advertise": advertise,
+        "advertise_peers": advertise_peers,
+        "fsync": fsync,
+        "metrics": metrics,
+        "trace": trace,
+        "log_level": log_level,
+        "stop_deadline_ms": stop_deadline,
+        "fabric": fabric,
+        "both_ways": both_ways,
+        "busy_poll_ms": busy_poll,
+        "stay_awake_ms": stay_awake,
+        "awake_cores": awake_cores,
+        **_limits(limit or []),
+    }
+    configuration = begin(context, flags, config=config).configuration
+    from rostra.runtime import serve as process
+
+    finished = process.serve(node_settings(configuration), log_level=configuration.text("log_level"))
+    raise typer.Exit(ExitCode.OK if finished else ExitCode.FAILURE)
+
+
+def _limits(given: list[str]) -> dict[str, object]:
+    names = [setting.name for setting in SETTINGS if setting.section == "limits"]
+    limits: dict[str, object] = {}
+    for written in given:
+        name, equals, value = written.partition("=")
+        if not equals or name not in names:
+            raise typer.BadParameter(
+                f"{written!r} is not NAME=VALUE with one of: {', '.join(names)}", param_hint="'--limit'"
+            )
+        limits[name] = value
+    return limits
+
+
+def node_settings(configuration: Configuration) -> NodeSettings:
+    from rostra.broker.settings import BrokerSettings
+    from rostra.runtime.settings import NodeSettings
+
+    metrics = configuration.text("metrics")
+    limits = {setting.name: configuration[setting.name] for setting in SETTINGS if setting.section == "limits"}
+    return NodeSettings(
+        directory=configuration.text("data"),
+        listen=configuration.text("listen"),
+        listen_unix=configuration.text("listen_unix"),
+        peer_listen=configuration.text("peer_listen"),
+        advertise=configuration.text("advertise"),
+        advertise_peers=configuration.text("advertise_peers"),
+        join=configuration.texts("join"),
+        fabric=configuration.text("fabric"),
+        both_ways=bool(configuration["both_ways"]),
+        fsync="commit" if configuration.text("fsync") == "commit" else "never",
+        metrics="" if metrics == "off" else metrics,
+        trace=configuration.text("trace"),
+        stop_deadline_ms=configuration.number("stop_deadline_ms"),
+        busy_poll_ms=configuration.number("busy_poll_ms"),
+        stay_awake_ms=configuration.number("stay_awake_ms"),
+        awake_cores=configuration.number("awake_cores"),
+        broker=msgspec.convert(limits, BrokerSettings),
+    )

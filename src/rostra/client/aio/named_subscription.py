@@ -1,0 +1,162 @@
+"""A named subscription for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Generator
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rostra.client.background import Background, MemberHandle
+from rostra.client.core.events import ClientEvent
+from rostra.client.core.groups.assigned_partition import GroupRecord
+from rostra.client.core.options import MemberSettings
+from rostra.errors import ClientClosed, RostraError
+
+if TYPE_CHECKING:
+    from rostra.client.aio.driver import AsyncioDriver
+
+
+def background_of(driver: AsyncioDriver) -> Background:
+    if driver.core.closed:
+        raise ClientClosed()
+    if driver.background is not None and driver.background.broken:
+        driver.background.finish()
+        driver.background = None
+    if driver.background is None:
+        loop = driver.loop
+
+        def tell(event: ClientEvent) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(driver.tell, event)
+
+        driver.background = Background(driver.core.options, tell)
+    return driver.background
+
+
+class NamedSubscription:
+    """Records of a subscription whose position the cluster keeps. Made by `Client.subscribe` with a `name`.
+
+    All who use one name share its partitions. Each record is handed out until it is acknowledged: `async with record:`
+    does that at the end of the block, and hands it out again if the block fails.
+
+    >>> async with client.subscribe("orders/#", name="billing") as records:  # doctest: +SKIP
+    ...     async for record in records:
+    ...         async with record:
+    ...             await bill(record.value)
+    """
+
+    def __init__(self, driver: AsyncioDriver, name: str, settings: MemberSettings) -> None:
+        self._driver = driver
+        self.name = name
+        self._settings = settings
+        self._desk: MemberHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._over = False
+
+    # --- opening and closing -------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Become a member; `async with`, `await` and the first iteration do it too."""
+        if self._desk is None:
+            background = background_of(self._driver)
+            loop = self._driver.loop
+
+            def woken() -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(self._wake)
+
+            desk = self._desk = MemberHandle(background, woken)
+            try:
+                await self._there(background.join(self.name, self._settings, desk))
+            except BaseException:
+                self._over = True
+                raise
+        return self
+
+    async def _there(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._desk is not None
+        await asyncio.wrap_future(self._desk.background.begin(work))
+
+    def __await__(self) -> Generator[object, None, Self]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A block that failed has a reason of its own, which must not be hidden by ours.
+        with suppress(*(() if kind is None else (RostraError,))):
+            await self.unsubscribe()
+
+    async def unsubscribe(self) -> None:
+        """Leave the others to it. When this returns, what was acknowledged is kept; the name stays."""
+        if self._desk is None or self._over:
+            return
+        self._over = True
+        self._wake()
+        if not self._driver.core.closed:
+            await self._there(self._desk.background.leave(self._desk))
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[GroupRecord]:
+        return self
+
+    async def __anext__(self) -> GroupRecord:
+        record = await self.receive()
+        if record is None:
+            raise StopAsyncIteration
+        return record
+
+    async def receive(self, timeout: float | None = None) -> GroupRecord | None:
+        """The next record, or None when none came within that many seconds, or there will be none.
+
+        >>> record = await subscription.receive(timeout=0.5)  # doctest: +SKIP
+        """
+        await self.open()
+        desk = self._desk
+        assert desk is not None
+        due = None if timeout is None else self._driver.loop.time() + timeout
+        while not self._over:
+            waiter = self._driver.loop.create_future()
+            self._waiters.append(waiter)
+            record = desk.take()
+            if record is not None:
+                self._waiters.remove(waiter)
+                return record
+            if desk.error is not None:
+                self._over = True
+                if isinstance(desk.error, ClientClosed):
+                    return None
+                raise desk.error
+            try:
+                async with asyncio.timeout_at(due):
+                    await waiter
+            except TimeoutError:
+                return None
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        return None
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- where it stands -----------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> dict[str, dict[int, int]]:
+        """What this member holds, by topic and partition, and the first offset of each that is not acknowledged."""
+        return {} if self._desk is None else self._desk.topics
+
+    @property
+    def lag(self) -> int:
+        """How many offsets lie between its positions and the ends, as last heard, in what this member holds."""
+        return 0 if self._desk is None else self._desk.lag

@@ -1,0 +1,120 @@
+"""A user for asyncio: topics, and a queue in which what is published there waits."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rostra.client.aio.named_subscription import NamedSubscription
+from rostra.client.core.effects import Ack
+from rostra.client.core.options import MemberSettings, check_group_name
+from rostra.errors import AlreadySubscribed, GroupExists, NotSubscribed, UnknownGroup
+from rostra.model.decode import Record
+from rostra.model.ids import check_topic_name
+
+if TYPE_CHECKING:
+    from rostra.client.aio.client import Client
+    from rostra.client.aio.driver import AsyncioDriver
+
+NOTHING = "_nothing"
+"""Stands for no topic at all: a name keeps what it was last joined with, unless something else is named."""
+
+
+class User:
+    """A named subscription for those who want to receive and nothing else. Made by `Client.create_user`.
+
+    What is published to its topics waits on the disks of the cluster, as long as the topics keep it. `receive` takes
+    the next record, which is gone then.
+
+    >>> async with await client.create_user("alice") as alice:  # doctest: +SKIP
+    ...     await alice.subscribe("news")
+    ...     record = await alice.receive(timeout=5.0)
+    """
+
+    def __init__(self, client: Client, driver: AsyncioDriver, name: str) -> None:
+        check_group_name(name)
+        self._client = client
+        self._driver = driver
+        self.name = name
+        self._receiving: NamedSubscription | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def create(self) -> None:
+        """`GroupExists` if there is such a one already."""
+        try:
+            await self._client.describe_subscription(self.name)
+        except UnknownGroup:
+            await self._have()
+        else:
+            raise GroupExists(self.name)
+
+    async def topics(self) -> tuple[str, ...]:
+        """What it is subscribed to."""
+        described = await self._client.describe_subscription(self.name)
+        return tuple(topic for topic in described.patterns if topic != NOTHING)
+
+    async def subscribe(self, topic: str) -> None:
+        """What is published there from now on waits for the user. A topic that is not there is made."""
+        check_topic_name(topic)
+        described = await self._client.describe_subscription(self.name)
+        if topic in described.patterns:
+            raise AlreadySubscribed(self.name, topic)
+        topics = [known for known in described.patterns if known != NOTHING]
+        await self._stop_receiving()
+        await self._have(*topics, topic)
+        if any(part.topic == topic for part in described.parts):
+            # It was subscribed before: what came since it left is none of its business.
+            await self._client.reset_subscription(self.name, "latest", topic=topic)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Nothing more of it is received, not even what waits."""
+        topics = await self.topics()
+        if topic not in topics:
+            raise NotSubscribed(self.name, topic)
+        await self._stop_receiving()
+        await self._have(*([known for known in topics if known != topic] or [NOTHING]))
+
+    async def publish(self, topic: str, value: bytes | None) -> Ack:
+        """As anybody does."""
+        return await self._client.publish(topic, value)
+
+    async def receive(self, timeout: float | None = None) -> Record | None:
+        """Take the next record that waits, or wait for one; None when none came within that many seconds."""
+        if self._receiving is None:
+            await self._client.describe_subscription(self.name)
+            self._receiving = await self._named().open()
+        record = await self._receiving.receive(timeout)
+        if record is not None:
+            record.ack()
+        return record
+
+    async def close(self) -> None:
+        """Stop receiving; what was received is gone, and the rest waits."""
+        await self._stop_receiving()
+
+    async def destroy(self) -> None:
+        """The user is no more, and nothing waits for it."""
+        await self._stop_receiving()
+        await self._client.delete_subscription(self.name)
+
+    # --- as a member ---------------------------------------------------------------------------------
+
+    def _named(self, *topics: str) -> NamedSubscription:
+        return NamedSubscription(self._driver, self.name, MemberSettings(topics, "latest"))
+
+    async def _have(self, *topics: str) -> None:
+        """Join for a moment: from now on the cluster knows of these topics, and where they begin."""
+        async with self._named(*topics):
+            pass
+
+    async def _stop_receiving(self) -> None:
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            await receiving.unsubscribe()

@@ -1,0 +1,1 @@
+"""The client for blocking code: sockets without an event loop."""

@@ -1,0 +1,431 @@
+"""The client without asyncio: blocking sockets, no thread, no loop; the lowest latency from Python.
+
+>>> with rostra.blocking.connect() as client:  # doctest: +SKIP
+...     ack = client.publish("orders", b"one more")
+...     for record in client.subscribe("orders", start="earliest"):
+...         print(record.offset, record.value)
+
+Nothing happens between calls: heartbeats are answered, connections mended and batches sent inside them. A lock makes
+one client safe to share, but a thread that waits for records holds it; give each thread a client of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self, overload
+
+from rostra.client.blocking.driver import BlockingDriver, now_us
+from rostra.client.blocking.named_subscription import NamedSubscription
+from rostra.client.blocking.producer import Producer
+from rostra.client.blocking.subscription import Subscription
+from rostra.client.blocking.user import User
+from rostra.client.client_trace import trace_into
+from rostra.client.core.core import CREDIT_BYTES
+from rostra.client.core.effects import (
+    Ack,
+    Acknowledged,
+    SubscriptionDescription,
+    SubscriptionList,
+    TopicDescription,
+)
+from rostra.client.core.events import ClientEvent
+from rostra.client.core.options import (
+    DEFAULT_ADDRESS,
+    LEASE_MS,
+    BelowStart,
+    MemberSettings,
+    Options,
+    ProducerSettings,
+    Start,
+    changed_settings,
+    codec_named,
+)
+from rostra.errors import InvalidSetting, TopicExists, UnknownGroup, UnknownTopic
+from rostra.model.cluster import ClusterState
+from rostra.model.encode import Headers
+from rostra.wire.groups import GroupSummary
+from rostra.wire.messages import PUBLISHER_LEASE_MS, TOMBSTONE_MS, Acks, Ownership, Topic, TopicSettings
+
+
+class Client:
+    """Connections to the nodes that are needed, which mend themselves. Made by `rostra.blocking.connect`.
+
+    >>> client = rostra.blocking.connect("127.0.0.1:7400")  # doctest: +SKIP
+    >>> client.create_topic("orders", partitions=4, if_not_exists=True)  # doctest: +SKIP
+    """
+
+    def __init__(self, driver: BlockingDriver) -> None:
+        self._driver = driver
+
+    # --- opening and closing -------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the connection; subscriptions end, and what is not acknowledged fails with `ClientClosed`."""
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def connected(self) -> bool:
+        """As last heard."""
+        return self._driver.core.links.any() is not None
+
+    # --- topics --------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        retention_ms: int = 0,
+        retention_bytes: int = 0,
+        replicas: int = 0,
+        segment_bytes: int = 1 << 26,
+        compaction: bool = False,
+        tombstone_ms: int = TOMBSTONE_MS,
+        ownership: Ownership = "shared",
+        history_depth: int = 0,
+        if_not_exists: bool = False,
+    ) -> Topic:
+        """Zero for a retention means that nothing is ever removed on its account, for `replicas` the fabric's default,
+        for `history_depth`, the most that `Last(n)` gives, the node's. With `ownership="exclusive"` only the records
+        of the strongest publisher alive are delivered.
+
+        >>> client.create_topic("orders", partitions=4, retention_ms=86_400_000)  # doctest: +SKIP
+        """
+        settings = TopicSettings(
+            partitions,
+            replicas,
+            retention_ms,
+            retention_bytes,
+            segment_bytes,
+            compaction=compaction,
+            tombstone_ms=tombstone_ms,
+            ownership=ownership,
+            history_depth=history_depth,
+        )
+        try:
+            topic = self._driver.call(lambda call: self._driver.core.create_topic(now_us(), call, name, settings))
+        except TopicExists:
+            if not if_not_exists:
+                raise
+            described = self.describe_topic(name)
+            return Topic(described.topic, described.name, described.settings)
+        assert isinstance(topic, Topic)
+        if self._driver.trace is not None:
+            self._driver.trace.created(name)
+        return topic
+
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+        segment_bytes: int | None = None,
+        compaction: bool | None = None,
+        tombstone_ms: int | None = None,
+        history_depth: int | None = None,
+    ) -> Topic:
+        """Gives the settings that are named another value; the others stay.
+
+        >>> client.alter_topic("orders", retention_ms=86_400_000)  # doctest: +SKIP
+        """
+        changes = changed_settings(
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+            segment_bytes=segment_bytes,
+            compaction=compaction,
+            tombstone_ms=tombstone_ms,
+            history_depth=history_depth,
+        )
+        core = self._driver.core
+        topic = self._driver.call(lambda call: core.alter_topic(now_us(), call, name, changes))
+        assert isinstance(topic, Topic)
+        return topic
+
+    def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
+        """Its records are gone, and its subscriptions end with `TopicDeleted`."""
+        try:
+            self._driver.call(lambda call: self._driver.core.delete_topic(now_us(), call, name))
+        except UnknownTopic:
+            if not if_exists:
+                raise
+
+    def list_topics(self) -> tuple[Topic, ...]:
+        topics = self._driver.call(lambda call: self._driver.core.list_topics(now_us(), call))
+        assert isinstance(topics, tuple)
+        return topics
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """Its settings, and how far each partition reaches."""
+        described = self._driver.call(lambda call: self._driver.core.describe_topic(now_us(), call, name))
+        assert isinstance(described, TopicDescription)
+        return described
+
+    # --- the cluster ---------------------------------------------------------------------------------
+
+    def describe_cluster(self) -> ClusterState:
+        """Its nodes, and for every partition who owns it and how far each copy is; whichever node is asked.
+
+        >>> state = client.describe_cluster()  # doctest: +SKIP
+        >>> [node.address for node in state.nodes if not node.there]  # doctest: +SKIP
+        []
+        """
+        state = self._driver.call(lambda call: self._driver.core.describe_cluster(now_us(), call))
+        assert isinstance(state, ClusterState)
+        return state
+
+    def remove_member(self, node: int) -> None:
+        """Returns when it is certain to go: its copies are moved first, which `describe_cluster` shows.
+
+        A member that is away can be removed too. `QuorumAtRisk` and `CopiesAway` say what stands against it.
+        """
+        self._driver.call(lambda call: self._driver.core.remove_member(now_us(), call, node))
+
+    def transfer_partition(self, topic: str, partition: int, node: int) -> None:
+        """Makes another node, which has a complete copy, the owner of the partition."""
+        self._driver.call(lambda call: self._driver.core.transfer_partition(now_us(), call, topic, partition, node))
+
+    # --- publishing ----------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+        acks: Acks = "all",
+    ) -> Ack:
+        """Store one record and tell where. For many records take a `producer`.
+
+        >>> client.publish("orders", b"milk", key=b"customer-7").offset  # doctest: +SKIP
+        41
+        """
+        driver = self._driver
+        with driver.lock:
+            core = driver.core
+            call = driver.new_call()
+            now = now_us()
+            producing = core.publish(now, call, topic, value, key, headers, timestamp, partition, acks)
+            if driver.trace is not None:
+                driver.trace.publishes(producing.number, topic)
+            if not core.out:
+                core.turn_publishers(now)
+            ack = driver.answer(call)
+            if producing.enrolment is not None:
+                driver.heartbeat.keep(producing.enrolment.lease_ms)
+        assert isinstance(ack, Ack)
+        return ack
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        acks: Acks = "all",
+        batch_bytes: int = 524_288,
+        linger_ms: int = 0,
+        window_bytes: int = 8 << 20,
+        codec: str | None = None,
+        partition: int | None = None,
+        strength: int | None = None,
+        lease_ms: int = PUBLISHER_LEASE_MS,
+        on_ack: Callable[[Acknowledged], None] | None = None,
+    ) -> Producer:
+        """For streams of records: batches, keeps a window under way, holds the caller back when it is full.
+
+        With a `strength` it is a publisher among others: where a topic's ownership is exclusive, only the records of
+        the strongest one alive are delivered. It counts as dead when it is not heard for `lease_ms`; close it to leave.
+
+        >>> with client.producer("orders") as producer:  # doctest: +SKIP
+        ...     for line in lines:
+        ...         producer.send(line)
+        """
+        settings = ProducerSettings(
+            acks, batch_bytes, linger_ms, window_bytes, codec_named(codec), partition, strength, lease_ms
+        )
+        return Producer(self._driver, topic, settings, on_ack)
+
+    # --- subscribing ---------------------------------------------------------------------------------
+
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *further: str,
+        start: Start = ...,
+        partition: int | None = ...,
+        credit_bytes: int = ...,
+        below_start: BelowStart = ...,
+        name: None = ...,
+    ) -> Subscription: ...
+
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *further: str,
+        start: Start = ...,
+        credit_bytes: int = ...,
+        name: str,
+        tries: int = ...,
+        dead_letter: str = ...,
+        lease_ms: int = ...,
+    ) -> NamedSubscription: ...
+
+    def subscribe(
+        self,
+        topic: str,
+        *further: str,
+        start: Start = "latest",
+        partition: int | None = None,
+        credit_bytes: int = CREDIT_BYTES,
+        below_start: BelowStart = "raise",
+        name: str | None = None,
+        tries: int = 0,
+        dead_letter: str = "",
+        lease_ms: int = LEASE_MS,
+    ) -> Subscription | NamedSubscription:
+        """Records as they are stored, from `start` on; of all partitions unless one is named.
+
+        Several topics can be named, and patterns, in which `+` stands for one level and `#` for the rest. Each topic is
+        delivered once, whatever matches it. One that is made later is picked up with its first record; one that is
+        deleted is left, which a `TopicGone` event says. Only a subscription to one named topic ends with its deletion.
+
+        When retention has removed what would be read next it ends with `OffsetOutOfRange`; if `below_start` is
+        "earliest" it goes on with what is left, and a `Skipped` event says so.
+
+        >>> with client.subscribe("orders", start=rostra.Last(10)) as records:  # doctest: +SKIP
+        ...     for record in records:
+        ...         print(record.value)
+
+        With a `name` the cluster keeps the position, and all who use that name share the partitions. `start` is for the
+        first who uses it; later ones go on where it stands. Each record is handed out until it is acknowledged, or was
+        tried in vain so many `tries` (0: without end): then it goes to the topic `dead_letter`, if one is named. A
+        member that is not heard of for `lease_ms` is taken for dead; its handler may take any time.
+
+        >>> with client.subscribe("orders", name="billing") as records:  # doctest: +SKIP
+        ...     for record in records:
+        ...         with record:
+        ...             bill(record)
+        """
+        if name is not None:
+            if partition is not None:
+                raise InvalidSetting("partition", "the members of a name share all partitions")
+            settings = MemberSettings((topic, *further), start, tries, dead_letter, lease_ms, credit_bytes)
+            return NamedSubscription(self._driver, name, settings)
+        return Subscription(self._driver, (topic, *further), start, partition, credit_bytes, below_start)
+
+    # --- named subscriptions -------------------------------------------------------------------------
+
+    def list_subscriptions(self) -> tuple[GroupSummary, ...]:
+        """Every name, and how many members and parts it has."""
+        core = self._driver.core
+        listed = self._driver.call(lambda call: core.groups.list_all(now_us(), call))
+        assert isinstance(listed, SubscriptionList)
+        return listed.subscriptions
+
+    def describe_subscription(self, name: str) -> SubscriptionDescription:
+        """Its members, and for every partition how far it is acknowledged and how much lies behind that.
+
+        >>> (client.describe_subscription("billing")).lag  # doctest: +SKIP
+        0
+        """
+        core = self._driver.core
+        described = self._driver.call(lambda call: core.groups.describe(now_us(), call, name))
+        assert isinstance(described, SubscriptionDescription)
+        return described
+
+    def reset_subscription(self, name: str, start: Start, *, topic: str | None = None) -> None:
+        """Lets it go on elsewhere, in all of its topics or in one. It must have no members, else `GroupBusy`.
+
+        >>> client.reset_subscription("billing", "earliest")  # doctest: +SKIP
+        """
+        core = self._driver.core
+        self._driver.call(lambda call: core.groups.reset(now_us(), call, name, start, topic))
+
+    def delete_subscription(self, name: str, *, if_exists: bool = False) -> None:
+        """Forgets the name and its positions. It must have no members, else `GroupBusy`."""
+        core = self._driver.core
+        try:
+            self._driver.call(lambda call: core.groups.delete(now_us(), call, name))
+        except UnknownGroup:
+            if not if_exists:
+                raise
+
+    # --- users ---------------------------------------------------------------------------------------
+
+    def create_user(self, name: str) -> User:
+        """A user has topics, and what is published there waits for it until it receives; `GroupExists` if it is there.
+
+        >>> alice = client.create_user("alice")  # doctest: +SKIP
+        >>> alice.subscribe("news")  # doctest: +SKIP
+        """
+        user = self.user(name)
+        user.create()
+        return user
+
+    def user(self, name: str) -> User:
+        """A user that is there already."""
+        return User(self, self._driver, name)
+
+    # --- events --------------------------------------------------------------------------------------
+
+    def events(self) -> Iterator[ClientEvent]:
+        """What happened to the connection since the last time this was asked; never waits.
+
+        >>> for event in client.events():  # doctest: +SKIP
+        ...     print(event)
+        """
+        events = self._driver.events
+        while events:
+            yield events.popleft()
+
+
+def connect(
+    *addresses: str,
+    name: str = "rostra-python",
+    auto_create: bool = True,
+    connect_timeout_ms: int = 5_000,
+    call_timeout_ms: int = 30_000,
+    delivery_timeout_ms: int = 120_000,
+    backoff_ms: int = 50,
+    backoff_ms_max: int = 2_000,
+    busy_poll_ms: int = 0,
+    trace: str | None = None,
+    on_event: Callable[[ClientEvent], None] | None = None,
+) -> Client:
+    """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400. It names the others.
+
+    With `busy_poll_ms` a call that waits looks at the socket for so long before it sleeps: a record arrives sooner, for
+    the price of a core. It pays where records come more often than that.
+
+    With `trace` what the client does is noted in that directory, for `rostra pipeline audit`.
+
+    >>> with rostra.blocking.connect("10.0.0.1:7400", "10.0.0.2:7400") as client:  # doctest: +SKIP
+    ...     client.publish("orders", b"one more")
+    """
+    options = Options(
+        addresses or (DEFAULT_ADDRESS,),
+        name,
+        auto_create,
+        connect_timeout_ms,
+        call_timeout_ms,
+        delivery_timeout_ms,
+        backoff_ms,
+        backoff_ms_max,
+        busy_poll_ms,
+    )
+    driver = BlockingDriver(options, on_event, trace_into(trace))
+    driver.start()
+    return Client(driver)

@@ -1,0 +1,55 @@
+"""What a publisher's lease needs of a blocking client: to be heard while the application does something else."""
+
+from __future__ import annotations
+
+from threading import Event, Thread, current_thread
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from rostra.client.core.links.node_link import PINGS_PER_LEASE
+
+if TYPE_CHECKING:
+    from rostra.client.blocking.driver import BlockingDriver
+
+
+class HeartbeatThread:
+    """A thread that steps the driver now and then, as long as there is a publisher whose lease depends on it."""
+
+    def __init__(self, driver: BlockingDriver) -> None:
+        self._driver = driver
+        self._pause_s = 0.0
+        self._wake = Event()
+        self._thread: Thread | None = None
+
+    def keep(self, lease_ms: int) -> None:
+        """From now on, at least as often as this lease asks for. The driver's lock is held by the caller."""
+        pause_s = lease_ms / 1000 / PINGS_PER_LEASE
+        if self._thread is None:
+            self._pause_s = pause_s
+            self._thread = Thread(target=self._beat, name="rostra-heartbeat", daemon=True)
+            self._thread.start()
+        elif pause_s < self._pause_s:
+            self._pause_s = pause_s
+            self._wake.set()
+
+    def _beat(self) -> None:
+        driver = self._driver
+        while not driver.core.closed:
+            self._wake.wait(self._pause_s)
+            self._wake.clear()
+            # Whoever holds the lock for long is waiting for an answer, and steps the driver itself meanwhile.
+            if driver.lock.acquire(blocking=False):
+                try:
+                    if not driver.core.has_leases:
+                        self._thread = None
+                        return
+                    driver.step(monotonic_ns() // 1000)
+                finally:
+                    driver.lock.release()
+
+    def stop(self) -> None:
+        """The client is closed."""
+        thread = self._thread
+        self._wake.set()
+        if thread is not None and thread is not current_thread():
+            thread.join()

@@ -1,0 +1,245 @@
+"""A producer for blocking code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rostra.client.core.effects import Acknowledged
+from rostra.client.core.options import ProducerSettings
+from rostra.client.core.producer.producer_state import PER_RECORD_BYTES, ProducerState
+from rostra.errors import ClientClosed, LimitExceeded, RostraError
+from rostra.model.encode import Headers
+
+if TYPE_CHECKING:
+    from rostra.client.blocking.driver import BlockingDriver
+
+LOOK_EVERY_US = 500
+"""How often a stream of records looks for acknowledgements, which costs a system call, before its batch is full."""
+
+
+class Producer:
+    """Sends a stream of records into a topic. Made by `Client.producer`.
+
+    A record leaves at once when nothing is under way, otherwise with others. Call `flush` when a stream pauses: between
+    calls nothing is sent.
+
+    >>> with client.producer("orders") as producer:  # doctest: +SKIP
+    ...     producer.send_many([b"one", b"two"])
+    """
+
+    def __init__(
+        self,
+        driver: BlockingDriver,
+        topic: str,
+        settings: ProducerSettings,
+        on_ack: Callable[[Acknowledged], None] | None,
+    ) -> None:
+        self._driver = driver
+        self._topic = topic
+        self._settings = settings
+        self._batch_bytes = settings.batch_bytes
+        self._state: ProducerState | None = None
+        self._lock = driver.lock
+        self._look_at_us = 0
+        self.on_ack = on_ack
+
+    # --- opening and closing -------------------------------------------------------------------------
+
+    def open(self) -> Self:
+        """Find the topic; `with` and the first record do it too."""
+        if self._state is None:
+            driver = self._driver
+            with driver.lock:
+                call = driver.new_call()
+                state = driver.core.open_producer(_now_us(), call, self._topic, self._settings)
+                driver.answer(call)
+                self._state = state
+                driver.producers[state.number] = self
+                if driver.trace is not None:
+                    driver.trace.publishes(state.number, self._topic)
+                if state.enrolment is not None:
+                    driver.heartbeat.keep(self._settings.lease_ms)
+        return self
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif issubclass(kind, Exception):
+            # The block failed for its own reason, which must not be hidden by ours.
+            with suppress(RostraError):
+                self.close()
+        else:
+            self._forget()
+
+    def close(self) -> None:
+        """Flush, leave, and give up the producer."""
+        try:
+            if self._state is not None and not self._driver.core.closed:
+                self.flush()
+                # If nobody hears it now, the end of its lease will tell.
+                with suppress(RostraError):
+                    self._resign()
+        finally:
+            self._forget()
+
+    def leave(self) -> None:
+        """The same, certain that it is no publisher of the topic any more: the next strongest is delivered from now on.
+
+        >>> producer.leave()  # doctest: +SKIP
+        """
+        try:
+            self.flush()
+            self._resign()
+        finally:
+            self._forget()
+
+    def set_strength(self, strength: int) -> None:
+        """Returns when it is judged by that: the records sent before this call by what it was, those after by this.
+
+        >>> producer.set_strength(10)  # doctest: +SKIP
+        """
+        with self._lock:
+            state = self._opened()
+            self._driver.call(lambda call: state.set_strength(_now_us(), call, strength))
+            self._driver.heartbeat.keep(self._settings.lease_ms)
+
+    def _resign(self) -> None:
+        state = self._state
+        if state is not None and state.enrolment is not None:
+            self._driver.call(lambda call: state.resign(_now_us(), call))
+
+    def _forget(self) -> None:
+        if self._state is not None:
+            with self._lock:
+                self._driver.producers.pop(self._state.number, None)
+                self._driver.core.close_producer(self._state)
+                self._driver.run()
+
+    # --- records -------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Give one record; waits only while the window is full.
+
+        >>> producer.send(b"milk", key=b"customer-7")  # doctest: +SKIP
+        """
+        with self._lock:
+            state = self._state or self._opened()
+            if value is not None and key is None and headers is None and timestamp is None and partition is None:
+                if not state.unacknowledged_batches and state.sent_alone(_now_us(), value):
+                    self._look(state)
+                    return
+                draft = state.draft
+                draft.values.append(value)
+                draft.bytes += len(value) + PER_RECORD_BYTES
+                now = monotonic_ns() // 1000
+                if draft.bytes < self._batch_bytes and now < self._look_at_us and state.unacknowledged_batches:
+                    return
+                self._opened()
+                if draft.bytes >= self._batch_bytes:
+                    self._wait_for_room(state)
+                    state.close(now)
+            else:
+                self._opened()
+                self._wait_for_room(state)
+                state.add(_now_us(), value, key, headers, timestamp, partition)
+            self._look(state)
+
+    def send_nowait(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Give one record without waiting; raises `LimitExceeded` when the window is full."""
+        with self._lock:
+            state = self._opened()
+            if state.full:
+                self._driver.receive(0)
+                if state.full:
+                    raise LimitExceeded("window_bytes", self._settings.window_bytes)
+            now = _now_us()
+            plain = key is None and headers is None and timestamp is None and partition is None
+            if not plain or not state.sent_alone(now, value):
+                state.add(now, value, key, headers, timestamp, partition)
+            self._look(state)
+
+    def send_many(self, values: Sequence[bytes | None]) -> None:
+        """Give many records at once, the fastest way in.
+
+        >>> producer.send_many([b"%d" % n for n in range(100_000)])  # doctest: +SKIP
+        """
+        with self._lock:
+            state = self._opened()
+            at, end = 0, len(values)
+            while at < end:
+                self._wait_for_room(state)
+                at = state.add_many(_now_us(), values, at)
+                self._driver.run()
+            self._look(state)
+
+    def flush(self) -> None:
+        """Return when all records given so far are acknowledged; raise the first error if some were given up."""
+        with self._lock:
+            state = self._opened()
+            call = self._driver.new_call()
+            state.flush(_now_us(), call)
+            self._driver.answer(call)
+
+    def _opened(self) -> ProducerState:
+        if self._state is None:
+            self.open()
+        if self._state is None or self._driver.core.closed:
+            raise ClientClosed()
+        if self._state.ended is not None:
+            raise self._state.ended
+        return self._state
+
+    def _look(self, state: ProducerState) -> None:
+        """Let the open batch go if few are under way, take in what was acknowledged, see to timers; never waits."""
+        driver = self._driver
+        # The record first: to take in the last answer takes as long as to send, and nobody waits for it here.
+        state.turn(_now_us())
+        driver.run()
+        driver.step(0)
+        now = _now_us()
+        self._look_at_us = now + LOOK_EVERY_US
+        state.turn(now)
+        driver.run()
+
+    def _wait_for_room(self, state: ProducerState) -> None:
+        while state.full and not self._driver.core.closed:
+            self._driver.step(None)
+
+    # --- counters ------------------------------------------------------------------------------------
+
+    @property
+    def sent(self) -> int:
+        """Records in closed batches."""
+        return 0 if self._state is None else self._state.sent
+
+    @property
+    def acked(self) -> int:
+        """Records acknowledged, as far as heard."""
+        return 0 if self._state is None else self._state.acked
+
+
+def _now_us() -> int:
+    return monotonic_ns() // 1000

@@ -1,0 +1,120 @@
+"""A user for blocking code: topics, and a queue in which what is published there waits."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rostra.client.blocking.named_subscription import NamedSubscription
+from rostra.client.core.effects import Ack
+from rostra.client.core.options import MemberSettings, check_group_name
+from rostra.errors import AlreadySubscribed, GroupExists, NotSubscribed, UnknownGroup
+from rostra.model.decode import Record
+from rostra.model.ids import check_topic_name
+
+if TYPE_CHECKING:
+    from rostra.client.blocking.client import Client
+    from rostra.client.blocking.driver import BlockingDriver
+
+NOTHING = "_nothing"
+"""Stands for no topic at all: a name keeps what it was last joined with, unless something else is named."""
+
+
+class User:
+    """A named subscription for those who want to receive and nothing else. Made by `Client.create_user`.
+
+    What is published to its topics waits on the disks of the cluster, as long as the topics keep it. `receive` takes
+    the next record, which is gone then.
+
+    >>> with client.create_user("alice") as alice:  # doctest: +SKIP
+    ...     alice.subscribe("news")
+    ...     record = alice.receive(timeout=5.0)
+    """
+
+    def __init__(self, client: Client, driver: BlockingDriver, name: str) -> None:
+        check_group_name(name)
+        self._client = client
+        self._driver = driver
+        self.name = name
+        self._receiving: NamedSubscription | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def create(self) -> None:
+        """`GroupExists` if there is such a one already."""
+        try:
+            self._client.describe_subscription(self.name)
+        except UnknownGroup:
+            self._have()
+        else:
+            raise GroupExists(self.name)
+
+    def topics(self) -> tuple[str, ...]:
+        """What it is subscribed to."""
+        described = self._client.describe_subscription(self.name)
+        return tuple(topic for topic in described.patterns if topic != NOTHING)
+
+    def subscribe(self, topic: str) -> None:
+        """What is published there from now on waits for the user. A topic that is not there is made."""
+        check_topic_name(topic)
+        described = self._client.describe_subscription(self.name)
+        if topic in described.patterns:
+            raise AlreadySubscribed(self.name, topic)
+        topics = [known for known in described.patterns if known != NOTHING]
+        self._stop_receiving()
+        self._have(*topics, topic)
+        if any(part.topic == topic for part in described.parts):
+            # It was subscribed before: what came since it left is none of its business.
+            self._client.reset_subscription(self.name, "latest", topic=topic)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Nothing more of it is received, not even what waits."""
+        topics = self.topics()
+        if topic not in topics:
+            raise NotSubscribed(self.name, topic)
+        self._stop_receiving()
+        self._have(*([known for known in topics if known != topic] or [NOTHING]))
+
+    def publish(self, topic: str, value: bytes | None) -> Ack:
+        """As anybody does."""
+        return self._client.publish(topic, value)
+
+    def receive(self, timeout: float | None = None) -> Record | None:
+        """Take the next record that waits, or wait for one; None when none came within that many seconds."""
+        if self._receiving is None:
+            self._client.describe_subscription(self.name)
+            self._receiving = self._named().open()
+        record = self._receiving.receive(timeout)
+        if record is not None:
+            record.ack()
+        return record
+
+    def close(self) -> None:
+        """Stop receiving; what was received is gone, and the rest waits."""
+        self._stop_receiving()
+
+    def destroy(self) -> None:
+        """The user is no more, and nothing waits for it."""
+        self._stop_receiving()
+        self._client.delete_subscription(self.name)
+
+    # --- as a member ---------------------------------------------------------------------------------
+
+    def _named(self, *topics: str) -> NamedSubscription:
+        return NamedSubscription(self._driver, self.name, MemberSettings(topics, "latest"))
+
+    def _have(self, *topics: str) -> None:
+        """Join for a moment: from now on the cluster knows of these topics, and where they begin."""
+        with self._named(*topics):
+            pass
+
+    def _stop_receiving(self) -> None:
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            receiving.unsubscribe()

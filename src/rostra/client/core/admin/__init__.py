@@ -1,0 +1,1 @@
+"""Requests about topics, consumer groups and the cluster."""

@@ -1,0 +1,71 @@
+"""Calls and subscriptions that the core itself began: what becomes of them is told here, and not to the driver."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, Finish, Result, SubscriptionNumber
+from rostra.errors import RostraError
+
+Outcome = Callable[[int, Result | RostraError], None]
+"""What is done about it, with the time."""
+
+
+class InternalCalls:
+    """They have numbers below zero. What comes of them is looked at in the next tick, which is due at once."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        """How many so far."""
+        self._open: dict[CallNumber, Outcome] = {}
+        self._watched: dict[SubscriptionNumber, Outcome] = {}
+        self._parted: dict[SubscriptionNumber, None] = {}
+        """Given up just now: that they ended is perhaps not told yet, and is nobody's business."""
+        self._heard: deque[tuple[Outcome, Result | RostraError]] = deque()
+
+    def new(self, outcome: Outcome) -> CallNumber:
+        self.begun += 1
+        self._open[-self.begun] = outcome
+        return -self.begun
+
+    def forget(self, call: CallNumber) -> None:
+        self._open.pop(call, None)
+
+    def watch(self, subscription: SubscriptionNumber, finished: Outcome) -> None:
+        """Told when it ends by itself."""
+        self._watched[subscription] = finished
+
+    def unwatch(self, subscription: SubscriptionNumber) -> None:
+        if self._watched.pop(subscription, None) is not None:
+            self._parted[subscription] = None
+
+    def claimed(self, effects: list[ClientEffect]) -> list[ClientEffect]:
+        """Keeps back what is for the core itself, and returns what is for the driver."""
+        others: list[ClientEffect] = []
+        for effect in effects:
+            match effect:
+                case Done(call=call, result=result) if call < 0:
+                    self._hear(self._open.pop(call, None), result)
+                case Fail(call=call, error=error) if call < 0:
+                    self._hear(self._open.pop(call, None), error)
+                case Finish(subscription=number, error=error) if number in self._watched:
+                    self._hear(self._watched.pop(number), error)
+                case Finish(subscription=number) if number in self._parted:
+                    pass
+                case _:
+                    others.append(effect)
+        self._parted.clear()
+        return others
+
+    def _hear(self, outcome: Outcome | None, result: Result | RostraError) -> None:
+        if outcome is not None:
+            self._heard.append((outcome, result))
+
+    def deadline_us(self) -> int | None:
+        return 0 if self._heard else None
+
+    def tick(self, now_us: int) -> None:
+        while self._heard:
+            outcome, result = self._heard.popleft()
+            outcome(now_us, result)

@@ -1,0 +1,1 @@
+"""Connections to nodes: handshake, heartbeats, reconnection."""

@@ -1,0 +1,182 @@
+"""The connection to a node: greeting, heartbeats, numbered requests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, TypeAlias
+
+from rostra.client.core.effects import Buffer, ClientEffect, LinkNumber, Write
+from rostra.wire.features import FEATURES
+from rostra.wire.frames import encode
+from rostra.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, ClientMessage, Hello, Ping, Welcome
+
+if TYPE_CHECKING:
+    from rostra.client.core.producer.partition_sender import PartitionSender, SentBatch
+    from rostra.client.core.producer.publisher_registration import PendingRegistration
+    from rostra.client.core.routing.coordinator_request import Rpc
+    from rostra.client.core.routing.partition_route import PartitionRoute
+    from rostra.client.core.routing.pending_requests import PendingRequest
+    from rostra.client.core.subscription.topic_subscription import PartitionFeed, PendingUnsubscribe
+    from rostra.client.core.subscription.topic_watches import TopicWatch
+
+    Waiter: TypeAlias = (
+        PendingRequest | SentBatch | PartitionFeed | PendingUnsubscribe | TopicWatch | Rpc | PendingRegistration
+    )
+
+SILENT_HEARTBEATS_MAX = 3
+PINGS_PER_LEASE = 4
+"""One may be late, and the next one too."""
+BATCH_BYTES_MAX = 1 << 20
+"""Until a node has told its own."""
+HEARTBEAT_MS_MIN = 10
+UNANSWERED_MAX = 1024
+DOUBT_MS = 1_000
+"""What is unanswered from one look to the next, so far apart, makes a node doubtful: another may own its partitions."""
+
+
+class LinkState(Enum):
+    DIALING = auto()
+    GREETING = auto()
+    UP = auto()
+    GONE = auto()
+
+
+class NodeLink:
+    """One connection, or the attempt at one. What is gone stays gone: another one has another number."""
+
+    def __init__(self, number: LinkNumber, address: str, due_us: int, out: list[ClientEffect]) -> None:
+        self.number = number
+        self.address = address
+        self.out = out
+        self.state = LinkState.DIALING
+        self.up = False
+        self.node = 0
+        """Who answered, as long as nobody did: 0."""
+        self.congested = False
+        self.batch_bytes_max = BATCH_BYTES_MAX
+        self.features: tuple[str, ...] = ()
+        """What the node of this connection and this client both have."""
+        self.awaiting: dict[int, Waiter] = {}
+        """Who gets the answer to which request of this connection."""
+        self.unanswered: deque[tuple[int, PartitionSender, int]] = deque(maxlen=UNANSWERED_MAX)
+        """The latest batches sent with acks `none`, with their producer epoch: only a refusal is ever heard of them."""
+        self.places: dict[PartitionRoute, None] = {}
+        """The partitions that are reached through it, in the order they came."""
+        self.lookouts: dict[TopicWatch, None] = {}
+        """The watches that its node keeps."""
+        self.unused_since_us: int | None = None
+        self.request = 0
+        """The number of the last one."""
+        self.due_us = due_us
+        self._heartbeat_us = 0
+        self._ping_us = 0
+        """How often the node hears us: more often than it asks for, where a publisher's lease is short."""
+        self._beat_us = 0
+        """When the present heartbeat is over."""
+        self.silent = 0
+        """Heartbeats since the node was last heard."""
+        self.looks_us = 0
+        """When it is looked whether what was asked is answered; 0 while nothing is."""
+        self.doubtful = False
+        """Not heard since a look found something unanswered."""
+        self._oldest = 0
+        """The oldest request without an answer at the last look."""
+
+    @property
+    def unused(self) -> bool:
+        return not self.places and not self.awaiting and not self.lookouts
+
+    # --- coming and going ----------------------------------------------------------------------------
+
+    def greet(self, name: str) -> None:
+        self.state = LinkState.GREETING
+        self.request = 1
+        self.write(Hello(1, PROTOCOL_MIN, PROTOCOL_MAX, FEATURES, name))
+
+    def welcomed(self, now_us: int, welcome: Welcome) -> None:
+        self.state = LinkState.UP
+        self.up = True
+        self.node = welcome.node
+        self.batch_bytes_max = welcome.batch_bytes_max
+        self.features = welcome.features
+        self._ping_us = self._heartbeat_us = max(welcome.heartbeat_ms, HEARTBEAT_MS_MIN) * 1000
+        self.due_us = self._beat_us = now_us + self._heartbeat_us
+
+    def gone(self) -> None:
+        self.state = LinkState.GONE
+        self.up = False
+        self.congested = False
+        self.awaiting.clear()
+        self.unanswered.clear()
+
+    # --- while it stands -----------------------------------------------------------------------------
+
+    def hasten(self, lease_ms: int) -> None:
+        """A publisher on it must be heard several times in its lease."""
+        ping_us = max(lease_ms // PINGS_PER_LEASE, HEARTBEAT_MS_MIN) * 1000
+        if ping_us < self._ping_us:
+            # The next one at once: nobody knows here how long ago the last was.
+            self._ping_us, self.due_us = ping_us, 0
+
+    def write(self, message: ClientMessage, payload: Buffer | None = None) -> None:
+        if payload is None:
+            self.out.append(Write(self.number, (encode(message),)))
+        else:
+            self.out.append(Write(self.number, (encode(message, len(payload)), payload)))
+
+    def ask(self, waiter: Waiter, message: Callable[[int], ClientMessage]) -> int:
+        """Send under the next request number; the answer is the waiter's."""
+        request = self.request = self.request + 1
+        self.awaiting[request] = waiter
+        self.write(message(request))
+        return request
+
+    @property
+    def waits(self) -> bool:
+        """Whether something that was asked has no answer yet."""
+        return bool(self.awaiting or self.silent)
+
+    def watch(self, now_us: int) -> None:
+        """Something was asked: it shall not go unanswered unnoticed."""
+        if not self.looks_us or (self.looks_us <= now_us and len(self.awaiting) <= 1 and not self.silent):
+            self.looks_us = now_us + DOUBT_MS * 1000
+            self._oldest = next(iter(self.awaiting), 0)
+
+    def look(self, now_us: int) -> bool:
+        """Whether the node has left the same question, or a ping, unanswered since the last look."""
+        before, self._oldest = self._oldest, next(iter(self.awaiting), 0)
+        self.looks_us = now_us + DOUBT_MS * 1000 if self.waits else 0
+        self.doubtful = self.up and (before == self._oldest != 0 or self.silent > 0)
+        return self.doubtful
+
+    def next_request(self) -> int:
+        self.request += 1
+        return self.request
+
+    # --- time ----------------------------------------------------------------------------------------
+
+    def tick(self, now_us: int) -> str | None:
+        """Pings when due; the reason when the link is to be given up."""
+        if now_us < self.due_us:
+            return None
+        match self.state:
+            case LinkState.DIALING | LinkState.GREETING:
+                return "no answer in time"
+            case LinkState.UP if self.silent + 1 >= SILENT_HEARTBEATS_MAX and now_us >= self._beat_us:
+                return f"silent for {SILENT_HEARTBEATS_MAX} heartbeats"
+            case LinkState.UP:
+                # Sent even while the node is heard, for it wants to hear us. Silence is counted in pings and not in
+                # time: a driver that slept must not blame the node.
+                if not self.waits:
+                    self.looks_us = 0
+                if now_us >= self._beat_us:
+                    self.silent += 1
+                    self._beat_us = now_us + self._heartbeat_us
+                self.due_us = min(now_us + self._ping_us, self._beat_us)
+                self.write(Ping(self.next_request()))
+                self.watch(now_us)
+            case LinkState.GONE:
+                pass
+        return None

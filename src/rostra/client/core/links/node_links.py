@@ -1,0 +1,222 @@
+"""All connections of a client: which addresses it knows, when it tries which, and when one is no longer needed."""
+
+from __future__ import annotations
+
+from rostra.client.core.effects import ClientEffect, Dial, HangUp, LinkNumber
+from rostra.client.core.links.backoff import Backoff
+from rostra.client.core.links.node_link import NodeLink
+from rostra.client.core.options import Options, host_and_port
+from rostra.errors import InvalidSetting
+from rostra.wire.messages import Goodbye, Welcome
+
+ADDRESSES_MAX = 64
+"""Beyond it, what was learned longest ago is forgotten; the application's own addresses never are."""
+LINKS_MAX = 64
+"""Beyond it, a link that nobody uses makes room; if there is none, whoever wants another one waits."""
+UNUSED_MS_MAX = 60_000
+"""A link that carried nothing for so long is closed, unless it is the last one."""
+
+
+class NodeLinks:
+    """One link per node that is needed. While none stands, the known addresses are tried in turn."""
+
+    def __init__(self, options: Options, backoff: Backoff, out: list[ClientEffect]) -> None:
+        self._options = options
+        self._backoff = backoff
+        self._out = out
+        self.addresses = list(dict.fromkeys(options.addresses))
+        self.by_number: dict[LinkNumber, NodeLink] = {}
+        self.latest = NodeLink(0, self.addresses[0], 0, out)
+        """The one dialed last, which may be gone."""
+        self.latest.gone()
+        self.attempts = 0
+        """In vain since a link last stood."""
+        self.last_reason = "not tried"
+        self._unwell: dict[str, tuple[int, int]] = {}
+        """By address: how often it failed in a row, and until when it is left alone."""
+        self._turn = -1
+        self._seeking: NodeLink | None = None
+        self._seek_at_us: int | None = None
+        self._number = 0
+
+    # --- which there are -----------------------------------------------------------------------------
+
+    def any(self, turn: int = 0, other_than: NodeLink | None = None) -> NodeLink | None:
+        """A link that stands, rather one that answers; with another `turn`, another one if there is."""
+        standing = [link for link in self.by_number.values() if link.up and link is not other_than]
+        standing = [link for link in standing if not link.doubtful] or standing
+        return standing[turn % len(standing)] if standing else None
+
+    @property
+    def standing(self) -> bool:
+        """Whether there is `any`."""
+        # Asked after every step: a loop costs half of what a generator does.
+        for link in self.by_number.values():  # noqa: SIM110
+            if link.up:
+                return True
+        return False
+
+    def _at(self, address: str) -> NodeLink | None:
+        for link in self.by_number.values():
+            if link.address == address:
+                return link
+        return None
+
+    def learn(self, address: str) -> None:
+        """An address that a node named."""
+        if address in self.addresses or not _is_one(address):
+            return
+        if len(self.addresses) >= ADDRESSES_MAX:
+            learned = [known for known in self.addresses if known not in self._options.addresses]
+            if not learned:
+                return
+            self.addresses.remove(learned[0])
+            self._unwell.pop(learned[0], None)
+        self.addresses.append(address)
+
+    # --- dialing -------------------------------------------------------------------------------------
+
+    def seek(self, now_us: int) -> None:
+        """Try the next of the known addresses."""
+        self._seek_at_us = None
+        self._turn = (self._turn + 1) % len(self.addresses)
+        address = self.addresses[self._turn]
+        self._seeking = self._at(address) or self._dial(now_us, address)
+
+    def to(self, now_us: int, address: str) -> NodeLink | None:
+        """The link to this address, dialed if need be; None while the address is left alone."""
+        link = self._at(address)
+        if link is None and _is_one(address) and now_us >= self.well_at_us(address) and self._room():
+            self.learn(address)
+            link = self._dial(now_us, address)
+        return link
+
+    def well_at_us(self, address: str) -> int:
+        """Until when an address that failed is left alone."""
+        return self._unwell.get(address, (0, 0))[1]
+
+    def widen(self, now_us: int) -> None:
+        """Who answers is of no help: try to have a link to somebody else too."""
+        for address in self.addresses:
+            if self._at(address) is None and now_us >= self.well_at_us(address) and self._room():
+                self._dial(now_us, address)
+                return
+
+    def _room(self) -> bool:
+        if len(self.by_number) < LINKS_MAX:
+            return True
+        unused = [link for link in self.by_number.values() if link.up and link.unused]
+        if len(unused) < 2:
+            return False
+        self._retire(unused[-1])
+        return True
+
+    def _dial(self, now_us: int, address: str) -> NodeLink:
+        self._number += 1
+        # A share of the time for each address, so that one that swallows everything does not use it up.
+        due_us = now_us + self._options.connect_timeout_ms * 1000 // len(self.addresses)
+        link = self.latest = self.by_number[self._number] = NodeLink(self._number, address, due_us, self._out)
+        self._out.append(Dial(link.number, address))
+        return link
+
+    # --- coming and going ----------------------------------------------------------------------------
+
+    def welcomed(self, now_us: int, link: NodeLink, welcome: Welcome) -> None:
+        link.welcomed(now_us, welcome)
+        self.attempts = 0
+        self._unwell.pop(link.address, None)
+        self._seeking = None
+        self._seek_at_us = None
+
+    def broken(self, now_us: int, link: NodeLink, reason: str, *, hang_up: bool) -> None:
+        """Gone, or never came about. Without another, the next attempt is due after a pause, which is shorter while
+        addresses are untried.
+        """
+        if hang_up:
+            self._out.append(HangUp(link.number))
+        counts = link.up or link is self._seeking
+        del self.by_number[link.number]
+        link.gone()
+        self.last_reason = reason
+        failures = self._unwell.get(link.address, (0, 0))[0]
+        self._unwell[link.address] = failures + 1, now_us + self._backoff.pause_us(failures)
+        if len(self._unwell) > 2 * ADDRESSES_MAX:
+            del self._unwell[next(iter(self._unwell))]
+        if link is self._seeking:
+            self._seeking = None
+        if counts and self.any() is None:
+            self.attempts += 1
+            if self._seeking is None and self._seek_at_us is None:
+                rounds, untried = divmod(self.attempts, len(self.addresses))
+                pause_us = 0 if untried and self.attempts > 1 else self._backoff.pause_us(rounds)
+                self._seek_at_us = now_us + pause_us
+
+    def _retire(self, link: NodeLink) -> None:
+        link.write(Goodbye("not needed any more"))
+        self._out.append(HangUp(link.number))
+        del self.by_number[link.number]
+        link.gone()
+
+    def stop(self) -> None:
+        for link in list(self.by_number.values()):
+            if link.up:
+                link.write(Goodbye("client closes"))
+            self._out.append(HangUp(link.number))
+            link.gone()
+        self.by_number.clear()
+        self._seeking = None
+        self._seek_at_us = None
+
+    # --- time ----------------------------------------------------------------------------------------
+
+    def deadline_us(self) -> int | None:
+        due = self._seek_at_us
+        several = len(self.addresses) > 1
+        for link in self.by_number.values():
+            due_us = link.due_us
+            looks_us = link.looks_us
+            if several and 0 < looks_us < due_us and link.waits:
+                due_us = looks_us
+            if due is None or due_us < due:
+                due = due_us
+        return due
+
+    def doubtful(self, now_us: int) -> list[NodeLink]:
+        """Those that leave questions unanswered. Who is the only one known is not doubted."""
+        if len(self.addresses) < 2:
+            return []
+        return [link for link in self.by_number.values() if 0 < link.looks_us <= now_us and link.look(now_us)]
+
+    def tick(self, now_us: int) -> list[tuple[NodeLink, str]]:
+        """Dials and pings what is due; the links that are to be given up, and why."""
+        failed: list[tuple[NodeLink, str]] = []
+        for link in list(self.by_number.values()):
+            if now_us >= link.due_us:
+                reason = link.tick(now_us)
+                if reason is not None:
+                    failed.append((link, reason))
+                elif link.up:
+                    self._retire_unused(now_us, link)
+        if self._seek_at_us is not None and self._seek_at_us <= now_us:
+            self.seek(now_us)
+        return failed
+
+    def _retire_unused(self, now_us: int, link: NodeLink) -> None:
+        if not link.unused:
+            link.unused_since_us = None
+        elif link.unused_since_us is None:
+            link.unused_since_us = now_us
+        elif now_us - link.unused_since_us >= UNUSED_MS_MAX * 1000 and self._is_spare(link):
+            self._retire(link)
+
+    def _is_spare(self, link: NodeLink) -> bool:
+        return any(other.up for other in self.by_number.values() if other is not link)
+
+
+def _is_one(address: str) -> bool:
+    """Whether what a node named can be dialed at all. Of paths on this machine no node has a say."""
+    try:
+        host_and_port(address)
+    except InvalidSetting:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Producers: batches, sequence numbers, retries, bounds on what is in flight."""

@@ -1,0 +1,93 @@
+"""The open batch of one partition, before it is turned into bytes."""
+
+from __future__ import annotations
+
+from rostra.client.core.effects import CallNumber
+from rostra.model.encode import Headers
+
+
+class BatchBuilder:
+    """The open batch. Columns besides the values are filled up when it is closed, so a plain value costs one append."""
+
+    __slots__ = ("bytes", "calls", "due_us", "headers", "keys", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.values: list[bytes | None] = []
+        self.bytes = 0
+        self.keys: list[bytes | None] | None = None
+        self.headers: list[Headers | None] | None = None
+        self.timestamps: list[int | None] | None = None
+        self.calls: list[CallNumber] | None = None
+        self.due_us: int | None = None
+
+    def add(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_us: int | None,
+        call: CallNumber,
+    ) -> None:
+        values = self.values
+        at = len(values)
+        size = 12 if value is None else len(value) + 12
+        if key is not None:
+            if self.keys is None:
+                self.keys = []
+            self.keys += [None] * (at - len(self.keys))
+            self.keys.append(key)
+            size += len(key) + 4
+        if headers:
+            if self.headers is None:
+                self.headers = []
+            self.headers += [None] * (at - len(self.headers))
+            self.headers.append(headers)
+            size += sum(len(name) + len(content) + 8 for name, content in headers)
+        if timestamp_us is not None:
+            if self.timestamps is None:
+                self.timestamps = []
+            self.timestamps += [None] * (at - len(self.timestamps))
+            self.timestamps.append(timestamp_us)
+        if call:
+            if self.calls is None:
+                self.calls = []
+            self.calls += [0] * (at - len(self.calls))
+            self.calls.append(call)
+        values.append(value)
+        self.bytes += size
+
+    def moved(self) -> BatchBuilder:
+        """All of it in another draft, and this one empty: whoever adds to it need not look for a new one."""
+        moved = BatchBuilder.__new__(BatchBuilder)
+        moved.values, moved.bytes = self.values, self.bytes
+        moved.keys, moved.headers, moved.timestamps = self.keys, self.headers, self.timestamps
+        moved.calls, moved.due_us = self.calls, self.due_us
+        self.clear()
+        return moved
+
+    def half(self) -> tuple[BatchBuilder, BatchBuilder]:
+        """Two of it, for a batch that came out too large."""
+        middle = len(self.values) // 2
+        halves = BatchBuilder(), BatchBuilder()
+        for draft, part in zip(halves, (slice(None, middle), slice(middle, None)), strict=True):
+            draft.values = self.values[part]
+            draft.keys = None if self.keys is None else self.keys[part]
+            draft.headers = None if self.headers is None else self.headers[part]
+            draft.timestamps = None if self.timestamps is None else self.timestamps[part]
+            draft.calls = None if self.calls is None else self.calls[part]
+        return halves
+
+    def fill_up(self, wall_us: int) -> None:
+        count = len(self.values)
+        if self.keys is not None:
+            self.keys += [None] * (count - len(self.keys))
+        if self.headers is not None:
+            self.headers += [None] * (count - len(self.headers))
+        if self.timestamps is not None:
+            self.timestamps += [None] * (count - len(self.timestamps))
+            self.timestamps = [wall_us if stamp is None else stamp for stamp in self.timestamps]
+        if self.calls is not None:
+            self.calls += [0] * (count - len(self.calls))

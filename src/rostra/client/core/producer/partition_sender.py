@@ -1,0 +1,478 @@
+"""One producer's way into one partition: an open batch, and closed ones until they are acknowledged."""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING
+
+import msgspec
+from crc32c import crc32c
+
+from rostra.client.core.effects import Ack, Acknowledged, BatchRefused, Buffer, CallNumber, Done, Fail, Notify, Write
+from rostra.client.core.events import LeaseExpired, MayDuplicate, Resent
+from rostra.client.core.links.node_link import NodeLink
+from rostra.client.core.options import EAGER_BATCHES
+from rostra.client.core.producer.batch_builder import BatchBuilder
+from rostra.client.core.producer.publisher_registration import PendingRegistration
+from rostra.client.core.routing.partition_route import PartitionRoute
+from rostra.errors import (
+    BatchRejected,
+    DiskUntrusted,
+    LimitExceeded,
+    MemberRemoved,
+    Moved,
+    NodeStopping,
+    NotAcknowledged,
+    NotRegistered,
+    ProducerFenced,
+    RecordTooLarge,
+    RostraError,
+    SequenceGap,
+    TopicDeleted,
+    TopicRecreated,
+    Unavailable,
+    UnknownPartition,
+    UnknownProducer,
+    UnknownTopic,
+)
+from rostra.model.batch import BODY_CRC_AT, CHECKED_FROM, Reason
+from rostra.model.encode import ALONE_BYTES_MORE_MAX, encode_alone
+from rostra.model.encode import encode as encode_batch
+from rostra.wire.frames import encode
+from rostra.wire.messages import Publish
+
+if TYPE_CHECKING:
+    from rostra.client.core.producer.producer_state import ProducerState
+
+SEQUENCES = 2**32
+"""Sequences count records modulo this."""
+
+PUBLISHERS_MAX = "publishers_per_partition_max"
+"""Of the bounds that a node may name, the one that waiting a little does not help against."""
+
+_STAMP = Struct("<II")
+_STAMP_AT = 48
+_UINT32 = Struct("<I")
+
+
+class SentBatch(msgspec.Struct, eq=False):
+    """A closed batch and what became of it."""
+
+    lane: PartitionSender
+    batch: Buffer
+    bytes: int
+    count: int
+    calls: list[CallNumber] | None
+    closed_us: int
+    ordinal: int = 0
+    """Its place among all batches of the producer."""
+    attempts: int = 0
+    sent: bool = False
+    """Whether it has left under the numbers that it has now."""
+    request: int = 0
+    settled: bool = False
+
+    def restamp(self, epoch: int, sequence: int) -> None:
+        self.sent = False
+        # A copy: the old bytes may still lie in a send buffer.
+        batch = bytearray(self.batch)
+        _STAMP.pack_into(batch, _STAMP_AT, epoch, sequence)
+        with memoryview(batch) as whole, whole[CHECKED_FROM:] as covered:
+            crc = crc32c(covered)
+        _UINT32.pack_into(batch, BODY_CRC_AT, crc)
+        self.batch = batch
+
+
+class PartitionSender:
+    """Batches of one partition leave in order, under sequence numbers without gap.
+
+    While `flowing`, everything in `queue` has been written on the present link. When it stops flowing (link lost, the
+    partition moved, or a refusal that a retry may mend) it later resumes from the first batch that is not acknowledged,
+    with the same numbers: a batch is stored once, however often it is sent and to whichever node.
+    """
+
+    def __init__(self, producing: ProducerState, place: PartitionRoute) -> None:
+        self.producing = producing
+        self.place = place
+        self.link = place.link
+        """Where batches go, or went last; it may be gone."""
+        self.out = producing.out
+        self._acks = producing.settings.acks
+        self._answered = producing.answered
+        self.draft = BatchBuilder()
+        self.queue: deque[SentBatch] = deque()
+        self.flowing = False
+        self.epoch = 0
+        self.sequence = 0
+        self.refusals = 0
+        self.paused_until_us: int | None = None
+        self.enrolled = 0
+        """What the partition's owner has confirmed of its producer's enrolment."""
+        self._enrolling: PendingRegistration | None = None
+
+    @property
+    def partition(self) -> int:
+        return self.place.partition
+
+    # --- closing batches -----------------------------------------------------------------------------
+
+    def close(self, now_us: int) -> None:
+        """Turn the open batch into bytes on their way."""
+        if self.draft.values:
+            draft = self.draft.moved()
+            if self.producing.ended is None:
+                self._close(now_us, draft)
+            else:
+                draft.fill_up(0)
+                self._give_up(len(draft.values), draft.calls, self.producing.ended)
+
+    def _close(self, now_us: int, draft: BatchBuilder) -> None:
+        producing = self.producing
+        wall_us = now_us + producing.wall_offset_us
+        draft.fill_up(wall_us)
+        count = len(draft.values)
+        batch = encode_batch(
+            draft.values,
+            keys=draft.keys,
+            headers=draft.headers,
+            timestamp_us=wall_us,
+            timestamps_us=draft.timestamps,  # type: ignore[arg-type]
+            producer=producing.producer,
+            producer_epoch=self.epoch,
+            sequence=self.sequence,
+            codec=producing.settings.codec,
+        )
+        size = len(batch)
+        bytes_max = self.link.batch_bytes_max
+        if count > 1 and (size > bytes_max or size > 2 * producing.settings.batch_bytes):
+            for half in draft.half():
+                self._close(now_us, half)
+        elif size > bytes_max:
+            self._give_up(1, draft.calls, RecordTooLarge(size, bytes_max))
+        else:
+            producing.record_bytes = size / count
+            self._enqueue(SentBatch(self, batch, size, count, draft.calls, now_us))
+
+    def sent_alone(self, now_us: int, value: bytes, call: CallNumber) -> bool:
+        """Whether the value could leave at once, as a batch that was never open."""
+        if (
+            self.draft.values
+            or not self.flowing
+            or len(self.queue) >= EAGER_BATCHES
+            or len(value) > self.link.batch_bytes_max - ALONE_BYTES_MORE_MAX
+        ):
+            return False
+        producing = self.producing
+        wall_us = now_us + producing.wall_offset_us
+        batch = encode_alone(value, wall_us, producing.producer, self.epoch, self.sequence)
+        self._enqueue(SentBatch(self, batch, len(batch), 1, [call] if call else None, now_us))
+        return True
+
+    def _enqueue(self, outgoing: SentBatch) -> None:
+        producing = self.producing
+        producing.closed(outgoing)
+        self.sequence = (self.sequence + outgoing.count) % SEQUENCES
+        self.queue.append(outgoing)
+        now_us = outgoing.closed_us
+        expires_us = now_us + producing.delivery_timeout_us
+        if expires_us < producing.wakes_us:
+            producing.wake_at(expires_us)
+        if self.flowing:
+            self._send(outgoing)
+            if self.link.looks_us <= now_us:
+                self.link.watch(now_us)
+            if not self._answered:
+                self._forget_unacknowledged()
+
+    # --- sending -------------------------------------------------------------------------------------
+
+    def _send(self, outgoing: SentBatch) -> None:
+        link = self.link
+        request = outgoing.request = link.request = link.request + 1
+        outgoing.attempts += 1
+        place = self.place
+        message = Publish(request, place.topic, place.index, self._acks, outgoing.sent, place.moves)
+        outgoing.sent = True
+        link.out.append(Write(link.number, (encode(message, outgoing.bytes), outgoing.batch)))
+        if self._answered:
+            link.awaiting[request] = outgoing
+        else:
+            link.unanswered.append((request, self, self.epoch))
+
+    def _send_all(self) -> None:
+        if self.flowing:
+            for outgoing in self.queue:
+                if not outgoing.settled:
+                    self._send(outgoing)
+            self._forget_unacknowledged()
+
+    def _forget_unacknowledged(self) -> None:
+        """With acks `none`, to have written a batch is all there is."""
+        if not self._answered:
+            while self.queue:
+                self._settle(self.queue.popleft(), -1)
+
+    def flow(self, now_us: int) -> None:
+        """Send all that is not acknowledged, oldest first."""
+        if self.flowing or not self.link.up:
+            return
+        self.flowing = True
+        self.paused_until_us = None
+        self.enrol(now_us)
+        again = [outgoing for outgoing in self.queue if outgoing.attempts and not outgoing.settled]
+        if again:
+            records = sum(outgoing.count for outgoing in again)
+            self._tell(Resent(self.producing.name, self.partition, len(again), records))
+        self._send_all()
+        self.link.watch(now_us)
+        self._close_waiting(now_us)
+
+    def enrol(self, now_us: int) -> None:
+        """Say on this link with which strength the batches behind it are sent, where there is such a thing."""
+        enrolment = self.producing.enrolment
+        if enrolment is not None:
+            self._enrolling = enrolment.say(self)
+            self.link.watch(now_us)
+
+    def move(self, link: NodeLink) -> None:
+        """Another node orders the partition: what is not acknowledged goes there, under the same numbers."""
+        self._disown()
+        self.halt()
+        self.link = link
+
+    def halt(self) -> None:
+        """The connection is gone."""
+        self.flowing = False
+        self.paused_until_us = None
+        if not self._answered and self.sequence:
+            # Nobody knows which of the batches arrived, so the numbers cannot go on without a gap.
+            self._renumber(self.epoch + 1, 0)
+
+    def _pause(self, now_us: int) -> None:
+        self._stop()
+        self.paused_until_us = now_us + self.producing.backoff.pause_us(self.refusals)
+        self.producing.wake_at(self.paused_until_us)
+
+    def _stop(self) -> None:
+        self._disown()
+        self.flowing = False
+        self.paused_until_us = None
+        self.refusals += 1
+
+    def _disown(self) -> None:
+        """Answers to what was sent so far no longer count."""
+        awaiting = self.link.awaiting
+        for outgoing in self.queue:
+            awaiting.pop(outgoing.request, None)
+        if self._enrolling is not None:
+            awaiting.pop(self._enrolling.request, None)
+
+    def _renumber(self, epoch: int, sequence: int) -> None:
+        self.epoch, self.sequence = epoch, sequence
+        for outgoing in self.queue:
+            if not outgoing.settled:
+                outgoing.restamp(epoch, self.sequence)
+                self.sequence = (self.sequence + outgoing.count) % SEQUENCES
+
+    def _new_epoch(self, reason: RostraError, *, refused_from: int) -> None:
+        """Numbers of the old epoch are of no use any more: start again from zero with what is left."""
+        self._disown()
+        doubtful = [o.count for o in self.queue if not o.settled and o.attempts > (o.ordinal >= refused_from)]
+        if doubtful:
+            self._tell(MayDuplicate(self.producing.name, self.partition, sum(doubtful), str(reason)))
+        self._renumber(self.epoch + 1, 0)
+        self._send_all()
+
+    # --- answers -------------------------------------------------------------------------------------
+
+    def published(self, now_us: int, outgoing: SentBatch, offset: int) -> None:
+        if self.place.failures or self.refusals:
+            self.refusals = 0
+            self.place.proved()
+        self._settle(outgoing, offset)
+        self._shorten()
+        self._close_waiting(now_us)
+
+    def _close_waiting(self, now_us: int) -> None:
+        """An open batch waited for others to be settled, in whichever way that came about."""
+        if self.draft.values and not self.producing.settings.linger_ms and len(self.queue) < EAGER_BATCHES:
+            self.close(now_us)
+
+    def refused(self, now_us: int, outgoing: SentBatch, error: RostraError) -> None:
+        match error:
+            case UnknownProducer() | SequenceGap():
+                # The node refused this attempt of all from here on; only an earlier one may have been stored.
+                self._new_epoch(error, refused_from=outgoing.ordinal)
+            case Moved() | Unavailable() | NodeStopping() | MemberRemoved() | DiskUntrusted():
+                self._stop()
+                self.place.refused(now_us, error)
+            case BatchRejected(reason=Reason.BODY_CRC):
+                self._pause(now_us)
+            case UnknownTopic() if self.place.roams:
+                self._stop()
+                self.place.refused(now_us, error)
+            case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition() | ProducerFenced():
+                self.producing.end(error)
+            case _ if error.retryable or isinstance(error, LimitExceeded):
+                # A connection may have only so many publishes under way; fewer will be after a while.
+                self._pause(now_us)
+            case _:
+                self._drop(outgoing, error)
+                self._close_waiting(now_us)
+
+    def refused_unanswered(self, now_us: int, epoch: int, error: RostraError) -> None:
+        """A batch sent with acks `none` was refused. Those behind it in the same epoch are refused for the gap."""
+        if epoch != self.epoch:
+            return
+        self._renumber(self.epoch + 1, 0)
+        self._give_up(1, None, error)
+        if isinstance(error, Moved | Unavailable | NodeStopping | MemberRemoved | DiskUntrusted):
+            self._stop()
+            self.place.refused(now_us, error)
+        elif isinstance(error, NotRegistered):
+            self._pause(now_us)
+        elif not error.retryable and not isinstance(error, UnknownProducer | SequenceGap | BatchRejected):
+            self.producing.end(error)
+
+    def not_enrolled(self, now_us: int, error: RostraError) -> None:
+        """The owner does not take it as a publisher. What was sent behind that is refused for the same reason."""
+        match error:
+            case Moved() | Unavailable() | NodeStopping() | MemberRemoved() | DiskUntrusted():
+                self._stop()
+                self.place.refused(now_us, error)
+            case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition():
+                self.producing.end(error)
+            case _ if error.retryable:
+                self._pause(now_us)
+            case LimitExceeded(limit) if limit != PUBLISHERS_MAX:
+                self._pause(now_us)
+            case _:
+                if self.producing.enrolment is not None:
+                    self.producing.enrolment.fail(error)
+                if isinstance(error, LimitExceeded):
+                    self._pause(now_us)
+
+    def unregistered(self, now_us: int, *, lapsed: bool) -> None:
+        """Say it again: if another node orders the partition, the answer leads there."""
+        if lapsed:
+            self._tell(LeaseExpired(self.producing.name, self.partition))
+        if self.flowing:
+            self.enrol(now_us)
+
+    def _drop(self, outgoing: SentBatch, error: RostraError) -> None:
+        """Go on without this batch. What follows it was refused too, for the gap, and takes over its numbers.
+
+        Unless it was sent before: then an earlier attempt may be stored under these numbers, and what follows with it.
+        If so all is well; if not, the node will say SequenceGap.
+        """
+        _, sequence = _STAMP.unpack_from(outgoing.batch, _STAMP_AT)
+        self._settle(outgoing, error)
+        if outgoing.attempts == 1:
+            self._close_up(outgoing, sequence)
+        self._shorten()
+
+    def _close_up(self, gone: SentBatch, sequence: int) -> None:
+        awaiting = self.link.awaiting
+        self.sequence = sequence
+        for outgoing in self.queue:
+            if outgoing.ordinal > gone.ordinal and not outgoing.settled:
+                awaiting.pop(outgoing.request, None)
+                outgoing.restamp(self.epoch, self.sequence)
+                self.sequence = (self.sequence + outgoing.count) % SEQUENCES
+                if self.flowing:
+                    self._send(outgoing)
+
+    def _shorten(self) -> None:
+        queue = self.queue
+        while queue and queue[0].settled:
+            queue.popleft()
+
+    def _settle(self, outgoing: SentBatch, outcome: int | RostraError) -> None:
+        """The fate of a batch is known: its first offset, or why it is given up."""
+        outgoing.settled = True
+        producing = self.producing
+        if isinstance(outcome, RostraError):
+            self._give_up(outgoing.count, outgoing.calls, outcome)
+        else:
+            out = self.out
+            out.append(Acknowledged(producing.number, self.partition, outcome, outgoing.count))
+            if outgoing.calls is not None:
+                for place, call in enumerate(outgoing.calls):
+                    if call:
+                        offset = outcome + place if outcome >= 0 else -1
+                        out.append(Done(call, Ack(producing.name, self.partition, offset)))
+        producing.settled(outgoing, acknowledged=not isinstance(outcome, RostraError))
+
+    def _give_up(self, count: int, calls: list[CallNumber] | None, error: RostraError) -> None:
+        out = self.out
+        waiting = [call for call in calls or () if call]
+        out.extend(Fail(call, error) for call in waiting)
+        if len(waiting) < count:
+            self.producing.failed(error)
+            out.append(BatchRefused(self.producing.number, error, count - len(waiting)))
+
+    def fail_all(self, error: RostraError) -> None:
+        self._disown()
+        draft = self.draft.moved()
+        if draft.values:
+            draft.fill_up(0)
+            self._give_up(len(draft.values), draft.calls, error)
+        unsettled = [outgoing for outgoing in self.queue if not outgoing.settled]
+        self.queue.clear()
+        for outgoing in unsettled:
+            self._settle(outgoing, error)
+
+    def renumbered(self) -> None:
+        """Whoever asks is told what its place has."""
+
+    def fail(self, error: RostraError) -> None:
+        """The partition is gone, and with it its topic."""
+        self.producing.end(error)
+
+    def oldest_ordinal(self) -> int | None:
+        """Of the oldest batch whose fate is open."""
+        for outgoing in self.queue:
+            if not outgoing.settled:
+                return outgoing.ordinal
+        return None
+
+    # --- time ----------------------------------------------------------------------------------------
+
+    def deadline_us(self) -> int | None:
+        due = self.draft.due_us
+        paused = self.paused_until_us
+        if paused is not None and (due is None or paused < due):
+            due = paused
+        if self.queue:
+            expires = self.queue[0].closed_us + self.producing.delivery_timeout_us
+            if due is None or expires < due:
+                due = expires
+        return due
+
+    def tick(self, now_us: int) -> None:
+        if self.draft.due_us is not None and self.draft.due_us <= now_us:
+            self.close(now_us)
+        if self.queue:
+            self._expire(now_us)
+        if self.paused_until_us is not None and self.paused_until_us <= now_us:
+            self.flow(now_us)
+
+    def _expire(self, now_us: int) -> None:
+        timeout_us = self.producing.delivery_timeout_us
+        expired = [o for o in self.queue if not o.settled and o.closed_us + timeout_us <= now_us]
+        if not expired:
+            return
+        awaiting = self.link.awaiting
+        _, sequence = _STAMP.unpack_from(expired[0].batch, _STAMP_AT)
+        for outgoing in expired:
+            awaiting.pop(outgoing.request, None)
+            self._settle(outgoing, NotAcknowledged(outgoing.count, (now_us - outgoing.closed_us) // 1000))
+        self._shorten()
+        if not expired[0].attempts:
+            # None of these numbers was ever used. Otherwise they stay: if there is a gap now, the node will say so.
+            self._renumber(self.epoch, sequence)
+        self._close_waiting(now_us)
+
+    def _tell(self, event: Resent | MayDuplicate | LeaseExpired) -> None:
+        self.out.append(Notify(event))

@@ -1,0 +1,52 @@
+"""When producers want to be woken: those that want nothing cost nothing, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from rostra.client.core.effects import ProducerNumber
+
+if TYPE_CHECKING:
+    from rostra.client.core.producer.producer_state import ProducerState
+
+NEVER_US = 1 << 62
+SPARE = 64
+"""So many moments may be kept for nothing before they are looked through."""
+
+
+class WakeupQueue:
+    """A heap of moments. One that a producer no longer waits for stays in it until it comes, or until most are such."""
+
+    def __init__(self, producers: Mapping[ProducerNumber, ProducerState]) -> None:
+        self._producers = producers
+        self._heap: list[tuple[int, ProducerNumber]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, due_us: int, number: ProducerNumber) -> None:
+        """Of those that are there: nobody wakes one that is gone."""
+        if number not in self._producers:
+            return
+        if len(self._heap) >= 2 * len(self._producers) + SPARE:
+            moments = ((one.wakes_us, number) for number, one in self._producers.items())
+            self._heap = [moment for moment in moments if moment[0] < NEVER_US]
+            heapify(self._heap)
+        heappush(self._heap, (due_us, number))
+
+    def clear(self) -> None:
+        self._heap.clear()
+
+    def first_us(self) -> int | None:
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_us: int) -> Iterator[ProducerState]:
+        """Those whose moment has come, one after the other; they wait for nothing then."""
+        while self._heap and self._heap[0][0] <= now_us:
+            due_us, number = heappop(self._heap)
+            producing = self._producers.get(number)
+            if producing is not None and producing.wakes_us == due_us:
+                producing.wakes_us = NEVER_US
+                yield producing

@@ -1,0 +1,1 @@
+"""Which node serves which partition, and requests that follow it there."""

@@ -1,0 +1,142 @@
+"""Where one partition is served, as far as this client knows, and who follows it there."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rostra.client.core.links.node_link import NodeLink
+from rostra.errors import Moved, RostraError, UnknownTopic
+
+
+class RouteFollower(Protocol):
+    """A lane or a feed: it uses the link that its place names."""
+
+    link: NodeLink
+
+    def flow(self, now_us: int) -> None:
+        """The link stands: begin, or go on."""
+
+    def halt(self) -> None:
+        """The link is gone."""
+
+    def move(self, link: NodeLink) -> None:
+        """Stop where it is, and wait for this link instead."""
+
+    def renumbered(self) -> None:
+        """Its place has another number for applications."""
+
+    def fail(self, error: RostraError) -> None:
+        """There is no such partition any more."""
+
+
+class RouteTable(Protocol):
+    """Whoever keeps the places."""
+
+    def moved(self, now_us: int, place: PartitionRoute, error: Moved) -> None: ...
+    def refused(self, now_us: int, place: PartitionRoute, error: RostraError) -> None: ...
+    def forsaken(self, place: PartitionRoute) -> None: ...
+
+
+class PartitionRoute:
+    """Shared by all lanes and feeds of a partition, so that one of them finds the new owner for all."""
+
+    __slots__ = (
+        "_router",
+        "epoch",
+        "error",
+        "failures",
+        "followers",
+        "hops",
+        "index",
+        "link",
+        "lost",
+        "moves",
+        "name",
+        "own",
+        "partition",
+        "retry_at_us",
+        "roams",
+        "stays",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        router: RouteTable,
+        name: str,
+        topic: int,
+        index: int,
+        link: NodeLink,
+        *,
+        roams: bool = False,
+        own: bool = False,
+    ) -> None:
+        self._router = router
+        self.name = name
+        self.topic = topic
+        """To be named in requests, with the index."""
+        self.index = index
+        self.partition = topic if roams else index
+        """As applications know it: where every node has partitions of its own, their ids tell them apart."""
+        self.roams = roams
+        self.stays = False
+        """Whether no other node has a copy of it where every node has partitions of its own."""
+        self.own = own
+        """Whether it is that of whichever node answers, to publish to."""
+        self.moves = 0
+        """How often it has become another node's."""
+        self.link = link
+        self.epoch = 0
+        """Of the newest owner heard of."""
+        self.followers: dict[RouteFollower, None] = {}
+        self.lost = True
+        """Whether it must be asked for again before it is of use."""
+        self.retry_at_us = 0
+        self.failures = 0
+        """Since something was last stored or delivered there."""
+        self.hops = 0
+        """Nodes that sent us on to another, in a row."""
+        self.error: RostraError | None = None
+        """What was last heard against it."""
+
+    def join(self, follower: RouteFollower) -> None:
+        self.followers[follower] = None
+        follower.link = self.link
+
+    def leave(self, follower: RouteFollower) -> None:
+        if self.followers.pop(follower, follower) is None and not self.followers:
+            self._router.forsaken(self)
+
+    def roam(self) -> None:
+        """It turns out that every node has partitions of its own: then an id tells it from the others."""
+        if not self.roams and not self.stays:
+            self.roams = True
+            self.partition = self.topic
+            for follower in list(self.followers):
+                follower.renumbered()
+
+    def become(self, topic: int) -> None:
+        """Another node answers now, or the same one publishes under another id."""
+        if topic != self.topic:
+            self.topic = self.partition = topic
+            self.epoch = 0
+            self.moves += 1
+
+    def is_elsewhere(self, error: RostraError) -> bool:
+        """Whether such a refusal only says that this node has not heard of it."""
+        return error.retryable or (self.roams and isinstance(error, UnknownTopic))
+
+    def proved(self) -> None:
+        """The node serves it."""
+        self.failures = self.hops = 0
+        self.error = None
+
+    def refused(self, now_us: int, error: RostraError) -> None:
+        """A follower was told that the partition is not served here, or not now."""
+        if not self.followers:
+            # It has left meanwhile: nobody wants to know where the partition is.
+            return
+        if isinstance(error, Moved):
+            self._router.moved(now_us, self, error)
+        else:
+            self._router.refused(now_us, self, error)

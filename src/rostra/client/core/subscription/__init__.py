@@ -1,0 +1,1 @@
+"""Subscriptions to topics and patterns: feeds, credit, resumption."""

@@ -1,0 +1,89 @@
+"""The start of a broker: what do the others have of what it has published?
+
+It asks before it takes anything. If somebody has more than its own log, or its log is damaged, or nobody is there to
+ask, it goes on as a new incarnation, with new parts: an offset is given once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rostra.fabric.api import Send
+from rostra.fabric.flood.messages import ENTRIES_PER_MESSAGE, RecoveryReply, RecoveryRequest
+from rostra.fabric.flood.origin_partition import VectorEntry
+from rostra.model.ids import NodeId, Partition
+from rostra.safeguards import Safeguard
+
+if TYPE_CHECKING:
+    from rostra.fabric.flood.machine import Flood
+
+
+class OriginRecovery:
+    def __init__(self, flood: Flood) -> None:
+        self._flood = flood
+        self._began_us = 0
+        self._answered: dict[NodeId, None] = {}
+        self._ends: dict[Partition, int] = {}
+        """The longest that anybody has of this broker's own parts."""
+        self.over = False
+
+    def begin(self) -> None:
+        self._began_us = self._flood.now.mono_us
+        self.look()
+
+    def look(self) -> None:
+        """With every beat until it is over: asks those who have not answered, and decides when it knows enough."""
+        flood = self._flood
+        if self.over:
+            return
+        others = flood.ring.others()
+        waiting = [member.node for member in others if member.node not in self._answered]
+        if not others and flood.joins and not flood.topics.named:
+            # A newcomer that has met nobody yet.
+            return
+        # Once somebody has answered, those that may be dead are not waited for as long.
+        patience_ms = flood.settings.ask_ms // 2 if self._answered else flood.settings.ask_ms
+        late = flood.now.mono_us - self._began_us >= patience_ms * 1000
+        if waiting and not late:
+            flood.out += [Send(node, RecoveryRequest(flood.boot)) for node in waiting]
+            return
+        self.over = True
+        flood.awake(self._lost_something(alone=bool(others) and not self._answered))
+
+    def _lost_something(self, *, alone: bool) -> bool:
+        flood = self._flood
+        # Of what nobody else has, the own log tells all there is.
+        own = [topic.own for topic in flood.topics.named.values() if topic.own is not None and not topic.own.local]
+        if Safeguard.NEW_INCARNATION in flood.without:
+            return False
+        if own and (alone or flood.was_damaged):
+            return True
+        for part in own:
+            copy = flood.copies.get(part.partition)
+            have = copy.end if copy is not None else 0
+            if (copy is not None and copy.damaged_at is not None) or self._ends.get(part.partition, 0) > have:
+                return True
+        return False
+
+    def asked(self, peer: NodeId, message: RecoveryRequest) -> None:
+        """Answered whatever this broker is at: perhaps both of two that ask each other have just started."""
+        flood = self._flood
+        entries = [
+            VectorEntry(partition, copy.end)
+            for partition, copy in sorted(flood.copies.items())
+            if copy.part.origin == peer and not copy.own
+        ]
+        for at in range(0, max(len(entries), 1), ENTRIES_PER_MESSAGE):
+            more = at + ENTRIES_PER_MESSAGE < len(entries)
+            flood.out.append(
+                Send(peer, RecoveryReply(message.boot, tuple(entries[at : at + ENTRIES_PER_MESSAGE]), more))
+            )
+
+    def told(self, peer: NodeId, message: RecoveryReply) -> None:
+        if self.over or message.boot != self._flood.boot:
+            return
+        for entry in message.entries:
+            self._ends[entry.partition] = max(entry.end, self._ends.get(entry.partition, 0))
+        if not message.more:
+            self._answered[peer] = None
+            self.look()

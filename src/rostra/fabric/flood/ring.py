@@ -1,0 +1,230 @@
+"""The brokers of the ring: who they are, who of them is there, and who comes next.
+
+Members are gossip: whoever hears of more tells the others, and a removal outlives every other word. Who is there each
+broker judges for itself: those that it hears and that hear it. The ring is those, by node id, so the order in which
+they came does not matter.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from rostra.fabric.api import Connect, Disconnect, KnownNodes, LogLine, Persist, Send
+from rostra.fabric.flood.messages import RingHeartbeat, RingMember, RingMembers
+from rostra.model.ids import Epoch, NodeId
+from rostra.model.view import View
+
+if TYPE_CHECKING:
+    from rostra.fabric.flood.machine import Flood
+
+MEMBERS = "flood/members"
+DIGEST_MASK = (1 << 63) - 1
+
+
+class PeerReport:
+    """What was last heard of a peer."""
+
+    __slots__ = ("at_us", "boot", "hears", "lost", "out")
+
+    def __init__(self, boot: int, at_us: int) -> None:
+        self.boot = boot
+        self.at_us = at_us
+        self.hears = False
+        """Whether it hears this broker."""
+        self.out = False
+        self.lost = False
+
+
+class Ring:
+    def __init__(self, flood: Flood) -> None:
+        self._flood = flood
+        self.members: dict[NodeId, RingMember] = {}
+        self.removed: dict[NodeId, None] = {}
+        self._heard: dict[NodeId, PeerReport] = {}
+        self._links: dict[NodeId, str] = {}
+        self._digest = 0
+        self._neighbours: tuple[str, ...] = ()
+        self.view = View.of(Epoch(0), ())
+        self.out = False
+        """This broker leaves, or its disk has failed: the others close the ring around it."""
+
+    # --- members -------------------------------------------------------------------------------------
+
+    def recall(self, packed: bytes) -> None:
+        """What an earlier start has written down."""
+        found = msgspec.msgpack.decode(packed, type=RingMembers)
+        self.members = {member.node: member for member in found.members}
+        self.removed = dict.fromkeys(found.removed)
+
+    def begin(self) -> None:
+        flood = self._flood
+        own = RingMember(flood.node, flood.address, flood.peer_address, flood.boot)
+        self._learn((own,), ())
+        self._follow()
+        self.look()
+
+    def told(self, message: RingMembers) -> None:
+        if self._learn(message.members, message.removed):
+            self._follow()
+            self.look()
+
+    def met(self, peer: NodeId, peer_address: str) -> None:
+        """Somebody at an address that this broker was told to join through."""
+        if peer not in self._links:
+            self._links[peer] = peer_address
+        self._flood.out.append(Send(peer, self._members()))
+
+    def remove(self, node: NodeId) -> None:
+        self._learn((), (node,))
+        self._follow()
+        self.tell_all()
+        self.look()
+
+    def _learn(self, members: tuple[RingMember, ...], removed: tuple[NodeId, ...]) -> bool:
+        """Whether any of it was news."""
+        flood = self._flood
+        news = False
+        for node in removed:
+            if node not in self.removed:
+                self.removed[node] = None
+                self.members.pop(node, None)
+                flood.out.append(LogLine("info", "member removed", {"node": node}))
+                news = True
+        for member in members:
+            known = self.members.get(member.node)
+            if member.node in self.removed or (known is not None and known.boot >= member.boot):
+                continue
+            self.members[member.node] = member
+            news = True
+        if news or not self._digest:
+            packed = msgspec.msgpack.encode(self._members())
+            self._digest = xxh3_64_intdigest(packed) & DIGEST_MASK
+            flood.out.append(Persist(MEMBERS, packed))
+        return news
+
+    def _members(self) -> RingMembers:
+        members = tuple(self.members[node] for node in sorted(self.members))
+        return RingMembers(members, tuple(sorted(self.removed)))
+
+    def others(self) -> list[RingMember]:
+        return [self.members[node] for node in sorted(self.members) if node != self._flood.node]
+
+    @property
+    def is_removed(self) -> bool:
+        return self._flood.node in self.removed
+
+    def _follow(self) -> None:
+        """Links to all members, and to nobody else but those who are told that they are none any more."""
+        flood = self._flood
+        for member in self.others():
+            if self._links.get(member.node) != member.peer_address:
+                self._links[member.node] = member.peer_address
+                flood.out.append(Connect(member.node, member.peer_address))
+        for node in [node for node in self._links if node in self.removed]:
+            flood.out += [Send(node, self._members()), Disconnect(node)]
+            del self._links[node]
+            self._heard.pop(node, None)
+
+    def tell_all(self) -> None:
+        self._flood.out += [Send(member.node, self._members()) for member in self.others()]
+
+    # --- who is there --------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Says that this broker lives; whoever is silent for too long is given up."""
+        flood = self._flood
+        now_us = flood.now.mono_us
+        hears = tuple(sorted(node for node, heard in self._heard.items() if self._is_heard(heard, now_us)))
+        beat = RingHeartbeat(flood.boot, self._digest, flood.peer_address, hears, self.out or self.is_removed)
+        flood.out += [Send(peer, beat) for peer in sorted(self._links)]
+        self.look()
+
+    def heard(self, peer: NodeId, message: RingHeartbeat) -> None:
+        flood = self._flood
+        if peer in self.removed:
+            if peer not in self._links:
+                self._links[peer] = message.peer_address
+                flood.out.append(Connect(peer, message.peer_address))
+            flood.out.append(Send(peer, self._members()))
+            return
+        if self._links.get(peer) != message.peer_address:
+            self._links[peer] = message.peer_address
+            flood.out.append(Connect(peer, message.peer_address))
+        heard = self._heard.get(peer)
+        if heard is None or heard.boot != message.boot:
+            if heard is not None and heard.boot > message.boot:
+                return
+            heard = self._heard[peer] = PeerReport(message.boot, flood.now.mono_us)
+            flood.restarted(peer)
+        heard.at_us = flood.now.mono_us
+        heard.lost = False
+        heard.hears = flood.node in message.hears
+        heard.out = message.out
+        if message.known != self._digest:
+            flood.out.append(Send(peer, self._members()))
+        self.look()
+
+    def lost(self, peer: NodeId) -> None:
+        """The link to it is gone, which is as good as silence."""
+        heard = self._heard.get(peer)
+        if heard is not None:
+            heard.lost = True
+            self.look()
+
+    def is_there(self, node: NodeId) -> bool:
+        return node in self.view.active
+
+    def _is_heard(self, heard: PeerReport, now_us: int) -> bool:
+        return not heard.lost and now_us - heard.at_us < self._flood.settings.silence_ms * 1000
+
+    def look(self) -> None:
+        """The view follows what is heard; whoever depends on it is told."""
+        flood = self._flood
+        now_us = flood.now.mono_us
+        there = [flood.node]
+        if not (self.out or self.is_removed):
+            there += [
+                node
+                for node, heard in sorted(self._heard.items())
+                if node in self.members and heard.hears and not heard.out and self._is_heard(heard, now_us)
+            ]
+        if tuple(sorted(there)) == self.view.active:
+            self._tell_neighbours()
+            return
+        missing = [node for node in sorted(self.members) if node not in there]
+        self.view = View.of(Epoch(self.view.epoch + 1), there, missing=missing)
+        flood.out.append(LogLine("info", "view changed", {"view": self.view.epoch, "members": len(there)}))
+        self._tell_neighbours()
+        flood.relink()
+
+    def _tell_neighbours(self) -> None:
+        """Whoever is there first: a client goes there when this broker dies."""
+        others = self.others()
+        ordered = [one for one in others if self.is_there(one.node)] + [
+            one for one in others if not self.is_there(one.node)
+        ]
+        addresses = tuple(member.address for member in ordered)
+        if addresses != self._neighbours:
+            self._neighbours = addresses
+            self._flood.out.append(KnownNodes(addresses))
+
+    # --- the circle ----------------------------------------------------------------------------------
+
+    @property
+    def next(self) -> NodeId | None:
+        """The one broker that this one passes records on to; None if it is alone."""
+        active = self.view.active
+        if len(active) < 2:
+            return None
+        return active[bisect_right(active, self._flood.node) % len(active)]
+
+    @property
+    def previous(self) -> NodeId | None:
+        active = self.view.active
+        if len(active) < 2:
+            return None
+        return active[active.index(self._flood.node) - 1]

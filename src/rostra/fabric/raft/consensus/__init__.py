@@ -1,0 +1,1 @@
+"""One Raft group over one partition: election, replication, membership, read index."""

@@ -1,0 +1,102 @@
+"""A member's copy of the log, as far as its group must know it: where it begins and ends, and which term wrote what."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from rostra.fabric.api import EpochStart
+from rostra.safeguards import Safeguard, Without
+
+
+class LogState:
+    """An entry is a batch. It is named by the offset at which it ends and the term that wrote it."""
+
+    __slots__ = ("_check_generation", "_starts", "_terms", "end", "first", "generation", "synced")
+
+    def __init__(self, first: int, end: int, epochs: Iterable[EpochStart], without: Without) -> None:
+        self.first = first
+        self.end = end
+        self.synced = end
+        """Below this everything is on stable storage."""
+        self.generation = 0
+        self._starts = [row.offset for row in epochs]
+        self._terms = [row.epoch for row in epochs]
+        self._check_generation = Safeguard.SYNC_GENERATION not in without
+
+    # --- terms ---
+
+    def term_at(self, end: int) -> int:
+        """The term of the entry that ends at `end`, or holds the offset before it; 0 if there is none."""
+        row = bisect_left(self._starts, end) - 1
+        return self._terms[row] if row >= 0 else 0
+
+    @property
+    def last_term(self) -> int:
+        return self._terms[-1] if self._terms else 0
+
+    def before(self, end: int, term: int) -> int:
+        """The highest end, not above `end`, of an entry not newer than `term`: as far as two logs may still agree.
+
+        It goes back by whole terms, so that a long tail of a deposed leader costs one refusal a term, not one a batch.
+        """
+        end = min(end, self.end)
+        row = bisect_left(self._starts, end) - 1
+        while row >= 0 and self._terms[row] > term:
+            end = self._starts[row]
+            row -= 1
+        return end
+
+    def epochs_before(self, offset: int) -> tuple[EpochStart, ...]:
+        """The last row that begins before `offset`: enough for the match check at a log start."""
+        row = bisect_left(self._starts, offset) - 1
+        return (EpochStart(self._terms[row], self._starts[row]),) if row >= 0 else ()
+
+    def epochs(self) -> tuple[EpochStart, ...]:
+        return tuple(EpochStart(term, start) for term, start in zip(self._terms, self._starts, strict=True))
+
+    # --- changes ---
+
+    def appended(self, base: int, following: int, term: int) -> None:
+        assert base == self.end, (base, self.end)
+        if not self._terms or self._terms[-1] != term:
+            self._terms.append(term)
+            self._starts.append(base)
+        self.end = following
+
+    def cut(self, offset: int) -> int:
+        """What was written at `offset` and above is gone; returns the generation that begins with that."""
+        self.generation += 1
+        self.shortened(offset, self.generation)
+        return self.generation
+
+    def shortened(self, offset: int, generation: int) -> None:
+        self.end = min(self.end, offset)
+        self.generation = max(self.generation, generation)
+        self.synced = min(self.synced, self.end)
+        while self._starts and self._starts[-1] >= offset:
+            self._starts.pop()
+            self._terms.pop()
+
+    def made_durable(self, generation: int, offset: int) -> bool:
+        """Whether more is on stable storage than before. A sync that began before a cut vouches for other bytes."""
+        if self._check_generation and generation != self.generation:
+            return False
+        if not self.synced < offset:
+            return False
+        self.synced = min(offset, self.end)
+        return True
+
+    def emptied(self, first: int, epochs: Iterable[EpochStart]) -> None:
+        """A new log begins at `first`; the old one's syncs are not told to us any more."""
+        rows = tuple(epochs)
+        self.first = self.end = self.synced = first
+        self.generation = 0
+        self._starts = [row.offset for row in rows]
+        self._terms = [row.epoch for row in rows]
+
+    def trimmed(self, first: int) -> None:
+        self.first = first
+        while len(self._starts) > 1 and self._starts[1] < first:
+            del self._starts[0]
+            del self._terms[0]

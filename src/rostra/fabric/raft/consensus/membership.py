@@ -1,0 +1,158 @@
+"""Who is in the group: one change at a time, each a configuration entry in the log, in force as soon as it is there."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rostra.errors import BatchRejected, RostraError, Unavailable
+from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt
+from rostra.fabric.raft.consensus.progress import Progress
+from rostra.fabric.raft.consensus.roles import Role
+from rostra.model.batch import CHECKPOINT, LEDGER, Buffer, read_header
+from rostra.model.decode import Batch
+from rostra.model.encode import encode
+from rostra.model.ids import NodeId, text
+from rostra.model.layout import CONTROL
+from rostra.safeguards import Safeguard
+
+if TYPE_CHECKING:
+    from rostra.fabric.raft.consensus.raft_group import RaftGroup
+
+
+class NoOp(msgspec.Struct, frozen=True, array_like=True, tag="no-op"):
+    """The first entry of a term: with it commits all that earlier terms left."""
+
+
+class ConfigurationEntry(msgspec.Struct, frozen=True, array_like=True, tag="configuration"):
+    config: GroupConfig
+
+
+GroupEntry = NoOp | ConfigurationEntry
+_decoder = msgspec.msgpack.Decoder(GroupEntry)
+
+
+def group_batch(entry: GroupEntry, wall_us: int) -> bytearray:
+    return encode([msgspec.msgpack.encode(entry)], timestamp_us=wall_us, control=True)
+
+
+def read_entry(batch: Buffer) -> GroupEntry | None:
+    """What the group itself wrote; None for anybody else's batch, control batches of the broker included."""
+    flags = int.from_bytes(batch[60:62], "little")
+    if not flags & CONTROL or read_header(batch).owner_flags & (CHECKPOINT | LEDGER):
+        return None
+    try:
+        (value,) = Batch(batch).values()[:1]
+        entry: GroupEntry = _decoder.decode(value or b"")
+        return entry
+    except (BatchRejected, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def read_config(batch: Buffer) -> GroupConfig | None:
+    entry = read_entry(batch)
+    return entry.config if isinstance(entry, ConfigurationEntry) else None
+
+
+class MembershipChange(StrEnum):
+    ADD = "add"
+    """As a learner."""
+    PROMOTE = "promote"
+    """From learner to voter, once it has caught up."""
+    REMOVE = "remove"
+
+
+class GroupMembership:
+    def __init__(self, group: RaftGroup) -> None:
+        self._group = group
+        self._one_at_a_time = Safeguard.ONE_CHANGE_AT_A_TIME not in group.without
+        self._caught_up_first = Safeguard.LEARNER_NOT_COUNTED not in group.without
+        self._changing: GroupConfigAt | None = None
+
+    def change(self, change: MembershipChange, node: NodeId) -> RostraError | None:
+        """Begins the change, or says why not now. It is in force when its entry is in the log, safe when committed."""
+        group = self._group
+        error = self.refusal()
+        if error is not None:
+            return error
+        config = changed(group.config, change, node)
+        if config == group.config or not config.voters:
+            return self._not_now("that changes nothing")
+        if change is MembershipChange.PROMOTE and self._caught_up_first and not self._has_caught_up(node):
+            return self._not_now("the learner has not caught up yet")
+        end = group.copy.end + 1
+        self._changing = GroupConfigAt(end, group.term, config)
+        group.remember_configs([self._changing])
+        group.retry(self._write)
+        return None
+
+    def refusal(self) -> RostraError | None:
+        """A change may overlap neither another one nor one that an earlier leader began and this one cannot see.
+
+        The second is over once an entry of the own term is committed (the flaw of 2015).
+        """
+        group = self._group
+        if group.role is not Role.LEADER or self._changing is not None or group.transfer_to is not None:
+            return self._not_now("this node cannot change its members now")
+        if self._one_at_a_time:
+            if group.config_end > group.commit:
+                return self._not_now("another change is under way")
+            if not group.is_current:
+                return self._not_now("its leader has not committed anything yet")
+        return None
+
+    def _not_now(self, reason: str) -> RostraError:
+        return Unavailable(str(self._group.partition.topic), self._group.partition.index, reason)
+
+    def _write(self) -> None:
+        """The configuration is durable in the hard state: now its entry."""
+        group = self._group
+        row, self._changing = self._changing, None
+        assert row is not None
+        if group.role is not Role.LEADER or (group.term, group.copy.end + 1) != (row.term, row.end):
+            # Something else will stand there: were the row kept, that would be taken for this entry.
+            group.forget_config(row)
+            return
+        config = row.config
+        batch = group_batch(ConfigurationEntry(config), group.now.wall_us)
+        group.replication.append(batch)
+        group.configs_moved()
+        group.wants_beat = True
+        group.note("info", "members changed", {"voters": _named(config.voters), "learners": _named(config.learners)})
+
+    def look_after(self, peer: NodeId, progress: Progress) -> None:
+        """A learner that has caught up is made a voter."""
+        group = self._group
+        wanted = group.promotes and len(group.config.voters) < group.voters_max
+        if wanted and peer in group.config.learners and self._has_caught_up(peer):
+            self.change(MembershipChange.PROMOTE, peer)
+
+    def _has_caught_up(self, node: NodeId) -> bool:
+        """What it lacks is on its way: so it will not hold up a majority it counts in."""
+        group = self._group
+        progress = group.replication.peers.get(node)
+        return progress is not None and progress.match >= max(group.commit, 1) and progress.match == progress.next
+
+
+def _named(nodes: tuple[NodeId, ...]) -> str:
+    """As people read them."""
+    return " ".join(map(text, nodes))
+
+
+def changed(config: GroupConfig, change: MembershipChange, node: NodeId) -> GroupConfig:
+    voters = set(config.voters)
+    learners = set(config.learners)
+    match change:
+        case MembershipChange.ADD:
+            if node not in voters:
+                learners.add(node)
+        case MembershipChange.PROMOTE:
+            if node in learners:
+                learners.discard(node)
+                voters.add(node)
+        case MembershipChange.REMOVE:
+            voters.discard(node)
+            learners.discard(node)
+    return GroupConfig(tuple(sorted(voters)), tuple(sorted(learners)))

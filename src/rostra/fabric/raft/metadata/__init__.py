@@ -1,0 +1,1 @@
+"""The metadata group: members, topics and replica placement as one replicated state."""

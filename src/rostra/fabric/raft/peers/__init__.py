@@ -1,0 +1,1 @@
+"""The other nodes: links, heartbeats, liveness, removal."""

@@ -1,0 +1,1 @@
+"""The replicas on this node: which groups run here, leadership transfer, reassignment."""

@@ -1,0 +1,114 @@
+"""The slow side of a node's disk: syncs, hard state and reads, on threads of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rostra.broker.api import BrokerInput, Compact, SyncFailed
+from rostra.broker.disk import Disk, Job, LookUp
+from rostra.errors import StorageError
+from rostra.fabric.api import Persist
+from rostra.runtime.disk.workers import Workers
+
+if TYPE_CHECKING:
+    from rostra.runtime.node import Node
+
+SYNCERS = 4
+READERS = 2
+FULL_DISK_RETRY_S = 0.1
+
+
+class Storage:
+    """What has been written is made durable back to back, records and hard state beside each other."""
+
+    def __init__(self, node: Node, disk: Disk, loop: asyncio.AbstractEventLoop) -> None:
+        self._node = node
+        self._disk = disk
+        self._loop = loop
+        self._syncers = Workers(loop, "sync", SYNCERS)
+        self._readers = Workers(loop, "read", READERS)
+        self._compactor = Workers(loop, "compact", 1)
+        self._syncing = False
+        self._persists: list[Job] = []
+        self._persisting = False
+
+    def stop(self) -> None:
+        """Waits until what was asked for is done."""
+        self._syncers.stop()
+        self._readers.stop()
+        self._compactor.stop()
+
+    def persist(self, effect: Persist) -> None:
+        self._persists.append(self._disk.begin_persist(effect))
+
+    def carry_on(self) -> None:
+        """At the end of a turn: begins what is not under way yet."""
+        if not self._syncing and self._disk.wants_sync:
+            self._start_sync()
+        if self._persists and not self._persisting:
+            self._start_persisting()
+
+    def _start_sync(self) -> None:
+        """Back to back: the next sync begins when this one ends, and takes all that was written meanwhile."""
+        job = self._disk.begin_sync()
+        if job is None:
+            if self._disk.wants_sync:
+                self._loop.call_later(FULL_DISK_RETRY_S, self._node.settle)
+            return
+        self._syncing = True
+        started = time.perf_counter()
+
+        def done() -> None:
+            self._syncing = False
+            self._node.counters.synced((time.perf_counter() - started) * 1000)
+
+        self._run(job, done, self._syncers)
+
+    def compact(self, effect: Compact) -> None:
+        """On one thread of its own: its steps follow each other, and nobody waits for them."""
+        self._run(self._disk.begin_compaction(effect), lambda: None, self._compactor)
+
+    def _start_persisting(self) -> None:
+        """One sync of the journal for all hard state written since the last began: groups elect together."""
+        jobs, self._persists = self._persists, []
+        calls = next((job.calls for job in reversed(jobs) if job.calls), [])
+        self._persisting = True
+
+        def done() -> None:
+            self._persisting = False
+
+        self._run(Job(calls, lambda: [given for job in jobs for given in job.finish()]), done, self._syncers)
+
+    def _run(self, job: Job, done: Callable[[], None], workers: Workers) -> None:
+        """Files sync in parallel: one after the other would add up. Then its inputs, or the failure, are stepped."""
+
+        def over(error: BaseException | None) -> None:
+            done()
+            node = self._node
+            if node.closed:
+                return
+            try:
+                if error is not None:
+                    raise error
+                happened = job.finish()
+            except StorageError as failure:
+                happened = [SyncFailed(failure)]
+            for given in happened:
+                node.step(given)
+            node.settle()
+
+        workers.run(job.calls, over)
+
+    def look_up(self, effect: LookUp) -> None:
+        """On a thread, so that a cold disk delays nobody but the subscriber that fell behind."""
+        found: list[BrokerInput] = []
+
+        def over(error: BaseException | None) -> None:
+            if error is not None:
+                raise error
+            self._node.settle_with(found[0])
+
+        self._readers.run([lambda: found.append(self._disk.look_up(effect))], over)

@@ -1,0 +1,49 @@
+"""What Prometheus is told of a node's cluster: its members, and the groups that this node takes part in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from rostra.fabric.api import METADATA
+from rostra.model.ids import text
+
+if TYPE_CHECKING:
+    from rostra.runtime.node import Node
+
+PLACE = ["topic", "partition"]
+
+
+def cluster_metrics(node: Node) -> Iterator[Metric]:
+    status = node.fabric.status(node.broker.fabric)
+    if status is None:
+        return
+    there = GaugeMetricFamily("rostra_member_there", "1 if this node hears the member", labels=["member", "address"])
+    votes = GaugeMetricFamily("rostra_member_votes", "1 if the member votes on topics and members", labels=["member"])
+    for member in status.members:
+        there.add_metric([text(member.node), member.address], int(member.there))
+        votes.add_metric([text(member.node)], int(member.votes))
+    away = sum(not member.there for member in status.members)
+    yield GaugeMetricFamily("rostra_members", "Members of the cluster", value=len(status.members))
+    yield GaugeMetricFamily("rostra_members_away", "Members that this node does not hear", value=away)
+    yield there
+    yield votes
+    role = GaugeMetricFamily("rostra_group_role", "1 for the role of this node", labels=[*PLACE, "role"])
+    term = GaugeMetricFamily("rostra_group_term", "Term of the group", labels=PLACE)
+    commit = GaugeMetricFamily("rostra_group_commit_offset", "What a majority has", labels=PLACE)
+    end = GaugeMetricFamily("rostra_group_end_offset", "Where the copy here ends", labels=PLACE)
+    synced = GaugeMetricFamily("rostra_group_synced_offset", "What is on stable storage here", labels=PLACE)
+    labels = [*PLACE, "follower"]
+    match = GaugeMetricFamily("rostra_group_match_offset", "What a follower of this leader has synced", labels=labels)
+    for group in status.groups:
+        place = [group.topic or METADATA, str(group.partition.index)]
+        role.add_metric([*place, group.role], 1)
+        term.add_metric(place, group.term)
+        commit.add_metric(place, group.commit)
+        end.add_metric(place, group.end)
+        synced.add_metric(place, group.synced)
+        for follower in group.followers:
+            match.add_metric([*place, text(follower.node)], follower.match)
+    yield from (role, term, commit, end, synced, match)

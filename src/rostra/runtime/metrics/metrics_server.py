@@ -1,0 +1,50 @@
+"""A small HTTP answerer for Prometheus (`/metrics`) and for whoever asks whether the node lives (`/health`)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+REQUEST_BYTES_MAX = 8192
+PATIENCE_S = 5.0
+
+
+class MetricsServer:
+    """Answers one GET per connection; anything else is 404 or a closed connection."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> str:
+        self._server = await asyncio.start_server(self._answer, host, port, limit=REQUEST_BYTES_MAX)
+        bound = self._server.sockets[0].getsockname()
+        return f"{bound[0]}:{bound[1]}"
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            path = head.split(b" ", 2)[1] if head.startswith(b"GET ") else b""
+            writer.write(self._response(path))
+            await writer.drain()
+        except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError, IndexError):
+            pass
+        finally:
+            writer.close()
+
+    def _response(self, path: bytes) -> bytes:
+        if path == b"/metrics":
+            status, kind, body = "200 OK", CONTENT_TYPE_LATEST, generate_latest(self._registry)
+        elif path == b"/health":
+            status, kind, body = "200 OK", "text/plain", b"ok\n"
+        else:
+            status, kind, body = "404 Not Found", "text/plain", b"try /metrics or /health\n"
+        head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        return head.encode() + body

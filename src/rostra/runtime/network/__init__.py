@@ -1,0 +1,1 @@
+"""Sockets: client and peer listeners, peer links, handshake, addresses."""

@@ -1,0 +1,51 @@
+"""Who may be linked with whom: the first words between two nodes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rostra.errors import IncompatibleVersion, OtherCluster, OtherFabric, RostraError, from_wire
+from rostra.model.ids import ClusterId, NodeId, text
+from rostra.wire.frames import Dialect
+from rostra.wire.peers import PEER_PROTOCOL, HandshakeAnswer, PeerHello, PeerRefused, PeerWelcome
+
+ANSWERS: Dialect[HandshakeAnswer] = Dialect((PeerWelcome, PeerRefused))
+NO_CLUSTER = ClusterId(0)
+
+
+class NodeIdentity(msgspec.Struct, frozen=True):
+    """What a node says of itself to its peers. Cluster 0: it has none yet."""
+
+    cluster: ClusterId
+    node: NodeId
+    address: str
+    fabric: str
+
+    def hello(self) -> PeerHello:
+        return PeerHello(PEER_PROTOCOL, self.cluster, self.node, self.address, self.fabric)
+
+
+def judge(own: NodeIdentity, hello: PeerHello) -> RostraError | None:
+    """Why the node that says this is not let in, if it is not."""
+    if hello.version != PEER_PROTOCOL:
+        return IncompatibleVersion(str(PEER_PROTOCOL), str(hello.version))
+    if hello.fabric != own.fabric:
+        return OtherFabric(own.fabric, hello.fabric)
+    if NO_CLUSTER not in (hello.cluster, own.cluster) and hello.cluster != own.cluster:
+        return OtherCluster(text(own.cluster), text(hello.cluster))
+    return None
+
+
+def welcome(own: NodeIdentity) -> PeerWelcome:
+    return PeerWelcome(PEER_PROTOCOL, own.cluster, own.node)
+
+
+def refusal(error: RostraError) -> PeerRefused:
+    return PeerRefused(type(error).__name__, error.carried())
+
+
+def welcomed(answer: HandshakeAnswer) -> PeerWelcome:
+    """The answer, if it is a friendly one."""
+    if isinstance(answer, PeerRefused):
+        raise from_wire(answer.code, dict(answer.carried))
+    return answer

@@ -1,0 +1,181 @@
+"""The listener for peers, apart from that for clients: neither understands the other's messages."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, cast
+
+from rostra.errors import PeerViolation, RostraError
+from rostra.fabric.api import PeerReceived
+from rostra.model.ids import NodeId, text
+from rostra.runtime.network.addresses import listen
+from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity, judge, refusal, welcome
+from rostra.wire.frames import Dialect, Framed, FrameReader, Violation, encode
+from rostra.wire.peers import PeerHello
+
+if TYPE_CHECKING:
+    from rostra.runtime.node import Node
+
+BACKLOG = 128
+GREETING_S = 5.0
+STRANGERS_MAX = 64
+"""Connections that have not said who they are; one more is closed at once."""
+LINKS_MAX = 1024
+"""Links from other nodes; one more is closed at once."""
+KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+"""Seconds and counts after which the link of a host that vanished is closed; who dials sees it much earlier."""
+
+
+class PeerListener:
+    """Accepts links from other nodes. Messages arrive here and leave by the links this node dials (`peer_links`)."""
+
+    def __init__(self, node: Node, own: NodeIdentity, kinds: tuple[type[Framed], ...], frame_bytes_max: int) -> None:
+        self.node = node
+        self.own = own
+        self.dialect: Dialect[Framed] = Dialect((PeerHello, *kinds), payload_optional=True)
+        self.frame_bytes_max = frame_bytes_max
+        self.strangers: dict[PeerConnection, None] = {}
+        self.greeted: dict[PeerConnection, None] = {}
+        self._server: asyncio.Server | None = None
+
+    async def start(self, bound: socket.socket) -> None:
+        if self._server is not None:
+            return
+        loop = asyncio.get_running_loop()
+        listen(bound, BACKLOG)
+        self._server = await loop.create_server(lambda: PeerConnection(self), sock=bound, backlog=BACKLOG)
+
+    def admit(self, connection: PeerConnection) -> None:
+        """Beside whatever its peer had before: what still comes from there is late, which a fabric can bear."""
+        self.strangers.pop(connection, None)
+        self.greeted[connection] = None
+
+    def forget(self, connection: PeerConnection) -> None:
+        self.strangers.pop(connection, None)
+        self.greeted.pop(connection, None)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in [*self.strangers, *self.greeted]:
+            connection.abort()
+
+
+class PeerConnection(asyncio.BufferedProtocol):
+    """One accepted link. Frames that arrive together are stepped together; only the handshake is answered on it."""
+
+    def __init__(self, listener: PeerListener) -> None:
+        self._listener = listener
+        self._node = listener.node
+        self._reader: FrameReader[Framed] = FrameReader(listener.dialect)
+        self._transport: asyncio.Transport | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._closing = False
+        self.peer: NodeId | None = None
+        self.address = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.address = str(transport.get_extra_info("peername"))
+        accepted = transport.get_extra_info("socket")
+        if accepted is not None:
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEPALIVE:
+                accepted.setsockopt(socket.IPPROTO_TCP, option, value)
+        listener = self._listener
+        if self._node.closed or len(listener.strangers) >= STRANGERS_MAX or len(listener.greeted) >= LINKS_MAX:
+            self.abort()
+            return
+        listener.strangers[self] = None
+        self._patience = asyncio.get_running_loop().call_later(GREETING_S, self.abort)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._closing:
+            return
+        node = self._node
+        node.counters.peer_bytes_in += nbytes
+        try:
+            for message, payload in self._reader.took(nbytes):
+                peer = self.peer
+                if peer is None:
+                    self._greet(message)
+                    if self._closing:
+                        break
+                elif type(message) is PeerHello:
+                    raise PeerViolation(Violation.OUT_OF_ORDER, "PeerHello came twice")
+                else:
+                    node.step(PeerReceived(peer, message, payload))
+                    if payload is not None:
+                        node.stir()
+        except PeerViolation as violation:
+            self._reject(violation)
+        if self.peer is not None:
+            node.settle()
+
+    def eof_received(self) -> bool:
+        if not self._closing:
+            try:
+                self._reader.closed()
+            except PeerViolation as violation:
+                self._reject(violation)
+        return False
+
+    def _greet(self, hello: Framed) -> None:
+        if not isinstance(hello, PeerHello):
+            raise PeerViolation(Violation.NOT_GREETED, type(hello).__name__)
+        own = self._listener.own
+        error = judge(own, hello)
+        if error is not None:
+            self._refuse(hello, error)
+            return
+        self._say(encode(welcome(own)))
+        if NO_CLUSTER in (hello.cluster, own.cluster):
+            # One of the two has learned what it could; messages are for members of one cluster.
+            self._close()
+            return
+        self._calm()
+        self.peer = NodeId(hello.node)
+        self._reader.frame_bytes_max = self._listener.frame_bytes_max
+        self._listener.admit(self)
+
+    def _refuse(self, hello: PeerHello, error: RostraError) -> None:
+        self._node.counters.refused[type(error).__name__] += 1
+        about = {"peer": text(hello.node), "address": hello.address, "reason": str(error)}
+        self._node.log.warning("peer refused", **about)
+        self._say(encode(refusal(error)))
+        self._close()
+
+    def _reject(self, violation: PeerViolation) -> None:
+        """Bad input costs this link and nothing else."""
+        self._node.counters.violations[violation.reason] += 1
+        self._node.log.warning("peer link closed", peer=self.address, reason=str(violation))
+        self._say(encode(refusal(violation)))
+        self._close()
+
+    def _say(self, frame: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frame)
+
+    def _calm(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _close(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closing = True
+        self._calm()
+        self._listener.forget(self)

@@ -1,0 +1,56 @@
+"""Whoever subscribed to patterns has every topic that matches, each record of it once, from the first on."""
+
+from __future__ import annotations
+
+from rostra.simulator.history import DeliveredPartition, FinalPartition, History, PatternHistory
+
+
+def check(history: History) -> list[str]:
+    found: list[str] = []
+    for gathered in history.gathered:
+        for (topic, partition), feed in gathered.feeds.items():
+            where = f"{gathered.name} on {history.listed.get(topic, 'a topic that is gone')}/{partition}"
+            offsets = [got.offset for got in feed.got]
+            if offsets != sorted(set(offsets)):
+                found.append(f"{where} got offsets twice or out of order")
+            if gathered.left_us is not None and feed.got and feed.got[-1].at_us > gathered.left_us:
+                found.append(f"{where} got {offsets[-1]} after its unsubscribe was acknowledged")
+        if gathered.topics is not None and gathered.stands and not gathered.leaving:
+            found += _at_the_end(history, gathered, gathered.topics)
+    return found
+
+
+def _at_the_end(history: History, gathered: PatternHistory, known: list[int]) -> list[str]:
+    """Of a gathering that lasted to the end: all topics, and no others."""
+    found: list[str] = []
+    there = [topic for topic, name in history.listed.items() if not name.startswith("_")]
+    missed = sorted(history.listed[topic] for topic in there if topic not in known)
+    if missed:
+        found.append(f"{gathered.name} never got {missed}")
+    surplus = [topic for topic in known if topic not in history.listed]
+    if surplus:
+        found.append(f"{gathered.name} holds on to {len(surplus)} topics that are gone")
+    wanted = {place: final for place, final in history.final.items() if place[0] in known}
+    if not history.replicated and any(history.damage_of(final) is not None for final in wanted.values()):
+        # It is ended by that again and again, and may just have begun anew.
+        return found
+    for place, final in wanted.items():
+        if not _expires(final) and history.damage_of(final) is None and final.complete:
+            found += _all_of(history, gathered, gathered.feeds.get(place), final)
+    return found
+
+
+def _all_of(
+    history: History, gathered: PatternHistory, feed: DeliveredPartition | None, final: FinalPartition
+) -> list[str]:
+    """Or what is there was compacted where it was read: each copy does that on its own."""
+    got = {one.offset for one in feed.got} if feed is not None else set()
+    missing = [stored for stored in final.stored if stored.shown and stored.offset not in got]
+    skipped = [stored.offset for stored in missing if not history.is_outdated(final, stored.value, stored.offset)]
+    if not skipped:
+        return []
+    return [f"{gathered.name} never got {skipped[:5]} of {final.name}/{final.partition}, {len(skipped)} in all"]
+
+
+def _expires(final: FinalPartition) -> bool:
+    return final.settings.retention_ms > 0 or final.settings.retention_bytes > 0

@@ -1,0 +1,1 @@
+"""Simulated clients, and the applications that use them."""

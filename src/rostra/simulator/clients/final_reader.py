@@ -1,0 +1,246 @@
+"""A fresh reader that speaks the wire itself: everything that a node still owns, control records included."""
+
+from __future__ import annotations
+
+from rostra.errors import (
+    BatchRejected,
+    Moved,
+    OffsetOutOfRange,
+    PartitionDamaged,
+    RostraError,
+    Unavailable,
+    from_wire,
+)
+from rostra.model.check import check_stored
+from rostra.model.decode import Batch
+from rostra.model.ids import Partition, PartitionIndex, TopicId
+from rostra.simulator.history import FinalPartition, History, place_of, stored_in
+from rostra.simulator.network.client_network import ClientNetwork, SimulatedConnection
+from rostra.simulator.trace import Trace
+from rostra.wire.frames import FROM_NODE, FrameReader, encode
+from rostra.wire.messages import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    ClientMessage,
+    DescribeTopic,
+    Ended,
+    Failed,
+    Hello,
+    ListTopics,
+    Locate,
+    Located,
+    NodeMessage,
+    Ping,
+    Pong,
+    Push,
+    Subscribe,
+    TopicDescribed,
+    TopicPage,
+    Welcome,
+)
+
+CREDIT = 16 << 20
+FRAME_BYTES_MAX = 8 << 20
+PING_EVERY_US = 400_000
+
+
+class FinalReader:
+    def __init__(self, network: ClientNetwork, history: History, trace: Trace, node: int, address: str) -> None:
+        self.name = f"probe{node}"
+        self._node = node
+        self._address = address
+        self._network = network
+        self._history = history
+        self._trace = trace
+        self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+        self._link: SimulatedConnection
+        self._request = 0
+        self._unread: list[str] = []
+        """Topics of which it is not known yet what is served here."""
+        self._here: dict[str, set[tuple[int, int]]] = {}
+        """What is."""
+        self._listed = False
+        self._partitions: dict[int, FinalPartition] = {}
+        self._next: dict[int, int] = {}
+        self._asked: dict[int, int] = {}
+        self.turned_away = False
+        """A partition went elsewhere while it was read: somebody must look again."""
+
+    @property
+    def done(self) -> bool:
+        if self.turned_away:
+            return True
+        return self._listed and not self._unread and all(final.complete for final in self._partitions.values())
+
+    def begin(self) -> None:
+        self._link = self._network.dial(self, 1, self._address)
+
+    def _stay(self) -> None:
+        """A node closes connections that are silent."""
+        if not self.done:
+            self._send(Ping(self._number()))
+            self._network.clock.after(PING_EVERY_US, self._stay)
+
+    def _send(self, message: ClientMessage) -> None:
+        self._link.up.send(encode(message))
+
+    def _number(self) -> int:
+        self._request += 1
+        return self._request
+
+    def opened(self, link: SimulatedConnection) -> None:
+        self._send(Hello(self._number(), PROTOCOL_MIN, PROTOCOL_MAX))
+
+    def received(self, link: SimulatedConnection, chunk: bytes) -> None:
+        self._trace.note(self.name, "received", chunk)
+        for message, payload in self._reader.feed(chunk):
+            self._take(message, payload)
+
+    def lost(self, link: SimulatedConnection, reason: str) -> None:
+        if not self.done:
+            self._history.unsettled.append(f"{self.name} lost its connection: {reason}")
+
+    def congested(self, link: SimulatedConnection) -> None:
+        pass
+
+    def drained(self, link: SimulatedConnection) -> None:
+        pass
+
+    def watch(self, link: SimulatedConnection) -> None:
+        pass
+
+    def _take(self, message: NodeMessage, payload: bytearray | None) -> None:
+        match message:
+            case Welcome():
+                self._stay()
+                self._send(ListTopics(self._number()))
+            case TopicPage():
+                self._history.listed = {topic.topic: topic.name for topic in message.topics}
+                self._history.lists[self._node] = self._history.listed
+                for topic in message.topics:
+                    self._history.places.update((topic.topic, index) for index in range(topic.settings.partitions))
+                self._unread = [topic.name for topic in message.topics]
+                self._listed = True
+                self._locate()
+            case Located():
+                self._located(message)
+            case TopicDescribed():
+                here = self._here.pop(message.topic.name)
+                self._unread.remove(message.topic.name)
+                self._locate()
+                self._subscribe(message, here)
+            case Push() if payload is not None:
+                self._read(message.subscription, payload)
+            case Ended():
+                self._ended(message)
+            case Failed():
+                self._refused(message)
+            case Ping():
+                self._send(Pong(message.request))
+            case _:
+                pass
+
+    def _locate(self) -> None:
+        """One after the other: a node bounds what a connection may ask at once."""
+        if self._unread:
+            self._send(Locate(self._number(), self._unread[0]))
+
+    def _located(self, located: Located) -> None:
+        """A node that knows an owner elsewhere names it; what is served here is described and read."""
+        name = located.topic.name
+        here = {
+            place_of(located.topic.topic, place.topic or place.partition)
+            for place in located.places
+            if place.address in ("", self._address)
+        }
+        if here:
+            self._here[name] = here
+            self._send(DescribeTopic(self._number(), name))
+        else:
+            self._unread.remove(name)
+            self._locate()
+
+    def _subscribe(self, described: TopicDescribed, here: set[tuple[int, int]]) -> None:
+        topic = described.topic
+        for state in described.partitions:
+            place = place_of(topic.topic, state.partition)
+            before = self._history.final.get(place)
+            if place not in here or (before is not None and before.commit > state.commit):
+                continue
+            if state.state == "damaged" and self._history.origins and before is not None:
+                # Every node has a copy: another's is read.
+                self._tell_damage(topic.name, state.partition, state.end)
+                continue
+            final = FinalPartition(place[0], topic.name, place[1], topic.settings)
+            final.first, final.commit = state.first, state.commit
+            self._history.final[place] = final
+            if state.state == "damaged":
+                final.damaged_at = state.end
+                self._tell_damage(topic.name, state.partition, state.end)
+            self._begin(final)
+
+    def _begin(self, final: FinalPartition) -> None:
+        number = len(self._partitions) + 1
+        self._partitions[number] = final
+        self._next[number] = final.first
+        final.complete = final.first >= final.commit
+        request = self._number()
+        self._asked[request] = number
+        self._send(Subscribe(request, number, final.topic, final.partition, "offset", final.first, CREDIT))
+
+    def _read(self, number: int, payload: bytearray) -> None:
+        final = self._partitions[number]
+        place = Partition(TopicId(final.topic), PartitionIndex(final.partition))
+        at = 0
+        while at < len(payload):
+            try:
+                length = check_stored(payload, at, place)
+                batch = Batch(payload, at)
+                found = stored_in(batch)
+            except BatchRejected as rejected:
+                final.served_damage = f"{rejected.reason} at offset {self._next[number]}"
+                final.complete = True
+                return
+            if batch.base_offset != self._next[number]:
+                final.served_damage = f"offset {batch.base_offset} where {self._next[number]} belongs"
+            self._next[number] = batch.next_offset
+            if not final.settings.compaction and len(found) != batch.next_offset - batch.base_offset:
+                final.served_damage = f"{len(found)} records up to {batch.next_offset}: a gap that nothing explains"
+            final.stored += found
+            final.bytes += length
+            at += length
+        if self._next[number] >= final.commit:
+            final.complete = True
+
+    def _tell_damage(self, name: str, partition: int, offset: int) -> None:
+        self._history.damage_told.setdefault((name, partition, offset), self._network.clock.now_us)
+
+    def _refused(self, message: Failed) -> None:
+        number = self._asked.get(message.request)
+        if number is None:
+            self._history.unsettled.append(f"{self.name} was refused: {message}")
+        else:
+            self._over(number, from_wire(message.code, message.carried))
+
+    def _ended(self, message: Ended) -> None:
+        self._over(message.subscription, from_wire(message.code, message.carried))
+
+    def _over(self, number: int, error: RostraError) -> None:
+        final = self._partitions[number]
+        if isinstance(error, PartitionDamaged):
+            final.damaged_at = error.offset
+            self._tell_damage(error.topic, error.partition, error.offset)
+            final.complete = True
+            # Where every node has a copy, what is damaged here is sent again by another.
+            self.turned_away = self._history.origins
+        elif isinstance(error, OffsetOutOfRange):
+            # Retention went on under the reader's feet: it begins again where the log begins now.
+            self._partitions[number] = FinalPartition(0, "", 0, final.settings)
+            self._partitions[number].complete = True
+            final.stored.clear()
+            final.first, final.bytes = error.first, 0
+            self._begin(final)
+        elif isinstance(error, Moved | Unavailable):
+            self.turned_away = True
+        else:
+            self._history.unsettled.append(f"{self.name}'s reading of {final.name}/{final.partition} ended: {error}")

@@ -1,0 +1,175 @@
+"""Members of a named subscription: they take records at their own pace, fail at some, leave, die and come again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from rostra.client.core.effects import Result
+from rostra.client.core.events import ClientEvent, Skipped
+from rostra.client.core.groups.assigned_partition import GroupRecord
+from rostra.client.core.groups.membership import Membership, MembershipState
+from rostra.client.core.options import MemberSettings
+from rostra.errors import RostraError, UnknownTopic
+from rostra.simulator.clients.applications import REOPEN_US, Application
+from rostra.simulator.clients.simulated_client import SimulatedClient
+from rostra.simulator.clock import MS_US, SECOND_US
+from rostra.simulator.history import GroupHistory
+
+
+class GroupMemberApplication(Application):
+    """One member. After healing it stays, and deals with whatever comes."""
+
+    def __init__(
+        self,
+        client: SimulatedClient,
+        random: Random,
+        topics: list[str],
+        ends_us: int,
+        named: GroupHistory,
+        newcomer: Callable[[str], SimulatedClient],
+    ) -> None:
+        super().__init__(client, random, topics, ends_us)
+        self._named = named
+        self._newcomer = newcomer
+        self._lives = 0
+        self._pace_us = random.choice((30, 120, 500)) * MS_US
+        self._stays_us = random.choice((3, 9, 60)) * SECOND_US
+        self._settings = MemberSettings(
+            tuple(topics),
+            "earliest",
+            lease_ms=random.choice((800, 2_500)),
+            credit_bytes=random.choice((600, 100_000)),
+        )
+        self._membership: Membership | None = None
+        self._refused: RostraError | None = None
+        """Why it was no member the last time it wanted to be one."""
+        self._in_hand: list[GroupRecord] = []
+        client.told.append(self._told)
+
+    def _told(self, event: ClientEvent) -> None:
+        if isinstance(event, Skipped):
+            self._named.skipped.append((event.topic, event.partition, range(event.offset, event.first)))
+
+    def begin(self) -> None:
+        if self.client.core.closed:
+            # It found no node in time.
+            self._be_another()
+        self.history.operations += 1
+        call = self.client.call(f"member of {self._named.name}", partial(self._joined, self._lives))
+        self._in_hand = []
+        self._membership = self.client.core.join(self.clock.now_us, call, self._named.name, self._settings, self)
+        self.client.finished[self._membership.number] = partial(self._finished, self._lives)
+        self.client.act()
+
+    def _joined(self, life: int, result: Result | RostraError) -> None:
+        if isinstance(result, RostraError):
+            self._finished(life, result)
+        elif life == self._lives:
+            self._refused = None
+            self.later(0, self._pace_us, self._work, life)
+            self.later(self._stays_us // 2, self._stays_us, self._go, life)
+
+    def _finished(self, life: int, error: RostraError) -> None:
+        if life == self._lives:
+            self._lives += 1
+            self._refused = error
+            self.later(REOPEN_US, 3 * REOPEN_US, self._come, self._lives)
+
+    def _come(self, life: int) -> None:
+        if life == self._lives:
+            self.begin()
+
+    # --- records -------------------------------------------------------------------------------------
+
+    def _work(self, life: int) -> None:
+        membership = self._membership
+        if membership is None or life != self._lives or membership.state is MembershipState.ENDED:
+            return
+        self._note(membership)
+        now_us = self.clock.now_us
+        for _ in range(50 if self.over else self.random.choice((1, 3, 8))):
+            record = membership.hands.take(now_us)
+            if record is None:
+                break
+            assert record.holding is not None
+            self._named.handed(record.holding.topic, record.partition, record.offset, self.client.name, now_us)
+            self._in_hand.append(record)
+        idle = not self._in_hand
+        self.random.shuffle(self._in_hand)
+        for _ in range(len(self._in_hand) if self.over else self.random.randint(0, len(self._in_hand))):
+            self._deal_with(self._in_hand.pop())
+        self.client.act()
+        pace_us = 40 * MS_US if self.over else self._pace_us
+        if idle:
+            pace_us *= 4
+        self.later(pace_us // 2, pace_us, self._work, life)
+
+    def _deal_with(self, record: GroupRecord) -> None:
+        self.history.operations += 1
+        if not self.over and self.random.random() < 0.1:
+            record.retry()
+        elif not self.over and self.random.random() < 0.1:
+            record.give_back()
+        else:
+            assert record.holding is not None
+            self._named.dealt_with.add((record.holding.topic, record.partition, record.offset))
+            record.ack()
+
+    def _note(self, membership: Membership) -> None:
+        """What the coordinator has said that it keeps."""
+        for (topic, partition), holding in membership.holdings.items():
+            if holding.agreed is not None:
+                self._named.keeps(topic, partition, holding.agreed.offset)
+
+    def ack(self, record: GroupRecord) -> None:
+        if self._membership is not None:
+            self._membership.hands.ack(self.clock.now_us, record)
+
+    def retry(self, record: GroupRecord) -> None:
+        if self._membership is not None:
+            self._membership.hands.retry(self.clock.now_us, record)
+
+    def give_back(self, record: GroupRecord) -> None:
+        if self._membership is not None:
+            self._membership.hands.give_back(self.clock.now_us, record)
+
+    # --- going ---------------------------------------------------------------------------------------
+
+    def _go(self, life: int) -> None:
+        membership = self._membership
+        if life != self._lives or self.over or membership is None or membership.state is MembershipState.ENDED:
+            return
+        self._lives += 1
+        self.history.operations += 1
+        if self.random.random() < 0.5:
+            call = self.client.call(f"leave {self._named.name}", partial(self._left, self._lives))
+            self.client.core.leave(self.clock.now_us, call, membership)
+            self.client.act()
+        else:
+            # Dead, with whatever it had in hand; another one comes.
+            self.client.close()
+            self._be_another()
+            self.later(REOPEN_US, 3 * REOPEN_US, self._come, self._lives)
+
+    def _be_another(self) -> None:
+        self.client = self._newcomer(f"{self.client.name.split('-')[0]}-{self._lives}")
+        self.client.told.append(self._told)
+        self.client.start()
+
+    def _left(self, life: int, result: Result | RostraError) -> None:
+        self.later(REOPEN_US, 3 * REOPEN_US, self._come, life)
+
+    @property
+    def generation(self) -> int:
+        return 0 if self._membership is None else self._membership.generation
+
+    def at_end(self) -> bool:
+        """Whether it is a member that has nothing left to do, or cannot be one since its topic is gone."""
+        if isinstance(self._refused, UnknownTopic):
+            return True
+        membership = self._membership
+        if membership is None or membership.state is not MembershipState.MEMBER or self._in_hand:
+            return False
+        return membership.lag == 0 and all(holding.stands for holding in membership.holdings.values())

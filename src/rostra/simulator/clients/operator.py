@@ -1,0 +1,49 @@
+"""The operator's hand on the cluster: has a member removed, through any node, and asks until that is agreed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from rostra.client.core.effects import Result
+from rostra.errors import RostraError
+from rostra.simulator.clients.applications import Application
+from rostra.simulator.clients.simulated_client import SimulatedClient
+from rostra.simulator.clock import MS_US, SECOND_US
+
+
+class Operator(Application):
+    def __init__(
+        self,
+        client: SimulatedClient,
+        random: Random,
+        leaver: int,
+        begins_us: int,
+        ends_us: int,
+        *,
+        may: Callable[[], bool],
+    ) -> None:
+        super().__init__(client, random, [], ends_us)
+        self._leaver = leaver
+        self._begins_us = begins_us
+        self._may = may
+        self.asked = False
+
+    def begin(self) -> None:
+        self.clock.at(self._begins_us, self._ask)
+
+    def _ask(self) -> None:
+        if self.over:
+            return
+        if not self._may():
+            self.later(100 * MS_US, SECOND_US, self._ask)
+            return
+        self.asked = True
+        self.history.operations += 1
+        call = self.client.call(f"remove node {self._leaver}", self._answered)
+        self.client.core.remove_member(self.clock.now_us, call, self._leaver)
+        self.client.act()
+
+    def _answered(self, result: Result | RostraError) -> None:
+        if isinstance(result, RostraError):
+            self.later(100 * MS_US, SECOND_US, self._ask)

@@ -1,0 +1,270 @@
+"""A client in the simulator: the client's core, driven on virtual time over simulated links."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from random import Random
+from typing import assert_never
+
+from rostra.client.core.core import Core
+from rostra.client.core.effects import (
+    Acknowledged,
+    BatchRefused,
+    ClientEffect,
+    Deliver,
+    Dial,
+    Done,
+    Fail,
+    Finish,
+    HangUp,
+    Notify,
+    RecordsReady,
+    Result,
+    Resume,
+    Write,
+)
+from rostra.client.core.events import ClientEvent
+from rostra.client.core.options import Options
+from rostra.errors import PartitionDamaged, PeerViolation, RostraError, from_wire
+from rostra.simulator.clock import EPOCH_US, SECOND_US, Clock
+from rostra.simulator.history import History
+from rostra.simulator.network.client_network import BUFFER_HIGH, ClientNetwork, SimulatedConnection
+from rostra.simulator.trace import Trace
+from rostra.wire.frames import FROM_NODE, FrameReader
+from rostra.wire.messages import CreateTopic, DeleteTopic, Ended, Failed, Locate, NodeMessage, Pong, Subscribed
+
+FRAME_BYTES_MAX = 8 << 20
+KIND_AT = slice(8, 10)
+CHANGES = (CreateTopic.kind, DeleteTopic.kind)
+LOCATES_MAX = 100
+"""In a second: a pause lies between any two of one topic, and there are few topics."""
+
+Outcome = Callable[[Result | RostraError], None]
+
+
+class SimulatedClient:
+    """What an application holds in its hands. Calls are answered through the function given with them."""
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        trace: Trace,
+        history: History,
+        network: ClientNetwork,
+        options: Options,
+        random: Random,
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.trace = trace
+        self.history = history
+        self.network = network
+        self.core = Core(options, random, EPOCH_US)
+        self.delivered: dict[int, Callable[[Deliver], None]] = {}
+        self.finished: dict[int, Callable[[RostraError], None]] = {}
+        self.resumed: dict[int, Callable[[], None]] = {}
+        self.ready: dict[int, Callable[[], None]] = {}
+        self.told: list[Callable[[ClientEvent], None]] = []
+        self.subscribed: list[Callable[[Subscribed], None]] = []
+        self.credit_bytes = 0
+        """What its subscriptions have granted together: no more may be under way to it."""
+        self.changes_sent = 0
+        """Requests to make or delete a topic, each attempt counted."""
+        self._links: dict[int, tuple[SimulatedConnection, FrameReader[NodeMessage]]] = {}
+        self._call = 0
+        self._waiting: dict[int, tuple[str, Outcome]] = {}
+        self._armed_us: int | None = None
+        self._located = (0, 0)
+        """A second, and how often it asked in it where a partition is."""
+        self._due_us: int | None = None
+        """When the core last wanted to be woken."""
+
+    # --- the application's side ----------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> list[str]:
+        return [what for what, _ in self._waiting.values()]
+
+    def call(self, what: str, outcome: Outcome) -> int:
+        """A number under which the core will answer."""
+        self._call += 1
+        self._waiting[self._call] = (what, outcome)
+        return self._call
+
+    def close(self) -> None:
+        self.core.close(self.clock.now_us)
+        self.act()
+
+    def vanish(self) -> None:
+        """Its program is killed: its connections end, and its core says its last words to nobody."""
+        self.core.close(self.clock.now_us)
+        self.core.take()
+        self._waiting.clear()
+        links, self._links = self._links, {}
+        for link, _ in links.values():
+            link.client_closes()
+
+    def start(self) -> None:
+        self.core.start(self.clock.now_us, self.call("connect", lambda _: None))
+        self.act()
+
+    def act(self) -> None:
+        """Carry out what the core wants after the application or the network did something to it."""
+        core = self.core
+        try:
+            while core.out:
+                for effect in core.take():
+                    self._carry_out(effect)
+            due_us = core.deadline_us()
+        except Exception:
+            self._escaped("acting")
+            return
+        self._due_us = due_us
+        if due_us is not None and (self._armed_us is None or due_us < self._armed_us):
+            self._arm(due_us)
+
+    def _arm(self, due_us: int) -> None:
+        self._armed_us = max(due_us, self.clock.now_us)
+        self.clock.at(self._armed_us, self._tick, self._armed_us)
+
+    def _carry_out(self, effect: ClientEffect) -> None:
+        match effect:
+            case Write():
+                found = self._links.get(effect.link)
+                if found is not None and found[0].client_open:
+                    chunk = b"".join(effect.buffers)
+                    kind = int.from_bytes(chunk[KIND_AT], "little")
+                    self.changes_sent += kind in CHANGES
+                    if kind == Locate.kind:
+                        self._count_locate()
+                    self.trace.note(self.name, "sends", chunk)
+                    found[0].up.send(chunk)
+            case Done():
+                self._answer(effect.call, effect.result)
+            case Fail():
+                self._answer(effect.call, effect.error)
+            case Deliver():
+                deliver = self.delivered.get(effect.subscription)
+                if deliver is not None:
+                    deliver(effect)
+            case RecordsReady():
+                ready = self.ready.get(effect.subscription)
+                if ready is not None:
+                    ready()
+            case Finish():
+                self.trace.note(self.name, "finish", b"%d" % effect.subscription, effect)
+                self.delivered.pop(effect.subscription, None)
+                self.finished.pop(effect.subscription)(effect.error)
+            case Acknowledged() | BatchRefused():
+                pass
+            case Resume():
+                resumed = self.resumed.get(effect.producer)
+                if resumed is not None:
+                    resumed()
+            case Dial():
+                link = self.network.dial(self, effect.link, effect.address)
+                self._links[effect.link] = link, FrameReader(FROM_NODE, FRAME_BYTES_MAX)
+                self.trace.note(self.name, "dials", effect.address.encode(), (effect.link, effect.address))
+            case HangUp():
+                found = self._links.pop(effect.link, None)
+                if found is not None:
+                    found[0].client_closes()
+            case Notify():
+                self.trace.note(self.name, "event", said=effect.event)
+                for told in self.told:
+                    told(effect.event)
+            case _:
+                assert_never(effect)
+
+    def _count_locate(self) -> None:
+        """Whoever asks again and again without a pause is no better than an attacker."""
+        second = self.clock.now_us // SECOND_US
+        self._located = (second, self._located[1] + 1 if self._located[0] == second else 1)
+        self.history.level("questions of a client where a partition is, in a second", self._located[1], LOCATES_MAX)
+
+    def _answer(self, call: int, result: Result | RostraError) -> None:
+        if not call:
+            return
+        what, outcome = self._waiting.pop(call)
+        self.trace.note(self.name, "answered", b"%d" % call, (what, result))
+        outcome(result)
+
+    def _tick(self, armed_us: int) -> None:
+        if self._armed_us != armed_us:
+            return
+        self._armed_us = None
+        if self._due_us is None or self._due_us > self.clock.now_us:
+            # What it was for has come meanwhile.
+            if self._due_us is not None:
+                self._arm(self._due_us)
+            return
+        try:
+            self.core.tick(self.clock.now_us)
+        except Exception:
+            self._escaped("ticking")
+        self.act()
+
+    def _escaped(self, where: str) -> None:
+        self.history.escaped.append(f"{self.name} {where}: {traceback.format_exc()}")
+        self.trace.note(self.name, "escaped", said=where)
+
+    # --- the network's side --------------------------------------------------------------------------
+
+    def opened(self, link: SimulatedConnection) -> None:
+        self.core.opened(self.clock.now_us, link.number)
+        self.act()
+
+    def received(self, link: SimulatedConnection, chunk: bytes) -> None:
+        found = self._links.get(link.number)
+        if found is None:
+            return
+        self.trace.note(self.name, "received", chunk)
+        pongs_only = True
+        try:
+            for message, payload in found[1].feed(chunk):
+                if not isinstance(message, Pong):
+                    pongs_only = False
+                    self._observe(message)
+                self.core.received(self.clock.now_us, link.number, message, payload)
+        except PeerViolation:
+            self._escaped("reading")
+        except Exception:
+            self._escaped("receiving")
+        # Every third message is a pong. Nothing follows from it: whatever is due will not be due any sooner.
+        if not pongs_only or self.core.out:
+            self.act()
+
+    def _observe(self, message: NodeMessage) -> None:
+        """The node's word that a partition is damaged, to whichever request it came, and where delivery begins."""
+        match message:
+            case Subscribed():
+                for subscribed in self.subscribed:
+                    subscribed(message)
+            case Ended() | Failed() if message.code == PartitionDamaged.__name__:
+                error = from_wire(message.code, message.carried)
+                if isinstance(error, PartitionDamaged):
+                    told = (error.topic, error.partition, error.offset)
+                    self.history.damage_told.setdefault(told, self.clock.now_us)
+            case _:
+                pass
+
+    def lost(self, link: SimulatedConnection, reason: str) -> None:
+        self.watch(link)
+        self._links.pop(link.number, None)
+        self.trace.note(self.name, "lost", reason.encode(), reason)
+        self.core.lost(self.clock.now_us, link.number, reason)
+        self.act()
+
+    def watch(self, link: SimulatedConnection) -> None:
+        bound = BUFFER_HIGH + 3 * self.credit_bytes + (32 << 10)
+        self.history.level("bytes under way to a client", link.down.in_flight_bytes_max, bound)
+
+    def congested(self, link: SimulatedConnection) -> None:
+        self.core.congested(link.number)
+        self.act()
+
+    def drained(self, link: SimulatedConnection) -> None:
+        self.core.drained(link.number)
+        self.act()

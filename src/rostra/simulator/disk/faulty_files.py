@@ -1,0 +1,442 @@
+"""A disk in memory that fails as disks do, by the choices of a seeded generator.
+
+What is written is readable at once, and durable when a sync of it has returned. A crash keeps the durable part and, of
+the rest, whatever the generator spares: nothing, a beginning, or blocks here and there. A fault counts in `counters`
+when it takes effect, not when it is switched on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from errno import EBADF, EIO, ENOENT, ENOSPC
+from random import Random
+
+import msgspec
+
+from rostra.log.files import Buffer, File
+from rostra.simulator.disk.inode import FileTruncation, FileWrite, Inode, SimulatedDirectory, apply, resize, set_entries
+
+BLOCK_BYTES = 512
+"""What a disk writes whole or not at all."""
+
+
+class SimulatedCrash(BaseException):
+    """The process ends between two disk operations. Not an error that anybody could deal with: nobody is left."""
+
+    def __init__(self, files: FaultyFiles) -> None:
+        super().__init__()
+        self.files = files
+
+
+class DiskFaults(msgspec.Struct):
+    """Which faults are on. Chances are per operation; a capacity of None is a disk without end."""
+
+    sync_failure_chance: float = 0.0
+    write_failure_chance: float = 0.0
+    capacity_bytes: int | None = None
+    reorder: bool = True
+    """Whether a crash may spare later blocks of a file and lose earlier ones."""
+    operations_left: int | None = None
+    """After so many further changes to the disk, the next one raises `SimulatedCrash` instead."""
+
+
+class CrashSurvival(Enum):
+    """What a crash spares of a file's unsynced writes."""
+
+    NOTHING = 0
+    BEGINNING = 1
+    BLOCKS = 2
+
+
+class FaultyFile:
+    __slots__ = ("_crashes", "_files", "_inode")
+
+    def __init__(self, files: FaultyFiles, inode: Inode) -> None:
+        self._files = files
+        self._inode = inode
+        self._crashes = files.crashes
+
+    def size(self) -> int:
+        return len(self._inode.content)
+
+    def append(self, buffers: Sequence[Buffer], end: int = -1) -> int:
+        inode = self._inode
+        assert end in (-1, len(inode.content)), (end, len(inode.content))
+        self._write(len(inode.content), b"".join(buffers))
+        return len(inode.content)
+
+    def write_at(self, position: int, buffer: Buffer) -> None:
+        self._write(position, bytes(buffer))
+
+    def _write(self, position: int, written: bytes) -> None:
+        files, inode = self._files, self._inode
+        self._check_alive()
+        files.operate()
+        refusal = files.refuse_write()
+        content = inode.content
+        before = len(content)
+        growth = position + len(written) - before
+        if growth > 0:
+            room = files.room_for(growth)
+            if room < growth:
+                refusal = OSError(ENOSPC, "no space left on device")
+                files.counters["disk_full"] += 1
+                written = written[: max(len(written) - (growth - room), 0)]
+            if position > before:
+                resize(content, position)
+        content[position : position + len(written)] = written
+        if growth > 0:
+            files.used_bytes += len(content) - before
+        files.number = number = files.number + 1
+        inode.pending.append(FileWrite(number, position, written))
+        if refusal is not None:
+            raise refusal
+
+    def read(self, position: int, count: int) -> bytes:
+        return bytes(self._inode.content[position : position + count])
+
+    def truncate(self, size: int) -> None:
+        self._check_alive()
+        self._files.operate()
+        content = self._inode.content
+        if size != len(content):
+            self._files.used_bytes += size - len(content)
+            resize(content, size)
+            self._inode.pending.append(FileTruncation(self._files.next_number(), size))
+
+    def begin_sync(self) -> Callable[[], None]:
+        number = self._files.number
+
+        def sync() -> None:
+            self._check_alive()
+            self._files.operate()
+            if self._inode.pending and self._files.fails_sync():
+                self._inode.drop(number)
+                raise OSError(EIO, "input/output error")
+            self._inode.settle(number)
+
+        return sync
+
+    def close(self) -> None:
+        pass
+
+    def _check_alive(self) -> None:
+        if self._crashes != self._files.crashes:
+            raise OSError(EBADF, "this file was open when the power went")
+
+
+class FaultyFiles:
+    """The port's simulated side. After `crash`, the power cut, it is the disk as the next start finds it."""
+
+    def __init__(self, random: Random, faults: DiskFaults | None = None) -> None:
+        self._random = random
+        self.faults = faults or DiskFaults()
+        self.counters: Counter[str] = Counter()
+        self.crashes = 0
+        self.number = 0
+        self.used_bytes = 0
+        self.bereft: dict[str, None] = {}
+        """Files that have lost something in a crash."""
+        self._root = SimulatedDirectory()
+        self.has_sync_all = True
+
+    # --- the port ----------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        directory, name = self._parent(path)
+        node = directory.entries.get(name)
+        if node is None:
+            if not create:
+                raise FileNotFoundError(ENOENT, "no such file", path)
+            self.operate()
+            node = Inode()
+            directory.change(**{name: node})
+        if isinstance(node, SimulatedDirectory):
+            raise IsADirectoryError(path)
+        return FaultyFile(self, node)
+
+    def exists(self, path: str) -> bool:
+        try:
+            directory, name = self._parent(path)
+        except FileNotFoundError:
+            return False
+        return name in directory.entries
+
+    def names(self, directory: str) -> list[str]:
+        try:
+            return sorted(self._directory(directory).entries)
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: str) -> None:
+        node = self._root
+        for level in path.split("/"):
+            entry = node.entries.get(level)
+            if entry is None:
+                self.operate()
+                entry = SimulatedDirectory()
+                node.change(**{level: entry})
+            assert isinstance(entry, SimulatedDirectory)
+            node = entry
+
+    def rename(self, old: str, new: str) -> None:
+        directory, old_name = self._parent(old)
+        target, new_name = self._parent(new)
+        assert directory is target, "a rename stays in its directory"
+        node = directory.entries.get(old_name)
+        if node is None:
+            raise FileNotFoundError(ENOENT, "no such file", old)
+        self.operate()
+        self._release(directory.entries.get(new_name))
+        directory.change(**{old_name: None, new_name: node})
+
+    def remove(self, path: str) -> None:
+        directory, name = self._parent(path)
+        node = directory.entries.get(name)
+        if node is None:
+            raise FileNotFoundError(ENOENT, "no such file", path)
+        self.operate()
+        self._release(node)
+        directory.change(**{name: None})
+
+    def remove_directory(self, path: str) -> None:
+        directory, name = self._parent(path)
+        node = directory.entries.get(name)
+        if node is not None:
+            self.operate()
+            self._release(node)
+            directory.change(**{name: None})
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directory(path)
+        if directory.changes:
+            self.operate()
+            if self.fails_sync():
+                raise OSError(EIO, "input/output error")
+            directory.durable = dict(directory.entries)
+            directory.changes.clear()
+
+    def begin_sync_all(self) -> Callable[[], None] | None:
+        return self._sync_all_of(self.number, self.crashes) if self.has_sync_all else None
+
+    def _sync_all_of(self, number: int, crashes: int) -> Callable[[], None]:
+        def sync() -> None:
+            if crashes != self.crashes:
+                raise OSError(EBADF, "this file was open when the power went")
+            self.operate()
+            inodes = [inode for _, inode in self._inodes(self._root, "") if inode.pending]
+            directories = [directory for directory in self._directories(self._root) if directory.changes]
+            fails = bool(inodes or directories) and self.fails_sync()
+            for inode in inodes:
+                # Some reach the disk even so, and nobody can tell which.
+                if fails and self._random.random() < 0.5:
+                    inode.drop(number)
+                else:
+                    inode.settle(number)
+            if fails:
+                raise OSError(EIO, "input/output error")
+            for directory in directories:
+                directory.durable = dict(directory.entries)
+                directory.changes.clear()
+
+        return sync
+
+    # --- faults ------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """The power goes: open files can be used no more, and what was not synced is at the generator's mercy."""
+        self.crashes += 1
+        self._crash_directory(self._root, "")
+        self.used_bytes = sum(len(inode.content) for _, inode in self._inodes(self._root, ""))
+
+    def durable_sizes(self, under: str = "topics") -> dict[str, int]:
+        """How many bytes of each file are durable."""
+        found = ((path, inode) for path, inode in self._inodes(self._root, "") if path.startswith(under))
+        return {path: min(len(inode.durable), len(inode.content)) for path, inode in found}
+
+    def flip_bits(self, count: int, below: Mapping[str, int] | None = None) -> list[tuple[str, int]]:
+        """Flip bits in durable bytes of the log; returns where. `below` limits it to the first bytes of some files.
+
+        Damage to the last group commit cannot be told from a torn tail; `durable_sizes` right after a recovery is what
+        the log can vouch for.
+        """
+        sizes = self.durable_sizes()
+        limits = [(path, min(sizes[path], limit)) for path, limit in sorted((below or sizes).items()) if path in sizes]
+        limits = [(path, limit) for path, limit in limits if limit > 0]
+        flipped: list[tuple[str, int]] = []
+        for _ in range(count if limits else 0):
+            path, limit = self._random.choice(limits)
+            position = self._random.randrange(limit)
+            directory, name = self._parent(path)
+            inode = directory.entries[name]
+            assert isinstance(inode, Inode)
+            bit = 1 << self._random.randrange(8)
+            inode.durable[position] ^= bit
+            inode.content[position] ^= bit
+            self.counters["bits_flipped"] += 1
+            flipped.append((path, position))
+        return flipped
+
+    def paths(self, under: str) -> list[str]:
+        return [path for path, _ in self._inodes(self._root, "") if path.startswith(under)]
+
+    def read_whole(self, path: str) -> bytes:
+        return bytes(self._inode(path).content)
+
+    def durable_bytes(self, path: str) -> bytes:
+        """What would be left of a file if all that is not synced were lost."""
+        return bytes(self._inode(path).durable)
+
+    def flip_bit(self, path: str, position: int, bit: int) -> None:
+        inode = self._inode(path)
+        for content in (inode.durable, inode.content):
+            if position < len(content):
+                content[position] ^= 1 << bit
+        self.counters["bits_flipped"] += 1
+
+    def _inode(self, path: str) -> Inode:
+        directory, name = self._parent(path)
+        node = directory.entries[name]
+        assert isinstance(node, Inode)
+        return node
+
+    def operate(self) -> None:
+        """Every change of the disk passes here first."""
+        left = self.faults.operations_left
+        if left is not None:
+            if left <= 0:
+                self.faults.operations_left = None
+                self.counters["outages"] += 1
+                raise SimulatedCrash(self)
+            self.faults.operations_left = left - 1
+
+    def refuse_write(self) -> OSError | None:
+        chance = self.faults.write_failure_chance
+        if chance and self._random.random() < chance:
+            self.counters["writes_failed"] += 1
+            return OSError(EIO, "input/output error")
+        return None
+
+    def fails_sync(self) -> bool:
+        chance = self.faults.sync_failure_chance
+        if chance and self._random.random() < chance:
+            self.counters["syncs_failed"] += 1
+            return True
+        return False
+
+    def room_for(self, growth: int) -> int:
+        capacity = self.faults.capacity_bytes
+        return growth if capacity is None else max(min(growth, capacity - self.used_bytes), 0)
+
+    def next_number(self) -> int:
+        self.number += 1
+        return self.number
+
+    def _crash_directory(self, directory: SimulatedDirectory, path: str) -> None:
+        """Entries change in order: a journalling file system loses the last changes, not some in between."""
+        kept = self._random.randint(0, len(directory.changes)) if directory.changes else 0
+        for changed in directory.changes[:kept]:
+            set_entries(directory.durable, changed)
+        for changed in directory.changes[kept:]:
+            self.counters["renames_lost" if len(changed) > 1 else "entries_lost"] += 1
+        directory.changes.clear()
+        directory.entries = dict(directory.durable)
+        for name, node in sorted(directory.entries.items()):
+            if isinstance(node, SimulatedDirectory):
+                self._crash_directory(node, f"{path}{name}/")
+            elif (node.pending or node.stale) and self._crash_inode(node):
+                self.bereft[f"{path}{name}"] = None
+
+    def _crash_inode(self, inode: Inode) -> bool:
+        """Whether it lost anything."""
+        survival = self._random.choice(
+            list(CrashSurvival) if self.faults.reorder else [CrashSurvival.NOTHING, CrashSurvival.BEGINNING]
+        )
+        if survival is not CrashSurvival.NOTHING:
+            self._spare(inode, survival)
+        inode.pending.clear()
+        lost = differing(inode.content, inode.durable)
+        self.counters["bytes_lost"] += lost
+        inode.content = bytearray(inode.durable)
+        inode.stale = False
+        return lost > 0
+
+    def _spare(self, inode: Inode, survival: CrashSurvival) -> None:
+        spared = self._random.randint(0, len(inode.pending))
+        for place, change in enumerate(inode.pending):
+            if survival is CrashSurvival.BEGINNING and place >= spared:
+                if isinstance(change, FileWrite) and len(change.content) > 1:
+                    torn = change.content[: self._random.randrange(1, len(change.content))]
+                    apply(inode.durable, FileWrite(0, change.position, torn))
+                    self.counters["writes_torn"] += 1
+                return
+            if isinstance(change, FileTruncation):
+                # What was written behind a lost truncation is lost with it.
+                if survival is CrashSurvival.BLOCKS and self._random.random() < 0.5:
+                    return
+                apply(inode.durable, change)
+            elif survival is CrashSurvival.BEGINNING:
+                apply(inode.durable, change)
+            else:
+                self._spare_blocks(inode, change)
+
+    def _spare_blocks(self, inode: Inode, write: FileWrite) -> None:
+        lost = 0
+        position, end = write.position, write.position + len(write.content)
+        while position < end:
+            stop = min(position - position % BLOCK_BYTES + BLOCK_BYTES, end)
+            if self._random.random() < 0.5:
+                block = write.content[position - write.position : stop - write.position]
+                apply(inode.durable, FileWrite(0, position, block))
+            else:
+                lost += stop - position
+            position = stop
+        if 0 < lost < len(write.content):
+            self.counters["writes_torn"] += 1
+        if lost and end > len(inode.durable) and self._random.random() < 0.25:
+            # The size reached the disk, the bytes did not.
+            resize(inode.durable, end)
+
+    # --- the tree ----------------------------------------------------------------------------------
+
+    def _parent(self, path: str) -> tuple[SimulatedDirectory, str]:
+        directory, _, name = path.rpartition("/")
+        return self._directory(directory), name
+
+    def _directory(self, path: str) -> SimulatedDirectory:
+        node = self._root
+        for level in path.split("/") if path else ():
+            entry = node.entries.get(level)
+            if not isinstance(entry, SimulatedDirectory):
+                raise FileNotFoundError(ENOENT, "no such directory", path)
+            node = entry
+        return node
+
+    def _directories(self, directory: SimulatedDirectory) -> Iterator[SimulatedDirectory]:
+        yield directory
+        for _, node in sorted(directory.entries.items()):
+            if isinstance(node, SimulatedDirectory):
+                yield from self._directories(node)
+
+    def _inodes(self, directory: SimulatedDirectory, path: str) -> Iterator[tuple[str, Inode]]:
+        for name, node in sorted(directory.entries.items()):
+            if isinstance(node, SimulatedDirectory):
+                yield from self._inodes(node, f"{path}{name}/")
+            else:
+                yield f"{path}{name}", node
+
+    def _release(self, node: Inode | SimulatedDirectory | None) -> None:
+        """The space of what is removed is free again."""
+        if isinstance(node, SimulatedDirectory):
+            self.used_bytes -= sum(len(inode.content) for _, inode in self._inodes(node, ""))
+        elif node is not None:
+            self.used_bytes -= len(node.content)
+
+
+def differing(content: bytearray, durable: bytearray) -> int:
+    """How many bytes of the content are not, or not the same, in the durable part."""
+    common = min(len(content), len(durable))
+    apart = int.from_bytes(content[:common], "little") ^ int.from_bytes(durable[:common], "little")
+    return len(content) - apart.to_bytes(common, "little").count(0)

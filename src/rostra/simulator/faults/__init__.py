@@ -1,0 +1,1 @@
+"""Which faults a seed draws, and what brings them about."""

@@ -1,0 +1,208 @@
+"""Which faults a seed suffers and how hard, and how often each took effect.
+
+A seed that has all faults at once hides bugs behind each other: each seed draws its own mixture (a swarm).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from random import Random
+from typing import Any
+
+import msgspec
+
+from rostra.simulator.clock import MS_US, SECOND_US
+
+
+class Fault(StrEnum):
+    """Columns of the summary; each counts what took effect, not what was attempted."""
+
+    CUT = "connections cut"
+    DROPPED = "messages dropped"
+    TORN_FRAME = "frames torn"
+    HALF_OPEN = "links half open"
+    DELAYED = "messages delayed"
+    OVERTAKEN = "messages overtaken"
+    PAUSED = "inputs paused"
+    KILLED = "processes killed"
+    POWER_CUT = "power cuts"
+    CUT_SYNC = "syncs cut short"
+    OUTAGE = "disk work cut short"
+    LOST_BYTES = "bytes lost"
+    TORN_WRITE = "writes torn"
+    FLIPPED = "bits flipped"
+    FULL = "writes refused"
+    FAILED_SYNC = "syncs failed"
+    FAILED_WRITE = "writes failed"
+    SLOW = "slow syncs"
+    SKEWED = "batches under skew"
+    STOPPED = "graceful restarts"
+    PEER_LOST = "peer messages lost"
+    PEER_TWICE = "peer messages doubled"
+    PEER_OVERTAKEN = "peer messages overtaken"
+    PEER_SLOW = "peer messages on slow links"
+    PEER_BROKEN = "peer links broken"
+    ONE_WAY = "stopped by one-way splits"
+    HALVES = "stopped by splits in two"
+    SINGLE = "stopped around single nodes"
+    BRIDGE = "stopped by bridges"
+    RING = "stopped by rings"
+    BLIP = "stopped by blips"
+    ALL_POWER = "power cuts of all nodes"
+    JOINED = "nodes joined"
+    REMOVED = "nodes removed"
+    LEFT_DEAD = "nodes left dead at healing"
+
+
+AMONG_NODES = tuple(Fault)[list(Fault).index(Fault.PEER_LOST) :]
+"""Those that a node alone cannot suffer."""
+
+
+class FaultCounts:
+    """How often each fault took effect in one seed."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Fault, int] = dict.fromkeys(Fault, 0)
+
+    def add(self, fault: Fault, count: int = 1) -> None:
+        self.counts[fault] += count
+
+
+class FaultPlan(msgspec.Struct, frozen=True):
+    """What one seed draws. An interval of zero means: never; a probability is per message or per sync."""
+
+    delay_us: tuple[int, int]
+    spike: float
+    spike_us: int
+    bytes_per_ms: int
+    cut_every_us: int
+    half_open: float
+    pause_every_us: int
+    pause_us: int
+    kill_every_us: int
+    power_every_us: int
+    outage: float
+    """The share of kills and power cuts that come in the middle of disk work, a start's included."""
+    down_us: int
+    stop_every_us: int
+    flip_every_us: int
+    full_every_us: int
+    full_us: int
+    sync_fails: float
+    write_fails: float
+    skew_every_us: int
+    skew_us: int
+    sync_us: tuple[int, int]
+    slow: float
+    slow_us: int
+    turn_us: int
+    nodes: int
+    joiners: int
+    """How many of the nodes come later."""
+    removes: bool
+    """Whether one of them is removed; three stay at least."""
+    streams: bool
+    """Whether messages between nodes keep their order, as on a connection, or come like datagrams."""
+    peer_loss: float
+    peer_twice: float
+    peer_late: float
+    slow_links: int
+    slow_link_us: int
+    split_every_us: int
+    split_us: int
+    splits: tuple[str, ...]
+    blips: float
+    """The share of splits that come and go every 43 ms."""
+    all_power_every_us: int
+    heartbeat_ms: int
+    stay_dead: bool
+    """At healing, only a majority comes back at first."""
+    syncs: bool = True
+    """False for a node that promises nothing about power cuts, and has none."""
+
+    def of(self, nodes: int) -> FaultPlan:
+        """The same weather for so many nodes; of those that stay three are there from the start."""
+        joiners = min(self.joiners, max(nodes - 3, 0))
+        return msgspec.structs.replace(self, nodes=nodes, joiners=joiners, removes=self.removes and nodes > 3)
+
+    @staticmethod
+    def none() -> FaultPlan:
+        """Fair weather: nothing fails, and everything takes a little time."""
+        drawn = FaultPlan.draw(Random("fair weather"))
+        unhurt = {name: 0 for name in FaultPlan.__struct_fields__ if name.endswith("_every_us")}
+        chances = dict.fromkeys(
+            (
+                *("spike", "half_open", "outage", "sync_fails", "write_fails", "slow"),
+                *("peer_loss", "peer_twice", "peer_late", "blips"),
+            ),
+            0.0,
+        )
+        calm = {"slow_links": 0, "stay_dead": False, "nodes": 1, "joiners": 0, "removes": False, "streams": True}
+        return msgspec.structs.replace(drawn, **unhurt, **chances, **calm)
+
+    @staticmethod
+    def draw(random: Random) -> FaultPlan:
+        def every(chance: float, low_s: float, high_s: float) -> int:
+            return int(random.uniform(low_s, high_s) * SECOND_US) if random.random() < chance else 0
+
+        def maybe(chance: float, low: float, high: float) -> float:
+            return random.uniform(low, high) if random.random() < chance else 0.0
+
+        fastest = random.randint(50, 800)
+        drawn = FaultPlan(
+            delay_us=(fastest, fastest + random.randint(50, 3_000)),
+            spike=maybe(0.5, 0.002, 0.05),
+            spike_us=random.choice((5, 40, 300)) * MS_US,
+            bytes_per_ms=random.choice((100, 2_000, 20_000)),
+            cut_every_us=every(0.6, 0.7, 8),
+            half_open=maybe(0.5, 0.1, 0.6),
+            pause_every_us=every(0.4, 1, 10),
+            pause_us=random.choice((5, 80, 1_500)) * MS_US,
+            kill_every_us=every(0.4, 2, 12),
+            power_every_us=every(0.5, 2, 12),
+            outage=maybe(0.6, 0.2, 0.8),
+            down_us=random.choice((10, 200, 2_500)) * MS_US,
+            stop_every_us=every(0.25, 4, 15),
+            flip_every_us=every(0.2, 5, 20),
+            full_every_us=every(0.35, 1, 10),
+            full_us=random.choice((2, 60, 2_000)) * MS_US,
+            sync_fails=maybe(0.2, 0.002, 0.02),
+            write_fails=maybe(0.15, 0.002, 0.02),
+            skew_every_us=every(0.4, 1, 8),
+            skew_us=random.choice((2, 500, 20_000)) * MS_US,
+            sync_us=(200, random.choice((400, 1_500, 5_000))),
+            slow=maybe(0.4, 0.01, 0.1),
+            slow_us=random.choice((30, 200, 900)) * MS_US,
+            turn_us=random.choice((0, 30, 400)),
+            **_draw_nodes(random),
+        )
+        if random.random() < 0.1:
+            return msgspec.structs.replace(drawn, syncs=False, power_every_us=0, sync_fails=0.0)
+        return drawn
+
+
+SHAPES = (Fault.ONE_WAY, Fault.HALVES, Fault.SINGLE, Fault.BRIDGE, Fault.RING)
+
+
+def _draw_nodes(random: Random) -> dict[str, Any]:
+    """What matters only between nodes."""
+    nodes = random.choice((3, 3, 3, 3, 3, 4, 4, 5, 5, 6, 7))
+    streams = random.random() < 0.5
+    return {
+        "nodes": nodes,
+        "joiners": random.randint(0, nodes - 3),
+        "removes": nodes > 3 and random.random() < 0.5,
+        "streams": streams,
+        "peer_loss": 0.0 if streams or random.random() < 0.4 else random.uniform(0.002, 0.08),
+        "peer_twice": 0.0 if streams or random.random() < 0.4 else random.uniform(0.005, 0.1),
+        "peer_late": 0.0 if streams or random.random() < 0.4 else random.uniform(0.005, 0.1),
+        "slow_links": random.choice((0, 0, 1, 3)),
+        "slow_link_us": random.choice((20, 80, 200)) * MS_US,
+        "split_every_us": int(random.uniform(1.5, 8) * SECOND_US) if random.random() < 0.75 else 0,
+        "split_us": random.choice((300, 1_500, 5_000)) * MS_US,
+        "splits": tuple(random.sample(SHAPES, random.randint(1, len(SHAPES)))),
+        "blips": random.choice((0.0, 0.2, 0.8)),
+        "all_power_every_us": int(random.uniform(6, 20) * SECOND_US) if random.random() < 0.3 else 0,
+        "heartbeat_ms": random.choice((500, 700, 900)),
+        "stay_dead": random.random() < 0.5,
+    }

@@ -1,0 +1,1 @@
+"""Simulated networks: between clients and nodes, and between nodes."""

@@ -1,0 +1,284 @@
+"""The network between clients and nodes: byte streams that are late, cut, torn or half open.
+
+Within a connection bytes keep their order; between connections they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from rostra.broker.api import Conn
+from rostra.simulator.clock import MS_US, Clock
+from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
+
+BUFFER_HIGH = 24 << 10
+"""Bytes under way beyond which a sender is told that its buffer is full; `BUFFER_LOW` lets it go on."""
+BUFFER_LOW = 8 << 10
+SPLIT = 0.03
+"""The share of writes that arrive in two pieces."""
+
+
+class Dialer(Protocol):
+    """The client's end."""
+
+    name: str
+
+    def opened(self, link: SimulatedConnection) -> None: ...
+    def received(self, link: SimulatedConnection, chunk: bytes) -> None: ...
+    def lost(self, link: SimulatedConnection, reason: str) -> None: ...
+    def congested(self, link: SimulatedConnection) -> None: ...
+    def drained(self, link: SimulatedConnection) -> None: ...
+    def watch(self, link: SimulatedConnection) -> None: ...
+
+
+class Listener(Protocol):
+    """The node's end."""
+
+    @property
+    def listening(self) -> bool: ...
+
+    @property
+    def host_up(self) -> bool: ...
+
+    def accept(self, link: SimulatedConnection) -> None: ...
+    def received(self, link: SimulatedConnection, chunk: bytes) -> None: ...
+    def lost(self, link: SimulatedConnection) -> None: ...
+    def congested(self, link: SimulatedConnection) -> None: ...
+    def drained(self, link: SimulatedConnection) -> None: ...
+
+
+class Pipe:
+    """One direction of a connection."""
+
+    __slots__ = (
+        "_arrived",
+        "_drained",
+        "_full",
+        "_network",
+        "congested",
+        "cut_us",
+        "in_flight_bytes",
+        "in_flight_bytes_max",
+        "last_us",
+    )
+
+    def __init__(
+        self,
+        network: ClientNetwork,
+        arrived: Callable[[bytes], None],
+        full: Callable[[], None],
+        drained: Callable[[], None],
+    ) -> None:
+        self._network = network
+        self._arrived = arrived
+        self._full = full
+        self._drained = drained
+        self.last_us = 0
+        self.cut_us: int | None = None
+        self.in_flight_bytes = 0
+        self.in_flight_bytes_max = 0
+        self.congested = False
+
+    def send(self, chunk: bytes) -> None:
+        random = self._network.random
+        if len(chunk) > 1 and random.random() < SPLIT:
+            middle = random.randrange(1, len(chunk))
+            self._send(chunk[:middle])
+            self._send(chunk[middle:])
+        else:
+            self._send(chunk)
+
+    def _send(self, chunk: bytes) -> None:
+        network = self._network
+        size = len(chunk)
+        self.last_us = arrival_us = network.arrival_us(self.last_us, size)
+        self.in_flight_bytes = in_flight_bytes = self.in_flight_bytes + size
+        if in_flight_bytes > self.in_flight_bytes_max:
+            self.in_flight_bytes_max = in_flight_bytes
+        network.clock.at(arrival_us, self._arrive, chunk)
+        if in_flight_bytes > BUFFER_HIGH and not self.congested:
+            self.congested = True
+            network.clock.after(0, self._full)
+
+    def _arrive(self, chunk: bytes) -> None:
+        self.in_flight_bytes -= len(chunk)
+        if self.cut_us is not None and self._network.clock.now_us >= self.cut_us:
+            self._lose(chunk)
+            return
+        self._arrived(chunk)
+        if self.congested and self.in_flight_bytes < BUFFER_LOW:
+            self.congested = False
+            self._drained()
+
+    def _lose(self, chunk: bytes) -> None:
+        """The first chunk behind a cut may arrive in part: the other side then holds half a frame."""
+        network = self._network
+        first = self.cut_us is not None and self.cut_us > 0
+        self.cut_us = 0
+        network.tally.add(Fault.DROPPED)
+        if first and len(chunk) > 1 and network.random.random() < 0.5:
+            network.tally.add(Fault.TORN_FRAME)
+            self._arrived(chunk[: network.random.randrange(1, len(chunk))])
+
+
+class SimulatedConnection:
+    """One connection between a client and a node, or the attempt at one."""
+
+    def __init__(self, network: ClientNetwork, client: Dialer, number: int, node: Listener) -> None:
+        self.network = network
+        self.client = client
+        self.node = node
+        self.number = number
+        """The client's own number of it."""
+        self.conn: Conn = 0
+        self.client_open = True
+        self.node_open = False
+        self.cut_off = False
+        self.up = Pipe(
+            network,
+            self._at_node,
+            lambda: client.congested(self),
+            lambda: client.drained(self),
+        )
+        self.down = Pipe(
+            network,
+            self._at_client,
+            lambda: node.congested(self),
+            lambda: node.drained(self),
+        )
+
+    def _at_node(self, chunk: bytes) -> None:
+        if self.node_open:
+            self.node.received(self, chunk)
+            return
+        self.network.tally.add(Fault.DROPPED)
+        if self.node.host_up:
+            # Nobody there has this connection: the host answers with a reset.
+            self.network.after_delay(self.tell_client, "reset")
+
+    def _at_client(self, chunk: bytes) -> None:
+        if self.client_open:
+            self.client.received(self, chunk)
+
+    def tell_client(self, reason: str) -> None:
+        if self.client_open:
+            self.client_open = False
+            self.network.forget(self)
+            self.client.lost(self, reason)
+
+    def tell_node(self) -> None:
+        if self.node_open:
+            self.node_open = False
+            self.node.lost(self)
+
+    def client_closes(self) -> None:
+        if self.client_open:
+            self.client_open = False
+            self.network.forget(self)
+            if not self.cut_off:
+                self.network.clock.at(self.network.arrival_us(self.up.last_us, 0), self.tell_node)
+
+    def node_closes(self) -> None:
+        """The node hears of it at once, the client behind what was sent."""
+        self.tell_node()
+        if not self.cut_off:
+            self.network.clock.at(self.network.arrival_us(self.down.last_us, 0), self.tell_client, "closed by the node")
+
+    def cut(self, *, half_open: bool) -> None:
+        """The path is gone. Each side notices at its own time; of a half-open link one side does not at all."""
+        network = self.network
+        random, clock = network.random, network.clock
+        self.cut_off = True
+        reach_us = network.swarm.delay_us[1]
+        for pipe in (self.up, self.down):
+            pipe.cut_us = clock.now_us + 1 + random.randrange(reach_us)
+        network.tally.add(Fault.CUT)
+        deaf = random.randrange(2) if half_open else 2
+        if half_open:
+            network.tally.add(Fault.HALF_OPEN)
+        for side, tell in enumerate((lambda: self.tell_client("connection reset"), self.tell_node)):
+            if side != deaf:
+                clock.after(reach_us + 1 + random.randrange(200 * MS_US), tell)
+
+
+class ClientNetwork:
+    def __init__(self, clock: Clock, swarm: FaultPlan, tally: FaultCounts, random: Random) -> None:
+        self.clock = clock
+        self.swarm = swarm
+        self.tally = tally
+        self.random = random
+        self.hosts: dict[str, Listener] = {}
+        """Nodes by the address that clients know."""
+        self.calm = True
+        self.links: dict[tuple[str, int], SimulatedConnection] = {}
+        self._conn = 0
+        self._latest_us = 0
+        self._low, self._high = swarm.delay_us
+        self._spread = self._high - self._low
+
+    def arrival_us(self, not_before_us: int, size: int) -> int:
+        """When something sent now arrives, behind what is under way already on the same pipe."""
+        random = self.random.random
+        arrival_us = self.clock.now_us + self._low + int(random() * self._spread)
+        if not self.calm and self.swarm.spike and random() < self.swarm.spike:
+            self.tally.add(Fault.DELAYED)
+            arrival_us += int(random() * self.swarm.spike_us)
+        if arrival_us <= not_before_us:
+            arrival_us = not_before_us + 1
+        arrival_us += size * MS_US // self.swarm.bytes_per_ms
+        if arrival_us < self._latest_us:
+            self.tally.add(Fault.OVERTAKEN)
+        else:
+            self._latest_us = arrival_us
+        return arrival_us
+
+    def after_delay(self, act: Callable[..., None], *about: object) -> None:
+        self.clock.at(self.arrival_us(0, 0), act, *about)
+
+    def dial(self, client: Dialer, number: int, address: str) -> SimulatedConnection:
+        link = SimulatedConnection(self, client, number, self.hosts[address])
+        self.links[client.name, number] = link
+        self.after_delay(self._knock, link)
+        return link
+
+    def _knock(self, link: SimulatedConnection) -> None:
+        node = link.node
+        if not link.client_open or not node.host_up:
+            # A host that is down answers nothing: the client's own patience ends the attempt.
+            return
+        if not node.listening:
+            self.after_delay(link.tell_client, "connection refused")
+            return
+        self._conn += 1
+        link.conn = self._conn
+        link.node_open = True
+        node.accept(link)
+        self.after_delay(self._open, link)
+
+    def _open(self, link: SimulatedConnection) -> None:
+        if link.client_open and not link.cut_off:
+            link.client.opened(link)
+
+    @property
+    def mistaken(self) -> bool:
+        """Whether a client still relies on a connection that leads nowhere."""
+        return any(link.conn and (link.cut_off or not link.node_open) for link in self.links.values())
+
+    def forget(self, link: SimulatedConnection) -> None:
+        self.links.pop((link.client.name, link.number), None)
+
+    def cut_one(self, *, half_open: bool) -> None:
+        whole = [link for link in self.links.values() if not link.cut_off and link.node_open]
+        if whole:
+            self.random.choice(whole).cut(half_open=half_open)
+
+    def node_died(self, links: list[SimulatedConnection], *, silently: bool) -> None:
+        """After a kill the host resets the connections; after a power cut nobody says anything."""
+        for link in links:
+            link.node_open = False
+            if link.down.cut_us is None:
+                link.down.cut_us = self.clock.now_us + 1 + self.random.randrange(self._high)
+            if not silently and not link.cut_off:
+                self.clock.after(self._high + 1 + self.random.randrange(5 * MS_US), link.tell_client, "reset")

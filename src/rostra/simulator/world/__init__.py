@@ -1,0 +1,1 @@
+"""All parts of one seed put together, for each fabric."""

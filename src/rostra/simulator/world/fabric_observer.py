@@ -1,0 +1,244 @@
+"""A fabric with somebody looking over its shoulder: what it does to its logs, and what it calls committed.
+
+Only effects are looked at, and for the catalogue, of which it tells nobody above, the commit offset it reports.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import takewhile
+
+from xxhash import xxh3_64_intdigest
+
+from rostra.errors import BatchRejected
+from rostra.fabric.api import (
+    Accepted,
+    AcksAll,
+    Append,
+    Committed,
+    Covered,
+    Drop,
+    Fabric,
+    FabricEffect,
+    FabricInput,
+    LogLine,
+    Now,
+    Open,
+    Persist,
+    Read,
+    Send,
+    Serving,
+    SetTimer,
+    Started,
+    Sync,
+    Synced,
+    Trim,
+    Truncate,
+    WriteFailed,
+)
+from rostra.fabric.raft.consensus.raft_group import RaftGroup
+from rostra.fabric.raft.machine import Raft
+from rostra.fabric.raft.metadata.metadata_state import META
+from rostra.model.batch import HEADER_BYTES, Buffer, Flag, base_offset, batch_length, last_offset
+from rostra.model.check import check_stored
+from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId, parse_id
+from rostra.simulator.clock import Clock
+from rostra.simulator.disk.faulty_files import FaultyFiles
+from rostra.simulator.history import History, StoredBatch, TruncatedCommit
+
+MAGIC = b"RST1"
+FLAGS_AT = 60
+COMPACTABLE = int(Flag.KEYS | Flag.OFFSET_DELTAS)
+DAMAGED = 0
+UNWATCHED = frozenset({Send, SetTimer, Sync, Read, LogLine, Persist, Accepted})
+"""Most of what a fabric does, and nothing of it is judged."""
+
+
+class ShadowLog:
+    """One log as its effects have made it."""
+
+    __slots__ = ("batches", "judged")
+
+    def __init__(self, batches: list[StoredBatch] | None = None) -> None:
+        self.batches = batches or []
+        self.judged = 0
+        """How many of the batches are already known to be as committed."""
+
+
+class FabricObserver:
+    def __init__(
+        self, fabric: Fabric, node: NodeId, clock: Clock, history: History, logs: dict[Partition, list[StoredBatch]]
+    ) -> None:
+        self.guarantees = fabric.guarantees
+        self._fabric = fabric
+        self._groups: dict[Partition, RaftGroup] = fabric.groups if isinstance(fabric, Raft) else {}
+        self._node = node
+        self._clock = clock
+        self._history = history
+        self._counts_disks = fabric.guarantees.acks_all is AcksAll.VIEW
+        self._catalogued = 0
+        """How far the catalogue was committed when last looked at."""
+        self._shadows = {partition: ShadowLog(batches) for partition, batches in logs.items()}
+        self._commits: dict[Partition, int] = {}
+
+    @property
+    def raft(self) -> Raft:
+        assert isinstance(self._fabric, Raft)
+        return self._fabric
+
+    def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
+        if self._counts_disks:
+            self._count_disk(given)
+        effects = self._fabric.step(now, given)
+        if type(given) is WriteFailed:
+            self._cut(given.partition, given.offset)
+        if not effects:
+            return effects
+        for effect in effects:
+            if type(effect) in UNWATCHED:
+                continue
+            match effect:
+                case Append():
+                    batch = effect.batch
+                    held = StoredBatch(base_offset(batch, 0), last_offset(batch, 0) + 1, digest_of(batch))
+                    self._shadow(effect.partition).batches.append(held)
+                case Committed():
+                    self._committed(effect.partition, effect.offset)
+                case Truncate():
+                    self._truncated(effect.partition, effect.offset)
+                case Trim():
+                    self._trimmed(effect.partition, effect.first)
+                case Open() | Drop():
+                    self._shadows.pop(effect.partition, None)
+                    self._commits.pop(effect.partition, None)
+                    if effect.partition == META:
+                        self._catalogued = 0
+                    if isinstance(effect, Open) and effect.first:
+                        # It begins where others have nothing before any more: below that there is nothing to have.
+                        place = self._node, effect.partition
+                        self._history.on_disk[place] = max(effect.first, self._history.on_disk.get(place, 0))
+                case Serving():
+                    if effect.owner:
+                        self._history.led(effect.partition, effect.epoch, self._node)
+                case Covered():
+                    self._covered(effect)
+                case _:
+                    pass
+        catalogue = self._groups.get(META)
+        if catalogue is not None and catalogue.commit > self._catalogued:
+            self._catalogued = catalogue.commit
+            self._committed(META, catalogue.commit)
+        return effects
+
+    def _count_disk(self, given: FabricInput) -> None:
+        on_disk = self._history.on_disk
+        match given:
+            case Synced():
+                place = self._node, given.partition
+                on_disk[place] = max(given.offset, on_disk.get(place, 0))
+            case Started():
+                for found in given.partitions:
+                    place = self._node, found.partition
+                    # Damage takes nothing back of what it rightly said before, and what may still be on its way.
+                    before = on_disk.get(place, 0) if found.damaged_at is not None else 0
+                    on_disk[place] = max(found.end, before)
+            case _:
+                pass
+
+    def _covered(self, effect: Covered) -> None:
+        """Who is named in an acknowledgement must have had it on its disk when it was."""
+        for node in effect.view.active:
+            had = self._history.on_disk.get((node, effect.partition), 0)
+            if had < effect.offset:
+                named = f"node {self._node} names node {node} for {effect.partition} up to {effect.offset}"
+                self._history.beyond.append(f"{named}, its disk has {had}")
+
+    def _shadow(self, partition: Partition) -> ShadowLog:
+        shadow = self._shadows.get(partition)
+        if shadow is None:
+            shadow = self._shadows[partition] = ShadowLog()
+        return shadow
+
+    def _committed(self, partition: Partition, offset: int) -> None:
+        shadow = self._shadow(partition)
+        known = self._history.committed.setdefault(partition, {})
+        self._commits[partition] = offset
+        batches = shadow.batches
+        at = shadow.judged
+        while at < len(batches) and batches[at].end <= offset:
+            if batches[at].digest != DAMAGED:
+                known.setdefault(batches[at], self._node)
+            at += 1
+        shadow.judged = at
+        if not batches or batches[-1].end < offset:
+            self._history.beyond.append(f"node {self._node} calls {partition} committed up to {offset}, has less")
+
+    def _truncated(self, partition: Partition, offset: int) -> None:
+        known = self._history.committed.get(partition, {})
+        if any(held in known for held in self._cut(partition, offset)):
+            self._history.cuts.append(TruncatedCommit(self._node, partition, offset, self._clock.now_us))
+
+    def _cut(self, partition: Partition, offset: int) -> list[StoredBatch]:
+        """What is cut off."""
+        shadow = self._shadow(partition)
+        at = bisect_left(shadow.batches, offset, key=lambda held: held.base)
+        gone = shadow.batches[at:]
+        del shadow.batches[at:]
+        shadow.judged = min(shadow.judged, at)
+        return gone
+
+    def _trimmed(self, partition: Partition, first: int) -> None:
+        shadow = self._shadow(partition)
+        at = bisect_left(shadow.batches, first, key=lambda held: held.base)
+        del shadow.batches[:at]
+        shadow.judged = max(shadow.judged - at, 0)
+
+    def commits(self) -> dict[Partition, int]:
+        """How far each partition is committed, as far as this node has heard."""
+        return dict(self._commits)
+
+
+def logs_of(files: FaultyFiles) -> dict[Partition, list[StoredBatch]]:
+    """What the files hold, batch by batch, as far as they can be read at all."""
+    logs: dict[Partition, list[StoredBatch]] = {}
+    flipped = files.counters["bits_flipped"] > 0
+    for path in files.paths("topics"):
+        if path.endswith(".log"):
+            partition = partition_of(path)
+            batches = batches_in(files.read_whole(path), partition, check=flipped)
+            logs.setdefault(partition, []).extend(batches)
+    return logs
+
+
+def batches_in(content: bytes, partition: Partition, *, check: bool) -> Iterable[StoredBatch]:
+    """Of a batch with a flipped bit the digest is not known: a node that has not read it does not know it either."""
+    at = 0
+    while at + HEADER_BYTES <= len(content) and content[at : at + 4] == MAGIC:
+        length = batch_length(content, at)
+        if length < HEADER_BYTES or at + length > len(content):
+            return
+        digest = digest_of(content[at : at + length])
+        if check:
+            try:
+                check_stored(content, at, partition)
+            except BatchRejected:
+                digest = DAMAGED
+        yield StoredBatch(base_offset(content, at), last_offset(content, at) + 1, digest)
+        at += length
+
+
+def digest_of(batch: Buffer) -> int:
+    """Of what all copies have in common: with keys, one may be compacted already where another is not."""
+    if batch[FLAGS_AT] & COMPACTABLE:
+        return xxh3_64_intdigest(bytes(batch[8:30]) + bytes(batch[40:56]))
+    return xxh3_64_intdigest(batch)
+
+
+def below(batches: list[StoredBatch], commit: int) -> list[StoredBatch]:
+    return list(takewhile(lambda held: held.end <= commit, batches))
+
+
+def partition_of(path: str) -> Partition:
+    topic, index = path.split("/")[1].rsplit("-", 1)
+    return Partition(TopicId(parse_id(topic)), PartitionIndex(int(index)))

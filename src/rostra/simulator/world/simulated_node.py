@@ -1,0 +1,565 @@
+"""A node in the simulator: a broker, its disk and its connections, driven on virtual time."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from random import Random
+from typing import Any, assert_never
+
+from rostra.broker.api import (
+    Boot,
+    BrokerEffect,
+    BrokerInput,
+    CloseConnection,
+    Compact,
+    ConnectionAccepted,
+    ConnectionCongested,
+    ConnectionDrained,
+    ConnectionLost,
+    FindLast,
+    FindTime,
+    Greeted,
+    InspectLog,
+    Listen,
+    ListSegments,
+    MessageReceived,
+    PushTo,
+    Reply,
+    RequestDrain,
+    Stop,
+    Stopped,
+    SyncFailed,
+)
+from rostra.broker.broker import SWEEP, Broker, BrokerIdentity
+from rostra.broker.disk import Disk, Job, LookUp
+from rostra.broker.settings import BrokerSettings
+from rostra.errors import DiskUntrusted, PeerViolation, StorageError
+from rostra.fabric.api import (
+    Append,
+    Connect,
+    Disconnect,
+    Drop,
+    Fabric,
+    LogLine,
+    Now,
+    Open,
+    PeerLost,
+    PeerMet,
+    PeerReceived,
+    Persist,
+    Read,
+    Send,
+    SetTimer,
+    Sync,
+    TimerFired,
+    Trim,
+    Truncate,
+)
+from rostra.fabric.raft.machine import Raft
+from rostra.fabric.raft.metadata.metadata_state import META, ClusterMember
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.log.facts import LogSettings
+from rostra.log.store import Store
+from rostra.model.ids import ClusterId, NodeId, Partition
+from rostra.safeguards import Without
+from rostra.simulator.clock import EPOCH_US, MS_US, Clock
+from rostra.simulator.disk.faulty_files import FaultyFiles
+from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
+from rostra.simulator.history import History
+from rostra.simulator.network.client_network import ClientNetwork, SimulatedConnection
+from rostra.simulator.network.peer_network import PeerNetwork
+from rostra.simulator.trace import Trace
+from rostra.simulator.world.fabric_observer import FabricObserver, logs_of
+from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
+from rostra.wire.messages import ClientMessage, Publish
+
+LOG_SETTINGS = LogSettings(
+    index_every_bytes=512, indexes_cached_max=8, files_open_max=16, sync_together_min=6, journal_bytes=8 << 10
+)
+SYNC_AGAIN_US = 20 * MS_US
+"""How long after a full disk refused a sync the next is tried."""
+
+
+def member(number: int) -> ClusterMember:
+    return ClusterMember(NodeId(number), f"node{number}:7400", f"node{number}:7401")
+
+
+class SimulatedNode:
+    def __init__(
+        self,
+        number: int,
+        clock: Clock,
+        trace: Trace,
+        swarm: FaultPlan,
+        tally: FaultCounts,
+        history: History,
+        files: FaultyFiles,
+        settings: BrokerSettings,
+        raft_settings: RaftSettings,
+        random: Random,
+        without: Without,
+    ) -> None:
+        own = member(number)
+        self.id = own.node
+        self.name = f"node{number}"
+        self.address = own.address
+        self.peer_address = own.peer_address
+        self.founders: tuple[ClusterMember, ...] = (own,)
+        self.join: tuple[str, ...] = ()
+        """Through whom it comes into the cluster, unless it is a founder."""
+        self.clock = clock
+        self.trace = trace
+        self.swarm = swarm
+        self.tally = tally
+        self.history = history
+        self.files = files
+        self.settings = settings
+        self.raft_settings = raft_settings
+        self.random = random
+        self.without = without
+        self.network: ClientNetwork
+        self.mesh: PeerNetwork
+        self.skew_us = 0
+        self.calm = True
+        self.incarnation = 0
+        self.host_up = True
+        self.listening = False
+        self.broker: Broker | None = None
+        self.up = False
+        """Whether it has a broker."""
+        self.fabric: FabricObserver | None = None
+        self.stopped: Callable[[SimulatedNode], None] = lambda _: None
+        """Called when a graceful stop is through."""
+        self.broke: Callable[[SimulatedNode], None] = lambda _: None
+        """Called when the node will acknowledge nothing until it is started anew."""
+        self._disk: Disk
+        self._paused_until_us = 0
+        self._waiting: list[BrokerInput] = []
+        self._links: dict[int, SimulatedConnection] = {}
+        self._readers: dict[int, FrameReader[ClientMessage]] = {}
+        self._timers: dict[str, int] = {}
+        self._wrote = self._flushing = self._flush_due = False
+        self._syncing = False
+        self._sync_due = False
+        self._met: dict[NodeId, str] = {}
+        self._voters: dict[Partition, tuple[str, tuple[NodeId, ...]]] = {}
+
+    # --- starting and stopping -----------------------------------------------------------------------
+
+    def voters(self) -> dict[Partition, tuple[str, tuple[NodeId, ...]]]:
+        """The groups it has a part in, by name, and who votes in them; of a dead node, as it last knew."""
+        if self.fabric is None or not self.fabric.raft.groups:
+            return self._voters
+        groups = self.fabric.raft.groups
+        return {partition: (group.name, group.config.voters) for partition, group in groups.items()}
+
+    def prospects(self) -> tuple[int, dict[Partition, list[tuple[NodeId, ...]]]]:
+        """Who votes when the changes are done that are under way, or half of them; and how new its catalogue is."""
+        if self.fabric is None or not self.fabric.raft.takes_part:
+            return 0, {}
+        raft = self.fabric.raft
+        catalogue = raft.meta.catalogue
+        found: dict[Partition, list[tuple[NodeId, ...]]] = {}
+        for partition in (META, *catalogue.partitions()):
+            group = raft.groups.get(partition)
+            to_be = catalogue.members if partition == META else catalogue.placement(partition).replicas
+            voters = set(group.config.voters if group is not None else to_be)
+            more = voters.union(to_be, group.config.learners if group is not None else ())
+            stay = set(catalogue.staying)
+            found[partition] = [tuple(sorted(config)) for config in (more, voters & stay, more & stay) if config]
+        return raft.meta.applied, found
+
+    def knows_leaders(self) -> bool:
+        """Of everything it has a part in; and what became of it."""
+        if self.fabric is None:
+            return False
+        raft = self.fabric.raft
+        if not raft.takes_part or raft.removed or raft.meta.catalogue.leaving or raft.meta.catalogue.moving:
+            return False
+        # Also that all it has is committed: a record with acks `none` is waited for by nobody.
+        return all(
+            group.stranded or (group.leader is not None and group.is_current and group.commit == group.copy.end)
+            for group in raft.groups.values()
+        )
+
+    def has_removed(self, member: NodeId) -> bool:
+        """Whether its catalogue says that this member is none any more."""
+        fabric = self.fabric
+        return fabric is not None and fabric.raft.takes_part and member in fabric.raft.meta.catalogue.removed
+
+    def knows_members(self, besides: NodeId) -> int:
+        """How many others than this one its catalogue has."""
+        fabric = self.fabric
+        if fabric is None or not fabric.raft.takes_part:
+            return 0
+        return sum(member != besides for member in fabric.raft.meta.catalogue.members)
+
+    @property
+    def needs_restart(self) -> bool:
+        return self.broker is not None and self.broker.broken is not None
+
+    def start(self) -> bool:
+        """Whether the disk let it start."""
+        assert self.broker is None
+        self.incarnation += 1
+        store = Store(self.files, LOG_SETTINGS, self.without)
+        self._disk = Disk(store, syncs=self.swarm.syncs)
+        try:
+            boot, recovery = self._disk.boot()
+        except StorageError as error:
+            self.trace.note(self.name, "no start", said=error)
+            return False
+        except Exception:
+            self._escaped("starting")
+            return False
+        for found in recovery.notes:
+            self.trace.note(self.name, "recovery", found.event.encode(), found)
+        self.history.starts_us.append(self.clock.now_us)
+        identity = BrokerIdentity(ClusterId(1), self.id)
+        self.broker = Broker(identity, self._take_seat(), self.settings, self.random, self.without)
+        self.up = True
+        self.trace.note(self.name, "start", said=f"incarnation {self.incarnation}, {len(boot.logs)} logs")
+        self._later(self.random.randrange(5 * MS_US), self._feed, boot)
+        return True
+
+    def _take_seat(self) -> Fabric:
+        """Its fabric, with somebody looking over its shoulder."""
+        raft = Raft(
+            self.id,
+            self.address,
+            self.peer_address,
+            founders=self.founders,
+            join=self.join,
+            random=self.random,
+            settings=self.raft_settings,
+            without=self.without,
+        )
+        self.fabric = self._watched(raft)
+        return self.fabric
+
+    def _watched(self, fabric: Fabric) -> FabricObserver:
+        return FabricObserver(fabric, self.id, self.clock, self.history, logs_of(self.files))
+
+    def die(self, *, power: bool) -> None:
+        """All that is in memory is gone; after a power cut also what the disk was not yet made to keep."""
+        self.trace.note(self.name, "power cut" if power else "kill")
+        if self.up:
+            self.tally.add(Fault.POWER_CUT if power else Fault.KILLED)
+            if power and self._syncing:
+                self.tally.add(Fault.CUT_SYNC)
+        self._forget_everything(silently=power)
+        if power:
+            self.host_up = False
+            self.files.crash()
+
+    def _forget_everything(self, *, silently: bool) -> None:
+        self.incarnation += 1
+        self._voters = self.voters()
+        self.broker = self.fabric = None
+        self.up = False
+        self.listening = False
+        self._met.clear()
+        self._paused_until_us = 0
+        self._waiting.clear()
+        self._readers.clear()
+        self._timers.clear()
+        self._wrote = self._flushing = self._flush_due = self._syncing = self._sync_due = False
+        links, self._links = self._links, {}
+        self.network.node_died(list(links.values()), silently=silently)
+        self.mesh.lose(self.id, silently=silently)
+
+    def stop(self) -> None:
+        if self.up:
+            self._feed(Stop())
+
+    def _close(self) -> None:
+        """The broker is done: write everything down and leave."""
+        try:
+            self._disk.flush()
+            self._disk.store.close(clean=True)
+        except StorageError as error:
+            self.trace.note(self.name, "unclean", said=error)
+        except Exception:
+            self._escaped("closing")
+        self.tally.add(Fault.STOPPED)
+        self._forget_everything(silently=False)
+        self.stopped(self)
+
+    def pause(self, duration_us: int) -> None:
+        if self.up and not self._paused_until_us:
+            self._paused_until_us = self.clock.now_us + duration_us
+            self.trace.note(self.name, "pause", said=duration_us)
+            self._later(duration_us, self.resume, self._paused_until_us)
+
+    def resume(self, until_us: int | None = None) -> None:
+        """Now, or when this pause and no other is over."""
+        if not self._paused_until_us or until_us not in (None, self._paused_until_us):
+            return
+        self._paused_until_us = 0
+        waiting, self._waiting = self._waiting, []
+        self.trace.note(self.name, "resume", said=f"{len(waiting)} inputs")
+        self.tally.add(Fault.PAUSED, len(waiting))
+        incarnation = self.incarnation
+        for given in waiting:
+            if self.incarnation == incarnation:
+                self._feed(given)
+        if self._flush_due and self.incarnation == incarnation:
+            self._flush()
+
+    def _later(self, delay_us: int, act: Callable[..., None], *about: Any) -> None:
+        """Unless the process has ended by then."""
+        self.clock.after(delay_us, self._if_alive, self.incarnation, act, about)
+
+    def _if_alive(self, incarnation: int, act: Callable[..., None], about: tuple[Any, ...]) -> None:
+        if incarnation == self.incarnation:
+            act(*about)
+
+    def _escaped(self, where: str) -> None:
+        self.history.escaped.append(f"{self.name} {where}: {traceback.format_exc()}")
+        self.trace.note(self.name, "escaped", said=where)
+
+    # --- the broker ----------------------------------------------------------------------------------
+
+    def _feed(self, given: BrokerInput) -> None:
+        broker = self.broker
+        if broker is None:
+            return
+        if self._paused_until_us and not isinstance(given, Boot):
+            self._waiting.append(given)
+            return
+        now_us = self.clock.now_us
+        was_broken = broker.broken is not None
+        try:
+            for effect in broker.step(Now(now_us, EPOCH_US + now_us + self.skew_us), given):
+                self._carry_out(effect)
+        except Exception:
+            self._escaped(f"stepping {type(given).__name__}")
+            self.die(power=False)
+            return
+        if broker.broken is not None and not was_broken:
+            self.broke(self)
+        if self._wrote and not self._flushing and self.broker is not None:
+            self._flushing = True
+            self._wrote = False
+            self._later(int(self.random.random() * self.swarm.turn_us), self._flush)
+
+    def _carry_out(self, effect: BrokerEffect) -> None:
+        match effect:
+            case Send():
+                if effect.peer in self._met:
+                    framed: Any = effect.message
+                    self.mesh.send(self, effect.peer, framed, effect.payload)
+            case SetTimer():
+                self._set_timer(effect)
+            case Reply():
+                self._send(effect.conn, encode(effect.message), effect.message)
+            case PushTo():
+                size = sum(map(len, effect.batches))
+                self._send(
+                    effect.conn, b"".join((encode(effect.message, size), *effect.batches)), (effect.message, size)
+                )
+            case Append() | Sync() | Open() | Drop() | Truncate() | Trim():
+                self._wrote = True
+                self._disk.change(effect)
+            case Read() | FindLast() | FindTime() | ListSegments() | InspectLog():
+                self._later(self._disk_us(), self._look_up, effect)
+            case LogLine():
+                self.trace.note(self.name, effect.level, effect.event.encode(), effect)
+            case RequestDrain():
+                self._later(self.random.randint(0, self.swarm.turn_us), self._drain_if_room, effect.conn)
+            case Greeted():
+                reader = self._readers.get(effect.conn)
+                if reader is not None:
+                    reader.frame_bytes_max = self.settings.frame_bytes_max
+            case CloseConnection():
+                link = self._links.get(effect.conn)
+                if link is not None:
+                    link.node_closes()
+            case Compact():
+                self._run(self._disk.begin_compaction(effect), 0, syncs=False)
+            case Persist():
+                self._run(self._disk.begin_persist(effect), 0, False)
+            case Listen():
+                self.listening = True
+            case Stopped():
+                self._later(0, self._close)
+            case Connect():
+                if effect.peer:
+                    self._met[effect.peer] = effect.address
+                self.mesh.meet(self, effect.peer, effect.address)
+            case Disconnect():
+                self._met.pop(effect.peer, None)
+            case _:
+                assert_never(effect)
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        if effect.at_us is None:
+            self._timers.pop(effect.timer, None)
+            return
+        self._timers[effect.timer] = effect.at_us
+        self.clock.at(effect.at_us, self._if_alive, self.incarnation, self._timer, (effect.timer, effect.at_us))
+
+    def _timer(self, timer: str, at_us: int) -> None:
+        if self._timers.get(timer) == at_us:
+            del self._timers[timer]
+            self.trace.note(self.name, "timer", timer.encode(), timer)
+            self._feed(TimerFired(timer))
+            if timer == SWEEP:
+                self._watch_levels()
+
+    # --- the disk ------------------------------------------------------------------------------------
+
+    def _disk_us(self) -> int:
+        low, high = self.swarm.sync_us
+        took_us = low + int(self.random.random() * (high - low))
+        if self.swarm.slow and not self.calm and self.random.random() < self.swarm.slow:
+            self.tally.add(Fault.SLOW)
+            took_us += int(self.random.random() * self.swarm.slow_us)
+        return took_us
+
+    def _flush(self) -> None:
+        self._flush_due = self._paused_until_us > 0
+        if self._flush_due:
+            return
+        self._flushing = False
+        try:
+            happened = self._disk.flush()
+        except Exception:
+            self._escaped("flushing")
+            self.die(power=False)
+            return
+        for given in happened:
+            self.trace.note(self.name, "disk", type(given).__name__.encode(), given)
+            self._feed(given)
+        self._begin_sync()
+
+    def _begin_sync(self) -> None:
+        if self._syncing or self.broker is None:
+            return
+        try:
+            job = self._disk.begin_sync()
+        except Exception:
+            self._escaped("beginning a sync")
+            self.die(power=False)
+            return
+        if job is not None:
+            self._syncing = True
+            self._run(job, 0, True)
+        elif self._disk.wants_sync and not self._sync_due:
+            self._sync_due = True
+            self._later(SYNC_AGAIN_US, self._sync_again)
+
+    def _sync_again(self) -> None:
+        self._sync_due = False
+        self._flush()
+
+    def _run(self, job: Job, at: int, syncs: bool) -> None:
+        """One file after the other, each taking its time: a power cut may come in between."""
+        try:
+            if at > 0:
+                job.calls[at - 1]()
+            if at < len(job.calls):
+                share_us = self._disk_us() // len(job.calls)
+                self._later(share_us, self._run, job, at + 1, syncs)
+                return
+            happened = job.finish()
+        except DiskUntrusted as error:
+            self.trace.note(self.name, "sync failed", said=error)
+            happened = [SyncFailed(error)]
+        except Exception:
+            self._escaped("syncing")
+            self.die(power=False)
+            return
+        if syncs:
+            self._syncing = False
+        for given in happened:
+            self.trace.note(self.name, "done", type(given).__name__.encode(), given)
+            self._feed(given)
+        if syncs:
+            self._flush()
+
+    def _look_up(self, effect: LookUp) -> None:
+        try:
+            given = self._disk.look_up(effect)
+        except Exception:
+            self._escaped(f"looking up {effect}")
+            self.die(power=False)
+            return
+        self.trace.note(self.name, "looked up", said=given)
+        self._feed(given)
+
+    # --- connections ---------------------------------------------------------------------------------
+
+    def accept(self, link: SimulatedConnection) -> None:
+        self._links[link.conn] = link
+        self._readers[link.conn] = FrameReader(FROM_CLIENT)
+        self.trace.note(self.name, "accept", b"%d" % link.conn, f"{link.conn} from {link.client.name}")
+        self._feed(ConnectionAccepted(link.conn))
+
+    def received(self, link: SimulatedConnection, chunk: bytes) -> None:
+        reader = self._readers.get(link.conn)
+        if reader is None:
+            return
+        self.trace.note(self.name, "received", chunk, (link.conn, len(chunk)))
+        try:
+            messages = reader.feed(chunk)
+        except PeerViolation:
+            self._escaped(f"reading from {link.client.name}")
+            link.node_closes()
+            return
+        for message, payload in messages:
+            if self.skew_us and isinstance(message, Publish):
+                self.tally.add(Fault.SKEWED)
+            self._feed(MessageReceived(link.conn, message, payload))
+
+    def lost(self, link: SimulatedConnection) -> None:
+        self._links.pop(link.conn, None)
+        self._readers.pop(link.conn, None)
+        self.trace.note(self.name, "lost", b"%d" % link.conn, link.conn)
+        self._feed(ConnectionLost(link.conn))
+
+    def congested(self, link: SimulatedConnection) -> None:
+        if link.conn in self._links:
+            self._feed(ConnectionCongested(link.conn))
+
+    def drained(self, link: SimulatedConnection) -> None:
+        if link.conn in self._links:
+            self._feed(ConnectionDrained(link.conn))
+
+    def _drain_if_room(self, conn: int) -> None:
+        """A link that is full says so itself when it has room again."""
+        link = self._links.get(conn)
+        if link is not None and not link.down.congested:
+            self._feed(ConnectionDrained(conn))
+
+    def _send(self, conn: int, frame: bytes, said: object) -> None:
+        link = self._links.get(conn)
+        if link is not None:
+            self.trace.note(self.name, "sends", frame, (conn, said))
+            link.down.send(frame)
+
+    # --- peers ---------------------------------------------------------------------------------------
+
+    def peer_received(self, sender: NodeId, message: object, payload: bytearray | None) -> None:
+        self._feed(PeerReceived(sender, message, payload))
+
+    def peer_met(self, peer: NodeId, address: str) -> None:
+        self._met[peer] = address
+        self._feed(PeerMet(peer, address))
+
+    def peer_lost(self, peer: NodeId) -> None:
+        self._feed(PeerLost(peer))
+
+    # --- levels --------------------------------------------------------------------------------------
+
+    def _watch_levels(self) -> None:
+        broker = self.broker
+        if broker is None:
+            return
+        level, settings = self.history.level, self.settings
+        level("tail bytes", broker.tails.bytes, settings.tail_bytes_max)
+        level("connections", len(broker.sessions), settings.connections_max)
+        level("topics", len(broker.catalogue), settings.topics_max)
+        for served in broker.catalogue.partitions():
+            level("producers of a partition", len(served.producers), settings.producers_per_partition_max)

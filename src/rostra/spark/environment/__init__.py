@@ -1,0 +1,1 @@
+"""What Spark needs on this machine: a session, a Java, a Python."""

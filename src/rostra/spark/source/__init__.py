@@ -1,0 +1,1 @@
+"""The data source: batch and stream reads of topics."""

@@ -1,0 +1,77 @@
+"""`format("rostra")`. Spark finds it by itself, through the module `pyspark_rostra`.
+
+Every worker that has to do with any Python source imports this, so it imports little.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rostra.spark.source.options import NEVER_NULL, STAGE, ReadOptions, parse_options
+
+if TYPE_CHECKING:
+    from rostra.spark.source.batch_reader import RostraReader
+    from rostra.spark.source.stream_reader import RostraStreamReader
+
+TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+}
+
+
+def spark_schema(columns: tuple[str, ...]) -> StructType:
+    return StructType([StructField(name, TYPES[name], nullable=name not in NEVER_NULL) for name in columns])
+
+
+STAGED = StructType([StructField("file", StringType(), False), StructField("records", LongType(), False)])
+"""What is read when tasks write the records to files by themselves."""
+
+
+class RostraSource(DataSource):
+    """Topics of a Rostra cluster.
+
+    >>> spark.read.format("rostra").option("subscribe", "orders").load()  # doctest: +SKIP
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "rostra"
+
+    def schema(self) -> StructType:
+        return STAGED if STAGE in self.options else spark_schema(self._columns())
+
+    def reader(self, schema: StructType) -> RostraReader:
+        from rostra.spark.source.batch_reader import RostraReader
+
+        return RostraReader(self._options(streaming=False))
+
+    def streamReader(self, schema: StructType) -> RostraStreamReader:  # noqa: N802 (the name is Spark's)
+        from rostra.spark.source.stream_reader import RostraStreamReader
+
+        return RostraStreamReader(self._options(streaming=True))
+
+    def _options(self, *, streaming: bool) -> ReadOptions:
+        return parse_options(dict(self.options), streaming=streaming)
+
+    def _columns(self) -> tuple[str, ...]:
+        """The schema is asked for before anybody says whether it is for a batch or a stream."""
+        written = {name: value for name, value in dict(self.options).items() if name.lower() == "columns"}
+        return parse_options({**written, "subscribe": "any"}, streaming=False).columns

@@ -1,0 +1,105 @@
+"""Stream reads: micro-batches between positions that Spark keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from rostra.errors import LinkError
+from rostra.spark.source.batch_reader import SpanPartition, read_partition
+from rostra.spark.source.bounds import resolve
+from rostra.spark.source.cluster_connection import ClusterConnection
+from rostra.spark.source.fetch import tolerate
+from rostra.spark.source.options import ReadOptions
+from rostra.spark.source.plan import TopicExtents, admit, advance, spans_between, split
+from rostra.spark.source.positions import Positions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RostraStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Positions are asked for in one process that lives as long as the query; `read` runs in workers, on a copy."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._brokers: ClusterConnection | None = None
+        self._initial: dict[str, Any] | None = None
+        self._frozen: TopicExtents | None = None
+        self._told: set[str] = set()
+        """Losses that were said already."""
+
+    # --- positions -----------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (the name is Spark's)
+        """Spark asks twice, and wants the same answer."""
+        if self._initial is None:
+            brokers = self._cluster()
+            shelf = brokers.shelf()
+            offsets = resolve(self.options.starting, shelf.extents, brokers.at_time, "startingOffsets")
+            self._initial = Positions(offsets, shelf.ids, initial=True).to_json()
+        return self._initial
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (the name is Spark's)
+        reached = Positions.from_json(start)
+        shelf = self._frozen or self._shelf()
+        ahead = advance(reached, shelf)
+        for loss in ahead.losses:
+            if self.options.fail_on_loss or str(loss) not in self._told:
+                self._told.add(str(loss))
+                tolerate(loss, self.options.fail_on_loss)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        ends = admit(ahead.starts, ahead.ends, most)
+        return Positions(ends, shelf.ids).reached_from(reached).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (the name is Spark's)
+        most = self.options.offsets_per_trigger_max
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (the name is Spark's)
+        self._frozen = self._shelf()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 (the name is Spark's)
+        return (self._frozen or self._shelf()).ends().to_json()
+
+    def _shelf(self) -> TopicExtents:
+        # A topic that is missing is told as what it is: deleted, since it was there when the query began.
+        return self._cluster().shelf(gone=True)
+
+    # --- tasks ---------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What is read depends on nothing but the arguments and the options: a repeated batch reads the same."""
+        spans = spans_between(Positions.from_json(start), Positions.from_json(end))
+        if not spans:
+            return []
+        addresses = self._addresses()
+        tasks = split(spans, self.options.tasks_min, self.options.records_per_task_max)
+        return [SpanPartition(task, addresses) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self.options)
+
+    def _addresses(self) -> tuple[str, ...]:
+        try:
+            return self._cluster().addresses()
+        except LinkError:
+            return self.options.nodes
+
+    # --- life ----------------------------------------------------------------------------------------
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark keeps the position; the broker need not know."""
+
+    def stop(self) -> None:
+        if self._brokers is not None:
+            self._brokers.close()
+            self._brokers = None
+
+    def _cluster(self) -> ClusterConnection:
+        if self._brokers is None:
+            self._brokers = ClusterConnection(self.options)
+        return self._brokers
