@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 LOOPBACK = "127.0.0.1"
 STDERR = 2
-UNGUARDED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Java looks at the bounds of a column for every value it takes from it. What comes from us was looked through before,
-a column at a time."""
 SHORT_WAY = "spark.python.unix.domain.socket.enabled"
 """Between Java and its Python workers, instead of TCP: a read of a topic is an eighth faster."""
 SOCKET_DIRECTORY_CHARACTERS_MAX = 60
@@ -90,8 +87,6 @@ def running() -> SparkSession | None:
 def settings(master: str | None = None, *, ui: bool = False) -> dict[str, str]:
     """What a new session is made with."""
     chosen = {PUSH_DOWN: "true", "spark.ui.enabled": str(ui).lower()}
-    # The defaults, not what users set: their own options for Java are added to them.
-    chosen |= dict.fromkeys(("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions"), UNGUARDED)
     if master is None and not os.environ.get("MASTER") and not os.environ.get("SPARK_REMOTE"):
         master = "local[*]"
     if master is not None:
