@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rostra.model.arrow import encode_arrow
 from rostra.model.batch import Codec, Flag, read_header, stamp
 from rostra.model.decode import ARROW_COUNT_MIN, Batch, Record, iterate
-from rostra.model.encode import ALONE_BYTES_MORE_MAX, BatchBuilder, encode, encode_alone
+from rostra.model.encode import ALONE_BYTES_MORE_MAX, encode, encode_alone
 from tests.unit.model.batches import HERE, Sample, moments_us, samples
 
 
@@ -68,24 +68,6 @@ def test_the_header_says_what_the_producer_said(sample: Sample) -> None:
         assert getattr(header, name) == sample.columns[name]
     assert (header.base_timestamp_us, header.max_timestamp_us) == (min(moments), max(moments))
     assert header.count == len(sample.values)
-
-
-@given(samples())
-def test_one_by_one_gives_the_bytes_of_the_bulk_encoder(sample: Sample) -> None:
-    builder = BatchBuilder()
-    columns = dict(sample.columns)
-    keys = columns.pop("keys", None) or [None] * len(sample.values)
-    headers = columns.pop("headers", None) or [None] * len(sample.values)
-    columns.pop("timestamp_us")
-    columns.pop("timestamps_us", None)
-    moments = expected_timestamps(sample)
-    for value, key, pairs, moment in zip(sample.values, keys, headers, moments, strict=True):
-        builder.add(value, key, pairs, timestamp_us=moment)
-    estimate = builder.size_bytes
-    built = builder.build(**columns)
-    assert built == sample.encoded()
-    assert len(built) <= estimate
-    assert len(builder) == 0
 
 
 @given(
