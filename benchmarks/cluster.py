@@ -113,12 +113,9 @@ def compare(bench: Workbench, entry: Entry, ours: RostraTrio, rates: dict[str, l
 
 
 def run_latency(bench: Workbench) -> None:
-    ours = RostraTrioBlocking(fsync=False, unix=True, tuned=True)
+    ours = RostraTrioBlocking(fsync=False, unix=True)
     peer = JetStreamR3(sync_always=False)
-    others = {
-        "as shipped by a Unix socket": RostraTrioBlocking(fsync=False, unix=True),
-        "as shipped by TCP": RostraTrioBlocking(fsync=False),
-    }
+    others = {"by TCP": RostraTrioBlocking(fsync=False)}
     bench.say(f"three nodes, latency at {PER_SECOND:,}/s: {ours.name} and {peer.name}")
     promised = {"p50": targets.CLUSTER_LATENCY_P50, "p99": targets.CLUSTER_LATENCY_P99}
     contenders: tuple[PacedContender, ...] = (ours, peer, *others.values())
@@ -145,7 +142,7 @@ def run_latency(bench: Workbench) -> None:
         ratio = ratio_estimate(*(delays_us(trials[each.name], fraction) for each in both))
         bench.say(f"  Rostra's {quantile} is {ratio.median:.2f}x that of {peer.name}; {remark}")
         bench.compare(f"{LATENCY} {quantile}", ours, peer, ratio, remark)
-        beside = "; ours with one core kept awake and by a Unix socket, which they have not"
+        beside = "; ours by a Unix socket, which they do not have"
         for name, other in others.items():
             if other.name in trials:
                 found = ratio_estimate(*(delays_us(trials[each.name], fraction) for each in (other, peer)))

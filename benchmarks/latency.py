@@ -20,13 +20,11 @@ BUSY_POLL_MS = 2
 ROUNDS = 7
 """Of those that are judged: which core a process is put on makes trials differ by half."""
 OTHER_ROUNDS = 3
-STAY_AWAKE_MS = 200
-"""Only while records flow: the peers' trials find the machine as it is."""
 
 
 def run(bench: Workbench) -> None:
-    ours = RostraBlocking(fsync=False, busy_poll_ms=BUSY_POLL_MS, stay_awake_ms=STAY_AWAKE_MS, unix=True)
-    by_tcp = RostraBlocking(fsync=False, busy_poll_ms=BUSY_POLL_MS, stay_awake_ms=STAY_AWAKE_MS)
+    ours = RostraBlocking(fsync=False, busy_poll_ms=BUSY_POLL_MS, unix=True)
+    by_tcp = RostraBlocking(fsync=False, busy_poll_ms=BUSY_POLL_MS)
     as_shipped, nats = RostraBlocking(fsync=False), NatsCore()
     medians = measure(bench, [ours, nats, by_tcp, as_shipped], OTHER_ROUNDS if bench.is_quick else ROUNDS)
     for other in (as_shipped, by_tcp):

@@ -34,14 +34,14 @@ BY_UNIX = "clients connect to unix:PATH of --listen-unix"
 
 
 class Rostra(PacedContender):
-    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, stay_awake_ms: int = 0, traced: bool = False) -> None:
+    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, traced: bool = False) -> None:
         self._fsync = fsync
         self._traced = traced
-        self._for_delay: tuple[str, ...] = ("--busy-poll", f"{busy_poll_ms}ms", "--stay-awake", f"{stay_awake_ms}ms")
+        self._for_delay: tuple[str, ...] = ("--busy-poll", f"{busy_poll_ms}ms")
         self.name = "Rostra" if fsync else "Rostra, no fsync"
         if traced:
             self.name += ", traced"
-        is_tuned = bool(busy_poll_ms or stay_awake_ms)
+        is_tuned = bool(busy_poll_ms)
         if is_tuned:
             self.name += ", tuned for delay"
         self.durability = Durability.FSYNC if fsync else Durability.FSYNC_LATER
@@ -192,8 +192,8 @@ class Rostra(PacedContender):
 class RostraBlocking(Rostra):
     """The same node with blocking clients at both ends, for latency."""
 
-    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, stay_awake_ms: int = 0, unix: bool = False) -> None:
-        super().__init__(fsync=fsync, busy_poll_ms=busy_poll_ms, stay_awake_ms=stay_awake_ms)
+    def __init__(self, *, fsync: bool, busy_poll_ms: int = 0, unix: bool = False) -> None:
+        super().__init__(fsync=fsync, busy_poll_ms=busy_poll_ms)
         self.name = f"{self.name}, blocking client"
         self._unix = unix
         if unix:

@@ -14,10 +14,6 @@ from benchmarks.servers import Servers, free_port
 from benchmarks.trio import NODES, Launch, node_folder, node_folders, start_together, wait_until
 from rostra.model.cluster import ClusterState, PlacedPartition
 
-FOR_DELAY = ("--stay-awake", "200ms", "--awake-cores", "1")
-"""Five processes share the cores: one that polls would take the core that another needs, and a host takes time from a
-machine that never rests."""
-
 
 class RostraTrio(Rostra):
     def __init__(self, *, fsync: bool) -> None:
@@ -77,22 +73,18 @@ class RostraTrio(Rostra):
 class RostraTrioBlocking(RostraTrio):
     """The same nodes with blocking clients at both ends, for latency."""
 
-    def __init__(self, *, fsync: bool, unix: bool = False, tuned: bool = False) -> None:
+    def __init__(self, *, fsync: bool, unix: bool = False) -> None:
         super().__init__(fsync=fsync)
         self._unix = unix
-        self._for_delay = FOR_DELAY if tuned else ()
         self.name += ", blocking client"
         clients = "blocking clients connected to the topic's owner, producer.send_nowait, batches() received"
         self.settings = (self.settings[0], clients)
-        if tuned:
-            self.name += ", tuned for delay"
-            self.settings = (*self.settings, " ".join(FOR_DELAY))
         if unix:
             self.name += ", Unix socket"
             self.settings = (*self.settings, BY_UNIX)
 
     def _command(self, folder: Path, port: int, peer_port: int, founder_port: int) -> list[str | Path]:
-        command = [*super()._command(folder, port, peer_port, founder_port), *self._for_delay]
+        command = super()._command(folder, port, peer_port, founder_port)
         return [*command, "--listen-unix", folder / SOCKET] if self._unix else command
 
     def address(self, endpoint: Endpoint) -> str:

@@ -165,8 +165,6 @@ SERVE = (
     Setting("serve", "fabric", "raft", text, "how nodes work together: raft, or flood for a ring of brokers"),
     Setting("serve", "both_ways", False, flag, "a ring passes records to both neighbours, which halves the distance"),
     Setting("serve", "busy_poll_ms", 0, duration_ms, "how long to look for more before sleeping"),
-    Setting("serve", "stay_awake_ms", 0, duration_ms, "how long to keep the cores awake after bytes came in"),
-    Setting("serve", "awake_cores", 0, count, "how many cores to keep awake; 0 for all"),
 )
 SETTINGS: tuple[Setting, ...] = (*CLIENT, *SERVE, *_limits())
 BY_NAME = {setting.name: setting for setting in SETTINGS}

@@ -58,7 +58,6 @@ from rostra.fabric.registry import NodeSetup, fabric_named
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store
 from rostra.model.ids import text
-from rostra.runtime.awake import StayAwake, switch_of
 from rostra.runtime.cluster_join import find_cluster
 from rostra.runtime.disk.files import DiskFiles, files_open_max
 from rostra.runtime.disk.storage import Storage
@@ -133,9 +132,6 @@ class Node:
         self._listening = self._loop.create_future()
         self._stopped = self._loop.create_future()
         self._busy = BusyPoll(self._loop, self._settings.busy_poll_ms, owns_loop=True)
-        for_ms, cores = self._settings.stay_awake_ms, self._settings.awake_cores
-        self._awake = StayAwake(self._loop, for_ms, self.log, lambda: switch_of(cores))
-        self._to_close.append(self._awake.release)
         self._storage = Storage(self, self._disk, self._loop)
         self.log = self.log.bind(node=text(self._card.identity.node), role="starting")
         try:
@@ -303,7 +299,6 @@ class Node:
 
     def stir(self) -> None:
         """Bytes came in, and what they asked for is done: more may follow soon."""
-        self._awake.stir()
         self._busy.stir()
 
     def settle_with(self, given: BrokerInput) -> None:

@@ -37,8 +37,4 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop_deadline_ms: int = 10_000
     busy_poll_ms: int = 0
     """How long the node looks for more without sleeping after bytes came in: a shorter delay for a core's time."""
-    stay_awake_ms: int = 0
-    """How long after bytes came in cores are kept awake: a shorter delay for power."""
-    awake_cores: int = 0
-    """How many of them; all, if 0."""
     broker: BrokerSettings = BrokerSettings()

@@ -91,22 +91,6 @@ def serve(
             show_default="0ms",
         ),
     ] = None,
-    stay_awake: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Let no core sleep for so long after bytes came in: lower delay for power. Linux only, as root.",
-            show_default="0ms",
-        ),
-    ] = None,
-    awake_cores: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="How many cores --stay-awake keeps awake; 0: all of the machine. Fewer, where nodes share the cores.",
-            show_default="0",
-        ),
-    ] = None,
     fabric: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="How nodes work together: raft, or flood (a ring).", show_default="raft"),
@@ -145,8 +129,6 @@ def serve(
         "fabric": fabric,
         "both_ways": both_ways,
         "busy_poll_ms": busy_poll,
-        "stay_awake_ms": stay_awake,
-        "awake_cores": awake_cores,
         **_limits(limit or []),
     }
     configuration = begin(context, flags, config=config).configuration
@@ -190,7 +172,5 @@ def node_settings(configuration: Configuration) -> NodeSettings:
         trace=configuration.text("trace"),
         stop_deadline_ms=configuration.number("stop_deadline_ms"),
         busy_poll_ms=configuration.number("busy_poll_ms"),
-        stay_awake_ms=configuration.number("stay_awake_ms"),
-        awake_cores=configuration.number("awake_cores"),
         broker=msgspec.convert(limits, BrokerSettings),
     )
