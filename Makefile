@@ -44,11 +44,12 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## three nodes, publishers and subscribers, SIGKILL of the owner in mid-stream, and the count at the end
 	$(BIN)/rostra demo
 
-check: $(STAMP) ## lint, format, types, and the rules between the rooms
+check: $(STAMP) ## lint, format, types, and the imports between packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.import_graph
 
 test: check ## the checks, then every test but the soak, then what they proved (about six minutes on two quiet cores)
 	timeout --foreground --signal=INT $(SUITE_TIMEOUT_S) $(PYTEST) -m "not soak" --timeout=$(TEST_TIMEOUT_S) $(PARALLEL)

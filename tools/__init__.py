@@ -1,1 +1,1 @@
-"""Tools of the repository: the house rules and the report on requirements. No part of the package."""
+"""Tools of the repository: conventions, generated pages, the report on requirements. Not part of the package."""

@@ -1,8 +1,8 @@
-"""The rules of the house that neither the linter nor import-linter can see.
+"""Finds breaches of conventions that neither the linter nor import-linter can see.
 
-Everywhere in the package: no unsafe loader, no module beyond a readable length, no name that says nothing. In the pure
-rooms besides: no file opened, no set order shown, no identity or hash of an object, chance only as a type. Each rule
-exists because a simulated run must repeat exactly from its seed.
+Everywhere in the package: no unsafe loader, no module beyond a readable length, no vague name. In pure packages also:
+no file opened, no set order shown, no identity or hash of an object, no random generator made. Each rule exists because
+a simulated run must repeat exactly from its seed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Flaw(NamedTuple):
 
 
 def is_pure(module: Path) -> bool:
-    """Whether a module, given relative to the package, lies in a room without clock, file, socket or chance."""
-    room = module.parts[0]
-    return room in PURE_PACKAGES or (room == "client" and len(module.parts) > 1 and module.parts[1].startswith("core"))
+    """Whether a module, given relative to the package, may use no clock, file, socket or random source."""
+    parts = module.parts
+    return parts[0] in PURE_PACKAGES or (parts[0] == "client" and len(parts) > 1 and parts[1].startswith("core"))
 
 
 def flaws_in_package(package: Path = PACKAGE) -> list[str]:
@@ -70,10 +70,10 @@ def _length(source: str) -> Iterator[Flaw]:
 def _vague_names(tree: ast.Module, module: Path) -> Iterator[Flaw]:
     for part in module.with_suffix("").parts:
         if _is_vague(part):
-            yield Flaw(1, f"the name {part} says nothing; name the thing")
+            yield Flaw(1, f"the name {part} is vague; name the thing")
     for line, name in _bound_names(tree):
         if _is_vague(name):
-            yield Flaw(line, f"the name {name} says nothing; name the thing")
+            yield Flaw(line, f"the name {name} is vague; name the thing")
 
 
 def _is_vague(name: str) -> bool:
@@ -105,16 +105,16 @@ def _unsafe_loaders(tree: ast.Module) -> Iterator[Flaw]:
 
 
 def _impure_imports(tree: ast.Module) -> Iterator[Flaw]:
-    # import-linter holds the same list for whole rooms; a pure file inside another room is seen only here.
+    # import-linter holds the same list for whole packages; a pure module inside another package is seen only here.
     for line, name in _imported_roots(tree):
         if name in _impure_modules():
-            yield Flaw(line, f"a pure room does not import {name}; take what you need as an input")
+            yield Flaw(line, f"a pure package does not import {name}; take what you need as an input")
 
 
 def _impure_calls(tree: ast.Module) -> Iterator[Flaw]:
     for line, name in _called_builtins(tree):
         if name in _IMPURE_CALLS:
-            yield Flaw(line, f"a pure room does not call {name}()")
+            yield Flaw(line, f"a pure package does not call {name}()")
 
 
 def _chance(tree: ast.Module) -> Iterator[Flaw]:
@@ -122,10 +122,12 @@ def _chance(tree: ast.Module) -> Iterator[Flaw]:
     types: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and any(a.name.partition(".")[0] == "random" for a in node.names):
-            yield Flaw(node.lineno, "a pure room is handed its generator: only `from random import Random`, as a type")
+            yield Flaw(
+                node.lineno, "a pure package is given its generator: only `from random import Random`, as a type"
+            )
         if isinstance(node, ast.ImportFrom) and node.module == "random":
             if any(alias.name != "Random" for alias in node.names):
-                yield Flaw(node.lineno, "a pure room is handed its generator: only `from random import Random`")
+                yield Flaw(node.lineno, "a pure package is given its generator: only `from random import Random`")
             types |= {alias.asname or alias.name for alias in node.names}
     within_annotations = {inner for annotation in _annotations(tree) for inner in ast.walk(annotation)}
     for node in ast.walk(tree):
@@ -167,6 +169,6 @@ def _impure_modules() -> frozenset[str]:
     """The list in pyproject.toml, so that there is one."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     for contract in settings["tool"]["importlinter"]["contracts"]:
-        if contract["name"].startswith("Pure rooms"):
+        if contract["name"].startswith("Pure packages"):
             return frozenset(contract["forbidden_modules"])
-    raise LookupError("pyproject.toml has no contract for the pure rooms")
+    raise LookupError("pyproject.toml has no contract for the pure packages")

@@ -1,4 +1,4 @@
-"""The package keeps the rules of the house, and the rules notice when it does not."""
+"""The package follows its conventions, and the checks notice when it does not."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PURE = Path("broker/topics/topic_requests.py")
 WORLDLY = Path("runtime/disk.py")
 
 
-def test_the_package_keeps_the_rules_of_the_house() -> None:
+def test_the_package_follows_its_conventions() -> None:
     assert flaws_in_package() == []
 
 
-def test_every_pure_room_exists_and_is_searched() -> None:
-    assert [room for room in PURE_PACKAGES if not (PACKAGE / room).is_dir()] == []
+def test_every_pure_package_exists_and_is_searched() -> None:
+    assert [name for name in PURE_PACKAGES if not (PACKAGE / name).is_dir()] == []
 
 
 def test_the_core_of_the_client_is_pure_and_its_drivers_are_not() -> None:
@@ -71,7 +71,7 @@ SET_ORDER = {
 
 
 @pytest.mark.parametrize("source", SET_ORDER.values(), ids=SET_ORDER)
-def test_a_pure_room_may_not_show_the_order_of_a_set(source: str) -> None:
+def test_a_pure_package_may_not_show_the_order_of_a_set(source: str) -> None:
     assert any("order of a set" in flaw.what for flaw in flaws_in(source, PURE))
     assert flaws_in(source, WORLDLY) == []
 
@@ -121,12 +121,12 @@ IMPURE = {
 
 
 @pytest.mark.parametrize("source", IMPURE.values(), ids=IMPURE)
-def test_a_pure_room_may_not_touch_the_world(source: str) -> None:
+def test_a_pure_package_may_not_touch_the_world(source: str) -> None:
     assert flaws_in(source, PURE) != []
     assert flaws_in(source, WORLDLY) == []
 
 
-def test_a_generator_may_be_handed_into_a_pure_room() -> None:
+def test_a_generator_may_be_handed_into_a_pure_package() -> None:
     source = (
         "from random import Random\n"
         "def f(chance: Random | None) -> Random: ...\n"
@@ -148,7 +148,7 @@ UNSAFE = {
 
 @pytest.mark.parametrize("source", UNSAFE.values(), ids=UNSAFE)
 @pytest.mark.parametrize("module", [PURE, WORLDLY], ids=["pure", "worldly"])
-def test_no_room_may_use_an_unsafe_loader(source: str, module: Path) -> None:
+def test_no_package_may_use_an_unsafe_loader(source: str, module: Path) -> None:
     assert flaws_in(source, module) != []
 
 
@@ -165,8 +165,8 @@ VAGUE = {
 
 
 @pytest.mark.parametrize("source", VAGUE.values(), ids=VAGUE)
-def test_a_name_that_says_nothing_is_refused(source: str) -> None:
-    assert any("says nothing" in flaw.what for flaw in flaws_in(source, WORLDLY))
+def test_a_vague_name_is_refused(source: str) -> None:
+    assert any("is vague" in flaw.what for flaw in flaws_in(source, WORLDLY))
 
 
 def test_a_module_whose_file_name_says_nothing_is_refused() -> None:
