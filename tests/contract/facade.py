@@ -446,8 +446,8 @@ class Cluster(ABC):
         """A client at this node, which gives up what is not answered or acknowledged in that time."""
 
     @abstractmethod
-    def newcomer(self, node: Node) -> Station:
-        """Another one there, of its own."""
+    def newcomer(self, node: Node, *, auto_create: bool = False) -> Station:
+        """Another client there, with connections of its own; with `auto_create` its look-ups create topics."""
 
     @abstractmethod
     def run_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:

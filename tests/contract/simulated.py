@@ -224,14 +224,14 @@ class SimulatedCluster(Cluster):
             found = self._stations[node, patience_ms] = self._station(f"{patience_ms}@{node}", node, patience_ms)
         return found
 
-    def newcomer(self, node: Node) -> SimulatedStation:
+    def newcomer(self, node: Node, *, auto_create: bool = False) -> SimulatedStation:
         self._newcomers += 1
-        return self._station(f"newcomer {self._newcomers}@{node}", node, LONG_MS)
+        return self._station(f"newcomer {self._newcomers}@{node}", node, LONG_MS, auto_create=auto_create)
 
-    def _station(self, name: str, node: Node, patience_ms: int) -> SimulatedStation:
+    def _station(self, name: str, node: Node, patience_ms: int, *, auto_create: bool = False) -> SimulatedStation:
         options = Options(
             (self.address(node),),
-            auto_create=False,
+            auto_create=auto_create,
             connect_timeout_ms=CONNECT_MS,
             call_timeout_ms=patience_ms,
             delivery_timeout_ms=patience_ms,

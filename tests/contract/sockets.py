@@ -203,16 +203,16 @@ class SocketCluster(Cluster):
             found = self._stations[node, patience_ms] = self._station(f"{patience_ms}@{node}", node, patience_ms)
         return found
 
-    def newcomer(self, node: Node) -> SocketStation:
-        station = self._station(f"newcomer {len(self._newcomers)}@{node}", node, LONG_MS)
+    def newcomer(self, node: Node, *, auto_create: bool = False) -> SocketStation:
+        station = self._station(f"newcomer {len(self._newcomers)}@{node}", node, LONG_MS, auto_create=auto_create)
         self._newcomers.append(station)
         return station
 
-    def _station(self, name: str, node: Node, patience_ms: int) -> SocketStation:
+    def _station(self, name: str, node: Node, patience_ms: int, *, auto_create: bool = False) -> SocketStation:
         options = Options(
             (self._addresses[node],),
             name=name,
-            auto_create=False,
+            auto_create=auto_create,
             connect_timeout_ms=CONNECT_MS,
             call_timeout_ms=patience_ms,
             delivery_timeout_ms=patience_ms,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
-from rostra.errors import TopicExists, UnknownTopic
+from rostra.client.core.effects import Ack, Result
+from rostra.errors import RostraError, TopicExists, UnknownTopic
 from rostra.fabric.api import Order, Survives, TopicsAre
 from tests.contract.facade import Cluster
+from tests.contract.people import Outcome, Station
 from tests.contract.promises import promised
 
 
@@ -61,6 +65,28 @@ def test_a_node_without_a_copy_describes_a_topic_as_its_owner_does(cluster: Clus
         (state,) = cluster.describe("t", at=node).partitions
         assert state.commit > ack.offset, node
     assert new in cluster.running
+
+
+@promised()
+def test_look_ups_that_create_a_topic_at_several_nodes_at_once_all_find_it(cluster: Cluster) -> None:
+    """Two clients at each node publish to topics that do not exist, at once or one shortly after the other."""
+    stations = [cluster.newcomer(node, auto_create=True) for node in cluster.running * 2]
+    results: list[Result | RostraError] = []
+    topics, turns = 24, 24 + 3 * len(stations)
+    for turn in range(turns):
+        for number, station in product(range(topics), range(len(stations))):
+            if turn == number + number % 4 * station:
+                publish_first(stations[station], f"t/{number}", results.append)
+        cluster.pass_time(10)
+    cluster.run_until(lambda: len(results) == topics * len(stations), "all first records to be settled")
+    assert [result for result in results if not isinstance(result, Ack)] == []
+
+
+def publish_first(station: Station, topic: str, outcome: Outcome) -> None:
+    call = station.call(f"publish to {topic}", outcome)
+    station.core.publish(station.now_us, call, topic, b"first")
+    station.core.turn_publishers(station.now_us)
+    station.act()
 
 
 @promised(order=Order.PARTITION)

@@ -88,7 +88,7 @@ class TopicRequests:
                 self._broker.watching.give_up(conn, message)
             self._fail_all([TopicWaiter(conn, message.request, lookup=True)], error)
         elif token in self._made:
-            self._fail_all(self._making.pop(self._made.pop(token)), error)
+            self._not_created(self._made.pop(token), error)
         elif token in self._dropping:
             dropping = self._dropping.pop(token)
             # Whoever asked knows the topic by its name, the fabric by its id.
@@ -115,6 +115,16 @@ class TopicRequests:
         for asked in waiting:
             if self._broker.answered(asked.conn):
                 self._broker.refuse(asked.conn, asked.request, error)
+
+    def _not_created(self, name: str, error: RostraError) -> None:
+        """Refuses the waiting requests. Look-ups start over if another node created the topic first."""
+        waiting = self._making.pop(name)
+        look_ups = [asked for asked in waiting if asked.lookup and isinstance(error, TopicExists)]
+        self._fail_all([asked for asked in waiting if asked not in look_ups], error)
+        for asked in look_ups:
+            session = self._broker.sessions.get(asked.conn)
+            if self._broker.answered(asked.conn) and session is not None:
+                self.look_up(asked.conn, session, Locate(asked.request, name, create=True))
 
     # --- looking up ---
 

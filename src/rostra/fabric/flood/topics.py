@@ -131,13 +131,21 @@ class FloodTopics:
             reason = "here a topic has one for each broker that publishes to it; leave it at 1"
             self._flood.out.append(Refused(token, InvalidSetting("partitions", reason)))
         elif topic is not None and topic.own is not None:
-            self._flood.out.append(Refused(token, TopicExists(spec.name)))
+            self._refuse_existing(topic, token)
         elif topic is not None and topic.open:
             self._flood.out.append(Refused(token, Unavailable(spec.name, 0, "its deletion is being written down")))
         else:
             topic = self.named.setdefault(spec.name, FloodTopic(spec.name))
             topic.own = self.draw_own(spec.name, given.segment_bytes, spec.settings, spec.topic)
             self._write_down(topic, lambda: self.show(topic, token))
+
+    def _refuse_existing(self, topic: FloodTopic, token: int) -> None:
+        """Not before the broker knows the topic: one that arrived from another broker may still be being persisted."""
+        refused = Refused(token, TopicExists(topic.name))
+        if topic.open:
+            self._flood.out.append(refused)
+        else:
+            topic.waiting.append((topic.version, lambda: self._flood.out.append(refused)))
 
     def renew(self, topic: FloodTopic) -> None:
         """A new incarnation publishes to a part of its own; what the one before had published is like another's."""
