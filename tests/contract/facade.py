@@ -223,7 +223,7 @@ class Cluster(ABC):
             station.core.publish(
                 station.now_us, call, topic, value, partition=partition, key=key, timestamp_us=timestamp_us
             )
-        station.core.turn_publishers(station.now_us)
+        station.core.end_turn(station.now_us)
         station.act()
         self.run_until(lambda: all(answers), f"{len(values)} records to be settled")
         acks: list[Ack] = []

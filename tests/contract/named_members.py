@@ -43,7 +43,7 @@ class Member:
         """What there is to take by now, acknowledged at once or not."""
         station = self._station
         taken: list[GroupRecord] = []
-        while len(taken) < most and (record := self.membership.hands.take(station.now_us)) is not None:
+        while len(taken) < most and (record := self.membership.dispatcher.take(station.now_us)) is not None:
             taken.append(record)
             if ack:
                 record.ack()
@@ -52,15 +52,15 @@ class Member:
         return taken
 
     def ack(self, record: GroupRecord) -> None:
-        self.membership.hands.ack(self._station.now_us, record)
+        self.membership.dispatcher.ack(self._station.now_us, record)
         self._station.act()
 
     def retry(self, record: GroupRecord) -> None:
-        self.membership.hands.retry(self._station.now_us, record)
+        self.membership.dispatcher.retry(self._station.now_us, record)
         self._station.act()
 
     def give_back(self, record: GroupRecord) -> None:
-        self.membership.hands.give_back(self._station.now_us, record)
+        self.membership.dispatcher.give_back(self._station.now_us, record)
         self._station.act()
 
     # --- going ---------------------------------------------------------------------------------------

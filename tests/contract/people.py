@@ -78,7 +78,7 @@ class Producer:
 
     @property
     def publisher(self) -> int:
-        return self._producing.producer
+        return self._producing.producer_id
 
     def set_strength(self, strength: int) -> None:
         """Does not wait: what it sends next is judged by it."""
@@ -112,7 +112,7 @@ class Producer:
             self.sent.append(value)
             call = station.call(f"send {value!r}", partial(self._settled, value))
             self._producing.add(station.now_us, value, call=call)
-        self._producing.turn(station.now_us)
+        self._producing.end_turn(station.now_us)
         station.act()
 
     def _settled(self, value: bytes, result: Result | RostraError) -> None:
@@ -169,7 +169,7 @@ class Subscription:
             self._station.later(self._take, batch.partition, batch.bytes, batch.topic_id)
 
     def _take(self, partition: int, size: int, topic: int) -> None:
-        self._station.core.taken(self._subscribing, partition, size, topic)
+        self._station.core.consumed(self._subscribing, partition, size, topic)
         self._station.act()
 
     def leave(self) -> None:

@@ -58,7 +58,7 @@ def test_members_of_one_name_share_the_partitions_and_nobody_handles_what_anothe
 
     def shared() -> bool:
         first.take(ack=True)
-        return len(first.membership.holdings) == len(second.membership.holdings) == 2
+        return len(first.membership.partitions) == len(second.membership.partitions) == 2
 
     cluster.run_until(shared, "each to hold half of the parts")
     for partition, values in sent.items():

@@ -10,7 +10,7 @@ from rostra.model.ids import ID_BITS
 from rostra.traces.events import TraceEvent, TraceRole, TraceRow
 from rostra.traces.recorder import Recorder
 
-Reached = dict[tuple[str, int], int]
+NextOffsets = dict[tuple[str, int], int]
 """By topic and partition, the offset behind what was handed out."""
 PRODUCERS_MAX = 1 << 16
 """What older ones publish to is forgotten; by then they are long closed."""
@@ -19,10 +19,10 @@ PRODUCERS_MAX = 1 << 16
 class ClientTrace:
     """A client has none unless it was asked for."""
 
-    def __init__(self, directory: str) -> None:
-        self._recorder = Recorder(directory, TraceRole.CLIENT, randbits(ID_BITS))
+    def __init__(self, metadata: str) -> None:
+        self._recorder = Recorder(metadata, TraceRole.CLIENT, randbits(ID_BITS))
         self._number = 0
-        self._live: dict[int, Reached] = {}
+        self._live: dict[int, NextOffsets] = {}
         self._topics: dict[int, str] = {}
         """By producer, the latest of them."""
 
@@ -31,15 +31,15 @@ class ClientTrace:
             self.unsubscribed(subscription)
         self._recorder.close()
 
-    def _note(self, event: TraceEvent, topic: str, partition: int = 0, **further: int) -> None:
+    def _record(self, event: TraceEvent, topic: str, partition: int = 0, **further: int) -> None:
         self._number += 1
         row = TraceRow(self._number, event.value, time_ns() // 1000, self._recorder.who, topic, partition, **further)
         self._recorder.note(row)
 
     def created(self, topic: str) -> None:
-        self._note(TraceEvent.CREATED, topic)
+        self._record(TraceEvent.CREATED, topic)
 
-    def publishes(self, producer: int, topic: str) -> None:
+    def producer_opened(self, producer: int, topic: str) -> None:
         if producer not in self._topics:
             self._topics[producer] = topic
             if len(self._topics) > PRODUCERS_MAX:
@@ -48,23 +48,23 @@ class ClientTrace:
     def published(self, producer: int, partition: int, offset: int, records: int) -> None:
         end = offset + records if offset >= 0 else -1
         topic = self._topics.get(producer, "")
-        self._note(TraceEvent.PUBLISHED, topic, partition, first=offset, end=end, records=records)
+        self._record(TraceEvent.PUBLISHED, topic, partition, first=offset, end=end, records=records)
 
     def subscribed(self, subscription: int, starts: dict[str, dict[int, int]]) -> None:
         """`starts` by topic and partition."""
-        reached = self._live.setdefault(subscription, {})
+        next_offsets = self._live.setdefault(subscription, {})
         for topic, positions in starts.items():
             for partition, first in positions.items():
-                reached[topic, partition] = first
-                self._note(TraceEvent.SUBSCRIBED, topic, partition, subscription=subscription, first=first)
+                next_offsets[topic, partition] = first
+                self._record(TraceEvent.SUBSCRIBED, topic, partition, subscription=subscription, first=first)
 
     def delivered(self, subscription: int, batch: DeliveredBatch) -> None:
-        reached = self._live.setdefault(subscription, {})
+        next_offsets = self._live.setdefault(subscription, {})
         topic, partition, header = batch.topic, batch.partition, batch.header
-        if (topic, partition) not in reached:
+        if (topic, partition) not in next_offsets:
             # A topic that was made later is subscribed to from its first record on.
             self.subscribed(subscription, {topic: {partition: 0}})
-        reached[topic, partition] = batch.next_offset
+        next_offsets[topic, partition] = batch.next_offset
         self._number += 1
         row = TraceRow(
             self._number,
@@ -87,8 +87,8 @@ class ClientTrace:
 
     def unsubscribed(self, subscription: int) -> None:
         for (topic, partition), end in self._live.pop(subscription, {}).items():
-            self._note(TraceEvent.UNSUBSCRIBED, topic, partition, subscription=subscription, end=end)
+            self._record(TraceEvent.UNSUBSCRIBED, topic, partition, subscription=subscription, end=end)
 
 
-def trace_into(directory: str | None) -> ClientTrace | None:
-    return None if directory is None else ClientTrace(directory)
+def open_trace(metadata: str | None) -> ClientTrace | None:
+    return None if metadata is None else ClientTrace(metadata)

@@ -34,7 +34,7 @@ from rostra.broker.api import (
 )
 from rostra.broker.broker import Broker
 from rostra.broker.disk import Disk
-from rostra.busy import BusyPoll
+from rostra.busy_poll import BusyPoll
 from rostra.errors import StorageError
 from rostra.fabric.api import (
     METADATA,
@@ -299,7 +299,7 @@ class Node:
 
     def stir(self) -> None:
         """Bytes came in, and what they asked for is done: more may follow soon."""
-        self._busy.stir()
+        self._busy.extend()
 
     def settle_with(self, given: BrokerInput) -> None:
         self.step(given)

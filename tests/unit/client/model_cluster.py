@@ -31,7 +31,7 @@ from rostra.wire.messages import (
     TopicSettings,
     Watch,
 )
-from tests.unit.client.model_node import Log, ModelNode, Reply
+from tests.unit.client.model_node import ModelLog, ModelNode, Reply
 
 
 class Owner(NamedTuple):
@@ -43,7 +43,7 @@ class Owner(NamedTuple):
 NOBODY = Owner("", 0)
 
 
-class Held(NamedTuple):
+class HeldMessage(NamedTuple):
     """An acknowledgement that waits for commit."""
 
     conn: int
@@ -52,10 +52,10 @@ class Held(NamedTuple):
     end: int
 
 
-class Member(ModelNode):
+class ModelMember(ModelNode):
     """A node of the cluster. What it owns it knows; of the rest it has what it was last told."""
 
-    def __init__(self, cluster: Cluster, address: str, number: int) -> None:
+    def __init__(self, cluster: ModelCluster, address: str, number: int) -> None:
         super().__init__(number)
         self.cluster = cluster
         self.address = address
@@ -65,8 +65,8 @@ class Member(ModelNode):
         self.features = FEATURES
         self.heartbeat_ms = 60_000
         self.believes: dict[tuple[int, int], Owner] = {}
-        self.held: dict[tuple[int, int], list[Held]] = {}
-        self.says: dict[int, list[Reply]] = {}
+        self.held: dict[tuple[int, int], list[HeldMessage]] = {}
+        self.push_from_node: dict[int, list[Reply]] = {}
         self.stopping = False
         self.cut_off = False
         """Whether it cannot tell what the cluster has agreed on."""
@@ -108,7 +108,7 @@ class Member(ModelNode):
         offset, end = self._store(message, payload, epoch)
         if message.acks == "none":
             return []
-        held = Held(conn, message.request, offset, end)
+        held = HeldMessage(conn, message.request, offset, end)
         self.held.setdefault((message.topic, message.partition), []).append(held)
         if self.cluster.commits:
             self.cluster.commit(message.topic, message.partition)
@@ -128,15 +128,15 @@ class Member(ModelNode):
 
     def lost(self, conn: int) -> None:
         super().lost(conn)
-        self.says.pop(conn, None)
+        self.push_from_node.pop(conn, None)
         for place, held in self.held.items():
             self.held[place] = [reply for reply in held if reply.conn != conn]
 
     def say(self, conn: int, message: NodeMessage) -> None:
-        self.says.setdefault(conn, []).append((message, None))
+        self.push_from_node.setdefault(conn, []).append((message, None))
 
     def pushes(self, conn: int) -> list[Reply]:
-        return [*self.says.pop(conn, []), *super().pushes(conn)]
+        return [*self.push_from_node.pop(conn, []), *super().pushes(conn)]
 
     # --- the cluster's side --------------------------------------------------------------------------
 
@@ -160,22 +160,22 @@ class Member(ModelNode):
                 self.say(conn, Ended(number, code, carried))
 
 
-class Cluster:
+class ModelCluster:
     """All that the nodes agree on. What an owner has stored is committed at once unless `commits` is off."""
 
     def __init__(self, *addresses: str) -> None:
         self.topics: dict[str, Topic] = {}
-        self.logs: dict[tuple[int, int], Log] = {}
+        self.logs: dict[tuple[int, int], ModelLog] = {}
         self.publishers: dict[tuple[int, int], dict[int, int]] = {}
         self.owners: dict[tuple[int, int], Owner] = {}
         self.commits = True
-        self.members = {address: Member(self, address, number) for number, address in enumerate(addresses, 1)}
+        self.members = {address: ModelMember(self, address, number) for number, address in enumerate(addresses, 1)}
 
     def create(self, name: str, settings: TopicSettings) -> Topic:
         topic = self.topics[name] = Topic(len(self.logs) + 100, name, settings)
         addresses = list(self.members)
         for partition in range(settings.partitions):
-            self.logs[topic.topic, partition] = Log()
+            self.logs[topic.topic, partition] = ModelLog()
             self.owners[topic.topic, partition] = Owner(addresses[partition % len(addresses)], 1)
         self.tell()
         return topic

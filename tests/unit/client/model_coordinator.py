@@ -109,7 +109,7 @@ class ModelCoordinator:
             case MemberHeartbeat() | Released():
                 self._of(message)
             case LeaveGroup():
-                self.expel(message.name, message.member)
+                self.remove_member(message.name, message.member)
             case DescribeGroup():
                 return [self._describe(self._known(message.name), message)]
             case ResetGroup() | DeleteGroup():
@@ -182,7 +182,7 @@ class ModelCoordinator:
 
     # --- what befalls members ------------------------------------------------------------------------
 
-    def hand_out(self, name: str, holders: dict[Place, int]) -> None:
+    def assign(self, name: str, holders: dict[Place, int]) -> None:
         """Another generation, in which these hold the parts; every member is told."""
         group = self.groups[name]
         group.generation += 1
@@ -191,14 +191,14 @@ class ModelCoordinator:
         for member, conn in group.members.items():
             self.due.setdefault(conn, []).append(self.assignment(group, member))
 
-    def expel(self, name: str, member: int) -> None:
+    def remove_member(self, name: str, member: int) -> None:
         group = self.groups[name]
         if group.members.pop(member, None) is not None:
             group.generation += 1
             group.holders = {place: 0 if held == member else held for place, held in group.holders.items()}
             group.since = {place: held for place, held in group.since.items() if held[0] != member}
 
-    def hand_off(self, name: str, error: NotAMember | Exception) -> None:
+    def end_members(self, name: str, error: NotAMember | Exception) -> None:
         """The members hear that this node has nothing to say to them any more."""
         for member, conn in self.groups[name].members.items():
             carried = error.carried() if hasattr(error, "carried") else {}

@@ -89,7 +89,7 @@ REPLICAS = 3
 Reply = tuple[NodeMessage, bytes | None]
 
 
-class Log:
+class ModelLog:
     def __init__(self) -> None:
         self.batches: list[tuple[int, int, bytes]] = []
         self.first = 0
@@ -122,14 +122,14 @@ class Log:
         return [value for _, _, batch in self.batches for value in Batch(batch).values()]
 
 
-class Feed:
-    def __init__(self, log: Log, following: int, credit: int) -> None:
+class ModelFeed:
+    def __init__(self, log: ModelLog, following: int, credit: int) -> None:
         self.log = log
         self.following = following
         self.credit = credit
 
 
-class Watcher:
+class ModelWatch:
     """`told` are the ids of which the client was told last that they are there."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
@@ -156,9 +156,9 @@ class ModelNode:
     def __init__(self, number: int = 1) -> None:
         self.number = number
         self.topics: dict[str, Topic] = {}
-        self.logs: dict[tuple[int, int], Log] = {}
-        self.feeds: dict[int, dict[int, Feed]] = {}
-        self.watchers: dict[int, dict[int, Watcher]] = {}
+        self.logs: dict[tuple[int, int], ModelLog] = {}
+        self.feeds: dict[int, dict[int, ModelFeed]] = {}
+        self.watchers: dict[int, dict[int, ModelWatch]] = {}
         self.last_topic = 0
         self.refuse: RostraError | None = None
         self.refuse_watch: RostraError | None = None
@@ -176,7 +176,7 @@ class ModelNode:
         self.registers: list[Register] = []
         self.pings = 0
 
-    def log(self, name: str, partition: int = 0) -> Log:
+    def log(self, name: str, partition: int = 0) -> ModelLog:
         return self.logs[self.topics[name].topic, partition]
 
     def lost(self, conn: int) -> None:
@@ -288,7 +288,7 @@ class ModelNode:
             raise self.refuse_watch
         watchers = self.watchers.setdefault(conn, {})
         if not message.after:
-            watchers[message.watch] = Watcher(message.patterns)
+            watchers[message.watch] = ModelWatch(message.patterns)
             watchers[message.watch].changes(message.watch, self.topics)
         elif message.watch not in watchers:
             raise WatchEnded("there is no such watch")
@@ -328,7 +328,7 @@ class ModelNode:
         self.last_topic += 1
         topic = self.topics[name] = Topic(self.last_topic, name, settings)
         for partition in range(settings.partitions):
-            self.logs[topic.topic, partition] = Log()
+            self.logs[topic.topic, partition] = ModelLog()
         return topic
 
     def _named(self, topic: int) -> str:
@@ -372,7 +372,7 @@ class ModelNode:
         following = log.find_time(message.value) if message.start == "time" else starts[message.start]
         if not log.first <= following <= log.end:
             raise OffsetOutOfRange(name, message.partition, following, log.first, log.end)
-        self.feeds.setdefault(conn, {})[message.subscription] = Feed(log, following, message.credit)
+        self.feeds.setdefault(conn, {})[message.subscription] = ModelFeed(log, following, message.credit)
         return Subscribed(message.request, message.subscription, following, commit)
 
     def pushes(self, conn: int) -> list[Reply]:

@@ -10,15 +10,15 @@ from threading import Lock, Thread
 
 from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
 from rostra.wire.messages import ClientMessage
-from tests.unit.client.model_cluster import Cluster, Member
+from tests.unit.client.core_harness import FRAME_BYTES_MAX
+from tests.unit.client.model_cluster import ModelCluster, ModelMember
 from tests.unit.client.model_node import Reply
-from tests.unit.client.play import FRAME_BYTES_MAX
 
 TURN_S = 0.005
 
 
-class Connection:
-    def __init__(self, number: int, accepted: socket.socket, member: Member) -> None:
+class ServerConnection:
+    def __init__(self, number: int, accepted: socket.socket, member: ModelMember) -> None:
         self.number = number
         self.socket = accepted
         self.member = member
@@ -31,9 +31,9 @@ class SocketCluster:
     def __init__(self, nodes: int) -> None:
         self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(nodes)]
         self.addresses = tuple("{}:{}".format(*listener.getsockname()) for listener in self._listeners)
-        self.cluster = Cluster(*self.addresses)
+        self.cluster = ModelCluster(*self.addresses)
         self.lock = Lock()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ServerConnection] = {}
         self._last = 0
         self._selector = selectors.DefaultSelector()
         for listener, member in zip(self._listeners, self.cluster.members.values(), strict=True):
@@ -69,20 +69,20 @@ class SocketCluster:
             ready = self._selector.select(TURN_S)
             with self.lock:
                 for key, _ in ready:
-                    if isinstance(key.data, Connection):
+                    if isinstance(key.data, ServerConnection):
                         self._read(key.data)
                     elif isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() >= 0:
                         self._accept(key.fileobj, key.data)
                 for connection in list(self._connections.values()):
                     self._say(connection, connection.member.pushes(connection.number))
 
-    def _accept(self, listener: socket.socket, member: Member) -> None:
+    def _accept(self, listener: socket.socket, member: ModelMember) -> None:
         accepted, _ = listener.accept()
         self._last += 1
-        connection = self._connections[self._last] = Connection(self._last, accepted, member)
+        connection = self._connections[self._last] = ServerConnection(self._last, accepted, member)
         self._selector.register(accepted, selectors.EVENT_READ, connection)
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: ServerConnection) -> None:
         if connection.number not in self._connections:
             return
         try:
@@ -95,7 +95,7 @@ class SocketCluster:
         for message, payload in connection.reader.feed(chunk):
             self._say(connection, connection.member.received(connection.number, message, payload))
 
-    def _say(self, connection: Connection, replies: list[Reply]) -> None:
+    def _say(self, connection: ServerConnection, replies: list[Reply]) -> None:
         for message, payload in replies:
             frame = encode(message, len(payload or b"")) + (payload or b"")
             try:
@@ -104,7 +104,7 @@ class SocketCluster:
                 self._drop(connection)
                 return
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: ServerConnection) -> None:
         if self._connections.pop(connection.number, None) is not None:
             self._selector.unregister(connection.socket)
             connection.socket.close()

@@ -57,7 +57,7 @@ def test_closing_the_client_ends_the_heartbeat(served: SocketCluster) -> None:
     assert not beating()
 
 
-def test_who_has_no_lease_has_no_heartbeat(served: SocketCluster) -> None:
+def test_a_client_without_a_lease_has_no_heartbeat(served: SocketCluster) -> None:
     with served.lock:
         served.cluster.create("shared", TopicSettings())
     with blocking.connect(*served.addresses) as client, client.producer("shared") as producer:
@@ -67,7 +67,7 @@ def test_who_has_no_lease_has_no_heartbeat(served: SocketCluster) -> None:
         assert beating()
 
 
-def test_a_shorter_lease_hastens_the_heartbeat(served: SocketCluster) -> None:
+def test_a_shorter_lease_makes_the_heartbeat_more_frequent(served: SocketCluster) -> None:
     with blocking.connect(*served.addresses) as client:
         client.publish("t", b"with a long lease")
         client.producer("t", strength=1, lease_ms=LEASE_MS).open()

@@ -32,510 +32,510 @@ from rostra.wire.messages import (
     TopicSettings,
     Unsubscribe,
 )
-from tests.unit.client.cluster_play import ClusterPlay
-from tests.unit.client.model_cluster import Cluster, Owner
+from tests.unit.client.cluster_harness import ClusterHarness
+from tests.unit.client.model_cluster import ModelCluster, Owner
 
 SECOND_US = 1_000_000
 
 
-def three(partitions: int = 1, **options: Any) -> ClusterPlay:
+def three(partitions: int = 1, **options: Any) -> ClusterHarness:
     """A client of three nodes, connected to the first; partition n is owned by node n."""
-    cluster = Cluster("a:1", "b:2", "c:3")
+    cluster = ModelCluster("a:1", "b:2", "c:3")
     cluster.create("t", TopicSettings(partitions))
-    play = ClusterPlay(cluster, Options(("a:1", "b:2", "c:3"), **options))
-    play.connect()
-    return play
+    harness = ClusterHarness(cluster, Options(("a:1", "b:2", "c:3"), **options))
+    harness.connect()
+    return harness
 
 
-def publish(play: ClusterPlay, value: bytes, partition: int | None = None) -> int:
-    call = play.call()
-    play.core.publish(play.now_us, call, "t", value, partition=partition)
-    play.core.turn_publishers(play.now_us)
-    play.run()
+def publish(harness: ClusterHarness, value: bytes, partition: int | None = None) -> int:
+    call = harness.call()
+    harness.core.publish(harness.now_us, call, "t", value, partition=partition)
+    harness.core.end_turn(harness.now_us)
+    harness.run()
     return call
 
 
-def kinds_to(play: ClusterPlay, address: str, kind: type[ClientMessage]) -> int:
-    return sum(isinstance(message, kind) for there, message in play.sent if there == address)
+def kinds_to(harness: ClusterHarness, address: str, kind: type[ClientMessage]) -> int:
+    return sum(isinstance(message, kind) for there, message in harness.sent if there == address)
 
 
 # --- where things go -------------------------------------------------------------------------------
 
 
 def test_each_partition_is_published_on_the_link_of_its_owner() -> None:
-    play = three(3)
-    calls = [publish(play, b"%d" % partition, partition) for partition in range(3)]
-    play.settle()
-    assert all(call in play.results for call in calls)
-    assert [play.cluster.values("t", partition) for partition in range(3)] == [[b"0"], [b"1"], [b"2"]]
-    assert [kinds_to(play, address, Publish) for address in ("a:1", "b:2", "c:3")] == [1, 1, 1]
-    assert {type(event) for event in play.events} == {Connected}
+    harness = three(3)
+    calls = [publish(harness, b"%d" % partition, partition) for partition in range(3)]
+    harness.settle()
+    assert all(call in harness.results for call in calls)
+    assert [harness.cluster.values("t", partition) for partition in range(3)] == [[b"0"], [b"1"], [b"2"]]
+    assert [kinds_to(harness, address, Publish) for address in ("a:1", "b:2", "c:3")] == [1, 1, 1]
+    assert {type(event) for event in harness.events} == {Connected}
 
 
 def test_each_partition_is_subscribed_at_its_owner() -> None:
-    play = three(3)
-    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    play.run()
-    play.settle()
+    harness = three(3)
+    subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    harness.run()
+    harness.settle()
     for partition in range(3):
-        publish(play, b"%d" % partition, partition)
-        play.settle()
-    assert sorted(value or b"" for value in play.values(subscription.number)) == [b"0", b"1", b"2"]
-    assert [kinds_to(play, address, Subscribe) for address in ("a:1", "b:2", "c:3")] == [1, 1, 1]
+        publish(harness, b"%d" % partition, partition)
+        harness.settle()
+    assert sorted(value or b"" for value in harness.values(subscription.number)) == [b"0", b"1", b"2"]
+    assert [kinds_to(harness, address, Subscribe) for address in ("a:1", "b:2", "c:3")] == [1, 1, 1]
 
 
 def test_a_topic_owned_where_the_client_is_connected_needs_no_other_link() -> None:
-    play = three()
-    publish(play, b"v")
-    play.settle()
-    assert [wire.address for wire in play.wires.values()] == ["a:1"]
+    harness = three()
+    publish(harness, b"v")
+    harness.settle()
+    assert [connection.address for connection in harness.connections.values()] == ["a:1"]
 
 
 def test_questions_go_to_any_node_that_is_there() -> None:
-    play = three(3)
-    publish(play, b"v", 1)
-    play.settle()
-    play.crash("a:1")
-    call = play.call()
-    play.core.describe_topic(play.now_us, call, "t")
-    play.run()
-    play.settle()
-    assert call in play.results
+    harness = three(3)
+    publish(harness, b"v", 1)
+    harness.settle()
+    harness.crash("a:1")
+    call = harness.call()
+    harness.core.describe_topic(harness.now_us, call, "t")
+    harness.run()
+    harness.settle()
+    assert call in harness.results
 
 
 # --- when ownership moves --------------------------------------------------------------------------
 
 
 def test_a_publish_told_that_its_partition_moved_goes_there_at_once() -> None:
-    play = three()
-    publish(play, b"0")
-    play.settle()
-    play.cluster.move("t", 0, "b:2")
-    call = publish(play, b"1")
-    play.settle()
-    assert call in play.results
-    assert play.cluster.values("t") == [b"0", b"1"]
-    assert Resent("t", 0, 1, 1) in play.events
-    assert not [event for event in play.events if isinstance(event, Disconnected | MayDuplicate)]
+    harness = three()
+    publish(harness, b"0")
+    harness.settle()
+    harness.cluster.move("t", 0, "b:2")
+    call = publish(harness, b"1")
+    harness.settle()
+    assert call in harness.results
+    assert harness.cluster.values("t") == [b"0", b"1"]
+    assert Resent("t", 0, 1, 1) in harness.events
+    assert not [event for event in harness.events if isinstance(event, Disconnected | MayDuplicate)]
 
 
 def test_what_waits_for_commit_is_sent_to_the_new_owner_and_stored_once() -> None:
     for cut in (False, True):
-        play = three()
-        play.cluster.commits = False
-        producer = play.core.open_producer(play.now_us, play.call(), "t", ProducerSettings())
-        play.run()
-        play.settle()
+        harness = three()
+        harness.cluster.commits = False
+        producer = harness.core.open_producer(harness.now_us, harness.call(), "t", ProducerSettings())
+        harness.run()
+        harness.settle()
         for n in range(5):
-            producer.add(play.now_us, b"%d" % n)
-            producer.close(play.now_us)
-        play.run()
-        play.settle()
-        assert play.acknowledged == []
-        play.cluster.commits = True
-        play.cluster.move("t", 0, "b:2", cut=cut)
-        play.settle()
-        assert play.cluster.values("t") == [b"0", b"1", b"2", b"3", b"4"]
+            producer.add(harness.now_us, b"%d" % n)
+            producer.close(harness.now_us)
+        harness.run()
+        harness.settle()
+        assert harness.acknowledged == []
+        harness.cluster.commits = True
+        harness.cluster.move("t", 0, "b:2", cut=cut)
+        harness.settle()
+        assert harness.cluster.values("t") == [b"0", b"1", b"2", b"3", b"4"]
         assert producer.acked == 5
-        assert not [event for event in play.events if isinstance(event, MayDuplicate)]
+        assert not [event for event in harness.events if isinstance(event, MayDuplicate)]
 
 
 def test_a_subscription_goes_on_at_the_new_owner_where_it_stopped() -> None:
-    play = three()
-    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    play.run()
+    harness = three()
+    subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    harness.run()
     for n in range(3):
-        publish(play, b"%d" % n)
-        play.settle()
-    play.cluster.move("t", 0, "c:3")
-    play.settle()
-    publish(play, b"3")
-    play.settle()
-    assert play.values(subscription.number) == [b"0", b"1", b"2", b"3"]
-    assert Resubscribed("t", 0, 3) in play.events
+        publish(harness, b"%d" % n)
+        harness.settle()
+    harness.cluster.move("t", 0, "c:3")
+    harness.settle()
+    publish(harness, b"3")
+    harness.settle()
+    assert harness.values(subscription.number) == [b"0", b"1", b"2", b"3"]
+    assert Resubscribed("t", 0, 3) in harness.events
 
 
-def test_a_lane_that_learns_of_the_move_takes_the_subscription_along() -> None:
-    play = three()
-    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    play.run()
-    publish(play, b"0")
-    play.settle()
-    old = play.to("a:1")
+def test_a_sender_that_learns_of_a_move_redirects_the_subscription_too() -> None:
+    harness = three()
+    subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    harness.run()
+    publish(harness, b"0")
+    harness.settle()
+    old = harness.to("a:1")
     # The node still delivers, as a replica may; only publishes are turned away.
-    play.cluster.owners[play.cluster.topics["t"].topic, 0] = Owner("b:2", 2)
-    play.cluster.tell()
-    publish(play, b"1")
-    play.settle()
-    assert kinds_to(play, "a:1", Unsubscribe) == 1
+    harness.cluster.owners[harness.cluster.topics["t"].topic, 0] = Owner("b:2", 2)
+    harness.cluster.tell()
+    publish(harness, b"1")
+    harness.settle()
+    assert kinds_to(harness, "a:1", Unsubscribe) == 1
     assert old.member is not None
     assert old.member.feeds[old.number] == {}
-    assert play.values(subscription.number) == [b"0", b"1"]
+    assert harness.values(subscription.number) == [b"0", b"1"]
 
 
-def deposed_unawares(play: ClusterPlay, address: str, epoch: int) -> None:
+def deposed_unawares(harness: ClusterHarness, address: str, epoch: int) -> None:
     """Another node owns the partition; the one before still delivers, as a replica may, but turns publishes away."""
-    play.cluster.owners[play.cluster.topics["t"].topic, 0] = Owner(address, epoch)
-    play.cluster.tell()
+    harness.cluster.owners[harness.cluster.topics["t"].topic, 0] = Owner(address, epoch)
+    harness.cluster.tell()
 
 
 def test_what_the_node_that_was_left_still_says_of_a_subscription_changes_nothing() -> None:
-    play = three()
-    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    play.run()
+    harness = three()
+    subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    harness.run()
     for n in range(3):
-        publish(play, b"%d" % n)
-        play.settle()
-    old, log = play.to("a:1"), play.cluster.logs[play.cluster.topics["t"].topic, 0]
-    deposed_unawares(play, "b:2", 2)
-    publish(play, b"3")
-    play.hears(old)
-    play.answers(old)
-    play.settle()
+        publish(harness, b"%d" % n)
+        harness.settle()
+    old, log = harness.to("a:1"), harness.cluster.logs[harness.cluster.topics["t"].topic, 0]
+    deposed_unawares(harness, "b:2", 2)
+    publish(harness, b"3")
+    harness.forward_to_node(old)
+    harness.forward_to_client(old)
+    harness.settle()
     number = subscription.feeds[0].number
     batch = bytearray(log.batches[0][2])
     stamp(batch, partition=subscription.feeds[0]._identity, base_offset=9, owner_epoch=1)
-    play.tell(old, Push(number, 10), bytes(batch))
-    play.tell(old, Ended(number, "Unavailable", Unavailable("t", 0, "late").carried()))
-    play.settle()
-    assert play.values(subscription.number) == [b"0", b"1", b"2", b"3"]
-    assert not [event for event in play.events if isinstance(event, Disconnected)]
-    assert [kinds_to(play, address, Subscribe) for address in ("a:1", "b:2")] == [1, 1]
+    harness.send_to_client(old, Push(number, 10), bytes(batch))
+    harness.send_to_client(old, Ended(number, "Unavailable", Unavailable("t", 0, "late").carried()))
+    harness.settle()
+    assert harness.values(subscription.number) == [b"0", b"1", b"2", b"3"]
+    assert not [event for event in harness.events if isinstance(event, Disconnected)]
+    assert [kinds_to(harness, address, Subscribe) for address in ("a:1", "b:2")] == [1, 1]
 
 
 def test_the_end_of_an_earlier_subscription_is_not_taken_for_the_end_of_the_next() -> None:
-    play = three()
-    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    play.run()
-    publish(play, b"0")
-    play.settle()
-    old = play.to("a:1")
-    deposed_unawares(play, "b:2", 2)
-    publish(play, b"1")
-    play.settle()
-    deposed_unawares(play, "a:1", 3)
-    publish(play, b"2")
-    new = play.to("b:2")
-    play.hears(new)
-    play.answers(new)
-    assert subscription.feeds[0].state is FeedState.ASKED
+    harness = three()
+    subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    harness.run()
+    publish(harness, b"0")
+    harness.settle()
+    old = harness.to("a:1")
+    deposed_unawares(harness, "b:2", 2)
+    publish(harness, b"1")
+    harness.settle()
+    deposed_unawares(harness, "a:1", 3)
+    publish(harness, b"2")
+    new = harness.to("b:2")
+    harness.forward_to_node(new)
+    harness.forward_to_client(new)
+    assert subscription.feeds[0].state is FeedState.REQUESTED
     number = subscription.feeds[0].number
-    play.tell(old, Ended(number, "Moved", Moved("b:2", 2).carried()))
-    play.settle()
-    assert play.values(subscription.number) == [b"0", b"1", b"2"]
-    assert [kinds_to(play, address, Subscribe) for address in ("a:1", "b:2")] == [2, 1]
+    harness.send_to_client(old, Ended(number, "Moved", Moved("b:2", 2).carried()))
+    harness.settle()
+    assert harness.values(subscription.number) == [b"0", b"1", b"2"]
+    assert [kinds_to(harness, address, Subscribe) for address in ("a:1", "b:2")] == [2, 1]
 
 
 def test_a_late_answer_to_a_subscription_that_was_moved_is_not_taken_for_the_new_one() -> None:
-    play = three()
-    play.settle()
-    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    producer = play.core.open_producer(play.now_us, play.call(), "t", ProducerSettings())
-    play.run()
-    old = play.to("a:1")
-    play.hears(old, 1)
-    play.answers(old)
-    asked = [message for _, message in play.sent if isinstance(message, Subscribe)]
-    play.hears(old)
-    waiting = list(old.towards_client)
-    old.towards_client.clear()
-    deposed_unawares(play, "b:2", 2)
-    producer.add(play.now_us, b"0")
-    producer.turn(play.now_us)
-    play.run()
+    harness = three()
+    harness.settle()
+    subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    producer = harness.core.open_producer(harness.now_us, harness.call(), "t", ProducerSettings())
+    harness.run()
+    old = harness.to("a:1")
+    harness.forward_to_node(old, 1)
+    harness.forward_to_client(old)
+    asked = [message for _, message in harness.sent if isinstance(message, Subscribe)]
+    harness.forward_to_node(old)
+    waiting = list(old.to_client)
+    old.to_client.clear()
+    deposed_unawares(harness, "b:2", 2)
+    producer.add(harness.now_us, b"0")
+    producer.end_turn(harness.now_us)
+    harness.run()
     for message, payload in waiting:
         if not isinstance(message, Subscribed):
-            play.tell(old, message, payload)
-    play.hears(old)
-    play.answers(old)
+            harness.send_to_client(old, message, payload)
+    harness.forward_to_node(old)
+    harness.forward_to_client(old)
     assert subscription.feeds[0].link.address == "b:2"
-    play.open_wire(play.to("b:2"))
-    play.hears(play.to("b:2"), 1)
-    play.answers(play.to("b:2"))
-    assert subscription.feeds[0].state is FeedState.ASKED
-    play.tell(old, Subscribed(asked[0].request, asked[0].subscription, 77, 77))
-    publish(play, b"1")
-    play.settle()
-    assert play.values(subscription.number) == [b"0", b"1"]
+    harness.open_connection(harness.to("b:2"))
+    harness.forward_to_node(harness.to("b:2"), 1)
+    harness.forward_to_client(harness.to("b:2"))
+    assert subscription.feeds[0].state is FeedState.REQUESTED
+    harness.send_to_client(old, Subscribed(asked[0].request, asked[0].subscription, 77, 77))
+    publish(harness, b"1")
+    harness.settle()
+    assert harness.values(subscription.number) == [b"0", b"1"]
 
 
-def test_a_late_refusal_by_the_node_that_was_left_does_not_disturb_the_lane() -> None:
-    play = three()
+def test_a_late_refusal_by_the_previous_owner_does_not_disturb_the_sender() -> None:
+    harness = three()
     settings = ProducerSettings()
-    first, second = (play.core.open_producer(play.now_us, play.call(), "t", settings) for _ in range(2))
-    play.run()
-    play.settle()
-    old = play.to("a:1")
-    deposed_unawares(play, "b:2", 2)
+    first, second = (harness.core.open_producer(harness.now_us, harness.call(), "t", settings) for _ in range(2))
+    harness.run()
+    harness.settle()
+    old = harness.to("a:1")
+    deposed_unawares(harness, "b:2", 2)
     for producer in (first, second):
-        producer.add(play.now_us, b"%d" % producer.number)
-        producer.turn(play.now_us)
-    play.run()
-    asked = [message for _, message in play.sent if isinstance(message, Publish)]
+        producer.add(harness.now_us, b"%d" % producer.number)
+        producer.end_turn(harness.now_us)
+    harness.run()
+    asked = [message for _, message in harness.sent if isinstance(message, Publish)]
     # The first is told that the partition moved, which moves the second too: it does not wait for its own answer.
-    play.hears(old, 1)
-    play.answers(old)
-    play.tell(old, Failed(asked[1].request, "SequenceGap", SequenceGap(1, 2, 3).carried()))
-    play.settle()
+    harness.forward_to_node(old, 1)
+    harness.forward_to_client(old)
+    harness.send_to_client(old, Failed(asked[1].request, "SequenceGap", SequenceGap(1, 2, 3).carried()))
+    harness.settle()
     assert (first.acked, second.acked) == (1, 1)
-    assert play.cluster.values("t") == [b"1", b"2"]
-    assert not [event for event in play.events if isinstance(event, MayDuplicate)]
-    assert second.lanes[0].epoch == 0
+    assert harness.cluster.values("t") == [b"1", b"2"]
+    assert not [event for event in harness.events if isinstance(event, MayDuplicate)]
+    assert second.senders[0].epoch == 0
 
 
 def test_an_owner_named_by_others_is_followed_at_once_when_a_link_breaks() -> None:
-    play = three()
-    play.cluster.move("t", 0, "b:2")
-    publish(play, b"0")
-    play.settle()
-    play.cluster.move("t", 0, "c:3")
-    play.crash("b:2")
-    call = publish(play, b"1")
-    play.pass_time(0)
-    assert call in play.results
+    harness = three()
+    harness.cluster.move("t", 0, "b:2")
+    publish(harness, b"0")
+    harness.settle()
+    harness.cluster.move("t", 0, "c:3")
+    harness.crash("b:2")
+    call = publish(harness, b"1")
+    harness.pass_time(0)
+    assert call in harness.results
 
 
 @pytest.mark.requirement("CM-10")
 def test_the_death_of_an_owner_is_survived_without_loss_or_repeat() -> None:
-    play = three(3)
-    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    producer = play.core.open_producer(play.now_us, play.call(), "t", ProducerSettings(partition=1))
-    play.run()
-    play.settle()
-    play.cluster.commits = False
+    harness = three(3)
+    subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    producer = harness.core.open_producer(harness.now_us, harness.call(), "t", ProducerSettings(partition=1))
+    harness.run()
+    harness.settle()
+    harness.cluster.commits = False
     for n in range(4):
-        producer.add(play.now_us, b"%d" % n)
-        producer.close(play.now_us)
-    play.run()
-    play.hears(play.to("b:2"))
-    play.crash("b:2")
-    play.pass_time(SECOND_US)
+        producer.add(harness.now_us, b"%d" % n)
+        producer.close(harness.now_us)
+    harness.run()
+    harness.forward_to_node(harness.to("b:2"))
+    harness.crash("b:2")
+    harness.pass_time(SECOND_US)
     assert producer.acked == 0
-    play.cluster.commits = True
-    play.cluster.move("t", 1, "c:3")
-    play.pass_time(3 * SECOND_US)
+    harness.cluster.commits = True
+    harness.cluster.move("t", 1, "c:3")
+    harness.pass_time(3 * SECOND_US)
     assert producer.acked == 4
-    assert play.cluster.values("t", 1) == [b"0", b"1", b"2", b"3"]
-    assert play.values(subscription.number) == [b"0", b"1", b"2", b"3"]
-    assert not [event for event in play.events if isinstance(event, MayDuplicate)]
+    assert harness.cluster.values("t", 1) == [b"0", b"1", b"2", b"3"]
+    assert harness.values(subscription.number) == [b"0", b"1", b"2", b"3"]
+    assert not [event for event in harness.events if isinstance(event, MayDuplicate)]
 
 
 def test_other_partitions_go_on_while_one_owner_is_away() -> None:
-    play = three(3)
+    harness = three(3)
     for partition in range(3):
-        publish(play, b"before", partition)
-    play.settle()
-    play.crash("b:2")
-    play.cluster.move("t", 1, "")
-    calls = [publish(play, b"during", partition) for partition in range(3)]
-    play.settle()
-    assert [call in play.results for call in calls] == [True, False, True]
+        publish(harness, b"before", partition)
+    harness.settle()
+    harness.crash("b:2")
+    harness.cluster.move("t", 1, "")
+    calls = [publish(harness, b"during", partition) for partition in range(3)]
+    harness.settle()
+    assert [call in harness.results for call in calls] == [True, False, True]
 
 
 def test_without_an_owner_the_client_asks_again_and_again_but_does_not_spin() -> None:
-    play = three(1, backoff_ms=50, backoff_ms_max=2000)
-    publish(play, b"0")
-    play.settle()
-    play.cluster.move("t", 0, "")
-    call = publish(play, b"1")
-    play.settle()
-    before = len(play.sent)
-    play.pass_time(20 * SECOND_US)
-    assert 8 <= len(play.sent) - before <= 120
-    assert call not in play.results
-    play.cluster.move("t", 0, "c:3")
-    play.pass_time(3 * SECOND_US)
-    assert call in play.results
-    assert play.cluster.values("t") == [b"0", b"1"]
+    harness = three(1, backoff_ms=50, backoff_ms_max=2000)
+    publish(harness, b"0")
+    harness.settle()
+    harness.cluster.move("t", 0, "")
+    call = publish(harness, b"1")
+    harness.settle()
+    before = len(harness.sent)
+    harness.pass_time(20 * SECOND_US)
+    assert 8 <= len(harness.sent) - before <= 120
+    assert call not in harness.results
+    harness.cluster.move("t", 0, "c:3")
+    harness.pass_time(3 * SECOND_US)
+    assert call in harness.results
+    assert harness.cluster.values("t") == [b"0", b"1"]
 
 
-def test_partitions_that_pause_are_not_woken_by_what_is_said_of_others() -> None:
-    play = three(60, backoff_ms=50, backoff_ms_max=2000)
-    play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    play.run()
-    play.settle()
+def test_paused_partitions_are_not_woken_by_answers_about_others() -> None:
+    harness = three(60, backoff_ms=50, backoff_ms_max=2000)
+    harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    harness.run()
+    harness.settle()
     for address in ("b:2", "c:3"):
-        play.crash(address)
+        harness.crash(address)
     # The node that is left believes that it owns everything, and then finds that it does not.
-    topic = play.cluster.topics["t"].topic
+    topic = harness.cluster.topics["t"].topic
     for partition in range(60):
-        play.cluster.owners[topic, partition] = Owner("", 2)
-        play.cluster.members["a:1"].believes[topic, partition] = Owner("a:1", 1)
-        play.cluster.members["a:1"].deposed(topic, partition)
-    before = kinds_to(play, "a:1", Subscribe)
-    play.pass_time(20 * SECOND_US)
-    assert kinds_to(play, "a:1", Subscribe) - before <= 60 * 20
+        harness.cluster.owners[topic, partition] = Owner("", 2)
+        harness.cluster.members["a:1"].believes[topic, partition] = Owner("a:1", 1)
+        harness.cluster.members["a:1"].deposed(topic, partition)
+    before = kinds_to(harness, "a:1", Subscribe)
+    harness.pass_time(20 * SECOND_US)
+    assert kinds_to(harness, "a:1", Subscribe) - before <= 60 * 20
 
 
 def test_two_nodes_that_name_each_other_do_not_make_the_client_spin() -> None:
-    play = three()
-    publish(play, b"0")
-    play.settle()
-    topic = play.cluster.topics["t"].topic
-    play.cluster.owners[topic, 0] = Owner("c:3", 9)
-    play.cluster.members["a:1"].believes[topic, 0] = Owner("b:2", 5)
-    play.cluster.members["b:2"].believes[topic, 0] = Owner("a:1", 5)
-    play.cluster.members["c:3"].believes[topic, 0] = Owner("a:1", 5)
-    call = publish(play, b"1")
-    play.settle()
-    assert sum(isinstance(message, Publish) for _, message in play.sent) < 10
-    play.pass_time(10 * SECOND_US)
-    assert sum(isinstance(message, Publish) for _, message in play.sent) < 80
-    play.cluster.tell()
-    play.pass_time(3 * SECOND_US)
-    assert call in play.results
+    harness = three()
+    publish(harness, b"0")
+    harness.settle()
+    topic = harness.cluster.topics["t"].topic
+    harness.cluster.owners[topic, 0] = Owner("c:3", 9)
+    harness.cluster.members["a:1"].believes[topic, 0] = Owner("b:2", 5)
+    harness.cluster.members["b:2"].believes[topic, 0] = Owner("a:1", 5)
+    harness.cluster.members["c:3"].believes[topic, 0] = Owner("a:1", 5)
+    call = publish(harness, b"1")
+    harness.settle()
+    assert sum(isinstance(message, Publish) for _, message in harness.sent) < 10
+    harness.pass_time(10 * SECOND_US)
+    assert sum(isinstance(message, Publish) for _, message in harness.sent) < 80
+    harness.cluster.tell()
+    harness.pass_time(3 * SECOND_US)
+    assert call in harness.results
 
 
 def test_a_node_that_is_cut_off_from_the_others_is_not_the_only_one_asked() -> None:
     """It goes on naming an owner that is dead; the others know better."""
-    play = three(1)
-    play.cluster.move("t", 0, "b:2")
-    publish(play, b"0")
-    play.settle()
-    play.crash("b:2")
-    play.cluster.move("t", 0, "c:3", told=False)
-    play.cluster.tell("c:3")
-    call = publish(play, b"1")
-    play.pass_time(10 * SECOND_US)
-    assert call in play.results
-    assert play.cluster.values("t") == [b"0", b"1"]
+    harness = three(1)
+    harness.cluster.move("t", 0, "b:2")
+    publish(harness, b"0")
+    harness.settle()
+    harness.crash("b:2")
+    harness.cluster.move("t", 0, "c:3", told=False)
+    harness.cluster.tell("c:3")
+    call = publish(harness, b"1")
+    harness.pass_time(10 * SECOND_US)
+    assert call in harness.results
+    assert harness.cluster.values("t") == [b"0", b"1"]
 
 
 def test_what_its_node_leaves_unanswered_goes_to_the_owner_that_others_name() -> None:
-    play = three()
-    publish(play, b"0")
-    play.settle()
-    play.dark["a:1"] = None
-    call = publish(play, b"1")
-    play.cluster.move("t", 0, "b:2")
-    play.pass_time(5 * SECOND_US // 2)
-    assert call in play.results
-    assert play.cluster.values("t") == [b"0", b"1"]
-    assert not [event for event in play.events if isinstance(event, Disconnected | MayDuplicate)]
+    harness = three()
+    publish(harness, b"0")
+    harness.settle()
+    harness.unresponsive["a:1"] = None
+    call = publish(harness, b"1")
+    harness.cluster.move("t", 0, "b:2")
+    harness.pass_time(5 * SECOND_US // 2)
+    assert call in harness.results
+    assert harness.cluster.values("t") == [b"0", b"1"]
+    assert not [event for event in harness.events if isinstance(event, Disconnected | MayDuplicate)]
 
 
 def test_a_subscription_whose_node_leaves_a_ping_unanswered_goes_on_at_the_new_owner() -> None:
-    cluster = Cluster("a:1", "b:2", "c:3")
+    cluster = ModelCluster("a:1", "b:2", "c:3")
     cluster.create("t", TopicSettings(1))
     cluster.members["a:1"].heartbeat_ms = 1_000
-    play = ClusterPlay(cluster)
-    play.connect()
-    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    play.run()
-    play.settle()
-    play.dark["a:1"] = None
-    play.cluster.move("t", 0, "b:2")
+    harness = ClusterHarness(cluster)
+    harness.connect()
+    subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    harness.run()
+    harness.settle()
+    harness.unresponsive["a:1"] = None
+    harness.cluster.move("t", 0, "b:2")
     # A ping is due every second, and its node gets three of them before the link is given up.
-    play.pass_time(5 * SECOND_US // 2)
-    assert not [event for event in play.events if isinstance(event, Disconnected)]
-    publish(play, b"0")
-    play.settle()
-    assert play.values(subscription.number) == [b"0"]
+    harness.pass_time(5 * SECOND_US // 2)
+    assert not [event for event in harness.events if isinstance(event, Disconnected)]
+    publish(harness, b"0")
+    harness.settle()
+    assert harness.values(subscription.number) == [b"0"]
 
 
 def test_an_owner_that_is_merely_slow_keeps_its_partitions() -> None:
-    play = three()
-    publish(play, b"0")
-    play.settle()
-    play.dark["a:1"] = None
-    call = publish(play, b"1")
-    play.pass_time(10 * SECOND_US)
-    assert call not in play.results
-    asked = kinds_to(play, "b:2", Locate) + kinds_to(play, "c:3", Locate)
+    harness = three()
+    publish(harness, b"0")
+    harness.settle()
+    harness.unresponsive["a:1"] = None
+    call = publish(harness, b"1")
+    harness.pass_time(10 * SECOND_US)
+    assert call not in harness.results
+    asked = kinds_to(harness, "b:2", Locate) + kinds_to(harness, "c:3", Locate)
     assert 2 <= asked <= 10, "others are asked again and again, and not more often than that"
-    del play.dark["a:1"]
-    play.settle()
-    assert call in play.results
-    assert [kinds_to(play, address, Publish) for address in ("a:1", "b:2", "c:3")] == [2, 0, 0]
+    del harness.unresponsive["a:1"]
+    harness.settle()
+    assert call in harness.results
+    assert [kinds_to(harness, address, Publish) for address in ("a:1", "b:2", "c:3")] == [2, 0, 0]
 
 
-def test_who_is_the_only_node_known_is_not_doubted() -> None:
-    cluster = Cluster("a:1")
+def test_the_only_known_node_is_never_suspected() -> None:
+    cluster = ModelCluster("a:1")
     cluster.create("t", TopicSettings(1))
-    play = ClusterPlay(cluster)
-    play.connect()
-    publish(play, b"0")
-    play.settle()
-    play.dark["a:1"] = None
-    publish(play, b"1")
-    located = kinds_to(play, "a:1", Locate)
-    play.pass_time(10 * SECOND_US)
-    assert kinds_to(play, "a:1", Locate) == located
-    assert len(play.wires) == 1
+    harness = ClusterHarness(cluster)
+    harness.connect()
+    publish(harness, b"0")
+    harness.settle()
+    harness.unresponsive["a:1"] = None
+    publish(harness, b"1")
+    located = kinds_to(harness, "a:1", Locate)
+    harness.pass_time(10 * SECOND_US)
+    assert kinds_to(harness, "a:1", Locate) == located
+    assert len(harness.connections) == 1
 
 
 def test_an_owner_that_is_there_but_not_for_us_is_tried_again_with_pauses() -> None:
-    play = three(1)
-    play.dark["c:3"] = None
-    play.cluster.move("t", 0, "c:3")
-    call = publish(play, b"0")
-    play.pass_time(20 * SECOND_US)
-    assert 2 <= play.dialed.count("c:3") <= 20
-    assert call not in play.results
-    play.cluster.move("t", 0, "a:1")
-    play.pass_time(5 * SECOND_US)
-    assert call in play.results
+    harness = three(1)
+    harness.unresponsive["c:3"] = None
+    harness.cluster.move("t", 0, "c:3")
+    call = publish(harness, b"0")
+    harness.pass_time(20 * SECOND_US)
+    assert 2 <= harness.dialed.count("c:3") <= 20
+    assert call not in harness.results
+    harness.cluster.move("t", 0, "a:1")
+    harness.pass_time(5 * SECOND_US)
+    assert call in harness.results
 
 
 def test_an_owner_that_comes_back_is_used_again() -> None:
-    play = three(1)
-    play.cluster.move("t", 0, "b:2")
-    publish(play, b"0")
-    play.settle()
-    play.crash("b:2")
-    call = publish(play, b"1")
-    play.pass_time(SECOND_US)
-    play.restart("b:2")
-    play.pass_time(5 * SECOND_US)
-    assert call in play.results
-    assert [type(event) for event in play.events].count(Reconnected) == 1
+    harness = three(1)
+    harness.cluster.move("t", 0, "b:2")
+    publish(harness, b"0")
+    harness.settle()
+    harness.crash("b:2")
+    call = publish(harness, b"1")
+    harness.pass_time(SECOND_US)
+    harness.restart("b:2")
+    harness.pass_time(5 * SECOND_US)
+    assert call in harness.results
+    assert [type(event) for event in harness.events].count(Reconnected) == 1
 
 
 def test_a_stopping_owner_is_left_for_whoever_takes_over() -> None:
-    play = three(1)
-    publish(play, b"0")
-    play.settle()
-    play.cluster.members["a:1"].stopping = True
-    call = publish(play, b"1")
-    play.settle()
-    play.cluster.move("t", 0, "b:2")
-    play.pass_time(SECOND_US)
-    assert call in play.results
-    play.tell(play.to("a:1"), Goodbye("the node is stopping"))
-    play.settle()
-    assert play.core.links.any() is not None
+    harness = three(1)
+    publish(harness, b"0")
+    harness.settle()
+    harness.cluster.members["a:1"].stopping = True
+    call = publish(harness, b"1")
+    harness.settle()
+    harness.cluster.move("t", 0, "b:2")
+    harness.pass_time(SECOND_US)
+    assert call in harness.results
+    harness.send_to_client(harness.to("a:1"), Goodbye("the node is stopping"))
+    harness.settle()
+    assert harness.core.links.pick() is not None
 
 
 def test_records_without_acknowledgement_follow_their_partition_too() -> None:
-    play = three()
-    producer = play.core.open_producer(play.now_us, play.call(), "t", ProducerSettings(acks="none"))
-    play.run()
-    play.settle()
-    play.cluster.move("t", 0, "b:2")
+    harness = three()
+    producer = harness.core.open_producer(harness.now_us, harness.call(), "t", ProducerSettings(acks="none"))
+    harness.run()
+    harness.settle()
+    harness.cluster.move("t", 0, "b:2")
     for n in range(3):
-        producer.add(play.now_us, b"%d" % n)
-        producer.turn(play.now_us)
-        play.run()
-        play.settle()
-    assert play.cluster.values("t") == [b"1", b"2"]
+        producer.add(harness.now_us, b"%d" % n)
+        producer.end_turn(harness.now_us)
+        harness.run()
+        harness.settle()
+    assert harness.cluster.values("t") == [b"1", b"2"]
     assert producer.error is not None
 
 
 def test_nobody_asks_where_a_partition_is_for_a_producer_that_is_closed() -> None:
     """What it published without acknowledgement may be refused later than that."""
-    play = three()
-    producer = play.core.open_producer(play.now_us, play.call(), "t", ProducerSettings(acks="none"))
-    play.run()
-    play.settle()
-    play.cluster.members["a:1"].stopping = True
-    producer.add(play.now_us, b"late")
-    producer.turn(play.now_us)
-    play.run()
-    play.core.close_producer(producer)
-    play.sent.clear()
-    play.settle()
-    play.pass_time(10 * SECOND_US)
-    assert not [message for _, message in play.sent if isinstance(message, Locate)]
+    harness = three()
+    producer = harness.core.open_producer(harness.now_us, harness.call(), "t", ProducerSettings(acks="none"))
+    harness.run()
+    harness.settle()
+    harness.cluster.members["a:1"].stopping = True
+    producer.add(harness.now_us, b"late")
+    producer.end_turn(harness.now_us)
+    harness.run()
+    harness.core.close_producer(producer)
+    harness.sent.clear()
+    harness.settle()
+    harness.pass_time(10 * SECOND_US)
+    assert not [message for _, message in harness.sent if isinstance(message, Locate)]
 
 
 # --- deadlines -------------------------------------------------------------------------------------
@@ -543,16 +543,16 @@ def test_nobody_asks_where_a_partition_is_for_a_producer_that_is_closed() -> Non
 
 @pytest.mark.requirement("CM-11")
 def test_the_delivery_deadline_holds_across_any_number_of_owners() -> None:
-    play = three(1, delivery_timeout_ms=5000)
-    publish(play, b"0")
-    play.settle()
-    play.cluster.commits = False
-    call = publish(play, b"1")
-    play.settle()
+    harness = three(1, delivery_timeout_ms=5000)
+    publish(harness, b"0")
+    harness.settle()
+    harness.cluster.commits = False
+    call = publish(harness, b"1")
+    harness.settle()
     for turn in range(6):
-        play.cluster.move("t", 0, ("b:2", "c:3", "a:1")[turn % 3], cut=True)
-        play.pass_time(SECOND_US)
-    error = play.errors[call]
+        harness.cluster.move("t", 0, ("b:2", "c:3", "a:1")[turn % 3], cut=True)
+        harness.pass_time(SECOND_US)
+    error = harness.errors[call]
     assert isinstance(error, NotAcknowledged)
     assert error.waited_ms >= 5000
     assert "delivery timeout" in str(error)
@@ -560,88 +560,88 @@ def test_the_delivery_deadline_holds_across_any_number_of_owners() -> None:
 
 @pytest.mark.requirement("CM-11")
 def test_a_subscription_that_finds_no_owner_fails_typed_when_its_call_is_due() -> None:
-    play = three(1, call_timeout_ms=3000)
-    play.cluster.move("t", 0, "")
-    call = play.call()
-    play.core.subscribe(play.now_us, call, "t", "earliest")
-    play.run()
-    play.settle()
-    play.pass_time(2 * SECOND_US)
-    assert call not in play.errors
-    play.pass_time(2 * SECOND_US)
-    assert play.errors[call].retryable
-    before = len(play.sent)
-    play.pass_time(60 * SECOND_US)
-    assert not [message for _, message in play.sent[before:] if isinstance(message, Locate | Subscribe)]
+    harness = three(1, call_timeout_ms=3000)
+    harness.cluster.move("t", 0, "")
+    call = harness.call()
+    harness.core.subscribe(harness.now_us, call, "t", "earliest")
+    harness.run()
+    harness.settle()
+    harness.pass_time(2 * SECOND_US)
+    assert call not in harness.errors
+    harness.pass_time(2 * SECOND_US)
+    assert harness.errors[call].retryable
+    before = len(harness.sent)
+    harness.pass_time(60 * SECOND_US)
+    assert not [message for _, message in harness.sent[before:] if isinstance(message, Locate | Subscribe)]
 
 
 def test_a_question_that_a_node_leaves_unanswered_is_put_to_another() -> None:
-    play = three()
-    call = play.call()
-    play.dark["a:1"] = None
-    play.core.describe_topic(play.now_us, call, "t")
-    play.run()
-    play.pass_time(20 * SECOND_US)
-    assert call in play.results
+    harness = three()
+    call = harness.call()
+    harness.unresponsive["a:1"] = None
+    harness.core.describe_topic(harness.now_us, call, "t")
+    harness.run()
+    harness.pass_time(20 * SECOND_US)
+    assert call in harness.results
 
 
 def test_a_question_that_a_node_cannot_answer_is_put_to_another() -> None:
-    play = three(1, call_timeout_ms=5000)
-    play.cluster.members["a:1"].cut_off = True
-    calls = [play.call(), play.call(), play.call()]
-    play.core.describe_topic(play.now_us, calls[0], "t")
-    play.core.list_topics(play.now_us, calls[1])
-    play.core.create_topic(play.now_us, calls[2], "u", TopicSettings())
-    play.run()
-    play.settle()
-    play.pass_time(SECOND_US)
-    assert all(call in play.results for call in calls)
+    harness = three(1, call_timeout_ms=5000)
+    harness.cluster.members["a:1"].cut_off = True
+    calls = [harness.call(), harness.call(), harness.call()]
+    harness.core.describe_topic(harness.now_us, calls[0], "t")
+    harness.core.list_topics(harness.now_us, calls[1])
+    harness.core.create_topic(harness.now_us, calls[2], "u", TopicSettings())
+    harness.run()
+    harness.settle()
+    harness.pass_time(SECOND_US)
+    assert all(call in harness.results for call in calls)
 
 
 def test_what_a_node_that_was_removed_says_ends_nothing() -> None:
-    play = three(1)
-    play.cluster.move("t", 0, "b:2")
-    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    publish(play, b"0")
-    play.settle()
-    play.cluster.members["b:2"].removed = play.cluster.members["a:1"].removed = True
-    play.cluster.move("t", 0, "c:3")
-    call = publish(play, b"1")
-    play.cut(play.to("b:2"))
-    play.pass_time(10 * SECOND_US)
-    assert call in play.results
-    assert not subscription.ended and play.values(subscription.number) == [b"0", b"1"]
+    harness = three(1)
+    harness.cluster.move("t", 0, "b:2")
+    subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    publish(harness, b"0")
+    harness.settle()
+    harness.cluster.members["b:2"].removed = harness.cluster.members["a:1"].removed = True
+    harness.cluster.move("t", 0, "c:3")
+    call = publish(harness, b"1")
+    harness.cut(harness.to("b:2"))
+    harness.pass_time(10 * SECOND_US)
+    assert call in harness.results
+    assert not subscription.ended and harness.values(subscription.number) == [b"0", b"1"]
 
 
 # --- topics that are gone --------------------------------------------------------------------------
 
 
 def test_a_topic_that_was_deleted_while_its_owner_was_away_ends_its_producer() -> None:
-    play = three()
-    call = publish(play, b"0")
-    play.settle()
-    del play.cluster.topics["t"]
-    play.crash("a:1")
-    call = publish(play, b"1")
-    play.pass_time(5 * SECOND_US)
-    assert isinstance(play.errors[call], UnknownTopic)
-    assert "t" not in play.cluster.topics
+    harness = three()
+    call = publish(harness, b"0")
+    harness.settle()
+    del harness.cluster.topics["t"]
+    harness.crash("a:1")
+    call = publish(harness, b"1")
+    harness.pass_time(5 * SECOND_US)
+    assert isinstance(harness.errors[call], UnknownTopic)
+    assert "t" not in harness.cluster.topics
 
 
 def test_a_topic_of_the_same_name_made_meanwhile_is_another_one() -> None:
-    play = three()
-    subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    play.run()
-    publish(play, b"0")
-    play.settle()
-    play.cluster.create("t", TopicSettings(1))
-    play.crash("a:1")
-    call = publish(play, b"1")
-    play.pass_time(5 * SECOND_US)
-    assert isinstance(play.errors[call], TopicRecreated)
-    assert isinstance(play.finished[subscription.number], TopicRecreated)
+    harness = three()
+    subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    harness.run()
+    publish(harness, b"0")
+    harness.settle()
+    harness.cluster.create("t", TopicSettings(1))
+    harness.crash("a:1")
+    call = publish(harness, b"1")
+    harness.pass_time(5 * SECOND_US)
+    assert isinstance(harness.errors[call], TopicRecreated)
+    assert isinstance(harness.finished[subscription.number], TopicRecreated)
     # Whoever was asked knew which one was meant, and so that it must be certain.
-    asked = [message.topic for _, message in play.sent if isinstance(message, Locate)]
+    asked = [message.topic for _, message in harness.sent if isinstance(message, Locate)]
     assert asked[0] == 0 and asked[-1] == subscription.topic
 
 
@@ -649,65 +649,65 @@ def test_a_topic_of_the_same_name_made_meanwhile_is_another_one() -> None:
 
 
 def test_a_link_that_nobody_needs_is_closed_after_a_while() -> None:
-    play = three()
-    publish(play, b"0")
-    play.settle()
-    play.cluster.move("t", 0, "b:2")
-    publish(play, b"1")
-    play.settle()
-    assert sorted(wire.address for wire in play.wires.values()) == ["a:1", "b:2"]
-    play.pass_time(4 * UNUSED_MS_MAX * 1000)
-    assert [wire.address for wire in play.wires.values()] == ["b:2"]
-    call = publish(play, b"2")
-    play.settle()
-    assert call in play.results
-    assert not [event for event in play.events if isinstance(event, Disconnected)]
+    harness = three()
+    publish(harness, b"0")
+    harness.settle()
+    harness.cluster.move("t", 0, "b:2")
+    publish(harness, b"1")
+    harness.settle()
+    assert sorted(connection.address for connection in harness.connections.values()) == ["a:1", "b:2"]
+    harness.pass_time(4 * UNUSED_MS_MAX * 1000)
+    assert [connection.address for connection in harness.connections.values()] == ["b:2"]
+    call = publish(harness, b"2")
+    harness.settle()
+    assert call in harness.results
+    assert not [event for event in harness.events if isinstance(event, Disconnected)]
 
 
 def test_the_last_link_is_kept_even_if_nobody_needs_it() -> None:
-    play = three()
-    play.pass_time(10 * UNUSED_MS_MAX * 1000)
-    assert len(play.wires) == 1
+    harness = three()
+    harness.pass_time(10 * UNUSED_MS_MAX * 1000)
+    assert len(harness.connections) == 1
 
 
 def test_links_and_known_addresses_are_bounded() -> None:
     addresses = tuple(f"n{number}:1" for number in range(LINKS_MAX + 20))
-    cluster = Cluster(*addresses)
+    cluster = ModelCluster(*addresses)
     cluster.create("t", TopicSettings(len(addresses)))
-    play = ClusterPlay(cluster, Options(("n0:1",)))
-    play.connect()
-    play.core.subscribe(play.now_us, play.call(), "t", "earliest")
-    play.run()
-    play.settle()
-    play.pass_time(5 * SECOND_US)
-    assert len(play.wires) <= LINKS_MAX
-    assert len(play.core.links.addresses) <= ADDRESSES_MAX
+    harness = ClusterHarness(cluster, Options(("n0:1",)))
+    harness.connect()
+    harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
+    harness.run()
+    harness.settle()
+    harness.pass_time(5 * SECOND_US)
+    assert len(harness.connections) <= LINKS_MAX
+    assert len(harness.core.links.addresses) <= ADDRESSES_MAX
 
 
 @pytest.mark.parametrize("address", ["nowhere:at:all", "unix:/run/somebody.sock"])
 def test_an_address_that_is_none_is_not_dialed(address: str) -> None:
     """Nor is one that no node has a say of: a path on the client's own machine."""
-    play = three()
-    call = publish(play, b"0")
-    play.hears(play.to("a:1"))
-    play.answers(play.to("a:1"))
-    wire = play.to("a:1")
-    (asked, _) = wire.towards_node[-1]
+    harness = three()
+    call = publish(harness, b"0")
+    harness.forward_to_node(harness.to("a:1"))
+    harness.forward_to_client(harness.to("a:1"))
+    connection = harness.to("a:1")
+    (asked, _) = connection.to_node[-1]
     assert isinstance(asked, Publish)
-    wire.towards_node.clear()
-    play.tell(wire, Failed(asked.request, "Moved", Moved(address, 2).carried()))
-    play.pass_time(SECOND_US)
-    assert play.dialed == ["a:1"]
-    assert call in play.results
+    connection.to_node.clear()
+    harness.send_to_client(connection, Failed(asked.request, "Moved", Moved(address, 2).carried()))
+    harness.pass_time(SECOND_US)
+    assert harness.dialed == ["a:1"]
+    assert call in harness.results
 
 
 def test_closing_the_client_closes_every_link() -> None:
-    play = three(3)
+    harness = three(3)
     for partition in range(3):
-        publish(play, b"v", partition)
-    play.settle()
-    assert len(play.wires) == 3
-    play.core.close(play.now_us)
-    play.run()
-    assert play.wires == {}
-    assert play.core.deadline_us() is None
+        publish(harness, b"v", partition)
+    harness.settle()
+    assert len(harness.connections) == 3
+    harness.core.close(harness.now_us)
+    harness.run()
+    assert harness.connections == {}
+    assert harness.core.deadline_us() is None

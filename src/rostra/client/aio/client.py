@@ -19,7 +19,7 @@ from rostra.client.aio.named_subscription import NamedSubscription
 from rostra.client.aio.producer import Producer
 from rostra.client.aio.subscription import Subscription
 from rostra.client.aio.user import User
-from rostra.client.client_trace import trace_into
+from rostra.client.client_trace import open_trace
 from rostra.client.core.core import CREDIT_BYTES
 from rostra.client.core.effects import (
     Ack,
@@ -38,7 +38,7 @@ from rostra.client.core.options import (
     ProducerSettings,
     Start,
     changed_settings,
-    codec_named,
+    parse_codec,
 )
 from rostra.errors import InvalidSetting, TopicExists, UnknownGroup, UnknownTopic
 from rostra.model.cluster import ClusterState
@@ -73,7 +73,7 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        return self._driver.core.links.any() is not None
+        return self._driver.core.links.pick() is not None
 
     # --- topics --------------------------------------------------------------------------------------
 
@@ -220,10 +220,10 @@ class Client:
         """
         driver = self._driver
         call, answer = driver.new_call()
-        producing = driver.core.publish(now_us(), call, topic, value, key, headers, timestamp, partition, acks)
+        producer = driver.core.publish(now_us(), call, topic, value, key, headers, timestamp, partition, acks)
         if driver.trace is not None:
-            driver.trace.publishes(producing.number, topic)
-        driver.published(producing)
+            driver.trace.producer_opened(producer.number, topic)
+        driver.published(producer)
         ack = await answer
         assert isinstance(ack, Ack)
         return ack
@@ -252,7 +252,7 @@ class Client:
         ...         await producer.send(line)
         """
         settings = ProducerSettings(
-            acks, batch_bytes, linger_ms, window_bytes, codec_named(codec), partition, strength, lease_ms
+            acks, batch_bytes, linger_ms, window_bytes, parse_codec(codec), partition, strength, lease_ms
         )
         return Producer(self._driver, topic, settings, on_ack)
 
@@ -444,4 +444,4 @@ def connect(
         backoff_ms_max,
         busy_poll_ms,
     )
-    return Connecting(AsyncioDriver(options, on_event, trace_into(trace)))
+    return Connecting(AsyncioDriver(options, on_event, open_trace(trace)))

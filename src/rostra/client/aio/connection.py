@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, cast
 
-from rostra.busy import BusyPoll
+from rostra.busy_poll import BusyPoll
 from rostra.errors import PeerViolation
 from rostra.wire.frames import FROM_NODE, FrameReader
 from rostra.wire.messages import NodeMessage
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FRAME_BYTES_MAX = 64 << 20
 SEND_BUFFER_BYTES = 1 << 20
-LAST_WORDS_S = 2.0
+ABORT_AFTER_S = 2.0
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -50,7 +50,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if messages:
             self._driver.received(self._number, messages)
-        self._busy.stir()
+        self._busy.extend()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._driver.lost(self._number, str(exc) if exc else "closed by the node")
@@ -66,4 +66,4 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.close()
             if self.transport.get_write_buffer_size():
                 # Closing sends what is left first, and a node that does not answer takes nothing.
-                asyncio.get_running_loop().call_later(LAST_WORDS_S, self.transport.abort)
+                asyncio.get_running_loop().call_later(ABORT_AFTER_S, self.transport.abort)

@@ -39,7 +39,7 @@ from rostra.wire.messages import NodeMessage
 if TYPE_CHECKING:
     from rostra.client.aio.producer import Producer
     from rostra.client.aio.subscription import AsyncioInbox
-    from rostra.client.background import Background
+    from rostra.client.background_thread import BackgroundThread
     from rostra.client.client_trace import ClientTrace
 
 EVENTS_KEPT_MAX = 1000
@@ -62,13 +62,13 @@ class AsyncioDriver:
         self._calls: WeakValueDictionary[int, asyncio.Future[Result]] = WeakValueDictionary()
         """Weak, because a call that was refused at once or cancelled is never answered."""
         self._last_call = 0
-        self._room: dict[int, asyncio.Future[None]] = {}
+        self._resumed: dict[int, asyncio.Future[None]] = {}
         self._listeners: list[deque[ClientEvent]] = []
-        self._news = asyncio.Event()
+        self._event_arrived = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = 0
         self._turn_scheduled = False
-        self.background: Background | None = None
+        self.background: BackgroundThread | None = None
         """The client's named subscriptions, if it has any."""
 
     # --- opening and closing -------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class AsyncioDriver:
         self.run()
         if self._timer is not None:
             self._timer.cancel()
-        self._news.set()
+        self._event_arrived.set()
         # One turn, so that the transport gets to send what was written and to close its socket.
         await asyncio.sleep(0)
         trace, self.trace = self.trace, None
@@ -120,24 +120,24 @@ class AsyncioDriver:
             raise ClientClosed()
         return self._loop
 
-    def room_for(self, producer: int) -> asyncio.Future[None]:
+    def resumed(self, producer: int) -> asyncio.Future[None]:
         """Done when that producer has room again."""
-        room = self._room.get(producer)
-        if room is None:
-            room = self._room[producer] = self.loop.create_future()
-        return room
+        resumed = self._resumed.get(producer)
+        if resumed is None:
+            resumed = self._resumed[producer] = self.loop.create_future()
+        return resumed
 
-    def published(self, producing: ProducerState) -> None:
+    def published(self, producer: ProducerState) -> None:
         """A record was published: it has left already, or leaves at the end of this turn."""
         if self.core.out:
             self.run()
-        elif not self._turn_scheduled and producing.lanes:
+        elif not self._turn_scheduled and producer.senders:
             self._turn_scheduled = True
-            self.loop.call_soon(self._turn_publishers)
+            self.loop.call_soon(self._end_turn)
 
-    def _turn_publishers(self) -> None:
+    def _end_turn(self) -> None:
         self._turn_scheduled = False
-        self.core.turn_publishers(now_us())
+        self.core.end_turn(now_us())
         self.run()
 
     # --- inputs --------------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ class AsyncioDriver:
                 if producer is not None and producer.on_ack is not None:
                     self.loop.call_soon(producer.on_ack, effect)
             case Resume():
-                room = self._room.pop(effect.producer, None)
-                if room is not None and not room.done():
-                    room.set_result(None)
+                resumed = self._resumed.pop(effect.producer, None)
+                if resumed is not None and not resumed.done():
+                    resumed.set_result(None)
             case Deliver():
                 inbox = self.inboxes.get(effect.subscription)
                 if inbox is not None:
@@ -235,7 +235,7 @@ class AsyncioDriver:
             case HangUp():
                 self._hang_up(effect.link)
             case Notify():
-                self.tell(effect.event)
+                self.notify(effect.event)
             case BatchRefused() | Write():
                 # The producer remembers its first error for `flush`; writes were gathered before.
                 pass
@@ -267,10 +267,10 @@ class AsyncioDriver:
         if connection is not None:
             connection.close()
 
-    def tell(self, event: ClientEvent) -> None:
-        for kept in self._listeners:
-            kept.append(event)
-        self._news.set()
+    def notify(self, event: ClientEvent) -> None:
+        for queue in self._listeners:
+            queue.append(event)
+        self._event_arrived.set()
         if self._on_event is not None:
             self.loop.call_soon(self._on_event, event)
 
@@ -289,19 +289,19 @@ class AsyncioDriver:
     # --- events --------------------------------------------------------------------------------------
 
     def events(self) -> AsyncGenerator[ClientEvent, None]:
-        kept: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT_MAX)
-        self._listeners.append(kept)
-        return self._each_event(kept)
+        queue: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT_MAX)
+        self._listeners.append(queue)
+        return self._each_event(queue)
 
-    async def _each_event(self, kept: deque[ClientEvent]) -> AsyncGenerator[ClientEvent, None]:
+    async def _each_event(self, queue: deque[ClientEvent]) -> AsyncGenerator[ClientEvent, None]:
         try:
             while not self.core.closed:
-                while kept:
-                    yield kept.popleft()
-                self._news.clear()
-                await self._news.wait()
+                while queue:
+                    yield queue.popleft()
+                self._event_arrived.clear()
+                await self._event_arrived.wait()
         finally:
-            self._listeners.remove(kept)
+            self._listeners.remove(queue)
 
 
 def now_us() -> int:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rostra.client.background import Background, MemberHandle
+from rostra.client.background_thread import BackgroundThread, MemberHandle
 from rostra.client.core.events import ClientEvent
 from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.client.core.options import MemberSettings
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from rostra.client.aio.driver import AsyncioDriver
 
 
-def background_of(driver: AsyncioDriver) -> Background:
+def background_of(driver: AsyncioDriver) -> BackgroundThread:
     if driver.core.closed:
         raise ClientClosed()
-    if driver.background is not None and driver.background.broken:
+    if driver.background is not None and driver.background.failed:
         driver.background.finish()
         driver.background = None
     if driver.background is None:
         loop = driver.loop
 
-        def tell(event: ClientEvent) -> None:
+        def forward(event: ClientEvent) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(driver.tell, event)
+                loop.call_soon_threadsafe(driver.notify, event)
 
-        driver.background = Background(driver.core.options, tell)
+        driver.background = BackgroundThread(driver.core.options, forward)
     return driver.background
 
 
@@ -51,7 +51,7 @@ class NamedSubscription:
         self._driver = driver
         self.name = name
         self._settings = settings
-        self._desk: MemberHandle | None = None
+        self._handle: MemberHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._over = False
 
@@ -59,25 +59,25 @@ class NamedSubscription:
 
     async def open(self) -> Self:
         """Become a member; `async with`, `await` and the first iteration do it too."""
-        if self._desk is None:
+        if self._handle is None:
             background = background_of(self._driver)
             loop = self._driver.loop
 
-            def woken() -> None:
+            def on_wake() -> None:
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(self._wake)
 
-            desk = self._desk = MemberHandle(background, woken)
+            handle = self._handle = MemberHandle(background, on_wake)
             try:
-                await self._there(background.join(self.name, self._settings, desk))
+                await self._in_background(background.join(self.name, self._settings, handle))
             except BaseException:
                 self._over = True
                 raise
         return self
 
-    async def _there(self, work: Coroutine[Any, Any, None]) -> None:
-        assert self._desk is not None
-        await asyncio.wrap_future(self._desk.background.begin(work))
+    async def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._handle is not None
+        await asyncio.wrap_future(self._handle.background.submit(work))
 
     def __await__(self) -> Generator[object, None, Self]:
         return self.open().__await__()
@@ -94,12 +94,12 @@ class NamedSubscription:
 
     async def unsubscribe(self) -> None:
         """Leave the others to it. When this returns, what was acknowledged is kept; the name stays."""
-        if self._desk is None or self._over:
+        if self._handle is None or self._over:
             return
         self._over = True
         self._wake()
         if not self._driver.core.closed:
-            await self._there(self._desk.background.leave(self._desk))
+            await self._in_background(self._handle.background.leave(self._handle))
 
     # --- reading -------------------------------------------------------------------------------------
 
@@ -118,21 +118,21 @@ class NamedSubscription:
         >>> record = await subscription.receive(timeout=0.5)  # doctest: +SKIP
         """
         await self.open()
-        desk = self._desk
-        assert desk is not None
+        handle = self._handle
+        assert handle is not None
         due = None if timeout is None else self._driver.loop.time() + timeout
         while not self._over:
             waiter = self._driver.loop.create_future()
             self._waiters.append(waiter)
-            record = desk.take()
+            record = handle.take()
             if record is not None:
                 self._waiters.remove(waiter)
                 return record
-            if desk.error is not None:
+            if handle.error is not None:
                 self._over = True
-                if isinstance(desk.error, ClientClosed):
+                if isinstance(handle.error, ClientClosed):
                     return None
-                raise desk.error
+                raise handle.error
             try:
                 async with asyncio.timeout_at(due):
                     await waiter
@@ -154,9 +154,9 @@ class NamedSubscription:
     @property
     def topics(self) -> dict[str, dict[int, int]]:
         """What this member holds, by topic and partition, and the first offset of each that is not acknowledged."""
-        return {} if self._desk is None else self._desk.topics
+        return {} if self._handle is None else self._handle.topics
 
     @property
     def lag(self) -> int:
         """How many offsets lie between its positions and the ends, as last heard, in what this member holds."""
-        return 0 if self._desk is None else self._desk.lag
+        return 0 if self._handle is None else self._handle.lag

@@ -41,7 +41,7 @@ class Producer:
         self._settings = settings
         self._batch_bytes = settings.batch_bytes
         self._state: ProducerState | None = None
-        self._turning = False
+        self._turn_scheduled = False
         self.on_ack = on_ack
 
     # --- opening and closing -------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class Producer:
             self._state = state
             driver.producers[state.number] = self
             if driver.trace is not None:
-                driver.trace.publishes(state.number, self._topic)
+                driver.trace.producer_opened(state.number, self._topic)
         return self
 
     def __await__(self) -> Generator[object, None, Self]:
@@ -112,7 +112,7 @@ class Producer:
 
     async def _resign(self) -> None:
         state = self._state
-        if state is not None and state.enrolment is not None:
+        if state is not None and state.registration is not None:
             await self._driver.call(lambda call: state.resign(_now_us(), call))
 
     def _forget(self) -> None:
@@ -139,20 +139,20 @@ class Producer:
         if state is None:
             raise ClientClosed()
         if value is not None and key is None and headers is None and timestamp is None and partition is None:
-            draft = state.draft
-            draft.values.append(value)
-            draft.bytes += len(value) + PER_RECORD_BYTES
-            if draft.bytes < self._batch_bytes and self._turning:
+            builder = state.builder
+            builder.values.append(value)
+            builder.bytes += len(value) + PER_RECORD_BYTES
+            if builder.bytes < self._batch_bytes and self._turn_scheduled:
                 return
-            if draft.bytes >= self._batch_bytes:
+            if builder.bytes >= self._batch_bytes:
                 if state.full:
-                    await self._give_way()
+                    await self._wait_for_window()
                 self._close_full(state)
         else:
             if state.full:
-                await self._give_way()
+                await self._wait_for_window()
             state.add(_now_us(), value, key, headers, timestamp, partition)
-        if self._left():
+        if self._sent_batch():
             # At least one turn of the loop per batch: acknowledgements can only be read there.
             await asyncio.sleep(0)
 
@@ -171,19 +171,19 @@ class Producer:
         if state.full:
             raise LimitExceeded("window_bytes", self._settings.window_bytes)
         state.add(_now_us(), value, key, headers, timestamp, partition)
-        self._left()
+        self._sent_batch()
 
     def _close_full(self, state: ProducerState) -> None:
         if state.ended is not None:
             raise state.ended
         state.close(_now_us())
 
-    def _left(self) -> bool:
+    def _sent_batch(self) -> bool:
         """Carry out what a record caused: True if a batch left; otherwise it will at the end of the turn."""
         if self._driver.core.out:
             self._driver.run()
             return True
-        if not self._turning:
+        if not self._turn_scheduled:
             if self._state is not None and self._state.ended is not None:
                 raise self._state.ended
             self._schedule_turn()
@@ -200,11 +200,11 @@ class Producer:
         at, end = 0, len(values)
         while at < end:
             if state.full:
-                await self._give_way()
+                await self._wait_for_window()
             at = state.add_many(_now_us(), values, at)
             if self._driver.core.out:
                 self._driver.run()
-        if not self._turning:
+        if not self._turn_scheduled:
             self._schedule_turn()
 
     async def flush(self) -> None:
@@ -229,20 +229,20 @@ class Producer:
     # --- turns ---------------------------------------------------------------------------------------
 
     def _schedule_turn(self) -> None:
-        self._turning = True
-        self._driver.loop.call_soon(self._turn)
+        self._turn_scheduled = True
+        self._driver.loop.call_soon(self._end_turn)
 
-    def _turn(self) -> None:
-        self._turning = False
+    def _end_turn(self) -> None:
+        self._turn_scheduled = False
         if self._state is not None:
-            self._state.turn(_now_us())
+            self._state.end_turn(_now_us())
             self._driver.run()
 
-    async def _give_way(self) -> None:
+    async def _wait_for_window(self) -> None:
         state = self._state
         assert state is not None
         while state.full:
-            await asyncio.shield(self._driver.room_for(state.number))
+            await asyncio.shield(self._driver.resumed(state.number))
 
 
 def _now_us() -> int:

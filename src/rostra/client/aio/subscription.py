@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from rostra.client.core.options import BelowStart, Start
 from rostra.client.core.subscription.delivered_batch import DeliveredBatch
-from rostra.client.core.subscription.subscriptions import AnySubscription, of_one
+from rostra.client.core.subscription.subscriptions import AnySubscription, positions_of_one
 from rostra.errors import ClientClosed, RostraError
 from rostra.model.decode import Record
 
@@ -70,9 +70,9 @@ class Subscription:
         self._inbox = AsyncioInbox()
         self._over = False
         self._records: AsyncIterator[Record] | None = None
-        self._within: DeliveredBatch | None = None
+        self._current: DeliveredBatch | None = None
         """The batch whose records are being handed out, up to `_reached`."""
-        self._reached = 0
+        self._current_next = 0
 
     # --- opening and closing -------------------------------------------------------------------------
 
@@ -151,13 +151,13 @@ class Subscription:
         while True:
             while self._inbox.ready:
                 delivered = self._take()
-                self._reached, self._within = delivered.first_offset, delivered
+                self._current_next, self._current = delivered.first_offset, delivered
                 for record in delivered.records():
-                    self._reached = record.offset + 1
+                    self._current_next = record.offset + 1
                     yield record
                     if self._over:
                         return
-                self._within = None
+                self._current = None
             if not await self._more():
                 return
 
@@ -179,7 +179,7 @@ class Subscription:
         assert self._state is not None
         if self._driver.trace is not None:
             self._driver.trace.delivered(self._state.number, delivered)
-        self._driver.core.taken(self._state, delivered.partition, delivered.bytes, delivered.topic_id)
+        self._driver.core.consumed(self._state, delivered.partition, delivered.bytes, delivered.topic_id)
         if self._driver.core.out:
             self._driver.run()
         return delivered
@@ -192,9 +192,9 @@ class Subscription:
         if self._state is None:
             return {}
         topics = self._state.by_topic(self._inbox.ready)
-        within = self._within
-        if within is not None and self._reached < within.next_offset and within.topic in topics:
-            topics[within.topic][within.partition] = self._reached
+        current = self._current
+        if current is not None and self._current_next < current.next_offset and current.topic in topics:
+            topics[current.topic][current.partition] = self._current_next
         return topics
 
     @property
@@ -203,7 +203,7 @@ class Subscription:
 
         It is of one topic. With several, look at `topics`.
         """
-        return of_one(self.topics)
+        return positions_of_one(self.topics)
 
     @property
     def next_offset(self) -> int:

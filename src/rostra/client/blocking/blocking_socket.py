@@ -21,7 +21,7 @@ FRAME_BYTES_MAX = 64 << 20
 SLICE_US = 100_000
 """A wait in the kernel lasts at most this long; timers are kept to this precision."""
 BUFFERS_MAX = 512
-_AT_ONCE: int = socket.MSG_DONTWAIT
+_NONBLOCKING: int = socket.MSG_DONTWAIT
 
 Messages = list[tuple[NodeMessage, bytearray | None]]
 
@@ -32,7 +32,7 @@ class BlockingSocket:
     def __init__(self, number: int, connected: socket.socket, busy_poll_ms: int = 0) -> None:
         self.number = number
         """The core's, of the link."""
-        self.told_congested = False
+        self.reported_congested = False
         self._socket = connected
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -57,27 +57,27 @@ class BlockingSocket:
         """Of one frame, which are few."""
         if not self._outbox:
             try:
-                sent = self._socket.sendmsg(buffers, (), _AT_ONCE)
+                sent = self._socket.sendmsg(buffers, (), _NONBLOCKING)
             except BlockingIOError:
                 sent = 0
             if sent == sum(map(len, buffers)):
                 return
             self._outbox.extend(buffers)
-            self._strike_off(sent)
+            self._consume(sent)
         else:
             self._outbox.extend(buffers)
             self._send_outbox()
 
     def _send_outbox(self) -> None:
         while self._outbox:
-            some = [self._outbox[place] for place in range(min(len(self._outbox), BUFFERS_MAX))]
+            some = [self._outbox[index] for index in range(min(len(self._outbox), BUFFERS_MAX))]
             try:
-                sent = self._socket.sendmsg(some, (), _AT_ONCE)
+                sent = self._socket.sendmsg(some, (), _NONBLOCKING)
             except BlockingIOError:
                 return
-            self._strike_off(sent)
+            self._consume(sent)
 
-    def _strike_off(self, sent: int) -> None:
+    def _consume(self, sent: int) -> None:
         outbox = self._outbox
         while outbox and sent >= len(outbox[0]):
             sent -= len(outbox.popleft())
@@ -86,10 +86,10 @@ class BlockingSocket:
 
     def read(self, wait_us: int) -> Messages:
         """What arrives within that time, or within one slice of it; nothing if nothing does."""
-        flags = _AT_ONCE
+        flags = _NONBLOCKING
         if self._outbox:
             self._wait_for_either(wait_us)
-        elif self._busy_poll_ns and wait_us > 0 and (size := self._look(wait_us)):
+        elif self._busy_poll_ns and wait_us > 0 and (size := self._busy_read(wait_us)):
             return self._reader.took(size)
         elif wait_us >= SLICE_US:
             flags = 0
@@ -103,13 +103,13 @@ class BlockingSocket:
             raise ConnectionResetError("closed by the node")
         return self._reader.took(size)
 
-    def _look(self, wait_us: int) -> int:
+    def _busy_read(self, wait_us: int) -> int:
         """Bytes received without sleeping; 0 if none came for as long as this is worth a core."""
         room = self._reader.room()
         until_ns = time.monotonic_ns() + min(self._busy_poll_ns, wait_us * 1000)
         while time.monotonic_ns() < until_ns:
             try:
-                size = self._socket.recv_into(room, 0, _AT_ONCE)
+                size = self._socket.recv_into(room, 0, _NONBLOCKING)
             except BlockingIOError:
                 # Whoever else wants this core, such as the node that we wait for, goes first.
                 os.sched_yield()
@@ -140,7 +140,7 @@ class DialingSocket:
 
     def __init__(self, number: int, address: str) -> None:
         self.number = number
-        self._untried = _places(address)
+        self._untried = _resolve(address)
         self._socket = self._try_next("no address")
 
     def fileno(self) -> int:
@@ -171,7 +171,7 @@ class DialingSocket:
         self._socket.close()
 
 
-def _places(address: str) -> list[tuple[int, Any]]:
+def _resolve(address: str) -> list[tuple[int, Any]]:
     """Family and address of each place that the address may mean."""
     path = unix_path(address)
     if path is not None:

@@ -20,7 +20,7 @@ from rostra.client.blocking.named_subscription import NamedSubscription
 from rostra.client.blocking.producer import Producer
 from rostra.client.blocking.subscription import Subscription
 from rostra.client.blocking.user import User
-from rostra.client.client_trace import trace_into
+from rostra.client.client_trace import open_trace
 from rostra.client.core.core import CREDIT_BYTES
 from rostra.client.core.effects import (
     Ack,
@@ -39,7 +39,7 @@ from rostra.client.core.options import (
     ProducerSettings,
     Start,
     changed_settings,
-    codec_named,
+    parse_codec,
 )
 from rostra.errors import InvalidSetting, TopicExists, UnknownGroup, UnknownTopic
 from rostra.model.cluster import ClusterState
@@ -75,7 +75,7 @@ class Client:
     @property
     def connected(self) -> bool:
         """As last heard."""
-        return self._driver.core.links.any() is not None
+        return self._driver.core.links.pick() is not None
 
     # --- topics --------------------------------------------------------------------------------------
 
@@ -217,14 +217,14 @@ class Client:
             core = driver.core
             call = driver.new_call()
             now = now_us()
-            producing = core.publish(now, call, topic, value, key, headers, timestamp, partition, acks)
+            producer = core.publish(now, call, topic, value, key, headers, timestamp, partition, acks)
             if driver.trace is not None:
-                driver.trace.publishes(producing.number, topic)
+                driver.trace.producer_opened(producer.number, topic)
             if not core.out:
-                core.turn_publishers(now)
+                core.end_turn(now)
             ack = driver.answer(call)
-            if producing.enrolment is not None:
-                driver.heartbeat.keep(producing.enrolment.lease_ms)
+            if producer.registration is not None:
+                driver.heartbeat.ensure(producer.registration.lease_ms)
         assert isinstance(ack, Ack)
         return ack
 
@@ -252,7 +252,7 @@ class Client:
         ...         producer.send(line)
         """
         settings = ProducerSettings(
-            acks, batch_bytes, linger_ms, window_bytes, codec_named(codec), partition, strength, lease_ms
+            acks, batch_bytes, linger_ms, window_bytes, parse_codec(codec), partition, strength, lease_ms
         )
         return Producer(self._driver, topic, settings, on_ack)
 
@@ -426,6 +426,6 @@ def connect(
         backoff_ms_max,
         busy_poll_ms,
     )
-    driver = BlockingDriver(options, on_event, trace_into(trace))
+    driver = BlockingDriver(options, on_event, open_trace(trace))
     driver.start()
     return Client(driver)

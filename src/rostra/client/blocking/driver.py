@@ -36,7 +36,7 @@ from rostra.client.core.options import Options
 from rostra.errors import ClientClosed, PeerViolation, RostraError
 
 if TYPE_CHECKING:
-    from rostra.client.background import Background
+    from rostra.client.background_thread import BackgroundThread
     from rostra.client.blocking.producer import Producer
     from rostra.client.blocking.subscription import BlockingInbox
     from rostra.client.client_trace import ClientTrace
@@ -61,9 +61,9 @@ class BlockingDriver:
         self._sockets = BlockingSockets(options.busy_poll_ms)
         self._answers: dict[int, Result | RostraError | EllipsisType] = {}
         self._last_call = 0
-        self.background: Background | None = None
+        self.background: BackgroundThread | None = None
         """The client's named subscriptions, if it has any."""
-        self.overheard: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT_MAX)
+        self.background_events: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT_MAX)
         """What happened there, until the application calls."""
 
     # --- opening and closing -------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class BlockingDriver:
         if background is not None:
             background.stopping().result()
             background.finish()
-            self.retell()
+            self.forward_background_events()
         with self.lock:
             self.core.close(now_us())
             self.run()
@@ -176,8 +176,8 @@ class BlockingDriver:
         number = ready.number
         for message, payload in messages:
             core.received(now, number, message, payload)
-        if ready.told_congested and not ready.congested:
-            ready.told_congested = False
+        if ready.reported_congested and not ready.congested:
+            ready.reported_congested = False
             core.drained(number)
         if core.out:
             self.run()
@@ -252,10 +252,10 @@ class BlockingDriver:
             case _:
                 assert_never(effect)
 
-    def retell(self) -> None:
+    def forward_background_events(self) -> None:
         """What happened to named subscriptions is told on the application's own thread."""
-        while self.overheard:
-            event = self.overheard.popleft()
+        while self.background_events:
+            event = self.background_events.popleft()
             self.events.append(event)
             if self._on_event is not None:
                 self._on_event(event)
@@ -271,7 +271,7 @@ class BlockingDriver:
             self.core.lost(now_us(), effect.link, reason_of(error))
             return
         if there.congested:
-            there.told_congested = True
+            there.reported_congested = True
             self.core.congested(effect.link)
 
     def _dial(self, effect: Dial) -> None:

@@ -21,18 +21,18 @@ class HeartbeatThread:
         self._wake = Event()
         self._thread: Thread | None = None
 
-    def keep(self, lease_ms: int) -> None:
+    def ensure(self, lease_ms: int) -> None:
         """From now on, at least as often as this lease asks for. The driver's lock is held by the caller."""
         pause_s = lease_ms / 1000 / PINGS_PER_LEASE
         if self._thread is None:
             self._pause_s = pause_s
-            self._thread = Thread(target=self._beat, name="rostra-heartbeat", daemon=True)
+            self._thread = Thread(target=self._run, name="rostra-heartbeat", daemon=True)
             self._thread.start()
         elif pause_s < self._pause_s:
             self._pause_s = pause_s
             self._wake.set()
 
-    def _beat(self) -> None:
+    def _run(self) -> None:
         driver = self._driver
         while not driver.core.closed:
             self._wake.wait(self._pause_s)

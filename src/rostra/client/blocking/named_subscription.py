@@ -9,7 +9,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rostra.client.background import Background, MemberHandle
+from rostra.client.background_thread import BackgroundThread, MemberHandle
 from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.client.core.options import MemberSettings
 from rostra.errors import ClientClosed, RostraError
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from rostra.client.blocking.driver import BlockingDriver
 
 
-def background_of(driver: BlockingDriver) -> Background:
+def background_of(driver: BlockingDriver) -> BackgroundThread:
     with driver.lock:
         if driver.core.closed:
             raise ClientClosed()
-        if driver.background is not None and driver.background.broken:
+        if driver.background is not None and driver.background.failed:
             driver.background.finish()
             driver.background = None
         if driver.background is None:
-            driver.background = Background(driver.core.options, driver.overheard.append)
+            driver.background = BackgroundThread(driver.core.options, driver.background_events.append)
         return driver.background
 
 
@@ -46,20 +46,20 @@ class NamedSubscription:
         self._driver = driver
         self.name = name
         self._settings = settings
-        self._desk: MemberHandle | None = None
-        self._news = Condition()
+        self._handle: MemberHandle | None = None
+        self._condition = Condition()
         self._over = False
 
     # --- opening and closing -------------------------------------------------------------------------
 
     def open(self) -> Self:
         """Become a member; `with` and the first iteration do it too."""
-        if self._desk is None:
+        if self._handle is None:
             background = background_of(self._driver)
-            self._news = Condition(background.driver.lock)
-            desk = self._desk = MemberHandle(background, self._woken)
+            self._condition = Condition(background.driver.lock)
+            handle = self._handle = MemberHandle(background, self._on_wake)
             try:
-                background.begin(background.join(self.name, self._settings, desk)).result()
+                background.submit(background.join(self.name, self._settings, handle)).result()
             except BaseException:
                 self._over = True
                 raise
@@ -77,14 +77,14 @@ class NamedSubscription:
 
     def unsubscribe(self) -> None:
         """Leave the others to it. When this returns, what was acknowledged is kept; the name stays."""
-        if self._desk is None or self._over:
+        if self._handle is None or self._over:
             return
-        with self._news:
+        with self._condition:
             self._over = True
-            self._news.notify_all()
+            self._condition.notify_all()
         if not self._driver.core.closed:
-            background = self._desk.background
-            background.begin(background.leave(self._desk)).result()
+            background = self._handle.background
+            background.submit(background.leave(self._handle)).result()
 
     # --- reading -------------------------------------------------------------------------------------
 
@@ -102,39 +102,39 @@ class NamedSubscription:
 
         >>> record = subscription.receive(timeout=0.5)  # doctest: +SKIP
         """
-        desk = self.open()._desk
-        assert desk is not None
+        handle = self.open()._handle
+        assert handle is not None
         due = None if timeout is None else monotonic() + timeout
         while True:
-            self._driver.retell()
-            with self._news:
+            self._driver.forward_background_events()
+            with self._condition:
                 if self._over:
                     return None
-                record = desk.take()
+                record = handle.take()
                 if record is not None:
                     return record
-                if desk.error is not None:
+                if handle.error is not None:
                     self._over = True
-                    if isinstance(desk.error, ClientClosed):
+                    if isinstance(handle.error, ClientClosed):
                         return None
-                    raise desk.error
+                    raise handle.error
                 wait = None if due is None else due - monotonic()
                 if wait is not None and wait <= 0:
                     return None
-                self._news.wait(wait)
+                self._condition.wait(wait)
 
-    def _woken(self) -> None:
-        with self._news:
-            self._news.notify_all()
+    def _on_wake(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
 
     # --- where it stands -----------------------------------------------------------------------------
 
     @property
     def topics(self) -> dict[str, dict[int, int]]:
         """What this member holds, by topic and partition, and the first offset of each that is not acknowledged."""
-        return {} if self._desk is None else self._desk.topics
+        return {} if self._handle is None else self._handle.topics
 
     @property
     def lag(self) -> int:
         """How many offsets lie between its positions and the ends, as last heard, in what this member holds."""
-        return 0 if self._desk is None else self._desk.lag
+        return 0 if self._handle is None else self._handle.lag

@@ -17,7 +17,7 @@ from rostra.model.encode import Headers
 if TYPE_CHECKING:
     from rostra.client.blocking.driver import BlockingDriver
 
-LOOK_EVERY_US = 500
+POLL_EVERY_US = 500
 """How often a stream of records looks for acknowledgements, which costs a system call, before its batch is full."""
 
 
@@ -44,7 +44,7 @@ class Producer:
         self._batch_bytes = settings.batch_bytes
         self._state: ProducerState | None = None
         self._lock = driver.lock
-        self._look_at_us = 0
+        self._poll_at_us = 0
         self.on_ack = on_ack
 
     # --- opening and closing -------------------------------------------------------------------------
@@ -60,9 +60,9 @@ class Producer:
                 self._state = state
                 driver.producers[state.number] = self
                 if driver.trace is not None:
-                    driver.trace.publishes(state.number, self._topic)
-                if state.enrolment is not None:
-                    driver.heartbeat.keep(self._settings.lease_ms)
+                    driver.trace.producer_opened(state.number, self._topic)
+                if state.registration is not None:
+                    driver.heartbeat.ensure(self._settings.lease_ms)
         return self
 
     def __enter__(self) -> Self:
@@ -110,11 +110,11 @@ class Producer:
         with self._lock:
             state = self._opened()
             self._driver.call(lambda call: state.set_strength(_now_us(), call, strength))
-            self._driver.heartbeat.keep(self._settings.lease_ms)
+            self._driver.heartbeat.ensure(self._settings.lease_ms)
 
     def _resign(self) -> None:
         state = self._state
-        if state is not None and state.enrolment is not None:
+        if state is not None and state.registration is not None:
             self._driver.call(lambda call: state.resign(_now_us(), call))
 
     def _forget(self) -> None:
@@ -141,24 +141,24 @@ class Producer:
         with self._lock:
             state = self._state or self._opened()
             if value is not None and key is None and headers is None and timestamp is None and partition is None:
-                if not state.unacknowledged_batches and state.sent_alone(_now_us(), value):
-                    self._look(state)
+                if not state.unacknowledged_batches and state.send_single(_now_us(), value):
+                    self._poll(state)
                     return
-                draft = state.draft
-                draft.values.append(value)
-                draft.bytes += len(value) + PER_RECORD_BYTES
+                builder = state.builder
+                builder.values.append(value)
+                builder.bytes += len(value) + PER_RECORD_BYTES
                 now = monotonic_ns() // 1000
-                if draft.bytes < self._batch_bytes and now < self._look_at_us and state.unacknowledged_batches:
+                if builder.bytes < self._batch_bytes and now < self._poll_at_us and state.unacknowledged_batches:
                     return
                 self._opened()
-                if draft.bytes >= self._batch_bytes:
-                    self._wait_for_room(state)
+                if builder.bytes >= self._batch_bytes:
+                    self._wait_for_window(state)
                     state.close(now)
             else:
                 self._opened()
-                self._wait_for_room(state)
+                self._wait_for_window(state)
                 state.add(_now_us(), value, key, headers, timestamp, partition)
-            self._look(state)
+            self._poll(state)
 
     def send_nowait(
         self,
@@ -177,9 +177,9 @@ class Producer:
                     raise LimitExceeded("window_bytes", self._settings.window_bytes)
             now = _now_us()
             plain = key is None and headers is None and timestamp is None and partition is None
-            if not plain or not state.sent_alone(now, value):
+            if not plain or not state.send_single(now, value):
                 state.add(now, value, key, headers, timestamp, partition)
-            self._look(state)
+            self._poll(state)
 
     def send_many(self, values: Sequence[bytes | None]) -> None:
         """Give many records at once, the fastest way in.
@@ -190,10 +190,10 @@ class Producer:
             state = self._opened()
             at, end = 0, len(values)
             while at < end:
-                self._wait_for_room(state)
+                self._wait_for_window(state)
                 at = state.add_many(_now_us(), values, at)
                 self._driver.run()
-            self._look(state)
+            self._poll(state)
 
     def flush(self) -> None:
         """Return when all records given so far are acknowledged; raise the first error if some were given up."""
@@ -212,19 +212,19 @@ class Producer:
             raise self._state.ended
         return self._state
 
-    def _look(self, state: ProducerState) -> None:
+    def _poll(self, state: ProducerState) -> None:
         """Let the open batch go if few are under way, take in what was acknowledged, see to timers; never waits."""
         driver = self._driver
         # The record first: to take in the last answer takes as long as to send, and nobody waits for it here.
-        state.turn(_now_us())
+        state.end_turn(_now_us())
         driver.run()
         driver.step(0)
         now = _now_us()
-        self._look_at_us = now + LOOK_EVERY_US
-        state.turn(now)
+        self._poll_at_us = now + POLL_EVERY_US
+        state.end_turn(now)
         driver.run()
 
-    def _wait_for_room(self, state: ProducerState) -> None:
+    def _wait_for_window(self, state: ProducerState) -> None:
         while state.full and not self._driver.core.closed:
             self._driver.step(None)
 

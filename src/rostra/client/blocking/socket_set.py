@@ -71,11 +71,11 @@ class BlockingSockets:
                 # For this time only: mostly there is nothing to send.
                 self._poll = None
         wait_us = max(min(wait_us, SLICE_US), 0)
-        ready = self._look(poll, wait_us) if self._busy_poll_ms and wait_us else []
+        ready = self._busy_wait(poll, wait_us) if self._busy_poll_ms and wait_us else []
         ready = ready or poll.poll(wait_us / 1000)
         return [self._numbers[descriptor] for descriptor, _ in ready]
 
-    def _look(self, poll: select.poll, wait_us: int) -> list[tuple[int, int]]:
+    def _busy_wait(self, poll: select.poll, wait_us: int) -> list[tuple[int, int]]:
         """What is there without sleeping; nothing if nothing came for as long as this is worth a core."""
         until_ns = time.monotonic_ns() + min(self._busy_poll_ms * 1_000_000, wait_us * 1000)
         while not (ready := poll.poll(0)) and time.monotonic_ns() < until_ns:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from rostra.client.core.options import BelowStart, Start
 from rostra.client.core.subscription.delivered_batch import DeliveredBatch
-from rostra.client.core.subscription.subscriptions import AnySubscription, of_one
+from rostra.client.core.subscription.subscriptions import AnySubscription, positions_of_one
 from rostra.errors import ClientClosed, RostraError
 from rostra.model.decode import Record
 
@@ -53,13 +53,13 @@ class Subscription:
         self._below_start = below_start
         self._state: AnySubscription | None = None
         self._inbox = BlockingInbox()
-        self._handed_out: deque[DeliveredBatch] = deque()
+        self._uncredited: deque[DeliveredBatch] = deque()
         """What the application has, and the node has not heard of."""
         self._over = False
         self._records: Iterator[Record] | None = None
-        self._within: DeliveredBatch | None = None
+        self._current: DeliveredBatch | None = None
         """The batch whose records are being handed out, up to `_reached`."""
-        self._reached = 0
+        self._current_next = 0
 
     # --- opening and closing -------------------------------------------------------------------------
 
@@ -138,21 +138,21 @@ class Subscription:
 
     def _each(self) -> Iterator[Record]:
         while (delivered := self._next(None)) is not None:
-            self._reached, self._within = delivered.first_offset, delivered
+            self._current_next, self._current = delivered.first_offset, delivered
             for record in delivered.records():
-                self._reached = record.offset + 1
+                self._current_next = record.offset + 1
                 yield record
                 if self._over:
                     return
-            self._within = None
+            self._current = None
 
     def _next(self, timeout: float | None) -> DeliveredBatch | None:
         state = self._state
         if state is None:
             state = self.open()._state
             assert state is not None
-        if self._handed_out and not self._over:
-            self._give_back_room(state)
+        if self._uncredited and not self._over:
+            self._return_credit(state)
         driver = self._driver
         ready = self._inbox.ready
         due_us = None if timeout is None else _now_us() + int(timeout * 1_000_000)
@@ -168,20 +168,20 @@ class Subscription:
             else:
                 driver.step(due_us)
         delivered = ready.popleft()
-        self._handed_out.append(delivered)
+        self._uncredited.append(delivered)
         if driver.trace is not None:
             with driver.lock:
                 if driver.trace is not None:
                     driver.trace.delivered(state.number, delivered)
         return delivered
 
-    def _give_back_room(self, state: AnySubscription) -> None:
+    def _return_credit(self, state: AnySubscription) -> None:
         """Only when the application comes for more: whoever waits for one record shall not wait for this."""
         driver = self._driver
         with driver.lock:
-            while self._handed_out:
-                delivered = self._handed_out.popleft()
-                state.taken(delivered.partition, delivered.bytes, delivered.topic_id)
+            while self._uncredited:
+                delivered = self._uncredited.popleft()
+                state.consumed(delivered.partition, delivered.bytes, delivered.topic_id)
             if driver.core.out:
                 driver.run()
 
@@ -201,9 +201,9 @@ class Subscription:
         if self._state is None:
             return {}
         topics = self._state.by_topic(self._inbox.ready)
-        within = self._within
-        if within is not None and self._reached < within.next_offset and within.topic in topics:
-            topics[within.topic][within.partition] = self._reached
+        current = self._current
+        if current is not None and self._current_next < current.next_offset and current.topic in topics:
+            topics[current.topic][current.partition] = self._current_next
         return topics
 
     @property
@@ -212,7 +212,7 @@ class Subscription:
 
         It is of one topic. With several, look at `topics`.
         """
-        return of_one(self.topics)
+        return positions_of_one(self.topics)
 
     @property
     def next_offset(self) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rostra.client.blocking.client import Client
     from rostra.client.blocking.driver import BlockingDriver
 
-NOTHING = "_nothing"
+NO_TOPIC = "_nothing"
 """Stands for no topic at all: a name keeps what it was last joined with, unless something else is named."""
 
 
@@ -36,7 +36,7 @@ class User:
         self._client = client
         self._driver = driver
         self.name = name
-        self._receiving: NamedSubscription | None = None
+        self._subscription: NamedSubscription | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -51,14 +51,14 @@ class User:
         try:
             self._client.describe_subscription(self.name)
         except UnknownGroup:
-            self._have()
+            self._join_briefly()
         else:
             raise GroupExists(self.name)
 
     def topics(self) -> tuple[str, ...]:
         """What it is subscribed to."""
         described = self._client.describe_subscription(self.name)
-        return tuple(topic for topic in described.patterns if topic != NOTHING)
+        return tuple(topic for topic in described.patterns if topic != NO_TOPIC)
 
     def subscribe(self, topic: str) -> None:
         """What is published there from now on waits for the user. A topic that is not there is made."""
@@ -66,9 +66,9 @@ class User:
         described = self._client.describe_subscription(self.name)
         if topic in described.patterns:
             raise AlreadySubscribed(self.name, topic)
-        topics = [known for known in described.patterns if known != NOTHING]
+        topics = [known for known in described.patterns if known != NO_TOPIC]
         self._stop_receiving()
-        self._have(*topics, topic)
+        self._join_briefly(*topics, topic)
         if any(part.topic == topic for part in described.parts):
             # It was subscribed before: what came since it left is none of its business.
             self._client.reset_subscription(self.name, "latest", topic=topic)
@@ -79,7 +79,7 @@ class User:
         if topic not in topics:
             raise NotSubscribed(self.name, topic)
         self._stop_receiving()
-        self._have(*([known for known in topics if known != topic] or [NOTHING]))
+        self._join_briefly(*([known for known in topics if known != topic] or [NO_TOPIC]))
 
     def publish(self, topic: str, value: bytes | None) -> Ack:
         """As anybody does."""
@@ -87,10 +87,10 @@ class User:
 
     def receive(self, timeout: float | None = None) -> Record | None:
         """Take the next record that waits, or wait for one; None when none came within that many seconds."""
-        if self._receiving is None:
+        if self._subscription is None:
             self._client.describe_subscription(self.name)
-            self._receiving = self._named().open()
-        record = self._receiving.receive(timeout)
+            self._subscription = self._open_subscription().open()
+        record = self._subscription.receive(timeout)
         if record is not None:
             record.ack()
         return record
@@ -106,15 +106,15 @@ class User:
 
     # --- as a member ---------------------------------------------------------------------------------
 
-    def _named(self, *topics: str) -> NamedSubscription:
+    def _open_subscription(self, *topics: str) -> NamedSubscription:
         return NamedSubscription(self._driver, self.name, MemberSettings(topics, "latest"))
 
-    def _have(self, *topics: str) -> None:
+    def _join_briefly(self, *topics: str) -> None:
         """Join for a moment: from now on the cluster knows of these topics, and where they begin."""
-        with self._named(*topics):
+        with self._open_subscription(*topics):
             pass
 
     def _stop_receiving(self) -> None:
-        receiving, self._receiving = self._receiving, None
-        if receiving is not None:
-            receiving.unsubscribe()
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.unsubscribe()

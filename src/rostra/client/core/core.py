@@ -90,20 +90,20 @@ class Core:
         backoff = Backoff(options, random)
         self.links = NodeLinks(options, backoff, self.out)
         timeout_us = options.call_timeout_ms * 1000
-        self._asks = PendingRequests(self.links, backoff)
-        self._directory = MetadataCache(
-            self.links, self._asks, backoff, create=options.auto_create, timeout_us=timeout_us
+        self._requests = PendingRequests(self.links, backoff)
+        self._metadata = MetadataCache(
+            self.links, self._requests, backoff, create=options.auto_create, timeout_us=timeout_us
         )
-        self._producers = Producers(options, backoff, self._directory, random, self.out)
+        self._producers = Producers(options, backoff, self._metadata, random, self.out)
         self._producers.set_wall_offset(wall_offset_us)
-        self._topics = TopicAdmin(self._asks, self.out, timeout_us)
-        self._administration = ClusterAdmin(self._asks, self.out, timeout_us)
-        self._lookouts = TopicWatches(self.links, backoff)
-        self._subscriptions = Subscriptions(self._directory, self._lookouts, timeout_us, self.out)
-        self._coordinators = CoordinatorLookup(self._asks, self._directory, timeout_us)
-        self._own_calls = calls = InternalCalls()
+        self._topic_admin = TopicAdmin(self._requests, self.out, timeout_us)
+        self._cluster_admin = ClusterAdmin(self._requests, self.out, timeout_us)
+        self._watches = TopicWatches(self.links, backoff)
+        self._subscriptions = Subscriptions(self._metadata, self._watches, timeout_us, self.out)
+        self._coordinators = CoordinatorLookup(self._requests, self._metadata, timeout_us)
+        self._internal_calls = calls = InternalCalls()
         self._memberships = Memberships(
-            self._directory,
+            self._metadata,
             self._coordinators,
             self._subscriptions,
             self._producers,
@@ -113,33 +113,35 @@ class Core:
             timeout_us,
             self.out,
         )
-        self._groups = GroupAdmin(self._coordinators, self._directory, self._subscriptions, calls, timeout_us, self.out)
+        self._group_admin = GroupAdmin(
+            self._coordinators, self._metadata, self._subscriptions, calls, timeout_us, self.out
+        )
         self._deadlines = (
             self.links.deadline_us,
-            self._asks.deadline_us,
-            self._directory.deadline_us,
+            self._requests.deadline_us,
+            self._metadata.deadline_us,
             self._producers.deadline_us,
-            self._lookouts.deadline_us,
+            self._watches.deadline_us,
             self._subscriptions.deadline_us,
             self._coordinators.deadline_us,
             self._memberships.deadline_us,
-            self._own_calls.deadline_us,
+            self._internal_calls.deadline_us,
         )
         self._starting: CallNumber = 0
         self.start_due_us = 0
-        self._met: dict[str, None] = {}
+        self._nodes_met: dict[str, None] = {}
 
     @property
     def link(self) -> NodeLink:
         """One that stands, or the one dialed last."""
-        return self.links.any() or self.links.latest
+        return self.links.pick() or self.links.latest
 
     def take(self) -> list[ClientEffect]:
         """The effects since the last time, to be carried out in order."""
         out = self.out
         effects = out.copy()
         out.clear()
-        return self._own_calls.claimed(effects) if self._own_calls.begun else effects
+        return self._internal_calls.intercept(effects) if self._internal_calls.started else effects
 
     # --- connections ---------------------------------------------------------------------------------
 
@@ -147,12 +149,12 @@ class Core:
         """Connect; done when a node has welcomed us, failed when none did in time."""
         self._starting = call
         self.start_due_us = now_us + self.options.connect_timeout_ms * 1000
-        self.links.seek(now_us)
+        self.links.dial_next(now_us)
 
     def opened(self, now_us: int, link: LinkNumber) -> None:
         here = self.links.by_number.get(link)
         if here is not None and here.state is LinkState.DIALING:
-            here.greet(self.options.name)
+            here.send_hello(self.options.name)
 
     def lost(self, now_us: int, link: LinkNumber, reason: str) -> None:
         """The connection ended, or could not be opened."""
@@ -174,31 +176,31 @@ class Core:
 
     def _connected(self, now_us: int, link: NodeLink, welcome: Welcome) -> None:
         links = self.links
-        attempts, alone = links.attempts, links.any() is None
+        attempts, alone = links.attempts, links.pick() is None
         links.welcomed(now_us, link, welcome)
-        if (self._met and alone) or link.address in self._met:
+        if (self._nodes_met and alone) or link.address in self._nodes_met:
             event: Connected | Reconnected = Reconnected(link.address, welcome.cluster, welcome.node, max(attempts, 1))
         else:
             event = Connected(link.address, welcome.cluster, welcome.node, welcome.fabric)
         self.out.append(Notify(event))
-        self._met[link.address] = None
-        if len(self._met) > ADDRESSES_MAX:
-            del self._met[next(iter(self._met))]
+        self._nodes_met[link.address] = None
+        if len(self._nodes_met) > ADDRESSES_MAX:
+            del self._nodes_met[next(iter(self._nodes_met))]
         if self._starting:
             self.out.append(Done(self._starting, None))
             self._starting = 0
-        self._asks.link_up(now_us)
-        self._lookouts.link_up(now_us)
-        self._directory.link_up(now_us, link)
+        self._requests.link_up(now_us)
+        self._watches.link_up(now_us)
+        self._metadata.link_up(now_us, link)
 
     def _disconnected(self, now_us: int, link: NodeLink, reason: str, *, hang_up: bool) -> None:
         if link.up:
             self.out.append(Notify(Disconnected(link.address, reason)))
         leaving = [waiter for waiter in link.awaiting.values() if isinstance(waiter, PendingUnsubscribe)]
-        self.links.broken(now_us, link, reason, hang_up=hang_up)
-        self._directory.link_gone(now_us, link)
-        self._asks.link_gone(now_us, link)
-        self._lookouts.link_gone(now_us, link)
+        self.links.disconnected(now_us, link, reason, hang_up=hang_up)
+        self._metadata.link_down(now_us, link)
+        self._requests.link_down(now_us, link)
+        self._watches.link_down(now_us, link)
         for waiter in leaving:
             # A subscription does not outlive its connection, nor does what was in its send buffer.
             self._subscriptions.left(waiter)
@@ -219,7 +221,7 @@ class Core:
         if self._starting:
             self.out.append(Fail(self._starting, error))
             self._starting = 0
-        self._asks.fail_all(now_us, error)
+        self._requests.fail_all(now_us, error)
         self._coordinators.fail_all(now_us, error)
         self._memberships.end_all(error)
         self._producers.end_all(error)
@@ -231,17 +233,17 @@ class Core:
         here = self.links.by_number.get(link)
         if here is None:
             return
-        here.silent = 0
-        here.doubtful = False
+        here.missed_heartbeats = 0
+        here.suspect = False
         try:
             if here.up:
                 self._received(now_us, here, message, payload)
-            elif here.state is LinkState.GREETING:
-                self._greeted(now_us, here, message)
+            elif here.state is LinkState.HANDSHAKE:
+                self._handshake_reply(now_us, here, message)
         except PeerViolation as violation:
             self._disconnected(now_us, here, str(violation), hang_up=True)
 
-    def _greeted(self, now_us: int, link: NodeLink, message: NodeMessage) -> None:
+    def _handshake_reply(self, now_us: int, link: NodeLink, message: NodeMessage) -> None:
         match message:
             case Welcome():
                 self._connected(now_us, link, message)
@@ -291,12 +293,12 @@ class Core:
                 feed = self._subscriptions.feeds.get(message.subscription)
                 if feed is not None:
                     feed.pushed(link, message, payload)
-                    if feed.subscribing.number in self._memberships.fed:
-                        self._memberships.pushed(now_us, feed.subscribing)
+                    if feed.subscription.number in self._memberships.member_feeds:
+                        self._memberships.pushed(now_us, feed.subscription)
             case Published():
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, SentBatch):
-                    waiter.lane.published(now_us, waiter, message.offset)
+                    waiter.sender.published(now_us, waiter, message.offset)
             case Pong():
                 pass
             case Ping():
@@ -312,18 +314,18 @@ class Core:
                 if isinstance(waiter, PendingUnsubscribe):
                     self._subscriptions.left(waiter)
             case Ended():
-                if not self._lookouts.ended(now_us, link, message):
+                if not self._watches.ended(now_us, link, message):
                     self._subscriptions.ended(now_us, link, message)
             case TopicsAppeared():
-                self._lookouts.appeared(now_us, link, message)
+                self._watches.appeared(now_us, link, message)
             case TopicsGone():
-                self._lookouts.gone(now_us, link, message)
+                self._watches.gone(now_us, link, message)
             case Watched():
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, TopicWatch):
-                    self._lookouts.watched(now_us, waiter, message)
+                    self._watches.watched(now_us, waiter, message)
             case PlaceJoined():
-                self._directory.place_joined(now_us, link, message)
+                self._metadata.place_joined(now_us, link, message)
             case (
                 Located()
                 | TopicCreated()
@@ -336,11 +338,11 @@ class Core:
             ):
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, PendingRequest):
-                    self._asks.answered(now_us, waiter, message)
+                    self._requests.answered(now_us, waiter, message)
             case Agreed():
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, PendingRequest):
-                    self._asks.answered(now_us, waiter, message)
+                    self._requests.answered(now_us, waiter, message)
                 elif isinstance(waiter, Rpc):
                     waiter.answered(now_us, message)
                 elif isinstance(waiter, PendingUnsubscribe):
@@ -372,36 +374,36 @@ class Core:
         error = from_wire(message.code, message.carried)
         if isinstance(error, PeerViolation):
             # The node does not say which request it was and hangs up next: asking again would only repeat it.
-            self._asks.fail_all(now_us, error, link)
+            self._requests.fail_all(now_us, error, link)
             return
         waiter = link.awaiting.pop(message.request, None)
         match waiter:
             case SentBatch():
-                producing = waiter.lane.producing
-                if isinstance(error, TopicError) and not waiter.lane.place.is_elsewhere(error):
-                    self._producers.forget_topic(producing.name)
-                waiter.lane.refused(now_us, waiter, error)
-                self._producers.forget_if_ended(producing)
+                producer = waiter.sender.producer
+                if isinstance(error, TopicError) and not waiter.sender.route.may_retry(error):
+                    self._producers.forget_topic(producer.name)
+                waiter.sender.refused(now_us, waiter, error)
+                self._producers.forget_if_ended(producer)
             case PartitionFeed():
                 waiter.refused(now_us, error)
             case PendingRequest():
-                self._asks.refused(now_us, waiter, error)
+                self._requests.refused(now_us, waiter, error)
             case PendingUnsubscribe():
                 self._subscriptions.left(waiter)
             case PendingRegistration():
-                producing = waiter.lane.producing
+                producer = waiter.sender.producer
                 if isinstance(error, TopicError):
-                    self._producers.forget_topic(producing.name)
-                waiter.lane.not_enrolled(now_us, error)
-                self._producers.forget_if_ended(producing)
+                    self._producers.forget_topic(producer.name)
+                waiter.sender.registration_refused(now_us, error)
+                self._producers.forget_if_ended(producer)
             case TopicWatch():
-                self._lookouts.refused(now_us, waiter, error)
+                self._watches.refused(now_us, waiter, error)
             case Rpc():
                 waiter.refused(now_us, error)
             case None:
-                for request, lane, epoch in link.unanswered:
+                for request, sender, epoch in link.unanswered:
                     if request == message.request:
-                        lane.refused_unanswered(now_us, epoch, error)
+                        sender.refused_unanswered(now_us, epoch, error)
                         break
             case _:
                 assert_never(waiter)
@@ -410,42 +412,42 @@ class Core:
 
     def create_topic(self, now_us: int, call: CallNumber, name: str, settings: TopicSettings) -> None:
         self._check_open()
-        self._topics.create(now_us, call, name, settings)
+        self._topic_admin.create(now_us, call, name, settings)
 
     def alter_topic(self, now_us: int, call: CallNumber, name: str, changes: dict[str, int | str]) -> None:
         """Done with the `Topic` as it is then."""
         self._check_open()
-        self._topics.alter(now_us, call, name, changes)
+        self._topic_admin.alter(now_us, call, name, changes)
 
     def delete_topic(self, now_us: int, call: CallNumber, name: str) -> None:
         self._check_open()
         self._producers.forget_topic(name)
-        self._topics.delete(now_us, call, name)
+        self._topic_admin.delete(now_us, call, name)
 
     def describe_topic(self, now_us: int, call: CallNumber, name: str) -> None:
         """Done with a `TopicDescription`."""
         self._check_open()
-        self._topics.describe(now_us, call, name)
+        self._topic_admin.describe(now_us, call, name)
 
     def list_topics(self, now_us: int, call: CallNumber) -> None:
         """Done with all topics by name, however many pages that takes."""
         self._check_open()
-        self._topics.list(now_us, call)
+        self._topic_admin.list(now_us, call)
 
     # --- the cluster ---------------------------------------------------------------------------------
 
     def describe_cluster(self, now_us: int, call: CallNumber) -> None:
         """Done with a `ClusterState`."""
         self._check_open()
-        self._administration.describe(now_us, call)
+        self._cluster_admin.describe(now_us, call)
 
     def remove_member(self, now_us: int, call: CallNumber, node: int) -> None:
         self._check_open()
-        self._administration.remove_member(now_us, call, node)
+        self._cluster_admin.remove_member(now_us, call, node)
 
     def transfer_partition(self, now_us: int, call: CallNumber, name: str, partition: int, node: int) -> None:
         self._check_open()
-        self._administration.transfer_partition(now_us, call, name, partition, node)
+        self._cluster_admin.transfer_partition(now_us, call, name, partition, node)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -463,9 +465,9 @@ class Core:
         """Whether nodes must go on hearing from this client, for there is a publisher that they would take for dead."""
         return self._producers.has_leases
 
-    def close_producer(self, producing: ProducerState) -> None:
+    def close_producer(self, producer: ProducerState) -> None:
         """Forget it; what it has under way is given up. `flush` first."""
-        self._producers.close(producing, ClientClosed())
+        self._producers.close(producer, ClientClosed())
 
     def publish(
         self,
@@ -482,14 +484,14 @@ class Core:
         """Done with an `Ack`. The record leaves at once, or with those of the same turn when some are under way."""
         if self.closed:
             raise ClientClosed()
-        producing = self._producers.publisher(now_us, name, acks)
-        if not producing.publish(now_us, value, key, headers, timestamp_us, partition, call):
-            self._producers.added(now_us, producing)
-        return producing
+        producer = self._producers.publisher(now_us, name, acks)
+        if not producer.publish(now_us, value, key, headers, timestamp_us, partition, call):
+            self._producers.added(now_us, producer)
+        return producer
 
-    def turn_publishers(self, now_us: int) -> None:
+    def end_turn(self, now_us: int) -> None:
         """The end of a turn: records that `publish` has gathered leave."""
-        self._producers.turn_publishers(now_us)
+        self._producers.end_turn(now_us)
 
     def set_wall_offset(self, wall_offset_us: int) -> None:
         """The time of day moved against the monotonic clock."""
@@ -541,20 +543,22 @@ class Core:
             raise InvalidSetting("partition", "one partition can be chosen of one topic only")
         return self.subscribe_to_several(now_us, call, names, start, credit_bytes, below_start)
 
-    def unsubscribe(self, now_us: int, call: CallNumber, subscribing: AnySubscription) -> None:
+    def unsubscribe(self, now_us: int, call: CallNumber, subscription: AnySubscription) -> None:
         """Done when no node will deliver anything more."""
-        self._subscriptions.close(call, subscribing)
+        self._subscriptions.close(call, subscription)
 
-    def taken(self, subscribing: AnySubscription, partition: int, size: int, topic: int = 0) -> None:
+    def consumed(self, subscription: AnySubscription, partition: int, size: int, topic: int = 0) -> None:
         """The application took a batch of so many bytes: there is room for others."""
-        subscribing.taken(partition, size, topic)
+        subscription.consumed(partition, size, topic)
 
     # --- named subscriptions -------------------------------------------------------------------------
 
-    def join(self, now_us: int, call: CallNumber, name: str, settings: MemberSettings, desk: AckHandler) -> Membership:
+    def join(
+        self, now_us: int, call: CallNumber, name: str, settings: MemberSettings, ack_handler: AckHandler
+    ) -> Membership:
         """Done when it is known where each part begins that this member is to hold."""
         self._check_open()
-        return self._memberships.join(now_us, call, name, settings, desk)
+        return self._memberships.join(now_us, call, name, settings, ack_handler)
 
     def leave(self, now_us: int, call: CallNumber, membership: Membership) -> None:
         """Done when its positions are kept, and others may have what it held."""
@@ -564,7 +568,7 @@ class Core:
     def groups(self) -> GroupAdmin:
         """Questions and orders about named subscriptions, whoever their members are."""
         self._check_open()
-        return self._groups
+        return self._group_admin
 
     # --- time ----------------------------------------------------------------------------------------
 
@@ -584,13 +588,13 @@ class Core:
             return
         for link, reason in self.links.tick(now_us):
             self._disconnected(now_us, link, reason, hang_up=True)
-        self._asks.tick(now_us, self.options.call_timeout_ms)
-        self._directory.tick(now_us)
+        self._requests.tick(now_us, self.options.call_timeout_ms)
+        self._metadata.tick(now_us)
         self._producers.tick(now_us)
-        self._lookouts.tick(now_us)
+        self._watches.tick(now_us)
         self._subscriptions.tick(now_us)
         self._coordinators.tick(now_us)
-        self._own_calls.tick(now_us)
+        self._internal_calls.tick(now_us)
         self._memberships.tick(now_us)
 
     def _give_up_start(self, now_us: int, error: RostraError) -> None:

@@ -16,18 +16,18 @@ class InternalCalls:
     """They have numbers below zero. What comes of them is looked at in the next tick, which is due at once."""
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.started = 0
         """How many so far."""
         self._open: dict[CallNumber, Outcome] = {}
         self._watched: dict[SubscriptionNumber, Outcome] = {}
-        self._parted: dict[SubscriptionNumber, None] = {}
+        self._unwatched: dict[SubscriptionNumber, None] = {}
         """Given up just now: that they ended is perhaps not told yet, and is nobody's business."""
-        self._heard: deque[tuple[Outcome, Result | RostraError]] = deque()
+        self._completed: deque[tuple[Outcome, Result | RostraError]] = deque()
 
     def new(self, outcome: Outcome) -> CallNumber:
-        self.begun += 1
-        self._open[-self.begun] = outcome
-        return -self.begun
+        self.started += 1
+        self._open[-self.started] = outcome
+        return -self.started
 
     def forget(self, call: CallNumber) -> None:
         self._open.pop(call, None)
@@ -38,34 +38,34 @@ class InternalCalls:
 
     def unwatch(self, subscription: SubscriptionNumber) -> None:
         if self._watched.pop(subscription, None) is not None:
-            self._parted[subscription] = None
+            self._unwatched[subscription] = None
 
-    def claimed(self, effects: list[ClientEffect]) -> list[ClientEffect]:
+    def intercept(self, effects: list[ClientEffect]) -> list[ClientEffect]:
         """Keeps back what is for the core itself, and returns what is for the driver."""
         others: list[ClientEffect] = []
         for effect in effects:
             match effect:
                 case Done(call=call, result=result) if call < 0:
-                    self._hear(self._open.pop(call, None), result)
+                    self._complete(self._open.pop(call, None), result)
                 case Fail(call=call, error=error) if call < 0:
-                    self._hear(self._open.pop(call, None), error)
+                    self._complete(self._open.pop(call, None), error)
                 case Finish(subscription=number, error=error) if number in self._watched:
-                    self._hear(self._watched.pop(number), error)
-                case Finish(subscription=number) if number in self._parted:
+                    self._complete(self._watched.pop(number), error)
+                case Finish(subscription=number) if number in self._unwatched:
                     pass
                 case _:
                     others.append(effect)
-        self._parted.clear()
+        self._unwatched.clear()
         return others
 
-    def _hear(self, outcome: Outcome | None, result: Result | RostraError) -> None:
+    def _complete(self, outcome: Outcome | None, result: Result | RostraError) -> None:
         if outcome is not None:
-            self._heard.append((outcome, result))
+            self._completed.append((outcome, result))
 
     def deadline_us(self) -> int | None:
-        return 0 if self._heard else None
+        return 0 if self._completed else None
 
     def tick(self, now_us: int) -> None:
-        while self._heard:
-            outcome, result = self._heard.popleft()
+        while self._completed:
+            outcome, result = self._completed.popleft()
             outcome(now_us, result)

@@ -108,7 +108,7 @@ class MemberSettings(msgspec.Struct, frozen=True):
     client: str = ""
 
     def __post_init__(self) -> None:
-        start_on_the_wire(self.start)
+        wire_start(self.start)
         for pattern in self.patterns:
             Pattern.parse(pattern)
         if len(self.patterns) > PATTERNS_MAX:
@@ -187,7 +187,7 @@ def checked_below_start(below_start: BelowStart) -> BelowStart:
     return below_start
 
 
-def start_on_the_wire(start: Start) -> tuple[StartAt, int]:
+def wire_start(start: Start) -> tuple[StartAt, int]:
     match start:
         case Offset(offset):
             return "offset", offset
@@ -211,7 +211,7 @@ def check_group_name(name: str) -> None:
         raise InvalidGroupName(name, error.reason) from None
 
 
-def codec_named(codec: str | None) -> Codec:
+def parse_codec(codec: str | None) -> Codec:
     match codec:
         case None | "none":
             return Codec.NONE

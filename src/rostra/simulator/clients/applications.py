@@ -102,7 +102,7 @@ class PublisherApplication(Application):
         self.history.operations += 1
         call = self.client.call(f"producer on {topic}", self._opened)
         self._producing = self.client.core.open_producer(self.clock.now_us, call, topic, self._settings)
-        self.history.wanted(self._producing.producer, self._settings.strength or 0, self.clock.now_us)
+        self.history.wanted(self._producing.producer_id, self._settings.strength or 0, self.clock.now_us)
         self.client.act()
 
     def _opened(self, result: Result | RostraError) -> None:
@@ -126,13 +126,13 @@ class PublisherApplication(Application):
         if producing.ended is not None:
             self._again()
             return
-        if producing.enrolment is not None and self._rivalry.random() < STRENGTH_CHANGES:
+        if producing.registration is not None and self._rivalry.random() < STRENGTH_CHANGES:
             self._change_strength(producing)
         for _ in range(min(self.random.choice((1, 3, 12, 30)), self._left)):
             if producing.full:
                 break
             self._send(producing)
-        producing.turn(self.clock.now_us)
+        producing.end_turn(self.clock.now_us)
         self._bursts += 1
         if self._bursts >= self._stays_bursts:
             self._flush(producing)
@@ -143,7 +143,7 @@ class PublisherApplication(Application):
     def _change_strength(self, producing: ProducerState) -> None:
         strength = self._rivalry.randrange(5)
         self.history.operations += 1
-        self.history.wanted(producing.producer, strength, self.clock.now_us)
+        self.history.wanted(producing.producer_id, strength, self.clock.now_us)
         producing.set_strength(self.clock.now_us, self.client.call(f"strength {strength}", lambda _: None), strength)
 
     def _flush(self, producing: ProducerState) -> None:
@@ -179,7 +179,7 @@ class PublisherApplication(Application):
         self._order += 1
         value = b"%b.%d " % (self.client.name.encode(), self._order)
         value += b"x" * self.random.choice((0, 20, 60, 300))
-        producer = f"{self.client.name}/{producing.producer:x}"
+        producer = f"{self.client.name}/{producing.producer_id:x}"
         self.history.sent[value] = RecordSent(
             value, producer, self._order, producing.name, self.acks, self.clock.now_us
         )
@@ -242,9 +242,9 @@ class ShortLivedPublisher(Application):
             # The name of its producer is known only when it was given away; until then no order can be checked.
             call = client.call(f"publish of {value!r}", lambda result: self._settled(value, holder[0], result))
             holder = [core.publish(self.clock.now_us, call, topic, value, acks=acks)]
-            producer = f"{client.name}/{holder[0].producer:x}"
+            producer = f"{client.name}/{holder[0].producer_id:x}"
             self.history.sent[value] = RecordSent(value, producer, self._order, topic, acks, self.clock.now_us)
-            core.turn_publishers(self.clock.now_us)
+            core.end_turn(self.clock.now_us)
             client.act()
         self.later(1, SECOND_US // 2, self._publish)
 
@@ -359,7 +359,7 @@ class SubscriberApplication(Application):
     def _take(self) -> None:
         """One batch at a time, as slowly as this subscriber is; all at once when the world has healed."""
         for _ in range(len(self._untaken) if self.over else 1):
-            self.client.core.taken(*self._untaken.popleft())
+            self.client.core.consumed(*self._untaken.popleft())
         self.client.act()
         self._taking = bool(self._untaken)
         if self._taking:

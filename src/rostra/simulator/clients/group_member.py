@@ -90,11 +90,11 @@ class GroupMemberApplication(Application):
         self._note(membership)
         now_us = self.clock.now_us
         for _ in range(50 if self.over else self.random.choice((1, 3, 8))):
-            record = membership.hands.take(now_us)
+            record = membership.dispatcher.take(now_us)
             if record is None:
                 break
-            assert record.holding is not None
-            self._named.handed(record.holding.topic, record.partition, record.offset, self.client.name, now_us)
+            assert record.assigned is not None
+            self._named.handed(record.assigned.topic, record.partition, record.offset, self.client.name, now_us)
             self._in_hand.append(record)
         idle = not self._in_hand
         self.random.shuffle(self._in_hand)
@@ -113,27 +113,27 @@ class GroupMemberApplication(Application):
         elif not self.over and self.random.random() < 0.1:
             record.give_back()
         else:
-            assert record.holding is not None
-            self._named.dealt_with.add((record.holding.topic, record.partition, record.offset))
+            assert record.assigned is not None
+            self._named.dealt_with.add((record.assigned.topic, record.partition, record.offset))
             record.ack()
 
     def _note(self, membership: Membership) -> None:
         """What the coordinator has said that it keeps."""
-        for (topic, partition), holding in membership.holdings.items():
-            if holding.agreed is not None:
-                self._named.keeps(topic, partition, holding.agreed.offset)
+        for (topic, partition), holding in membership.partitions.items():
+            if holding.committed is not None:
+                self._named.keeps(topic, partition, holding.committed.offset)
 
     def ack(self, record: GroupRecord) -> None:
         if self._membership is not None:
-            self._membership.hands.ack(self.clock.now_us, record)
+            self._membership.dispatcher.ack(self.clock.now_us, record)
 
     def retry(self, record: GroupRecord) -> None:
         if self._membership is not None:
-            self._membership.hands.retry(self.clock.now_us, record)
+            self._membership.dispatcher.retry(self.clock.now_us, record)
 
     def give_back(self, record: GroupRecord) -> None:
         if self._membership is not None:
-            self._membership.hands.give_back(self.clock.now_us, record)
+            self._membership.dispatcher.give_back(self.clock.now_us, record)
 
     # --- going ---------------------------------------------------------------------------------------
 
@@ -172,4 +172,4 @@ class GroupMemberApplication(Application):
         membership = self._membership
         if membership is None or membership.state is not MembershipState.MEMBER or self._in_hand:
             return False
-        return membership.lag == 0 and all(holding.stands for holding in membership.holdings.values())
+        return membership.lag == 0 and all(holding.started for holding in membership.partitions.values())

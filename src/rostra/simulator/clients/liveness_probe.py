@@ -97,12 +97,12 @@ class LivenessProbe(Application):
     def _send(self, producing: ProducerState) -> None:
         self._tries += 1
         value = b"herald.%d" % self._tries
-        producer = f"herald/{producing.producer:x}"
+        producer = f"herald/{producing.producer_id:x}"
         self.history.operations += 1
         self.history.sent[value] = RecordSent(value, producer, self._tries, producing.name, "all", self.clock.now_us)
         call = self.client.call(f"publish of {value!r}", partial(self._settled, value, producing))
         producing.add(self.clock.now_us, value, call=call)
-        producing.turn(self.clock.now_us)
+        producing.end_turn(self.clock.now_us)
         self.client.act()
 
     def _settled(self, value: bytes, producing: ProducerState, result: Result | RostraError) -> None:

@@ -75,7 +75,7 @@ class PatternSubscriber(Application):
     def _take(self) -> None:
         for _ in range(len(self._untaken) if self.over else 1):
             gathering, batch = self._untaken.popleft()
-            self.client.core.taken(gathering, batch.partition, batch.bytes, batch.topic_id)
+            self.client.core.consumed(gathering, batch.partition, batch.bytes, batch.topic_id)
         self.client.act()
         self._taking = bool(self._untaken)
         if self._taking:
@@ -103,7 +103,7 @@ class PatternSubscriber(Application):
         """Whether it stands, and was shown all of the topics it knows of."""
         if self._seen is None or self._gathering is None or not self._seen.stands or self._seen.ended is not None:
             return False
-        lookout = self._gathering.lookout
+        lookout = self._gathering.watch
         if lookout is None or lookout.state is not WatchState.LIVE:
             return False
         feeds = [feed for part in self._gathering.parts.values() for feed in part.feeds.values()]

@@ -24,8 +24,8 @@ from rostra.wire.messages import (
 
 
 class ClusterAdmin:
-    def __init__(self, asks: PendingRequests, out: list[ClientEffect], timeout_us: int) -> None:
-        self._asks = asks
+    def __init__(self, requests: PendingRequests, out: list[ClientEffect], timeout_us: int) -> None:
+        self._requests = requests
         self._out = out
         self._timeout_us = timeout_us
 
@@ -43,24 +43,24 @@ class ClusterAdmin:
 
         last = (so_far[-1].topic, so_far[-1].partition) if so_far else ("", -1)
         build = partial(DescribeCluster, after=last[0], after_partition=last[1])
-        self._ask(now_us, call, "describe the cluster", build, answered)
+        self._request(now_us, call, "describe the cluster", build, answered)
 
     def remove_member(self, now_us: int, call: CallNumber, node: int) -> None:
-        self._order(now_us, call, f"remove {node:016x}", partial(RemoveMember, node=node))
+        self._command(now_us, call, f"remove {node:016x}", partial(RemoveMember, node=node))
 
     def transfer_partition(self, now_us: int, call: CallNumber, name: str, partition: int, node: int) -> None:
         build = partial(TransferPartition, name=name, partition=partition, node=node)
-        self._order(now_us, call, f"transfer {name}/{partition}", build)
+        self._command(now_us, call, f"transfer {name}/{partition}", build)
 
-    def _order(self, now_us: int, call: CallNumber, what: str, build: Callable[[int], ClientMessage]) -> None:
+    def _command(self, now_us: int, call: CallNumber, what: str, build: Callable[[int], ClientMessage]) -> None:
         def answered(now_us: int, message: Answer) -> None:
             if not isinstance(message, Agreed):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to an operator's order")
             self._out.append(Done(call, None))
 
-        self._ask(now_us, call, what, build, answered)
+        self._request(now_us, call, what, build, answered)
 
-    def _ask(
+    def _request(
         self,
         now_us: int,
         call: CallNumber,
@@ -71,7 +71,9 @@ class ClusterAdmin:
         def failed(now_us: int, error: RostraError) -> None:
             self._out.append(Fail(call, error))
 
-        self._asks.add(now_us, PendingRequest(what, build, answered, failed, now_us + self._timeout_us, ADMINISTRATION))
+        self._requests.add(
+            now_us, PendingRequest(what, build, answered, failed, now_us + self._timeout_us, ADMINISTRATION)
+        )
 
 
 def _with(state: ClusterState, partitions: tuple[PlacedPartition, ...]) -> ClusterState:

@@ -18,7 +18,7 @@ from rostra.client.core.effects import (
     SubscriptionPart,
 )
 from rostra.client.core.internal_calls import InternalCalls
-from rostra.client.core.options import Start, check_group_name, start_on_the_wire
+from rostra.client.core.options import Start, check_group_name, wire_start
 from rostra.client.core.routing.coordinator_request import GROUPS_TOPIC, CoordinatorLookup, CoordinatorRequest, Reply
 from rostra.client.core.routing.metadata_cache import MetadataCache
 from rostra.client.core.routing.partition_route import PartitionRoute
@@ -48,16 +48,16 @@ class GroupAdmin:
     def __init__(
         self,
         coordinators: CoordinatorLookup,
-        directory: MetadataCache,
+        metadata: MetadataCache,
         subscriptions: Subscriptions,
-        own_calls: InternalCalls,
+        internal_calls: InternalCalls,
         timeout_us: int,
         out: list[ClientEffect],
     ) -> None:
         self._coordinators = coordinators
-        self._directory = directory
+        self._metadata = metadata
         self._subscriptions = subscriptions
-        self._own_calls = own_calls
+        self._internal_calls = internal_calls
         self._timeout_us = timeout_us
         self._out = out
 
@@ -72,16 +72,16 @@ class GroupAdmin:
     ) -> None:
         """One partition after another, page by page; each is asked of its owner."""
 
-        def found(now_us: int, topic: Topic, places: list[PartitionRoute]) -> None:
+        def found(now_us: int, topic: Topic, routes: list[PartitionRoute]) -> None:
             # Where each node keeps names of its own, the one that answers tells those.
-            places = [place for place in places if place.own] or places
-            if partition >= len(places):
+            routes = [route for route in routes if route.own] or routes
+            if partition >= len(routes):
                 self._out.append(Done(call, SubscriptionList(tuple(sorted(so_far, key=lambda group: group.name)))))
                 return
             build = partial(ListGroups, partition=partition, after=after)
             due_us = now_us + self._timeout_us
-            errand = CoordinatorRequest("list subscriptions", build, answered, self._failing(call), due_us)
-            self._coordinators.follow(now_us, errand, places[partition])
+            request = CoordinatorRequest("list subscriptions", build, answered, self._failing(call), due_us)
+            self._coordinators.follow(now_us, request, routes[partition])
 
         def answered(now_us: int, message: Reply) -> None:
             if not isinstance(message, GroupPage):
@@ -97,7 +97,7 @@ class GroupAdmin:
             nobody = isinstance(error, UnknownTopic)
             self._out.append(Done(call, SubscriptionList(())) if nobody else Fail(call, error))
 
-        self._directory.find(now_us, GROUPS_TOPIC, found, failed, create=False)
+        self._metadata.find(now_us, GROUPS_TOPIC, found, failed, create=False)
 
     # --- describe ------------------------------------------------------------------------------------
 
@@ -106,9 +106,9 @@ class GroupAdmin:
 
         def described(now_us: int, group: GroupDescribed) -> None:
             topics = list(dict.fromkeys(part.name for part in group.parts))
-            self._look(now_us, topics, ("latest", 0), {}, partial(looked, group), self._failing(call))
+            self._look_up(now_us, topics, ("latest", 0), {}, partial(found, group), self._failing(call))
 
-        def looked(group: GroupDescribed, now_us: int, ends: dict[str, Ends]) -> None:
+        def found(group: GroupDescribed, now_us: int, ends: dict[str, Ends]) -> None:
             self._out.append(Done(call, _description(group, ends)))
 
         check_group_name(name)
@@ -136,45 +136,45 @@ class GroupAdmin:
         )
         self._send(now_us, call, name, f"describe {name}", build, answered)
 
-    def _look(
+    def _look_up(
         self,
         now_us: int,
         topics: list[str],
         start: tuple[StartAt, int],
         so_far: dict[str, Ends],
-        looked: Callable[[int, dict[str, Ends]], None],
+        found: Callable[[int, dict[str, Ends]], None],
         failed: Callable[[int, RostraError], None],
     ) -> None:
         """Where this start leads to in each partition of these topics. Those who serve them know: a subscription tells,
         which has no credit and is given up at once.
         """
         if not topics:
-            looked(now_us, so_far)
+            found(now_us, so_far)
             return
         name, *rest = topics
 
-        def stands(now_us: int, result: Result | RostraError) -> None:
-            found = so_far
+        def live(now_us: int, result: Result | RostraError) -> None:
+            offsets = so_far
             if not isinstance(result, RostraError):
                 ends = {
-                    (feed.place.topic, feed.place.index): (feed.next or 0, feed.commit, feed.partition)
-                    for feed in subscribing.feeds.values()
+                    (feed.route.topic, feed.route.index): (feed.next or 0, feed.commit, feed.partition)
+                    for feed in subscription.feeds.values()
                 }
-                found = {**so_far, name: ends}
+                offsets = {**so_far, name: ends}
             elif not isinstance(result, TopicError):
                 failed(now_us, result)
                 return
-            self._subscriptions.close(0, subscribing)
-            self._look(now_us, rest, start, found, looked, failed)
+            self._subscriptions.close(0, subscription)
+            self._look_up(now_us, rest, start, offsets, found, failed)
 
-        call = self._own_calls.new(stands)
-        subscribing = self._subscriptions.begin(now_us, call, name, start, None, 0, "raise", create=False)
+        call = self._internal_calls.new(live)
+        subscription = self._subscriptions.begin(now_us, call, name, start, None, 0, "raise", create=False)
 
     # --- reset, delete -------------------------------------------------------------------------------
 
     def reset(self, now_us: int, call: CallNumber, name: str, start: Start, topic: str | None = None) -> None:
         """Every position to where this start leads to now, or only those in one topic."""
-        wired = start_on_the_wire(start)
+        wired = wire_start(start)
 
         def described(now_us: int, group: GroupDescribed) -> None:
             chosen = [part for part in group.parts if topic is None or part.name == topic]
@@ -182,9 +182,9 @@ class GroupAdmin:
                 self._out.append(Fail(call, UnknownTopic(topic)))
                 return
             topics = list(dict.fromkeys(part.name for part in chosen))
-            self._look(now_us, topics, wired, {}, partial(looked, chosen), self._failing(call))
+            self._look_up(now_us, topics, wired, {}, partial(found, chosen), self._failing(call))
 
-        def looked(chosen: list[HeldPart], now_us: int, ends: dict[str, Ends]) -> None:
+        def found(chosen: list[HeldPart], now_us: int, ends: dict[str, Ends]) -> None:
             positions = [
                 Position(part.topic, part.partition, ends[part.name][part.topic, part.partition][0])
                 for part in chosen

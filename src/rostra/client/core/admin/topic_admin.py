@@ -40,8 +40,8 @@ OnError = Callable[[int, RostraError], None]
 
 
 class TopicAdmin:
-    def __init__(self, asks: PendingRequests, out: list[ClientEffect], timeout_us: int) -> None:
-        self._asks = asks
+    def __init__(self, requests: PendingRequests, out: list[ClientEffect], timeout_us: int) -> None:
+        self._requests = requests
         self._out = out
         self._timeout_us = timeout_us
 
@@ -50,7 +50,7 @@ class TopicAdmin:
         check_topic_settings(settings)
 
         def failed(now_us: int, error: RostraError) -> None:
-            if isinstance(error, TopicExists) and ask.attempts > 1:
+            if isinstance(error, TopicExists) and pending.attempts > 1:
                 # Perhaps our own work, of which the answer was lost: then the topic is as we wanted it.
                 self._describe(now_us, call, name, compare, self._failing(call))
             else:
@@ -63,13 +63,13 @@ class TopicAdmin:
                 self._out.append(Fail(call, TopicExists(name)))
 
         build = partial(CreateTopic, name=name, settings=settings)
-        ask = self._ask(now_us, f"create {name}", build, self._answering(call), failed)
+        pending = self._request(now_us, f"create {name}", build, self._answering(call), failed)
 
     def alter(self, now_us: int, call: CallNumber, name: str, changes: dict[str, int | str]) -> None:
         """Asked twice, it comes to the same."""
         check_topic_name(name)
         build = partial(AlterTopic, name=name, changes=changes)
-        ask = PendingRequest(
+        pending = PendingRequest(
             f"alter {name}",
             build,
             self._answering(call),
@@ -77,21 +77,21 @@ class TopicAdmin:
             now_us + self._timeout_us,
             ALTERATION,
         )
-        self._asks.add(now_us, ask)
+        self._requests.add(now_us, pending)
 
     def delete(self, now_us: int, call: CallNumber, name: str) -> None:
         def failed(now_us: int, error: RostraError) -> None:
-            gone = isinstance(error, UnknownTopic) and ask.attempts > 1
+            gone = isinstance(error, UnknownTopic) and pending.attempts > 1
             self._out.append(Done(call, None) if gone else Fail(call, error))
 
         build = partial(DeleteTopic, name=name)
-        ask = self._ask(now_us, f"delete {name}", build, self._answering(call), failed)
+        pending = self._request(now_us, f"delete {name}", build, self._answering(call), failed)
 
     def describe(self, now_us: int, call: CallNumber, name: str) -> None:
         self._describe(now_us, call, name, self._answering(call), self._failing(call))
 
     def _describe(self, now_us: int, call: CallNumber, name: str, answered: OnAnswer, failed: OnError) -> None:
-        self._ask(now_us, f"describe {name}", partial(DescribeTopic, name=name), answered, failed)
+        self._request(now_us, f"describe {name}", partial(DescribeTopic, name=name), answered, failed)
 
     def list(self, now_us: int, call: CallNumber, so_far: tuple[Topic, ...] = ()) -> None:
         """Page by page, each asked for when the one before has come."""
@@ -106,14 +106,14 @@ class TopicAdmin:
                 self._out.append(Done(call, topics))
 
         after = so_far[-1].name if so_far else ""
-        self._ask(now_us, "list topics", partial(ListTopics, after=after), answered, self._failing(call))
+        self._request(now_us, "list topics", partial(ListTopics, after=after), answered, self._failing(call))
 
-    def _ask(
+    def _request(
         self, now_us: int, what: str, build: Callable[[int], ClientMessage], answered: OnAnswer, failed: OnError
     ) -> PendingRequest:
-        ask = PendingRequest(what, build, answered, failed, now_us + self._timeout_us)
-        self._asks.add(now_us, ask)
-        return ask
+        pending = PendingRequest(what, build, answered, failed, now_us + self._timeout_us)
+        self._requests.add(now_us, pending)
+        return pending
 
     def _answering(self, call: CallNumber) -> OnAnswer:
         def answered(now_us: int, message: Answer) -> None:

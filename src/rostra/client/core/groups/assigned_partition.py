@@ -40,24 +40,24 @@ class GroupRecord(Record, frozen=True, gc=True):
 
     tries: int = 0
     """How often it was handed out before, to no avail."""
-    holding: AssignedPartition | None = None
+    assigned: AssignedPartition | None = None
 
     def ack(self) -> None:
         """It is done with: no member will get it again once the position has moved, which it does in a moment."""
-        if self.holding is not None:
-            self.holding.desk.ack(self)
+        if self.assigned is not None:
+            self.assigned.ack_handler.ack(self)
 
     def retry(self) -> None:
         """It failed: it is handed out again before what comes behind it, or goes to the dead-letter topic."""
-        if self.holding is not None:
-            self.holding.desk.retry(self)
+        if self.assigned is not None:
+            self.assigned.ack_handler.retry(self)
 
     def give_back(self) -> None:
         """It was not dealt with, through no fault of its own: it is handed out again, and that is no further try."""
-        if self.holding is not None:
-            self.holding.desk.give_back(self)
+        if self.assigned is not None:
+            self.assigned.ack_handler.give_back(self)
 
-    def _left(self, kind: type[BaseException] | None) -> None:
+    def _settle_on_exit(self, kind: type[BaseException] | None) -> None:
         if kind is None:
             self.ack()
         elif issubclass(kind, Exception):
@@ -71,7 +71,7 @@ class GroupRecord(Record, frozen=True, gc=True):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._left(kind)
+        self._settle_on_exit(kind)
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,7 +79,7 @@ class GroupRecord(Record, frozen=True, gc=True):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._left(kind)
+        self._settle_on_exit(kind)
 
 
 class AckedPosition(msgspec.Struct, frozen=True):
@@ -94,18 +94,18 @@ class AssignedPartition:
     `in_hand`, and if it failed `_returned`, from where it is handed out before anything else; or it is acknowledged.
     """
 
-    def __init__(self, desk: AckHandler, part: GroupPart, agreed: AckedPosition | None) -> None:
-        self.desk = desk
+    def __init__(self, ack_handler: AckHandler, part: GroupPart, committed: AckedPosition | None) -> None:
+        self.ack_handler = ack_handler
         self.topic = part.topic
         self.name = part.name
         self.partition = part.partition
         self.since = part.since
-        self.agreed = agreed
+        self.committed = committed
         """What the coordinator is known to have; None before anything was moved."""
         self.queue: deque[DeliveredBatch] = deque()
-        self.subscribing: TopicSubscription | None = None
-        self.in_hand: dict[int, GroupRecord] = {}
-        self.leaving = False
+        self.subscription: TopicSubscription | None = None
+        self.unacked: dict[int, GroupRecord] = {}
+        self.revoked = False
         """It was taken away: nothing more is handed out, and it is released when nothing is in hand."""
         self.resume_at_us = 0
         """What has failed is not handed out again before."""
@@ -115,18 +115,18 @@ class AssignedPartition:
         """Of the first record, until it is met."""
 
     def __repr__(self) -> str:
-        return f"<Holding of {self.name}/{self.partition}, {len(self.in_hand)} in hand>"
+        return f"<Holding of {self.name}/{self.partition}, {len(self.unacked)} in hand>"
 
     # --- where it stands -----------------------------------------------------------------------------
 
     @property
-    def stands(self) -> bool:
+    def started(self) -> bool:
         """Whether delivery has begun, so that it is known where."""
         return self._feed_next() is not None
 
     def _feed(self) -> PartitionFeed | None:
         """The only one that its subscription has."""
-        return None if self.subscribing is None else next(iter(self.subscribing.feeds.values()), None)
+        return None if self.subscription is None else next(iter(self.subscription.feeds.values()), None)
 
     def _feed_next(self) -> int | None:
         feed = self._feed()
@@ -138,11 +138,11 @@ class AssignedPartition:
         feed = self._feed()
         return 0 if feed is None else feed.commit
 
-    def standing(self) -> AckedPosition | None:
+    def position(self) -> AckedPosition | None:
         """None while it is not known where delivery begins."""
         following = self._feed_next()
         if following is None:
-            return self.agreed
+            return self.committed
         if self._opened:
             following, tries = self._opened[0].offset, self._opened[0].tries
         elif self.queue:
@@ -153,32 +153,32 @@ class AssignedPartition:
                 self._tries = 0
             tries = self._tries
         waiting = list(self._returned[:1])
-        if self.in_hand:
-            waiting.append(self.in_hand[min(self.in_hand)])
+        if self.unacked:
+            waiting.append(self.unacked[min(self.unacked)])
         if not waiting:
             return AckedPosition(following, tries)
         lowest = min(waiting, key=_OFFSET)
         return AckedPosition(lowest.offset, lowest.tries)
 
-    def carried(self, part: GroupPart) -> bool:
+    def carry_over(self, part: GroupPart) -> bool:
         """Whether it goes on as it stands at a coordinator that did not know it; not if others have come further."""
-        standing = self.standing()
-        if standing is None or self.leaving or (part.start == "offset" and part.value > standing.offset):
+        position = self.position()
+        if position is None or self.revoked or (part.start == "offset" and part.value > position.offset):
             return False
         self.since = part.since
-        self.agreed = AckedPosition(part.value, part.tries) if part.start == "offset" else None
+        self.committed = AckedPosition(part.value, part.tries) if part.start == "offset" else None
         return True
 
     @property
     def lag(self) -> int:
-        standing = self.standing()
-        return 0 if standing is None else max(self.commit - standing.offset, 0)
+        position = self.position()
+        return 0 if position is None else max(self.commit - position.offset, 0)
 
     # --- handing out ---------------------------------------------------------------------------------
 
     def next(self, now_us: int) -> GroupRecord | None:
         """The next record, which is in hand from now on."""
-        if self.leaving:
+        if self.revoked:
             return None
         if self._returned:
             if now_us < self.resume_at_us:
@@ -188,20 +188,20 @@ class AssignedPartition:
             if not self._opened and not self._open():
                 return None
             record = self._opened.popleft()
-        self.in_hand[record.offset] = record
+        self.unacked[record.offset] = record
         return record
 
     def has_next(self, now_us: int) -> bool:
-        if self.leaving:
+        if self.revoked:
             return False
         if self._returned:
             return now_us >= self.resume_at_us
         return bool(self._opened or self.queue)
 
     @property
-    def pauses(self) -> bool:
+    def paused(self) -> bool:
         """Whether something failed that is to be handed out again later."""
-        return bool(self._returned) and not self.leaving
+        return bool(self._returned) and not self.revoked
 
     @property
     def at_end_of_batch(self) -> bool:
@@ -215,8 +215,8 @@ class AssignedPartition:
             whole = map(GroupRecord, repeat(batch.topic), repeat(batch.partition), *columns, repeat(0), repeat(self))
             self._opened.extend(whole)
             del self.queue[0]
-            if self.subscribing is not None:
-                self.subscribing.taken(batch.partition, batch.bytes)
+            if self.subscription is not None:
+                self.subscription.consumed(batch.partition, batch.bytes)
             if self._opened:
                 if self._tries:
                     self._opened[0] = msgspec.structs.replace(self._opened[0], tries=self._tries)
@@ -228,19 +228,19 @@ class AssignedPartition:
 
     def settled(self, record: GroupRecord) -> bool:
         """Whether it was in hand until now. It may have been handed out again since, or taken away."""
-        if self.in_hand.get(record.offset) is not record:
+        if self.unacked.get(record.offset) is not record:
             return False
-        del self.in_hand[record.offset]
+        del self.unacked[record.offset]
         return True
 
-    def back(self, record: GroupRecord) -> None:
+    def put_back(self, record: GroupRecord) -> None:
         """To be handed out again, before what comes behind it."""
         insort(self._returned, record, key=_OFFSET)
 
     def end(self) -> None:
         """What is still in hand is nobody's business here any more."""
-        self.leaving = True
-        self.in_hand.clear()
+        self.revoked = True
+        self.unacked.clear()
         self._returned.clear()
         self._opened.clear()
         self.queue.clear()

@@ -15,9 +15,9 @@ from typing import Protocol
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, Finish, Notify, SubscriptionNumber
 from rostra.client.core.events import MembershipLost
 from rostra.client.core.groups.assigned_partition import AckedPosition, AckHandler, AssignedPartition
-from rostra.client.core.groups.dispatcher import MOVE_MS, DeadLetters, Dispatcher
+from rostra.client.core.groups.dispatcher import COMMIT_MS, DeadLetters, Dispatcher
 from rostra.client.core.links.node_link import NodeLink
-from rostra.client.core.options import MemberSettings, start_on_the_wire
+from rostra.client.core.options import MemberSettings, wire_start
 from rostra.client.core.routing.coordinator_request import OnReply, Reply, Rpc
 from rostra.client.core.routing.partition_route import PartitionRoute
 from rostra.errors import ClientClosed, GroupError, NotAMember, RostraError, StaleGeneration, TimedOut
@@ -35,11 +35,11 @@ from rostra.wire.groups import (
 )
 from rostra.wire.messages import ClientMessage
 
-HANDOVER_MS_MAX = 60_000
+REVOKE_MS_MAX = 60_000
 """What is in hand when its part is taken away may still be acknowledged for so long; then the next member gets it."""
-BEATS_PER_LEASE = 4
+HEARTBEATS_PER_LEASE = 4
 
-PartKey = tuple[int, int]
+PartitionKey = tuple[int, int]
 MessageOf = Callable[[int], ClientMessage]
 
 
@@ -47,8 +47,8 @@ class MembershipHost(DeadLetters, Protocol):
     """What a member needs of the client that it is part of."""
 
     def find(self, now_us: int, membership: Membership) -> None: ...
-    def open_feed(self, now_us: int, membership: Membership, holding: AssignedPartition, part: GroupPart) -> None: ...
-    def close_feed(self, holding: AssignedPartition) -> None: ...
+    def open_feed(self, now_us: int, membership: Membership, assigned: AssignedPartition, part: GroupPart) -> None: ...
+    def close_feed(self, assigned: AssignedPartition) -> None: ...
     def new_member(self) -> int: ...
 
 
@@ -67,8 +67,8 @@ class Membership:
         number: SubscriptionNumber,
         name: str,
         settings: MemberSettings,
-        around: MembershipHost,
-        desk: AckHandler,
+        host: MembershipHost,
+        ack_handler: AckHandler,
         call: CallNumber,
         due_us: int,
         out: list[ClientEffect],
@@ -76,18 +76,18 @@ class Membership:
         self.number = number
         self.name = name
         self.settings = settings
-        self.member = around.new_member()
+        self.member = host.new_member()
         self.state = MembershipState.FINDING
         self.generation = 0
-        self.holdings: dict[PartKey, AssignedPartition] = {}
-        self.hands = Dispatcher(number, name, around, self._may_hand_out, self._hurry, out)
-        self.hurried = False
+        self.partitions: dict[PartitionKey, AssignedPartition] = {}
+        self.dispatcher = Dispatcher(number, name, host, self._may_deliver, self._commit_by, out)
+        self.timer_moved = False
         """Set when something became due earlier than it was: whoever keeps the timer looks again."""
         self.link: NodeLink
-        self.place: PartitionRoute | None = None
+        self.route: PartitionRoute | None = None
         self.find_at_us: int | None = None
-        self._around = around
-        self._desk = desk
+        self._host = host
+        self._ack_handler = ack_handler
         self._out = out
         self._lease_us = settings.lease_ms * 1000
         self._call = call
@@ -95,49 +95,49 @@ class Membership:
         self._due_us = due_us
         self._leaving: CallNumber | None = None
         self._leave_by_us = 0
-        self._round = 0
+        self._link_epoch = 0
         """Raised whenever the connection is another: answers to what was said before it are not for us."""
-        self._assured_us = 0
+        self._lease_renewed_us = 0
         """When the last thing was said that was answered."""
-        self._beat_at_us = 0
-        self._told: dict[PartKey, GroupPart] = {}
+        self._heartbeat_at_us = 0
+        self._partial_assignment: dict[PartitionKey, GroupPart] = {}
         """Of an assignment that comes in several messages, what has come."""
-        self._told_in = 0
-        self._carries = False
+        self._partial_generation = 0
+        self._carry_over = False
         """Whether the next assignment is that of a node which keeps names of its own: what is held goes along."""
-        self._assigned = False
+        self._has_assignment = False
         self._released = -1
         """The generation that was last answered with `Released`."""
-        self._moving = False
-        self._move_at_us: int | None = None
-        self._handovers: dict[AssignedPartition, int] = {}
+        self._committing = False
+        self._commit_at_us: int | None = None
+        self._revoked: dict[AssignedPartition, int] = {}
         """What was taken away, and by when it is let go of."""
 
     # --- the coordinator -----------------------------------------------------------------------------
 
-    def found(self, now_us: int, place: PartitionRoute) -> None:
+    def found(self, now_us: int, route: PartitionRoute) -> None:
         if self.state is not MembershipState.FINDING:
             return
         self.state = MembershipState.WAITING
-        self.place = place
-        place.join(self)
-        if not place.lost:
-            self.flow(now_us)
+        self.route = route
+        route.join(self)
+        if not route.stale:
+            self.resume(now_us)
 
     def not_found(self, now_us: int, error: RostraError) -> None:
         if self.state is MembershipState.FINDING:
             if self._call or not error.retryable:
                 self.end(error)
             else:
-                self.find_at_us = now_us + self._around.pause_us(3)
+                self.find_at_us = now_us + self._host.pause_us(3)
 
-    def flow(self, now_us: int) -> None:
+    def resume(self, now_us: int) -> None:
         if self.state is not MembershipState.WAITING or not self.link.up:
             return
         self.state = MembershipState.JOINING
-        self._told.clear()
+        self._partial_assignment.clear()
         settings = self.settings
-        start, value = start_on_the_wire(settings.start)
+        start, value = wire_start(settings.start)
         build = partial(
             JoinGroup,
             name=self.name,
@@ -150,88 +150,88 @@ class Membership:
             dead_letter=settings.dead_letter,
             client=settings.client,
         )
-        self._say(now_us, build, self._joined)
+        self._send(now_us, build, self._joined)
 
-    def halt(self) -> None:
+    def suspend(self) -> None:
         if self.state in (MembershipState.JOINING, MembershipState.MEMBER):
             self.state = MembershipState.WAITING
-        self._round += 1
-        self._moving = self._assigned = False
+        self._link_epoch += 1
+        self._committing = self._has_assignment = False
 
     def move(self, link: NodeLink) -> None:
-        self.halt()
+        self.suspend()
         self.link = link
 
-    def renumbered(self) -> None:
+    def partition_changed(self) -> None:
         """Of no concern here."""
 
     def fail(self, error: RostraError) -> None:
         """The partition that kept the name is gone, or its node is: another may keep it."""
-        self.halt()
-        self._carries = True
-        self.place = None
+        self.suspend()
+        self._carry_over = True
+        self.route = None
         self.state = MembershipState.FINDING
         self.find_at_us = 0
 
-    def _say(self, now_us: int, build: MessageOf, answered: OnReply, about: Iterable[AssignedPartition] = ()) -> None:
-        heard = partial(self._answered, self._round, now_us, answered)
-        refused = partial(self._refused, self._round, self.generation, tuple(about))
-        self.link.ask(Rpc(heard, refused), build)
+    def _send(self, now_us: int, build: MessageOf, answered: OnReply, about: Iterable[AssignedPartition] = ()) -> None:
+        last_error = partial(self._answered, self._link_epoch, now_us, answered)
+        refused = partial(self._refused, self._link_epoch, self.generation, tuple(about))
+        self.link.send_request(Rpc(last_error, refused), build)
 
-    def _answered(self, said_in: int, said_us: int, answered: OnReply, now_us: int, message: Reply) -> None:
+    def _answered(self, link_epoch: int, sent_us: int, answered: OnReply, now_us: int, message: Reply) -> None:
         if self.state is MembershipState.ENDED and isinstance(message, GroupJoined):
             # Nobody waits for it any more, but the coordinator does not know.
-            self._forsake()
-        elif said_in == self._round and self.state is not MembershipState.ENDED:
-            self._assured_us = max(self._assured_us, said_us)
+            self._send_leave()
+        elif link_epoch == self._link_epoch and self.state is not MembershipState.ENDED:
+            self._lease_renewed_us = max(self._lease_renewed_us, sent_us)
             answered(now_us, message)
 
     def _refused(
-        self, said_in: int, generation: int, about: tuple[AssignedPartition, ...], now_us: int, error: RostraError
+        self, link_epoch: int, generation: int, about: tuple[AssignedPartition, ...], now_us: int, error: RostraError
     ) -> None:
-        if said_in != self._round or self.state is MembershipState.ENDED:
+        if link_epoch != self._link_epoch or self.state is MembershipState.ENDED:
             return
         if isinstance(error, NotAMember):
-            self._expelled(now_us, error)
+            self._removed(now_us, error)
         elif isinstance(error, StaleGeneration):
-            self._stale(now_us, generation, [holding for holding in about if holding in self._handovers])
+            self._stale(now_us, generation, [assigned for assigned in about if assigned in self._revoked])
         elif error.retryable and not isinstance(error, GroupError):
-            self.ended_there(now_us, error)
+            self.ended_by_node(now_us, error)
         else:
             self.end(error)
 
-    def _stale(self, now_us: int, generation: int, taken_away: list[AssignedPartition]) -> None:
-        self._moving = False
-        self._hurry(now_us)
-        for holding in taken_away:
+    def _stale(self, now_us: int, generation: int, revoked: list[AssignedPartition]) -> None:
+        self._committing = False
+        self._commit_by(now_us)
+        for assigned in revoked:
             # Another has it already, as happens after an absence.
-            self._drop(holding)
-        if not taken_away and self.generation == generation:
+            self._drop(assigned)
+        if not revoked and self.generation == generation:
             # It crossed no assignment that says what is held now, so that is to be asked for.
-            self._join_anew(now_us)
+            self._rejoin(now_us)
 
-    def ended_there(self, now_us: int, error: RostraError) -> None:
+    def ended_by_node(self, now_us: int, error: RostraError) -> None:
         """The node does not coordinate the name, or not now; or this is no member of it."""
         if isinstance(error, NotAMember):
-            self._expelled(now_us, error)
+            self._removed(now_us, error)
             return
-        self.halt()
-        if self.place is not None:
-            self.place.refused(now_us, error)
+        self.suspend()
+        if self.route is not None:
+            self.route.refused(now_us, error)
 
-    def _expelled(self, now_us: int, error: RostraError) -> None:
+    def _removed(self, now_us: int, error: RostraError) -> None:
         """It was taken for dead: what it held may be with others. The next assignment will tell."""
         self._out.append(Notify(MembershipLost(self.name, str(error))))
-        self._assured_us = now_us - self._lease_us
+        self._lease_renewed_us = now_us - self._lease_us
         if self._leaving is not None:
-            self._left()
+            self._finish_leave()
         else:
-            self._join_anew(now_us)
+            self._rejoin(now_us)
 
-    def _join_anew(self, now_us: int) -> None:
-        self.halt()
-        if self.place is not None and not self.place.lost:
-            self.flow(now_us)
+    def _rejoin(self, now_us: int) -> None:
+        self.suspend()
+        if self.route is not None and not self.route.stale:
+            self.resume(now_us)
 
     # --- joining and leaving -------------------------------------------------------------------------
 
@@ -240,29 +240,29 @@ class Membership:
             return
         self.state = MembershipState.MEMBER
         self.generation = message.generation
-        self.hands.tries_max, self.hands.dead_letter = message.tries_max, message.dead_letter
-        self._beat_at_us = now_us + self._lease_us // BEATS_PER_LEASE
+        self.dispatcher.tries_max, self.dispatcher.dead_letter = message.tries_max, message.dead_letter
+        self._heartbeat_at_us = now_us + self._lease_us // HEARTBEATS_PER_LEASE
         self._released = -1
-        if self.place is not None:
-            self.place.proved()
-        self._hurry(now_us)
+        if self.route is not None:
+            self.route.confirm()
+        self._commit_by(now_us)
 
     def leave(self, now_us: int, call: CallNumber, due_us: int) -> None:
         """Positions first. What is in hand is given back."""
         self._leaving, self._leave_by_us = call, due_us
-        if self.state is MembershipState.ENDED or (self.state is not MembershipState.MEMBER and not self.holdings):
-            self._left()
+        if self.state is MembershipState.ENDED or (self.state is not MembershipState.MEMBER and not self.partitions):
+            self._finish_leave()
             return
-        for holding in self.holdings.values():
-            holding.leaving = True
-        self._hurry(now_us)
+        for assigned in self.partitions.values():
+            assigned.revoked = True
+        self._commit_by(now_us)
         self._advance(now_us)
 
-    def _gone(self, now_us: int, message: Reply) -> None:
+    def _leave_answered(self, now_us: int, message: Reply) -> None:
         self.state = MembershipState.WAITING
-        self._left()
+        self._finish_leave()
 
-    def _left(self) -> None:
+    def _finish_leave(self) -> None:
         leaving, call, self._leaving, self._call = self._leaving, self._call, None, 0
         self._close()
         if call:
@@ -284,82 +284,83 @@ class Membership:
 
     def _close(self) -> None:
         if self.state is MembershipState.MEMBER:
-            self._forsake()
+            self._send_leave()
         self.state = MembershipState.ENDED
-        self._round += 1
-        for holding in list(self.holdings.values()):
-            self._drop(holding)
-        if self.place is not None:
-            self.place.leave(self)
+        self._link_epoch += 1
+        for assigned in list(self.partitions.values()):
+            self._drop(assigned)
+        if self.route is not None:
+            self.route.leave(self)
         self.find_at_us = None
 
-    def _forsake(self) -> None:
+    def _send_leave(self) -> None:
         """Its connection may live on with others, and would keep a member alive that is none any more."""
         if self.link.up:
-            nobody = Rpc(lambda now_us, message: None, lambda now_us, error: None)
-            self.link.ask(nobody, partial(LeaveGroup, name=self.name, member=self.member))
+            ignored = Rpc(lambda now_us, message: None, lambda now_us, error: None)
+            self.link.send_request(ignored, partial(LeaveGroup, name=self.name, member=self.member))
 
     # --- what it holds -------------------------------------------------------------------------------
 
     def assigned(self, now_us: int, message: Assignment) -> None:
         if self.state is not MembershipState.MEMBER or message.generation < self.generation:
             return
-        if message.generation != self._told_in:
-            self._told, self._told_in = {}, message.generation
-        self._told.update(((part.topic, part.partition), part) for part in message.parts)
+        if message.generation != self._partial_generation:
+            self._partial_assignment, self._partial_generation = {}, message.generation
+        self._partial_assignment.update(((part.topic, part.partition), part) for part in message.parts)
         if message.more:
             return
-        told, self._told = self._told, {}
+        assignment, self._partial_assignment = self._partial_assignment, {}
         self.generation = message.generation
-        self._assigned = True
-        for key, holding in list(self.holdings.items()):
-            if key not in told and not holding.leaving:
-                holding.leaving = True
-                self._handovers[holding] = now_us + HANDOVER_MS_MAX * 1000
-            elif key in told and not self._goes_on(holding, told[key]):
+        self._has_assignment = True
+        for key, assigned in list(self.partitions.items()):
+            if key not in assignment and not assigned.revoked:
+                assigned.revoked = True
+                self._revoked[assigned] = now_us + REVOKE_MS_MAX * 1000
+            elif key in assignment and not self._continues(assigned, assignment[key]):
                 # It was another's meanwhile, and is a new one.
-                self._drop(holding)
-        self._carries = False
-        for key, part in told.items():
-            if key not in self.holdings and self._leaving is None:
-                self._begin(now_us, key, part)
-        self._hurry(now_us)
+                self._drop(assigned)
+        self._carry_over = False
+        for key, part in assignment.items():
+            if key not in self.partitions and self._leaving is None:
+                self._start_partition(now_us, key, part)
+        self._commit_by(now_us)
         self._advance(now_us)
-        self.hands.stir(now_us)
+        self.dispatcher.wake_waiter(now_us)
 
-    def _goes_on(self, holding: AssignedPartition, part: GroupPart) -> bool:
-        return holding.carried(part) if self._carries else part.since == holding.since
+    def _continues(self, assigned: AssignedPartition, part: GroupPart) -> bool:
+        return assigned.carry_over(part) if self._carry_over else part.since == assigned.since
 
-    def _begin(self, now_us: int, key: PartKey, part: GroupPart) -> None:
-        agreed = AckedPosition(part.value, part.tries) if part.start == "offset" else None
-        holding = AssignedPartition(self._desk, part, agreed)
-        self.holdings[key] = holding
-        self.hands.add(holding)
-        self._around.open_feed(now_us, self, holding, part)
+    def _start_partition(self, now_us: int, key: PartitionKey, part: GroupPart) -> None:
+        committed = AckedPosition(part.value, part.tries) if part.start == "offset" else None
+        assigned = AssignedPartition(self._ack_handler, part, committed)
+        self.partitions[key] = assigned
+        self.dispatcher.add(assigned)
+        self._host.open_feed(now_us, self, assigned, part)
 
-    def _drop(self, holding: AssignedPartition) -> None:
-        del self.holdings[holding.topic, holding.partition]
-        self._handovers.pop(holding, None)
-        self._around.close_feed(holding)
-        self.hands.remove(holding)
+    def _drop(self, assigned: AssignedPartition) -> None:
+        del self.partitions[assigned.topic, assigned.partition]
+        self._revoked.pop(assigned, None)
+        self._host.close_feed(assigned)
+        self.dispatcher.remove(assigned)
 
-    def lost_part(self, now_us: int, holding: AssignedPartition, error: RostraError | None) -> None:
+    def feed_failed(self, now_us: int, assigned: AssignedPartition, error: RostraError | None) -> None:
         """Its topic is gone, which the coordinator will tell too; or with an error it cannot be read."""
-        if self.holdings.get((holding.topic, holding.partition)) is holding:
+        if self.partitions.get((assigned.topic, assigned.partition)) is assigned:
             if error is not None:
                 self.end(error)
             else:
-                self._drop(holding)
-                self._hurry(now_us)
+                self._drop(assigned)
+                self._commit_by(now_us)
 
-    def stood(self, now_us: int) -> None:
+    def feed_started(self, now_us: int) -> None:
         """Another part has told where delivery begins: its position is moved there at once."""
-        self._hurry(now_us)
+        self._commit_by(now_us)
         self._advance(now_us)
 
-    def _answer_if_stands(self) -> None:
-        ready = self._assigned and all(
-            holding.leaving or (holding.stands and holding.agreed is not None) for holding in self.holdings.values()
+    def _answer_if_started(self) -> None:
+        ready = self._has_assignment and all(
+            assigned.revoked or (assigned.started and assigned.committed is not None)
+            for assigned in self.partitions.values()
         )
         if self._call and ready:
             self._out.append(Done(self._call, None))
@@ -369,79 +370,86 @@ class Membership:
 
     @property
     def lag(self) -> int:
-        return sum(holding.lag for holding in self.holdings.values())
+        return sum(assigned.lag for assigned in self.partitions.values())
 
-    def passed_over(self, now_us: int, holding: AssignedPartition) -> None:
+    def skipped(self, now_us: int, assigned: AssignedPartition) -> None:
         """Something came that may hold no record: the position goes past it."""
-        if not holding.in_hand and not holding.queue:
-            self._hurry(now_us + MOVE_MS * 1000)
+        if not assigned.unacked and not assigned.queue:
+            self._commit_by(now_us + COMMIT_MS * 1000)
 
     def _advance(self, now_us: int) -> None:
         """Move what has changed; then let go of what was taken away, and say so; then leave, if that is wanted."""
-        if not self._assigned or self._moving or self._move_at_us is None or self._move_at_us > now_us:
+        if not self._has_assignment or self._committing or self._commit_at_us is None or self._commit_at_us > now_us:
             return
-        self._move_at_us = None
-        self.hands.moving()
+        self._commit_at_us = None
+        self.dispatcher.committing()
         changed = {
-            holding: standing
-            for holding in self.holdings.values()
-            if (standing := holding.standing()) is not None and standing != holding.agreed
+            assigned: position
+            for assigned in self.partitions.values()
+            if (position := assigned.position()) is not None and position != assigned.committed
         }
         # What was taken away may be another's already: a refusal of that must not hold up the rest.
-        parting = {holding: standing for holding, standing in changed.items() if holding in self._handovers}
+        revoked = {assigned: position for assigned, position in changed.items() if assigned in self._revoked}
         if changed:
-            self._move(now_us, dict(list((parting or changed).items())[:PARTS_PER_PAGE_MAX]))
+            self._commit(now_us, dict(list((revoked or changed).items())[:PARTS_PER_PAGE_MAX]))
             return
-        self._answer_if_stands()
+        self._answer_if_started()
         if self._leaving is not None:
-            self._moving = True
-            self._say(now_us, partial(LeaveGroup, name=self.name, member=self.member), self._gone)
+            self._committing = True
+            self._send(now_us, partial(LeaveGroup, name=self.name, member=self.member), self._leave_answered)
             return
-        for holding, until_us in list(self._handovers.items()):
-            if not holding.in_hand or until_us <= now_us:
-                self._drop(holding)
-        if not self._handovers and self._released < self.generation:
+        for assigned, until_us in list(self._revoked.items()):
+            if not assigned.unacked or until_us <= now_us:
+                self._drop(assigned)
+        if not self._revoked and self._released < self.generation:
             self._released = self.generation
-            self._say(now_us, self._about_us(Released), self._noted)
+            self._send(now_us, self._member_message(Released), self._heartbeat_answered)
 
-    def _move(self, now_us: int, moves: dict[AssignedPartition, AckedPosition]) -> None:
-        self._moving = True
+    def _commit(self, now_us: int, positions_by_partition: dict[AssignedPartition, AckedPosition]) -> None:
+        self._committing = True
         positions = tuple(
-            Position(holding.topic, holding.partition, standing.offset, standing.tries)
-            for holding, standing in moves.items()
+            Position(assigned.topic, assigned.partition, position.offset, position.tries)
+            for assigned, position in positions_by_partition.items()
         )
         build = partial(
             MovePositions, name=self.name, member=self.member, generation=self.generation, positions=positions
         )
-        self._say(now_us, build, partial(self._moved, moves), moves)
+        self._send(now_us, build, partial(self._committed, positions_by_partition), positions_by_partition)
 
-    def _moved(self, moves: dict[AssignedPartition, AckedPosition], now_us: int, message: Reply) -> None:
-        self._moving = False
-        for holding, standing in moves.items():
-            holding.agreed = standing
-        waits = self._call or self._handovers or self._leaving is not None or len(moves) == PARTS_PER_PAGE_MAX
-        if waits or self._released < self.generation:
-            self._hurry(now_us)
+    def _committed(
+        self, positions_by_partition: dict[AssignedPartition, AckedPosition], now_us: int, message: Reply
+    ) -> None:
+        self._committing = False
+        for assigned, position in positions_by_partition.items():
+            assigned.committed = position
+        more = (
+            self._call
+            or self._revoked
+            or self._leaving is not None
+            or len(positions_by_partition) == PARTS_PER_PAGE_MAX
+        )
+        if more or self._released < self.generation:
+            self._commit_by(now_us)
             self._advance(now_us)
 
-    def _noted(self, now_us: int, message: Reply) -> None:
+    def _heartbeat_answered(self, now_us: int, message: Reply) -> None:
         """That it was heard is all there is to it: if there was a doubt, it is gone."""
-        self.hands.stir(now_us)
+        self.dispatcher.wake_waiter(now_us)
 
-    def _about_us(self, kind: type[Released] | type[MemberHeartbeat]) -> MessageOf:
+    def _member_message(self, kind: type[Released] | type[MemberHeartbeat]) -> MessageOf:
         return partial(kind, name=self.name, member=self.member, generation=self.generation)
 
     # --- time ----------------------------------------------------------------------------------------
 
-    def _may_hand_out(self, now_us: int) -> bool:
+    def _may_deliver(self, now_us: int) -> bool:
         """Not while its lease may have ended, nor before it was told anew what it holds: it may be another's."""
-        told = self._assigned or self.state is not MembershipState.MEMBER
-        return told and self._leaving is None and now_us < self._assured_us + self._lease_us
+        assignment = self._has_assignment or self.state is not MembershipState.MEMBER
+        return assignment and self._leaving is None and now_us < self._lease_renewed_us + self._lease_us
 
-    def _hurry(self, at_us: int) -> None:
-        if self._move_at_us is None or at_us < self._move_at_us:
-            self._move_at_us = at_us
-            self.hurried = True
+    def _commit_by(self, at_us: int) -> None:
+        if self._commit_at_us is None or at_us < self._commit_at_us:
+            self._commit_at_us = at_us
+            self.timer_moved = True
 
     def deadline_us(self) -> int | None:
         if self.state is MembershipState.ENDED:
@@ -450,27 +458,27 @@ class Membership:
         if self._leaving is not None:
             due.append(self._leave_by_us)
         if self.state is MembershipState.MEMBER:
-            due.append(self._beat_at_us)
-            if self._assigned and not self._moving:
-                due += [self._move_at_us, *self._handovers.values()]
-        due.append(self.hands.deadline_us())
+            due.append(self._heartbeat_at_us)
+            if self._has_assignment and not self._committing:
+                due += [self._commit_at_us, *self._revoked.values()]
+        due.append(self.dispatcher.deadline_us())
         return min([moment for moment in due if moment is not None], default=None)
 
     def tick(self, now_us: int) -> None:
         if self._call and self._due_us <= now_us:
-            heard = None if self.place is None else self.place.error
-            self.end(heard or TimedOut(f"join {self.name}", self._lease_us // 1000))
+            last_error = None if self.route is None else self.route.error
+            self.end(last_error or TimedOut(f"join {self.name}", self._lease_us // 1000))
         elif self._leaving is not None and self._leave_by_us <= now_us:
             self.end(TimedOut(f"leave {self.name}", self._lease_us // 1000))
         if self.state is MembershipState.ENDED:
             return
         if self.find_at_us is not None and self.find_at_us <= now_us:
             self.find_at_us = None
-            self._around.find(now_us, self)
-        if self.state is MembershipState.MEMBER and self._beat_at_us <= now_us:
-            self._beat_at_us = now_us + self._lease_us // BEATS_PER_LEASE
-            self._say(now_us, self._about_us(MemberHeartbeat), self._noted)
-        if any(until_us <= now_us for until_us in self._handovers.values()):
-            self._hurry(now_us)
+            self._host.find(now_us, self)
+        if self.state is MembershipState.MEMBER and self._heartbeat_at_us <= now_us:
+            self._heartbeat_at_us = now_us + self._lease_us // HEARTBEATS_PER_LEASE
+            self._send(now_us, self._member_message(MemberHeartbeat), self._heartbeat_answered)
+        if any(until_us <= now_us for until_us in self._revoked.values()):
+            self._commit_by(now_us)
         self._advance(now_us)
-        self.hands.stir(now_us)
+        self.dispatcher.wake_waiter(now_us)

@@ -29,62 +29,64 @@ from rostra.wire.messages import StartAt, Topic
 class MemberFeed:
     """One feed of a member, and from where on it was to be opened."""
 
-    __slots__ = ("holding", "membership", "part")
+    __slots__ = ("assigned", "membership", "part")
 
-    def __init__(self, membership: Membership, holding: AssignedPartition, part: GroupPart) -> None:
+    def __init__(self, membership: Membership, assigned: AssignedPartition, part: GroupPart) -> None:
         self.membership = membership
-        self.holding = holding
+        self.assigned = assigned
         self.part = part
 
 
 class Memberships:
     def __init__(
         self,
-        directory: MetadataCache,
+        metadata: MetadataCache,
         coordinators: CoordinatorLookup,
         subscriptions: Subscriptions,
         producers: Producers,
-        own_calls: InternalCalls,
+        internal_calls: InternalCalls,
         backoff: Backoff,
         random: Random,
         timeout_us: int,
         out: list[ClientEffect],
     ) -> None:
-        self._directory = directory
+        self._metadata = metadata
         self._coordinators = coordinators
         self._subscriptions = subscriptions
         self._producers = producers
-        self._own_calls = own_calls
+        self._internal_calls = internal_calls
         self._backoff = backoff
         self._random = random
         self._timeout_us = timeout_us
         self._out = out
         self._all: dict[SubscriptionNumber, Membership] = {}
-        self.fed: dict[SubscriptionNumber, MemberFeed] = {}
+        self.member_feeds: dict[SubscriptionNumber, MemberFeed] = {}
         """Who gets what a subscription delivers."""
-        self._again: dict[SubscriptionNumber, int] = {}
+        self._retry_at_us: dict[SubscriptionNumber, int] = {}
         """Feeds that could not be opened, and when that is tried again."""
 
     # --- coming and going ----------------------------------------------------------------------------
 
-    def join(self, now_us: int, call: CallNumber, name: str, settings: MemberSettings, desk: AckHandler) -> Membership:
+    def join(
+        self, now_us: int, call: CallNumber, name: str, settings: MemberSettings, ack_handler: AckHandler
+    ) -> Membership:
         check_group_name(name)
         number = self._subscriptions.next_number()
-        membership = Membership(number, name, settings, self, desk, call, now_us + self._timeout_us, self._out)
+        membership = Membership(number, name, settings, self, ack_handler, call, now_us + self._timeout_us, self._out)
         self._all[number] = membership
-        self._make(now_us, membership, [topic for topic in settings.patterns if not is_wild(topic)])
+        self._create_topics(now_us, membership, [topic for topic in settings.patterns if not is_wild(topic)])
         return membership
 
-    def _make(self, now_us: int, membership: Membership, topics: list[str]) -> None:
+    def _create_topics(self, now_us: int, membership: Membership, topics: list[str]) -> None:
         """Topics that are named must be there, or are made if this client makes topics; then to the coordinator."""
         if not topics or is_internal(topics[0]):
             self.find(now_us, membership)
             return
 
-        def found(now_us: int, topic: Topic, places: list[PartitionRoute]) -> None:
-            self._make(now_us, membership, topics[1:])
+        def found(now_us: int, topic: Topic, routes: list[PartitionRoute]) -> None:
+            self._create_topics(now_us, membership, topics[1:])
 
-        self._directory.find(now_us, topics[0], found, membership.not_found)
+        self._metadata.find(now_us, topics[0], found, membership.not_found)
 
     def leave(self, now_us: int, call: CallNumber, membership: Membership) -> None:
         membership.leave(now_us, call, now_us + self._timeout_us)
@@ -105,82 +107,82 @@ class Memberships:
     def new_member(self) -> int:
         return random_id(self._random)
 
-    def open_feed(self, now_us: int, membership: Membership, holding: AssignedPartition, part: GroupPart) -> None:
-        self._open(now_us, MemberFeed(membership, holding, part), (part.start, part.value))
+    def open_feed(self, now_us: int, membership: Membership, assigned: AssignedPartition, part: GroupPart) -> None:
+        self._open(now_us, MemberFeed(membership, assigned, part), (part.start, part.value))
 
-    def _open(self, now_us: int, fed: MemberFeed, start: tuple[StartAt, int]) -> None:
-        holding, credit_bytes = fed.holding, fed.membership.settings.credit_bytes
-        call = self._own_calls.new(partial(self._stands, fed))
+    def _open(self, now_us: int, feed: MemberFeed, start: tuple[StartAt, int]) -> None:
+        assigned, credit_bytes = feed.assigned, feed.membership.settings.credit_bytes
+        call = self._internal_calls.new(partial(self._feed_started, feed))
         # A topic that is gone must not be made anew only because somebody still held a part of it.
-        part = holding.topic, holding.partition
-        subscribing = self._subscriptions.begin(
-            now_us, call, holding.name, start, None, credit_bytes, "earliest", create=False, part=part
+        part = assigned.topic, assigned.partition
+        subscription = self._subscriptions.begin(
+            now_us, call, assigned.name, start, None, credit_bytes, "earliest", create=False, part=part
         )
-        subscribing.inbox = holding.queue
-        holding.subscribing = subscribing
-        self._own_calls.watch(subscribing.number, partial(self._ended, fed))
-        self.fed[subscribing.number] = fed
+        subscription.inbox = assigned.queue
+        assigned.subscription = subscription
+        self._internal_calls.watch(subscription.number, partial(self._feed_ended, feed))
+        self.member_feeds[subscription.number] = feed
 
-    def close_feed(self, holding: AssignedPartition) -> None:
-        subscribing, holding.subscribing = holding.subscribing, None
-        if subscribing is not None:
-            self._own_calls.forget(subscribing.call)
-            self._own_calls.unwatch(subscribing.number)
-            self._again.pop(subscribing.number, None)
-            del self.fed[subscribing.number]
-            self._subscriptions.close(0, subscribing)
+    def close_feed(self, assigned: AssignedPartition) -> None:
+        subscription, assigned.subscription = assigned.subscription, None
+        if subscription is not None:
+            self._internal_calls.forget(subscription.call)
+            self._internal_calls.unwatch(subscription.number)
+            self._retry_at_us.pop(subscription.number, None)
+            del self.member_feeds[subscription.number]
+            self._subscriptions.close(0, subscription)
 
-    def bury(self, now_us: int, hands: Dispatcher, record: GroupRecord) -> None:
-        told = {
-            "rostra-subscription": hands.name,
+    def publish_dead_letter(self, now_us: int, dispatcher: Dispatcher, record: GroupRecord) -> None:
+        origin = {
+            "rostra-subscription": dispatcher.name,
             "rostra-topic": record.topic,
             "rostra-partition": str(record.partition),
             "rostra-offset": str(record.offset),
             "rostra-tries": str(record.tries),
         }
-        headers = [*record.headers, *((name, value.encode()) for name, value in told.items())]
+        headers = [*record.headers, *((name, value.encode()) for name, value in origin.items())]
 
         def settled(now_us: int, result: Result | RostraError) -> None:
             if isinstance(result, RostraError):
-                hands.not_buried(now_us, record)
+                dispatcher.dead_letter_failed(now_us, record)
             else:
-                hands.buried(now_us, record)
+                dispatcher.dead_letter_stored(now_us, record)
 
-        producing = self._producers.publisher(now_us, hands.dead_letter, "all")
+        producer = self._producers.publisher(now_us, dispatcher.dead_letter, "all")
         try:
-            producing.add(now_us, record.value, record.key, headers, call=self._own_calls.new(settled))
+            producer.add(now_us, record.value, record.key, headers, call=self._internal_calls.new(settled))
         except RostraError as error:
             settled(now_us, error)
         else:
-            producing.turn(now_us)
+            producer.end_turn(now_us)
 
     # --- what becomes of feeds -----------------------------------------------------------------------
 
-    def _stands(self, fed: MemberFeed, now_us: int, result: Result | RostraError) -> None:
+    def _feed_started(self, feed: MemberFeed, now_us: int, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
-            self._ended(fed, now_us, result)
+            self._feed_ended(feed, now_us, result)
         else:
-            fed.membership.stood(now_us)
+            feed.membership.feed_started(now_us)
 
-    def _ended(self, fed: MemberFeed, now_us: int, error: Result | RostraError) -> None:
-        holding = fed.holding
-        if holding.subscribing is None or not isinstance(error, RostraError):
+    def _feed_ended(self, feed: MemberFeed, now_us: int, error: Result | RostraError) -> None:
+        assigned = feed.assigned
+        if assigned.subscription is None or not isinstance(error, RostraError):
             return
-        if isinstance(error, TopicError) and holding.stands:
-            fed.membership.lost_part(now_us, holding, None)
+        if isinstance(error, TopicError) and assigned.started:
+            feed.membership.feed_failed(now_us, assigned, None)
         elif error.retryable or isinstance(error, TopicError):
             # Whoever answered may not have heard of a topic that was just made. If it is gone the coordinator says so.
-            self._again[holding.subscribing.number] = now_us + self._backoff.pause_us(3)
+            self._retry_at_us[assigned.subscription.number] = now_us + self._backoff.pause_us(3)
         else:
-            fed.membership.lost_part(now_us, holding, error)
+            feed.membership.feed_failed(now_us, assigned, error)
 
-    def _try_again(self, now_us: int, fed: MemberFeed) -> None:
-        agreed = fed.holding.agreed
-        self.close_feed(fed.holding)
-        if agreed is None:
-            self.open_feed(now_us, fed.membership, fed.holding, fed.part)
+    def _reopen(self, now_us: int, feed: MemberFeed) -> None:
+        committed = feed.assigned.committed
+        self.close_feed(feed.assigned)
+        if committed is None:
+            self.open_feed(now_us, feed.membership, feed.assigned, feed.part)
         else:
-            self._open(now_us, fed, ("offset", agreed.offset))
+            self._open(now_us, feed, ("offset", committed.offset))
 
     # --- messages ------------------------------------------------------------------------------------
 
@@ -192,32 +194,32 @@ class Memberships:
     def ended(self, now_us: int, link: NodeLink, message: GroupEnded) -> None:
         membership = self._member(link, message.member)
         if membership is not None:
-            membership.ended_there(now_us, from_wire(message.code, message.carried))
+            membership.ended_by_node(now_us, from_wire(message.code, message.carried))
 
     def _member(self, link: NodeLink, member: int) -> Membership | None:
         for membership in self._all.values():
-            if membership.member == member and membership.place is not None and membership.link is link:
+            if membership.member == member and membership.route is not None and membership.link is link:
                 return membership
         return None
 
-    def pushed(self, now_us: int, subscribing: TopicSubscription) -> None:
-        fed = self.fed[subscribing.number]
-        fed.membership.hands.stir(now_us)
-        fed.membership.passed_over(now_us, fed.holding)
+    def pushed(self, now_us: int, subscription: TopicSubscription) -> None:
+        feed = self.member_feeds[subscription.number]
+        feed.membership.dispatcher.wake_waiter(now_us)
+        feed.membership.skipped(now_us, feed.assigned)
 
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        if not self._all and not self._again:
+        if not self._all and not self._retry_at_us:
             return None
         due = [membership.deadline_us() for membership in self._all.values()]
-        due += self._again.values()
+        due += self._retry_at_us.values()
         return min([moment for moment in due if moment is not None], default=None)
 
     def tick(self, now_us: int) -> None:
-        for number, at_us in list(self._again.items()):
+        for number, at_us in list(self._retry_at_us.items()):
             if at_us <= now_us:
-                self._try_again(now_us, self.fed[number])
+                self._reopen(now_us, self.member_feeds[number])
         for membership in list(self._all.values()):
             membership.tick(now_us)
             if membership.state is MembershipState.ENDED:

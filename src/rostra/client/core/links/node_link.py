@@ -38,9 +38,9 @@ DOUBT_MS = 1_000
 
 class LinkState(Enum):
     DIALING = auto()
-    GREETING = auto()
+    HANDSHAKE = auto()
     UP = auto()
-    GONE = auto()
+    CLOSED = auto()
 
 
 class NodeLink:
@@ -62,37 +62,37 @@ class NodeLink:
         """Who gets the answer to which request of this connection."""
         self.unanswered: deque[tuple[int, PartitionSender, int]] = deque(maxlen=UNANSWERED_MAX)
         """The latest batches sent with acks `none`, with their producer epoch: only a refusal is ever heard of them."""
-        self.places: dict[PartitionRoute, None] = {}
+        self.routes: dict[PartitionRoute, None] = {}
         """The partitions that are reached through it, in the order they came."""
-        self.lookouts: dict[TopicWatch, None] = {}
+        self.watches: dict[TopicWatch, None] = {}
         """The watches that its node keeps."""
         self.unused_since_us: int | None = None
-        self.request = 0
+        self.last_request = 0
         """The number of the last one."""
         self.due_us = due_us
         self._heartbeat_us = 0
         self._ping_us = 0
         """How often the node hears us: more often than it asks for, where a publisher's lease is short."""
-        self._beat_us = 0
+        self._heartbeat_due_us = 0
         """When the present heartbeat is over."""
-        self.silent = 0
+        self.missed_heartbeats = 0
         """Heartbeats since the node was last heard."""
-        self.looks_us = 0
+        self.check_at_us = 0
         """When it is looked whether what was asked is answered; 0 while nothing is."""
-        self.doubtful = False
+        self.suspect = False
         """Not heard since a look found something unanswered."""
         self._oldest = 0
         """The oldest request without an answer at the last look."""
 
     @property
     def unused(self) -> bool:
-        return not self.places and not self.awaiting and not self.lookouts
+        return not self.routes and not self.awaiting and not self.watches
 
     # --- coming and going ----------------------------------------------------------------------------
 
-    def greet(self, name: str) -> None:
-        self.state = LinkState.GREETING
-        self.request = 1
+    def send_hello(self, name: str) -> None:
+        self.state = LinkState.HANDSHAKE
+        self.last_request = 1
         self.write(Hello(1, PROTOCOL_MIN, PROTOCOL_MAX, FEATURES, name))
 
     def welcomed(self, now_us: int, welcome: Welcome) -> None:
@@ -102,10 +102,10 @@ class NodeLink:
         self.batch_bytes_max = welcome.batch_bytes_max
         self.features = welcome.features
         self._ping_us = self._heartbeat_us = max(welcome.heartbeat_ms, HEARTBEAT_MS_MIN) * 1000
-        self.due_us = self._beat_us = now_us + self._heartbeat_us
+        self.due_us = self._heartbeat_due_us = now_us + self._heartbeat_us
 
-    def gone(self) -> None:
-        self.state = LinkState.GONE
+    def mark_closed(self) -> None:
+        self.state = LinkState.CLOSED
         self.up = False
         self.congested = False
         self.awaiting.clear()
@@ -113,7 +113,7 @@ class NodeLink:
 
     # --- while it stands -----------------------------------------------------------------------------
 
-    def hasten(self, lease_ms: int) -> None:
+    def require_pings(self, lease_ms: int) -> None:
         """A publisher on it must be heard several times in its lease."""
         ping_us = max(lease_ms // PINGS_PER_LEASE, HEARTBEAT_MS_MIN) * 1000
         if ping_us < self._ping_us:
@@ -126,34 +126,36 @@ class NodeLink:
         else:
             self.out.append(Write(self.number, (encode(message, len(payload)), payload)))
 
-    def ask(self, waiter: Waiter, message: Callable[[int], ClientMessage]) -> int:
+    def send_request(self, waiter: Waiter, message: Callable[[int], ClientMessage]) -> int:
         """Send under the next request number; the answer is the waiter's."""
-        request = self.request = self.request + 1
+        request = self.last_request = self.last_request + 1
         self.awaiting[request] = waiter
         self.write(message(request))
         return request
 
     @property
-    def waits(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether something that was asked has no answer yet."""
-        return bool(self.awaiting or self.silent)
+        return bool(self.awaiting or self.missed_heartbeats)
 
-    def watch(self, now_us: int) -> None:
+    def arm_check(self, now_us: int) -> None:
         """Something was asked: it shall not go unanswered unnoticed."""
-        if not self.looks_us or (self.looks_us <= now_us and len(self.awaiting) <= 1 and not self.silent):
-            self.looks_us = now_us + DOUBT_MS * 1000
+        if not self.check_at_us or (
+            self.check_at_us <= now_us and len(self.awaiting) <= 1 and not self.missed_heartbeats
+        ):
+            self.check_at_us = now_us + DOUBT_MS * 1000
             self._oldest = next(iter(self.awaiting), 0)
 
-    def look(self, now_us: int) -> bool:
+    def check(self, now_us: int) -> bool:
         """Whether the node has left the same question, or a ping, unanswered since the last look."""
         before, self._oldest = self._oldest, next(iter(self.awaiting), 0)
-        self.looks_us = now_us + DOUBT_MS * 1000 if self.waits else 0
-        self.doubtful = self.up and (before == self._oldest != 0 or self.silent > 0)
-        return self.doubtful
+        self.check_at_us = now_us + DOUBT_MS * 1000 if self.has_pending else 0
+        self.suspect = self.up and (before == self._oldest != 0 or self.missed_heartbeats > 0)
+        return self.suspect
 
     def next_request(self) -> int:
-        self.request += 1
-        return self.request
+        self.last_request += 1
+        return self.last_request
 
     # --- time ----------------------------------------------------------------------------------------
 
@@ -162,21 +164,23 @@ class NodeLink:
         if now_us < self.due_us:
             return None
         match self.state:
-            case LinkState.DIALING | LinkState.GREETING:
+            case LinkState.DIALING | LinkState.HANDSHAKE:
                 return "no answer in time"
-            case LinkState.UP if self.silent + 1 >= SILENT_HEARTBEATS_MAX and now_us >= self._beat_us:
+            case LinkState.UP if (
+                self.missed_heartbeats + 1 >= SILENT_HEARTBEATS_MAX and now_us >= self._heartbeat_due_us
+            ):
                 return f"silent for {SILENT_HEARTBEATS_MAX} heartbeats"
             case LinkState.UP:
                 # Sent even while the node is heard, for it wants to hear us. Silence is counted in pings and not in
                 # time: a driver that slept must not blame the node.
-                if not self.waits:
-                    self.looks_us = 0
-                if now_us >= self._beat_us:
-                    self.silent += 1
-                    self._beat_us = now_us + self._heartbeat_us
-                self.due_us = min(now_us + self._ping_us, self._beat_us)
+                if not self.has_pending:
+                    self.check_at_us = 0
+                if now_us >= self._heartbeat_due_us:
+                    self.missed_heartbeats += 1
+                    self._heartbeat_due_us = now_us + self._heartbeat_us
+                self.due_us = min(now_us + self._ping_us, self._heartbeat_due_us)
                 self.write(Ping(self.next_request()))
-                self.watch(now_us)
-            case LinkState.GONE:
+                self.arm_check(now_us)
+            case LinkState.CLOSED:
                 pass
         return None

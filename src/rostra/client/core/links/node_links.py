@@ -28,11 +28,11 @@ class NodeLinks:
         self.by_number: dict[LinkNumber, NodeLink] = {}
         self.latest = NodeLink(0, self.addresses[0], 0, out)
         """The one dialed last, which may be gone."""
-        self.latest.gone()
+        self.latest.mark_closed()
         self.attempts = 0
         """In vain since a link last stood."""
         self.last_reason = "not tried"
-        self._unwell: dict[str, tuple[int, int]] = {}
+        self._backoffs: dict[str, tuple[int, int]] = {}
         """By address: how often it failed in a row, and until when it is left alone."""
         self._turn = -1
         self._seeking: NodeLink | None = None
@@ -41,14 +41,14 @@ class NodeLinks:
 
     # --- which there are -----------------------------------------------------------------------------
 
-    def any(self, turn: int = 0, other_than: NodeLink | None = None) -> NodeLink | None:
+    def pick(self, turn: int = 0, exclude: NodeLink | None = None) -> NodeLink | None:
         """A link that stands, rather one that answers; with another `turn`, another one if there is."""
-        standing = [link for link in self.by_number.values() if link.up and link is not other_than]
-        standing = [link for link in standing if not link.doubtful] or standing
-        return standing[turn % len(standing)] if standing else None
+        up = [link for link in self.by_number.values() if link.up and link is not exclude]
+        up = [link for link in up if not link.suspect] or up
+        return up[turn % len(up)] if up else None
 
     @property
-    def standing(self) -> bool:
+    def connected(self) -> bool:
         """Whether there is `any`."""
         # Asked after every step: a loop costs half of what a generator does.
         for link in self.by_number.values():  # noqa: SIM110
@@ -62,47 +62,47 @@ class NodeLinks:
                 return link
         return None
 
-    def learn(self, address: str) -> None:
+    def add_address(self, address: str) -> None:
         """An address that a node named."""
-        if address in self.addresses or not _is_one(address):
+        if address in self.addresses or not _is_dialable(address):
             return
         if len(self.addresses) >= ADDRESSES_MAX:
             learned = [known for known in self.addresses if known not in self._options.addresses]
             if not learned:
                 return
             self.addresses.remove(learned[0])
-            self._unwell.pop(learned[0], None)
+            self._backoffs.pop(learned[0], None)
         self.addresses.append(address)
 
     # --- dialing -------------------------------------------------------------------------------------
 
-    def seek(self, now_us: int) -> None:
+    def dial_next(self, now_us: int) -> None:
         """Try the next of the known addresses."""
         self._seek_at_us = None
         self._turn = (self._turn + 1) % len(self.addresses)
         address = self.addresses[self._turn]
         self._seeking = self._at(address) or self._dial(now_us, address)
 
-    def to(self, now_us: int, address: str) -> NodeLink | None:
+    def link_to(self, now_us: int, address: str) -> NodeLink | None:
         """The link to this address, dialed if need be; None while the address is left alone."""
         link = self._at(address)
-        if link is None and _is_one(address) and now_us >= self.well_at_us(address) and self._room():
-            self.learn(address)
+        if link is None and _is_dialable(address) and now_us >= self.retry_at_us(address) and self._make_space():
+            self.add_address(address)
             link = self._dial(now_us, address)
         return link
 
-    def well_at_us(self, address: str) -> int:
+    def retry_at_us(self, address: str) -> int:
         """Until when an address that failed is left alone."""
-        return self._unwell.get(address, (0, 0))[1]
+        return self._backoffs.get(address, (0, 0))[1]
 
-    def widen(self, now_us: int) -> None:
+    def dial_another(self, now_us: int) -> None:
         """Who answers is of no help: try to have a link to somebody else too."""
         for address in self.addresses:
-            if self._at(address) is None and now_us >= self.well_at_us(address) and self._room():
+            if self._at(address) is None and now_us >= self.retry_at_us(address) and self._make_space():
                 self._dial(now_us, address)
                 return
 
-    def _room(self) -> bool:
+    def _make_space(self) -> bool:
         if len(self.by_number) < LINKS_MAX:
             return True
         unused = [link for link in self.by_number.values() if link.up and link.unused]
@@ -124,11 +124,11 @@ class NodeLinks:
     def welcomed(self, now_us: int, link: NodeLink, welcome: Welcome) -> None:
         link.welcomed(now_us, welcome)
         self.attempts = 0
-        self._unwell.pop(link.address, None)
+        self._backoffs.pop(link.address, None)
         self._seeking = None
         self._seek_at_us = None
 
-    def broken(self, now_us: int, link: NodeLink, reason: str, *, hang_up: bool) -> None:
+    def disconnected(self, now_us: int, link: NodeLink, reason: str, *, hang_up: bool) -> None:
         """Gone, or never came about. Without another, the next attempt is due after a pause, which is shorter while
         addresses are untried.
         """
@@ -136,15 +136,15 @@ class NodeLinks:
             self._out.append(HangUp(link.number))
         counts = link.up or link is self._seeking
         del self.by_number[link.number]
-        link.gone()
+        link.mark_closed()
         self.last_reason = reason
-        failures = self._unwell.get(link.address, (0, 0))[0]
-        self._unwell[link.address] = failures + 1, now_us + self._backoff.pause_us(failures)
-        if len(self._unwell) > 2 * ADDRESSES_MAX:
-            del self._unwell[next(iter(self._unwell))]
+        failures = self._backoffs.get(link.address, (0, 0))[0]
+        self._backoffs[link.address] = failures + 1, now_us + self._backoff.pause_us(failures)
+        if len(self._backoffs) > 2 * ADDRESSES_MAX:
+            del self._backoffs[next(iter(self._backoffs))]
         if link is self._seeking:
             self._seeking = None
-        if counts and self.any() is None:
+        if counts and self.pick() is None:
             self.attempts += 1
             if self._seeking is None and self._seek_at_us is None:
                 rounds, untried = divmod(self.attempts, len(self.addresses))
@@ -155,14 +155,14 @@ class NodeLinks:
         link.write(Goodbye("not needed any more"))
         self._out.append(HangUp(link.number))
         del self.by_number[link.number]
-        link.gone()
+        link.mark_closed()
 
     def stop(self) -> None:
         for link in list(self.by_number.values()):
             if link.up:
                 link.write(Goodbye("client closes"))
             self._out.append(HangUp(link.number))
-            link.gone()
+            link.mark_closed()
         self.by_number.clear()
         self._seeking = None
         self._seek_at_us = None
@@ -174,18 +174,18 @@ class NodeLinks:
         several = len(self.addresses) > 1
         for link in self.by_number.values():
             due_us = link.due_us
-            looks_us = link.looks_us
-            if several and 0 < looks_us < due_us and link.waits:
-                due_us = looks_us
+            check_at_us = link.check_at_us
+            if several and 0 < check_at_us < due_us and link.has_pending:
+                due_us = check_at_us
             if due is None or due_us < due:
                 due = due_us
         return due
 
-    def doubtful(self, now_us: int) -> list[NodeLink]:
+    def check_suspects(self, now_us: int) -> list[NodeLink]:
         """Those that leave questions unanswered. Who is the only one known is not doubted."""
         if len(self.addresses) < 2:
             return []
-        return [link for link in self.by_number.values() if 0 < link.looks_us <= now_us and link.look(now_us)]
+        return [link for link in self.by_number.values() if 0 < link.check_at_us <= now_us and link.check(now_us)]
 
     def tick(self, now_us: int) -> list[tuple[NodeLink, str]]:
         """Dials and pings what is due; the links that are to be given up, and why."""
@@ -198,7 +198,7 @@ class NodeLinks:
                 elif link.up:
                     self._retire_unused(now_us, link)
         if self._seek_at_us is not None and self._seek_at_us <= now_us:
-            self.seek(now_us)
+            self.dial_next(now_us)
         return failed
 
     def _retire_unused(self, now_us: int, link: NodeLink) -> None:
@@ -213,7 +213,7 @@ class NodeLinks:
         return any(other.up for other in self.by_number.values() if other is not link)
 
 
-def _is_one(address: str) -> bool:
+def _is_dialable(address: str) -> bool:
     """Whether what a node named can be dialed at all. Of paths on this machine no node has a say."""
     try:
         host_and_port(address)

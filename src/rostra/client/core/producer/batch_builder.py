@@ -72,12 +72,12 @@ class BatchBuilder:
         """Two of it, for a batch that came out too large."""
         middle = len(self.values) // 2
         halves = BatchBuilder(), BatchBuilder()
-        for draft, part in zip(halves, (slice(None, middle), slice(middle, None)), strict=True):
-            draft.values = self.values[part]
-            draft.keys = None if self.keys is None else self.keys[part]
-            draft.headers = None if self.headers is None else self.headers[part]
-            draft.timestamps = None if self.timestamps is None else self.timestamps[part]
-            draft.calls = None if self.calls is None else self.calls[part]
+        for builder, part in zip(halves, (slice(None, middle), slice(middle, None)), strict=True):
+            builder.values = self.values[part]
+            builder.keys = None if self.keys is None else self.keys[part]
+            builder.headers = None if self.headers is None else self.headers[part]
+            builder.timestamps = None if self.timestamps is None else self.timestamps[part]
+            builder.calls = None if self.calls is None else self.calls[part]
         return halves
 
     def fill_up(self, wall_us: int) -> None:

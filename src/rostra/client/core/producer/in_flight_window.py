@@ -9,7 +9,7 @@ from rostra.client.core.effects import ProducerNumber
 if TYPE_CHECKING:
     from rostra.client.core.producer.producer_state import ProducerState
 
-TOGETHER_BYTES_MAX = 32 << 20
+CLIENT_WINDOW_BYTES = 32 << 20
 """Of all producers of a client, however many there are, unless one of them was given a larger window of its own."""
 
 
@@ -17,36 +17,36 @@ class InFlightWindow:
     def __init__(self) -> None:
         self.bytes = 0
         """Closed into batches and not settled."""
-        self.bytes_max = TOGETHER_BYTES_MAX
+        self.bytes_max = CLIENT_WINDOW_BYTES
         self.waiting: dict[ProducerNumber, ProducerState] = {}
         """Those that were told to wait until there is room, for whichever reason."""
-        self._refused = False
+        self._blocked = False
         """Somebody waits for this bound: who waits for one of its own looks again by itself."""
 
-    def widen(self, own_bytes_max: int) -> None:
+    def raise_limit(self, own_bytes_max: int) -> None:
         """A producer may use what it was given as its own window."""
         self.bytes_max = max(self.bytes_max, own_bytes_max)
 
     def full(self) -> bool:
         if self.bytes < self.bytes_max:
             return False
-        self._refused = True
+        self._blocked = True
         return True
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """A quarter is free, as each producer waits for in its own window."""
         if self.bytes * 4 <= self.bytes_max * 3:
             return True
-        self._refused = True
+        self._blocked = True
         return False
 
     def settled(self, count: int) -> None:
         self.bytes -= count
-        if self._refused and self.bytes * 4 <= self.bytes_max * 3:
-            self._refused = False
+        if self._blocked and self.bytes * 4 <= self.bytes_max * 3:
+            self._blocked = False
             self.wake()
 
     def wake(self) -> None:
         """There may be room now for those that wait."""
-        for producing in list(self.waiting.values()):
-            producing.drained()
+        for producer in list(self.waiting.values()):
+            producer.drained()

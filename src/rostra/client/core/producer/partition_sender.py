@@ -59,7 +59,7 @@ _UINT32 = Struct("<I")
 class SentBatch(msgspec.Struct, eq=False):
     """A closed batch and what became of it."""
 
-    lane: PartitionSender
+    sender: PartitionSender
     batch: Buffer
     bytes: int
     count: int
@@ -92,96 +92,96 @@ class PartitionSender:
     with the same numbers: a batch is stored once, however often it is sent and to whichever node.
     """
 
-    def __init__(self, producing: ProducerState, place: PartitionRoute) -> None:
-        self.producing = producing
-        self.place = place
-        self.link = place.link
+    def __init__(self, producer: ProducerState, route: PartitionRoute) -> None:
+        self.producer = producer
+        self.route = route
+        self.link = route.link
         """Where batches go, or went last; it may be gone."""
-        self.out = producing.out
-        self._acks = producing.settings.acks
-        self._answered = producing.answered
-        self.draft = BatchBuilder()
+        self.out = producer.out
+        self._acks = producer.settings.acks
+        self._answered = producer.answered
+        self.builder = BatchBuilder()
         self.queue: deque[SentBatch] = deque()
-        self.flowing = False
+        self.active = False
         self.epoch = 0
         self.sequence = 0
         self.refusals = 0
         self.paused_until_us: int | None = None
-        self.enrolled = 0
+        self.registered_version = 0
         """What the partition's owner has confirmed of its producer's enrolment."""
-        self._enrolling: PendingRegistration | None = None
+        self._pending_registration: PendingRegistration | None = None
 
     @property
     def partition(self) -> int:
-        return self.place.partition
+        return self.route.partition
 
     # --- closing batches -----------------------------------------------------------------------------
 
     def close(self, now_us: int) -> None:
         """Turn the open batch into bytes on their way."""
-        if self.draft.values:
-            draft = self.draft.moved()
-            if self.producing.ended is None:
-                self._close(now_us, draft)
+        if self.builder.values:
+            builder = self.builder.moved()
+            if self.producer.ended is None:
+                self._close(now_us, builder)
             else:
-                draft.fill_up(0)
-                self._give_up(len(draft.values), draft.calls, self.producing.ended)
+                builder.fill_up(0)
+                self._give_up(len(builder.values), builder.calls, self.producer.ended)
 
-    def _close(self, now_us: int, draft: BatchBuilder) -> None:
-        producing = self.producing
-        wall_us = now_us + producing.wall_offset_us
-        draft.fill_up(wall_us)
-        count = len(draft.values)
+    def _close(self, now_us: int, builder: BatchBuilder) -> None:
+        producer = self.producer
+        wall_us = now_us + producer.wall_offset_us
+        builder.fill_up(wall_us)
+        count = len(builder.values)
         batch = encode_batch(
-            draft.values,
-            keys=draft.keys,
-            headers=draft.headers,
+            builder.values,
+            keys=builder.keys,
+            headers=builder.headers,
             timestamp_us=wall_us,
-            timestamps_us=draft.timestamps,  # type: ignore[arg-type]
-            producer=producing.producer,
+            timestamps_us=builder.timestamps,  # type: ignore[arg-type]
+            producer=producer.producer_id,
             producer_epoch=self.epoch,
             sequence=self.sequence,
-            codec=producing.settings.codec,
+            codec=producer.settings.codec,
         )
         size = len(batch)
         bytes_max = self.link.batch_bytes_max
-        if count > 1 and (size > bytes_max or size > 2 * producing.settings.batch_bytes):
-            for half in draft.half():
+        if count > 1 and (size > bytes_max or size > 2 * producer.settings.batch_bytes):
+            for half in builder.half():
                 self._close(now_us, half)
         elif size > bytes_max:
-            self._give_up(1, draft.calls, RecordTooLarge(size, bytes_max))
+            self._give_up(1, builder.calls, RecordTooLarge(size, bytes_max))
         else:
-            producing.record_bytes = size / count
-            self._enqueue(SentBatch(self, batch, size, count, draft.calls, now_us))
+            producer.record_bytes = size / count
+            self._enqueue(SentBatch(self, batch, size, count, builder.calls, now_us))
 
-    def sent_alone(self, now_us: int, value: bytes, call: CallNumber) -> bool:
+    def send_single(self, now_us: int, value: bytes, call: CallNumber) -> bool:
         """Whether the value could leave at once, as a batch that was never open."""
         if (
-            self.draft.values
-            or not self.flowing
+            self.builder.values
+            or not self.active
             or len(self.queue) >= EAGER_BATCHES
             or len(value) > self.link.batch_bytes_max - ALONE_BYTES_MORE_MAX
         ):
             return False
-        producing = self.producing
-        wall_us = now_us + producing.wall_offset_us
-        batch = encode_alone(value, wall_us, producing.producer, self.epoch, self.sequence)
+        producer = self.producer
+        wall_us = now_us + producer.wall_offset_us
+        batch = encode_alone(value, wall_us, producer.producer_id, self.epoch, self.sequence)
         self._enqueue(SentBatch(self, batch, len(batch), 1, [call] if call else None, now_us))
         return True
 
     def _enqueue(self, outgoing: SentBatch) -> None:
-        producing = self.producing
-        producing.closed(outgoing)
+        producer = self.producer
+        producer.closed(outgoing)
         self.sequence = (self.sequence + outgoing.count) % SEQUENCES
         self.queue.append(outgoing)
         now_us = outgoing.closed_us
-        expires_us = now_us + producing.delivery_timeout_us
-        if expires_us < producing.wakes_us:
-            producing.wake_at(expires_us)
-        if self.flowing:
+        expires_us = now_us + producer.delivery_timeout_us
+        if expires_us < producer.wakeup_us:
+            producer.wake_at(expires_us)
+        if self.active:
             self._send(outgoing)
-            if self.link.looks_us <= now_us:
-                self.link.watch(now_us)
+            if self.link.check_at_us <= now_us:
+                self.link.arm_check(now_us)
             if not self._answered:
                 self._forget_unacknowledged()
 
@@ -189,10 +189,10 @@ class PartitionSender:
 
     def _send(self, outgoing: SentBatch) -> None:
         link = self.link
-        request = outgoing.request = link.request = link.request + 1
+        request = outgoing.request = link.last_request = link.last_request + 1
         outgoing.attempts += 1
-        place = self.place
-        message = Publish(request, place.topic, place.index, self._acks, outgoing.sent, place.moves)
+        route = self.route
+        message = Publish(request, route.topic, route.index, self._acks, outgoing.sent, route.migrations)
         outgoing.sent = True
         link.out.append(Write(link.number, (encode(message, outgoing.bytes), outgoing.batch)))
         if self._answered:
@@ -201,7 +201,7 @@ class PartitionSender:
             link.unanswered.append((request, self, self.epoch))
 
     def _send_all(self) -> None:
-        if self.flowing:
+        if self.active:
             for outgoing in self.queue:
                 if not outgoing.settled:
                     self._send(outgoing)
@@ -213,37 +213,37 @@ class PartitionSender:
             while self.queue:
                 self._settle(self.queue.popleft(), -1)
 
-    def flow(self, now_us: int) -> None:
+    def resume(self, now_us: int) -> None:
         """Send all that is not acknowledged, oldest first."""
-        if self.flowing or not self.link.up:
+        if self.active or not self.link.up:
             return
-        self.flowing = True
+        self.active = True
         self.paused_until_us = None
-        self.enrol(now_us)
+        self.register(now_us)
         again = [outgoing for outgoing in self.queue if outgoing.attempts and not outgoing.settled]
         if again:
             records = sum(outgoing.count for outgoing in again)
-            self._tell(Resent(self.producing.name, self.partition, len(again), records))
+            self._notify(Resent(self.producer.name, self.partition, len(again), records))
         self._send_all()
-        self.link.watch(now_us)
+        self.link.arm_check(now_us)
         self._close_waiting(now_us)
 
-    def enrol(self, now_us: int) -> None:
+    def register(self, now_us: int) -> None:
         """Say on this link with which strength the batches behind it are sent, where there is such a thing."""
-        enrolment = self.producing.enrolment
-        if enrolment is not None:
-            self._enrolling = enrolment.say(self)
-            self.link.watch(now_us)
+        registration = self.producer.registration
+        if registration is not None:
+            self._pending_registration = registration.send(self)
+            self.link.arm_check(now_us)
 
     def move(self, link: NodeLink) -> None:
         """Another node orders the partition: what is not acknowledged goes there, under the same numbers."""
-        self._disown()
-        self.halt()
+        self._abandon()
+        self.suspend()
         self.link = link
 
-    def halt(self) -> None:
+    def suspend(self) -> None:
         """The connection is gone."""
-        self.flowing = False
+        self.active = False
         self.paused_until_us = None
         if not self._answered and self.sequence:
             # Nobody knows which of the batches arrived, so the numbers cannot go on without a gap.
@@ -251,22 +251,22 @@ class PartitionSender:
 
     def _pause(self, now_us: int) -> None:
         self._stop()
-        self.paused_until_us = now_us + self.producing.backoff.pause_us(self.refusals)
-        self.producing.wake_at(self.paused_until_us)
+        self.paused_until_us = now_us + self.producer.backoff.pause_us(self.refusals)
+        self.producer.wake_at(self.paused_until_us)
 
     def _stop(self) -> None:
-        self._disown()
-        self.flowing = False
+        self._abandon()
+        self.active = False
         self.paused_until_us = None
         self.refusals += 1
 
-    def _disown(self) -> None:
+    def _abandon(self) -> None:
         """Answers to what was sent so far no longer count."""
         awaiting = self.link.awaiting
         for outgoing in self.queue:
             awaiting.pop(outgoing.request, None)
-        if self._enrolling is not None:
-            awaiting.pop(self._enrolling.request, None)
+        if self._pending_registration is not None:
+            awaiting.pop(self._pending_registration.request, None)
 
     def _renumber(self, epoch: int, sequence: int) -> None:
         self.epoch, self.sequence = epoch, sequence
@@ -277,26 +277,26 @@ class PartitionSender:
 
     def _new_epoch(self, reason: RostraError, *, refused_from: int) -> None:
         """Numbers of the old epoch are of no use any more: start again from zero with what is left."""
-        self._disown()
-        doubtful = [o.count for o in self.queue if not o.settled and o.attempts > (o.ordinal >= refused_from)]
-        if doubtful:
-            self._tell(MayDuplicate(self.producing.name, self.partition, sum(doubtful), str(reason)))
+        self._abandon()
+        uncertain = [o.count for o in self.queue if not o.settled and o.attempts > (o.ordinal >= refused_from)]
+        if uncertain:
+            self._notify(MayDuplicate(self.producer.name, self.partition, sum(uncertain), str(reason)))
         self._renumber(self.epoch + 1, 0)
         self._send_all()
 
     # --- answers -------------------------------------------------------------------------------------
 
     def published(self, now_us: int, outgoing: SentBatch, offset: int) -> None:
-        if self.place.failures or self.refusals:
+        if self.route.failures or self.refusals:
             self.refusals = 0
-            self.place.proved()
+            self.route.confirm()
         self._settle(outgoing, offset)
-        self._shorten()
+        self._drop_settled()
         self._close_waiting(now_us)
 
     def _close_waiting(self, now_us: int) -> None:
         """An open batch waited for others to be settled, in whichever way that came about."""
-        if self.draft.values and not self.producing.settings.linger_ms and len(self.queue) < EAGER_BATCHES:
+        if self.builder.values and not self.producer.settings.linger_ms and len(self.queue) < EAGER_BATCHES:
             self.close(now_us)
 
     def refused(self, now_us: int, outgoing: SentBatch, error: RostraError) -> None:
@@ -306,14 +306,14 @@ class PartitionSender:
                 self._new_epoch(error, refused_from=outgoing.ordinal)
             case Moved() | Unavailable() | NodeStopping() | MemberRemoved() | DiskUntrusted():
                 self._stop()
-                self.place.refused(now_us, error)
+                self.route.refused(now_us, error)
             case BatchRejected(reason=Reason.BODY_CRC):
                 self._pause(now_us)
-            case UnknownTopic() if self.place.roams:
+            case UnknownTopic() if self.route.per_node:
                 self._stop()
-                self.place.refused(now_us, error)
+                self.route.refused(now_us, error)
             case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition() | ProducerFenced():
-                self.producing.end(error)
+                self.producer.end(error)
             case _ if error.retryable or isinstance(error, LimitExceeded):
                 # A connection may have only so many publishes under way; fewer will be after a while.
                 self._pause(now_us)
@@ -329,36 +329,36 @@ class PartitionSender:
         self._give_up(1, None, error)
         if isinstance(error, Moved | Unavailable | NodeStopping | MemberRemoved | DiskUntrusted):
             self._stop()
-            self.place.refused(now_us, error)
+            self.route.refused(now_us, error)
         elif isinstance(error, NotRegistered):
             self._pause(now_us)
         elif not error.retryable and not isinstance(error, UnknownProducer | SequenceGap | BatchRejected):
-            self.producing.end(error)
+            self.producer.end(error)
 
-    def not_enrolled(self, now_us: int, error: RostraError) -> None:
+    def registration_refused(self, now_us: int, error: RostraError) -> None:
         """The owner does not take it as a publisher. What was sent behind that is refused for the same reason."""
         match error:
             case Moved() | Unavailable() | NodeStopping() | MemberRemoved() | DiskUntrusted():
                 self._stop()
-                self.place.refused(now_us, error)
+                self.route.refused(now_us, error)
             case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition():
-                self.producing.end(error)
+                self.producer.end(error)
             case _ if error.retryable:
                 self._pause(now_us)
             case LimitExceeded(limit) if limit != PUBLISHERS_MAX:
                 self._pause(now_us)
             case _:
-                if self.producing.enrolment is not None:
-                    self.producing.enrolment.fail(error)
+                if self.producer.registration is not None:
+                    self.producer.registration.fail(error)
                 if isinstance(error, LimitExceeded):
                     self._pause(now_us)
 
     def unregistered(self, now_us: int, *, lapsed: bool) -> None:
         """Say it again: if another node orders the partition, the answer leads there."""
         if lapsed:
-            self._tell(LeaseExpired(self.producing.name, self.partition))
-        if self.flowing:
-            self.enrol(now_us)
+            self._notify(LeaseExpired(self.producer.name, self.partition))
+        if self.active:
+            self.register(now_us)
 
     def _drop(self, outgoing: SentBatch, error: RostraError) -> None:
         """Go on without this batch. What follows it was refused too, for the gap, and takes over its numbers.
@@ -369,21 +369,21 @@ class PartitionSender:
         _, sequence = _STAMP.unpack_from(outgoing.batch, _STAMP_AT)
         self._settle(outgoing, error)
         if outgoing.attempts == 1:
-            self._close_up(outgoing, sequence)
-        self._shorten()
+            self._renumber_after(outgoing, sequence)
+        self._drop_settled()
 
-    def _close_up(self, gone: SentBatch, sequence: int) -> None:
+    def _renumber_after(self, dropped: SentBatch, sequence: int) -> None:
         awaiting = self.link.awaiting
         self.sequence = sequence
         for outgoing in self.queue:
-            if outgoing.ordinal > gone.ordinal and not outgoing.settled:
+            if outgoing.ordinal > dropped.ordinal and not outgoing.settled:
                 awaiting.pop(outgoing.request, None)
                 outgoing.restamp(self.epoch, self.sequence)
                 self.sequence = (self.sequence + outgoing.count) % SEQUENCES
-                if self.flowing:
+                if self.active:
                     self._send(outgoing)
 
-    def _shorten(self) -> None:
+    def _drop_settled(self) -> None:
         queue = self.queue
         while queue and queue[0].settled:
             queue.popleft()
@@ -391,44 +391,44 @@ class PartitionSender:
     def _settle(self, outgoing: SentBatch, outcome: int | RostraError) -> None:
         """The fate of a batch is known: its first offset, or why it is given up."""
         outgoing.settled = True
-        producing = self.producing
+        producer = self.producer
         if isinstance(outcome, RostraError):
             self._give_up(outgoing.count, outgoing.calls, outcome)
         else:
             out = self.out
-            out.append(Acknowledged(producing.number, self.partition, outcome, outgoing.count))
+            out.append(Acknowledged(producer.number, self.partition, outcome, outgoing.count))
             if outgoing.calls is not None:
-                for place, call in enumerate(outgoing.calls):
+                for route, call in enumerate(outgoing.calls):
                     if call:
-                        offset = outcome + place if outcome >= 0 else -1
-                        out.append(Done(call, Ack(producing.name, self.partition, offset)))
-        producing.settled(outgoing, acknowledged=not isinstance(outcome, RostraError))
+                        offset = outcome + route if outcome >= 0 else -1
+                        out.append(Done(call, Ack(producer.name, self.partition, offset)))
+        producer.settled(outgoing, acknowledged=not isinstance(outcome, RostraError))
 
     def _give_up(self, count: int, calls: list[CallNumber] | None, error: RostraError) -> None:
         out = self.out
         waiting = [call for call in calls or () if call]
         out.extend(Fail(call, error) for call in waiting)
         if len(waiting) < count:
-            self.producing.failed(error)
-            out.append(BatchRefused(self.producing.number, error, count - len(waiting)))
+            self.producer.failed(error)
+            out.append(BatchRefused(self.producer.number, error, count - len(waiting)))
 
     def fail_all(self, error: RostraError) -> None:
-        self._disown()
-        draft = self.draft.moved()
-        if draft.values:
-            draft.fill_up(0)
-            self._give_up(len(draft.values), draft.calls, error)
+        self._abandon()
+        builder = self.builder.moved()
+        if builder.values:
+            builder.fill_up(0)
+            self._give_up(len(builder.values), builder.calls, error)
         unsettled = [outgoing for outgoing in self.queue if not outgoing.settled]
         self.queue.clear()
         for outgoing in unsettled:
             self._settle(outgoing, error)
 
-    def renumbered(self) -> None:
+    def partition_changed(self) -> None:
         """Whoever asks is told what its place has."""
 
     def fail(self, error: RostraError) -> None:
         """The partition is gone, and with it its topic."""
-        self.producing.end(error)
+        self.producer.end(error)
 
     def oldest_ordinal(self) -> int | None:
         """Of the oldest batch whose fate is open."""
@@ -440,26 +440,26 @@ class PartitionSender:
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        due = self.draft.due_us
+        due = self.builder.due_us
         paused = self.paused_until_us
         if paused is not None and (due is None or paused < due):
             due = paused
         if self.queue:
-            expires = self.queue[0].closed_us + self.producing.delivery_timeout_us
+            expires = self.queue[0].closed_us + self.producer.delivery_timeout_us
             if due is None or expires < due:
                 due = expires
         return due
 
     def tick(self, now_us: int) -> None:
-        if self.draft.due_us is not None and self.draft.due_us <= now_us:
+        if self.builder.due_us is not None and self.builder.due_us <= now_us:
             self.close(now_us)
         if self.queue:
             self._expire(now_us)
         if self.paused_until_us is not None and self.paused_until_us <= now_us:
-            self.flow(now_us)
+            self.resume(now_us)
 
     def _expire(self, now_us: int) -> None:
-        timeout_us = self.producing.delivery_timeout_us
+        timeout_us = self.producer.delivery_timeout_us
         expired = [o for o in self.queue if not o.settled and o.closed_us + timeout_us <= now_us]
         if not expired:
             return
@@ -468,11 +468,11 @@ class PartitionSender:
         for outgoing in expired:
             awaiting.pop(outgoing.request, None)
             self._settle(outgoing, NotAcknowledged(outgoing.count, (now_us - outgoing.closed_us) // 1000))
-        self._shorten()
+        self._drop_settled()
         if not expired[0].attempts:
             # None of these numbers was ever used. Otherwise they stay: if there is a gap now, the node will say so.
             self._renumber(self.epoch, sequence)
         self._close_waiting(now_us)
 
-    def _tell(self, event: Resent | MayDuplicate | LeaseExpired) -> None:
+    def _notify(self, event: Resent | MayDuplicate | LeaseExpired) -> None:
         self.out.append(Notify(event))

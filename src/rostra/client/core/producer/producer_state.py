@@ -22,7 +22,7 @@ from rostra.model.ids import random_id
 from rostra.wire.messages import Topic
 
 PER_RECORD_BYTES = 4
-HELD_MAX = 100_000
+UNROUTED_MAX = 100_000
 
 
 class UnroutedRecord:
@@ -59,7 +59,7 @@ class ProducerState:
         random: Random,
         delivery_timeout_us: int,
         call_timeout_ms: int,
-        wakes: WakeupQueue,
+        wakeups: WakeupQueue,
         window: InFlightWindow,
         out: list[ClientEffect],
     ) -> None:
@@ -68,20 +68,20 @@ class ProducerState:
         self.settings = settings
         self.backoff = backoff
         self.out = out
-        self.producer = random_id(random)
+        self.producer_id = random_id(random)
         self.delivery_timeout_us = delivery_timeout_us
         self._call_timeout_ms = call_timeout_ms
-        self._wakes = wakes
+        self._wakeups = wakeups
         self._window = window
-        self.wakes_us = NEVER_US
+        self.wakeup_us = NEVER_US
         """When it is woken, not later than it wants to be."""
         self.answered = settings.acks != "none"
         self.wall_offset_us = 0
         self.topic = 0
-        self.lanes: list[PartitionSender] = []
-        self.draft = BatchBuilder()
+        self.senders: list[PartitionSender] = []
+        self.builder = BatchBuilder()
         """The open batch for records without a key, once the topic is located; another one after each `close`."""
-        self.enrolment: PublisherRegistration | None = None
+        self.registration: PublisherRegistration | None = None
         """As a publisher with a strength, if it is one."""
         self.ended: RostraError | None = None
         self.error: RostraError | None = None
@@ -91,11 +91,11 @@ class ProducerState:
         self.unacknowledged_bytes = 0
         self.unacknowledged_batches = 0
         self.was_full = False
-        self.held: list[UnroutedRecord] = []
+        self.unrouted: list[UnroutedRecord] = []
         self._sticky = 0
         self._rotates = False
         """Whether records without a key go to the next partition after each batch."""
-        self._alone = not settings.linger_ms and settings.codec is Codec.NONE
+        self._may_send_single = not settings.linger_ms and settings.codec is Codec.NONE
         """Whether a record may leave without having waited or been packed."""
         self._ordinal = 0
         self._flushes: list[tuple[int, CallNumber]] = []
@@ -104,62 +104,62 @@ class ProducerState:
 
     # --- where it goes -------------------------------------------------------------------------------
 
-    def located(self, now_us: int, topic: Topic, places: list[PartitionRoute]) -> None:
+    def located(self, now_us: int, topic: Topic, routes: list[PartitionRoute]) -> None:
         if self.ended is not None:
             return
         self.topic = topic.topic
         # Where every node has a partition of its own, all goes to that of the node that answers.
-        places = [place for place in places if place.own] or places
+        routes = [route for route in routes if route.own] or routes
         chosen = self.settings.partition
-        if chosen is not None and chosen >= len(places):
+        if chosen is not None and chosen >= len(routes):
             self.end(UnknownPartition(self.name, chosen))
             return
-        self.lanes = [PartitionSender(self, place) for place in places]
+        self.senders = [PartitionSender(self, route) for route in routes]
         self._sticky = chosen or 0
-        self._rotates = chosen is None and len(places) > 1
-        self.draft = self.lanes[self._sticky].draft
+        self._rotates = chosen is None and len(routes) > 1
+        self.builder = self.senders[self._sticky].builder
         if self.settings.strength is not None or topic.settings.ownership == "exclusive":
             self._publish_with(self.settings.strength or 0)
-        for lane in self.lanes:
-            lane.place.join(lane)
-            if not lane.place.lost:
-                lane.flow(now_us)
-        held, self.held = self.held, []
-        for record in held:
+        for sender in self.senders:
+            sender.route.join(sender)
+            if not sender.route.stale:
+                sender.resume(now_us)
+        unrouted, self.unrouted = self.unrouted, []
+        for record in unrouted:
             self.add(
                 now_us, record.value, record.key, record.headers, record.timestamp_us, record.partition, record.call
             )
 
     def _publish_with(self, strength: int) -> PublisherRegistration:
-        self.enrolment = PublisherRegistration(self, strength, self.settings.lease_ms, self._call_timeout_ms)
-        return self.enrolment
+        self.registration = PublisherRegistration(self, strength, self.settings.lease_ms, self._call_timeout_ms)
+        return self.registration
 
     def set_strength(self, now_us: int, call: CallNumber, strength: int) -> None:
         """Done when the owners of all its partitions judge it by that."""
         check_strength(strength)
         if self.ended is not None:
             raise self.ended
-        for lane in self.lanes:
-            lane.close(now_us)
-        (self.enrolment or self._publish_with(strength)).change(now_us, call, strength)
+        for sender in self.senders:
+            sender.close(now_us)
+        (self.registration or self._publish_with(strength)).change(now_us, call, strength)
 
     def resign(self, now_us: int, call: CallNumber) -> None:
         """Done when it is no publisher of the topic any more; `flush` first."""
-        if self.enrolment is None or self.ended is not None:
+        if self.registration is None or self.ended is not None:
             self.out.append(Done(call, None))
         else:
-            self.enrolment.leave(now_us, call)
+            self.registration.leave(now_us, call)
 
-    def _lane_for(self, key: bytes | None, partition: int | None) -> PartitionSender:
+    def _sender_for(self, key: bytes | None, partition: int | None) -> PartitionSender:
         if partition is None:
             partition = self.settings.partition
         if partition is not None:
-            if partition >= len(self.lanes):
+            if partition >= len(self.senders):
                 raise UnknownPartition(self.name, partition)
-            return self.lanes[partition]
-        if key is None or len(self.lanes) == 1:
-            return self.lanes[self._sticky]
-        return self.lanes[partition_of(key, len(self.lanes))]
+            return self.senders[partition]
+        if key is None or len(self.senders) == 1:
+            return self.senders[self._sticky]
+        return self.senders[partition_of(key, len(self.senders))]
 
     # --- records in ----------------------------------------------------------------------------------
 
@@ -176,21 +176,21 @@ class ProducerState:
         """Put one record into an open batch, which closes when it is full."""
         if self.ended is not None:
             raise self.ended
-        if not self.lanes:
-            if len(self.held) >= HELD_MAX:
-                raise LimitExceeded("records before the topic is located", HELD_MAX)
-            self.held.append(UnroutedRecord(value, key, headers, timestamp_us, partition, call))
+        if not self.senders:
+            if len(self.unrouted) >= UNROUTED_MAX:
+                raise LimitExceeded("records before the topic is located", UNROUTED_MAX)
+            self.unrouted.append(UnroutedRecord(value, key, headers, timestamp_us, partition, call))
             return
         try:
-            lane = self._lane_for(key, partition)
+            sender = self._sender_for(key, partition)
         except UnknownPartition as error:
             if not call:
                 raise
             self.out.append(Fail(call, error))
             return
-        lane.draft.add(value, key, headers, timestamp_us, call)
-        if lane.draft.bytes >= self.settings.batch_bytes:
-            self.close(now_us, lane)
+        sender.builder.add(value, key, headers, timestamp_us, call)
+        if sender.builder.bytes >= self.settings.batch_bytes:
+            self.close(now_us, sender)
 
     def publish(
         self,
@@ -209,38 +209,38 @@ class ProducerState:
             and timestamp_us is None
             and partition is None
             and not self.unacknowledged_batches
-            and self.sent_alone(now_us, value, call)
+            and self.send_single(now_us, value, call)
         ):
             return True
         self.add(now_us, value, key, headers, timestamp_us, partition, call)
         return False
 
-    def sent_alone(self, now_us: int, value: bytes | None, call: CallNumber = 0) -> bool:
+    def send_single(self, now_us: int, value: bytes | None, call: CallNumber = 0) -> bool:
         """Whether a plain value has left, as a batch that was never open.
 
         Where nothing is open and little under way the outcome is that of `add` and `turn`, for a third of the steps. At
         a low rate that is nearly every record, and each step is taken with cold caches.
         """
-        if type(value) is not bytes or not self._alone or not self.lanes or self.ended is not None:
+        if type(value) is not bytes or not self._may_send_single or not self.senders or self.ended is not None:
             return False
-        lane = self.lanes[self._sticky]
-        if not lane.sent_alone(now_us, value, call):
+        sender = self.senders[self._sticky]
+        if not sender.send_single(now_us, value, call):
             return False
         if self._rotates:
-            self._move_on(lane)
+            self._rotate(sender)
         return True
 
-    def close(self, now_us: int, lane: PartitionSender | None = None) -> None:
+    def close(self, now_us: int, sender: PartitionSender | None = None) -> None:
         """Close one open batch, by default the one of records without a key; they go to the next partition then."""
-        if lane is None:
-            lane = self.lanes[self._sticky]
-        lane.close(now_us)
-        self._move_on(lane)
+        if sender is None:
+            sender = self.senders[self._sticky]
+        sender.close(now_us)
+        self._rotate(sender)
 
-    def _move_on(self, lane: PartitionSender) -> None:
-        if self._rotates and lane is self.lanes[self._sticky]:
-            self._sticky = (self._sticky + 1) % len(self.lanes)
-            self.draft = self.lanes[self._sticky].draft
+    def _rotate(self, sender: PartitionSender) -> None:
+        if self._rotates and sender is self.senders[self._sticky]:
+            self._sticky = (self._sticky + 1) % len(self.senders)
+            self.builder = self.senders[self._sticky].builder
 
     def add_many(self, now_us: int, values: Sequence[bytes | None], at: int) -> int:
         """Take as many of the values from `at` on as make one batch; where to go on."""
@@ -248,18 +248,18 @@ class ProducerState:
             raise self.ended
         size = self.record_bytes or self._guess(values)
         fitting = max(1, int(self.settings.batch_bytes / size))
-        draft = self.draft
+        builder = self.builder
         if len(values) - at < fitting:
             rest = values[at:] if at else values
-            draft.values.extend(rest)
-            draft.bytes += int(len(rest) * size) + 1
-            if draft.bytes >= self.settings.batch_bytes:
+            builder.values.extend(rest)
+            builder.bytes += int(len(rest) * size) + 1
+            if builder.bytes >= self.settings.batch_bytes:
                 self.close(now_us)
             return len(values)
-        if draft.values:
+        if builder.values:
             self.close(now_us)
         # The list is the caller's: what goes into a draft must be a copy of it.
-        self.draft.values = list(values[at : at + fitting])
+        self.builder.values = list(values[at : at + fitting])
         self.close(now_us)
         return at + fitting
 
@@ -267,24 +267,24 @@ class ProducerState:
         sample = values[:64]
         return sum(len(value) for value in sample if value) / max(len(sample), 1) + PER_RECORD_BYTES
 
-    def turn(self, now_us: int) -> None:
+    def end_turn(self, now_us: int) -> None:
         """The caller gives way: open batches leave, unless many are under way already or they are to linger."""
         linger_us = self.settings.linger_ms * 1000
-        for lane in self.lanes:
-            draft = lane.draft
-            if not draft.values:
+        for sender in self.senders:
+            builder = sender.builder
+            if not builder.values:
                 continue
             if linger_us:
-                if draft.due_us is None:
-                    draft.due_us = now_us + linger_us
-                    self.wake_at(draft.due_us)
-            elif len(lane.queue) < EAGER_BATCHES:
-                self.close(now_us, lane)
+                if builder.due_us is None:
+                    builder.due_us = now_us + linger_us
+                    self.wake_at(builder.due_us)
+            elif len(sender.queue) < EAGER_BATCHES:
+                self.close(now_us, sender)
 
     def flush(self, now_us: int, call: CallNumber) -> None:
         """All that was given so far leaves now; the call is done when all of it is settled."""
-        for lane in self.lanes:
-            lane.close(now_us)
+        for sender in self.senders:
+            sender.close(now_us)
         self._flushes.append((self._ordinal, call))
         self._answer_flushes()
 
@@ -313,7 +313,7 @@ class ProducerState:
             self.error = error
 
     def _answer_flushes(self) -> None:
-        ordinals = [ordinal for lane in self.lanes if (ordinal := lane.oldest_ordinal()) is not None]
+        ordinals = [ordinal for sender in self.senders if (ordinal := sender.oldest_ordinal()) is not None]
         oldest = min(ordinals, default=self._ordinal + 1)
         while self._flushes and self._flushes[0][0] < oldest:
             _, call = self._flushes.pop(0)
@@ -337,20 +337,20 @@ class ProducerState:
         return True
 
     def _congested(self) -> bool:
-        return any(lane.link.congested for lane in self.lanes)
+        return any(sender.link.congested for sender in self.senders)
 
-    def _has_room(self) -> bool:
+    def _has_space(self) -> bool:
         """A quarter of the window free: waking the caller for every batch would cost more than it gains."""
         return (
             self.unacknowledged_bytes * 4 <= self.settings.window_bytes * 3
             and self.unacknowledged_batches * 4 <= BATCHES_IN_FLIGHT_MAX * 3
             and (self.answered or not self._congested())
-            and self._window.has_room()
+            and self._window.has_space()
         )
 
     def drained(self) -> None:
         """Something left: whoever waits for room may have it now."""
-        if self.was_full and self._has_room():
+        if self.was_full and self._has_space():
             self._resume()
 
     def _resume(self) -> None:
@@ -360,16 +360,18 @@ class ProducerState:
 
     @property
     def busy(self) -> bool:
-        return bool(self.unacknowledged_batches or self.held) or any(lane.draft.values for lane in self.lanes)
+        return bool(self.unacknowledged_batches or self.unrouted) or any(
+            sender.builder.values for sender in self.senders
+        )
 
     # --- end, time -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
         """Nothing more is sent: it is no publisher any more, and its lanes follow their partitions no longer."""
-        if self.enrolment is not None:
-            self.enrolment.resign()
-        for lane in self.lanes:
-            lane.place.leave(lane)
+        if self.registration is not None:
+            self.registration.resign()
+        for sender in self.senders:
+            sender.route.leave(sender)
 
     def end(self, error: RostraError) -> None:
         """Nothing more can be produced here, and what is under way is given up."""
@@ -377,14 +379,14 @@ class ProducerState:
             self.ended = error
             # To be forgotten.
             self.wake_at(0)
-        held, self.held = self.held, []
-        for record in held:
+        unrouted, self.unrouted = self.unrouted, []
+        for record in unrouted:
             if record.call:
                 self.out.append(Fail(record.call, error))
-        if self.enrolment is not None:
-            self.enrolment.fail(error)
-        for lane in self.lanes:
-            lane.fail_all(error)
+        if self.registration is not None:
+            self.registration.fail(error)
+        for sender in self.senders:
+            sender.fail_all(error)
         self.leave()
         if self.was_full:
             self._resume()
@@ -392,23 +394,23 @@ class ProducerState:
 
     def wake_at(self, due_us: int) -> None:
         """`tick` is due then. Whoever asked for an earlier moment keeps it: to be woken for nothing costs little."""
-        if due_us < self.wakes_us:
-            self.wakes_us = due_us
-            self._wakes.add(due_us, self.number)
+        if due_us < self.wakeup_us:
+            self.wakeup_us = due_us
+            self._wakeups.add(due_us, self.number)
 
     def deadline_us(self) -> int | None:
         earliest = None
-        for lane in self.lanes:
-            due = lane.deadline_us()
+        for sender in self.senders:
+            due = sender.deadline_us()
             if due is not None and (earliest is None or due < earliest):
                 earliest = due
-        due = self.enrolment.deadline_us() if self.enrolment is not None else None
+        due = self.registration.deadline_us() if self.registration is not None else None
         if due is not None and (earliest is None or due < earliest):
             earliest = due
         return earliest
 
     def tick(self, now_us: int) -> None:
-        for lane in self.lanes:
-            lane.tick(now_us)
-        if self.enrolment is not None:
-            self.enrolment.tick(now_us)
+        for sender in self.senders:
+            sender.tick(now_us)
+        if self.registration is not None:
+            self.registration.tick(now_us)

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 class PendingRegistration:
     """What was said about it to the owner of one partition, until it is answered."""
 
-    __slots__ = ("lane", "request", "version")
+    __slots__ = ("request", "sender", "version")
 
-    def __init__(self, lane: PartitionSender, version: int) -> None:
-        self.lane = lane
+    def __init__(self, sender: PartitionSender, version: int) -> None:
+        self.sender = sender
         self.version = version
         self.request = 0
 
     def confirmed(self) -> None:
-        enrolment = self.lane.producing.enrolment
-        if enrolment is not None:
-            self.lane.place.proved()
-            enrolment.confirmed(self)
+        registration = self.sender.producer.registration
+        if registration is not None:
+            self.sender.route.confirm()
+            registration.confirmed(self)
 
 
 class RegistrationWaiter:
@@ -52,8 +52,8 @@ class PublisherRegistration:
     producer has, and the lease is renewed by whatever is heard there.
     """
 
-    def __init__(self, producing: ProducerState, strength: int, lease_ms: int, timeout_ms: int) -> None:
-        self._producing = producing
+    def __init__(self, producer: ProducerState, strength: int, lease_ms: int, timeout_ms: int) -> None:
+        self._producer = producer
         self.strength = strength
         self.lease_ms = lease_ms
         self.leaving = False
@@ -62,10 +62,10 @@ class PublisherRegistration:
         """Raised by every change."""
         self._waiting: list[RegistrationWaiter] = []
 
-    def _lanes(self) -> Iterable[PartitionSender]:
+    def _senders(self) -> Iterable[PartitionSender]:
         """It is a publisher of the partitions it may write to without being told each time."""
-        chosen = self._producing.settings.partition
-        return self._producing.lanes if chosen is None else self._producing.lanes[chosen : chosen + 1]
+        chosen = self._producer.settings.partition
+        return self._producer.senders if chosen is None else self._producer.senders[chosen : chosen + 1]
 
     # --- changes -------------------------------------------------------------------------------------
 
@@ -74,85 +74,85 @@ class PublisherRegistration:
         self.strength = strength
         self.leaving = False
         self._version += 1
-        self.wait(now_us, call, f"strength {strength} in {self._producing.name}")
-        self._say_all(now_us)
+        self.wait(now_us, call, f"strength {strength} in {self._producer.name}")
+        self._send_all(now_us)
 
     def leave(self, now_us: int, call: CallNumber) -> None:
         """When it is not heard for its lease it has left too: nobody needs to wait longer."""
         self.leaving = True
         self._version += 1
         self._timeout_ms = min(self._timeout_ms, self.lease_ms)
-        self.wait(now_us, call, f"leave {self._producing.name}")
-        self._say_all(now_us)
+        self.wait(now_us, call, f"leave {self._producer.name}")
+        self._send_all(now_us)
 
-    def _say_all(self, now_us: int) -> None:
-        for lane in self._lanes():
-            if lane.flowing:
-                lane.enrol(now_us)
+    def _send_all(self, now_us: int) -> None:
+        for sender in self._senders():
+            if sender.active:
+                sender.register(now_us)
         self._answer()
 
     def wait(self, now_us: int, call: CallNumber, what: str) -> None:
         """Done when all owners know what holds now."""
         due_us = now_us + self._timeout_ms * 1000
         self._waiting.append(RegistrationWaiter(call, what, self._version, due_us, self._timeout_ms))
-        self._producing.wake_at(due_us)
+        self._producer.wake_at(due_us)
         self._answer()
 
     # --- what is said and heard ----------------------------------------------------------------------
 
-    def say(self, lane: PartitionSender) -> PendingRegistration | None:
+    def send(self, sender: PartitionSender) -> PendingRegistration | None:
         """To the owner of the lane's partition, on its present link."""
-        if self._producing.settings.partition not in (None, lane.place.index):
+        if self._producer.settings.partition not in (None, sender.route.index):
             return None
-        link, producing = lane.link, self._producing
+        link, producer = sender.link, self._producer
         if PUBLISHERS not in link.features:
             self.leaving = True
-            producing.end(NotSupported(PUBLISHERS))
+            producer.end(NotSupported(PUBLISHERS))
             return None
-        enrolling = PendingRegistration(lane, self._version)
-        enrolling.request = link.ask(enrolling, self._message(lane.place))
-        link.hasten(self.lease_ms)
-        return enrolling
+        pending = PendingRegistration(sender, self._version)
+        pending.request = link.send_request(pending, self._message(sender.route))
+        link.require_pings(self.lease_ms)
+        return pending
 
-    def _message(self, place: PartitionRoute) -> Callable[[int], ClientMessage]:
-        of = {"topic": place.topic, "partition": place.index, "publisher": self._producing.producer}
+    def _message(self, route: PartitionRoute) -> Callable[[int], ClientMessage]:
+        publisher = {"topic": route.topic, "partition": route.index, "publisher": self._producer.producer_id}
         if self.leaving:
-            return partial(Resign, **of)
-        return partial(Register, **of, strength=self.strength, lease_ms=self.lease_ms)
+            return partial(Resign, **publisher)
+        return partial(Register, **publisher, strength=self.strength, lease_ms=self.lease_ms)
 
-    def confirmed(self, enrolling: PendingRegistration) -> None:
-        enrolling.lane.enrolled = max(enrolling.lane.enrolled, enrolling.version)
+    def confirmed(self, pending: PendingRegistration) -> None:
+        pending.sender.registered_version = max(pending.sender.registered_version, pending.version)
         self._answer()
 
     def _answer(self) -> None:
         if not self._waiting:
             return
-        known = min((lane.enrolled for lane in self._lanes()), default=0)
+        known = min((sender.registered_version for sender in self._senders()), default=0)
         while self._waiting and self._waiting[0].version <= known:
-            self._producing.out.append(Done(self._waiting.pop(0).call, None))
+            self._producer.out.append(Done(self._waiting.pop(0).call, None))
 
     def fail(self, error: RostraError) -> None:
         """Nobody will do what was asked for."""
         waiting, self._waiting = self._waiting, []
-        self._producing.out.extend(Fail(one.call, error) for one in waiting)
+        self._producer.out.extend(Fail(waiter.call, error) for waiter in waiting)
 
     def resign(self) -> None:
         """Without waiting for an answer: the producer is given up. What is not heard now, the lease will tell."""
         if self.leaving:
             return
         self.leaving = True
-        for lane in self._lanes():
-            if lane.flowing:
-                lane.link.write(self._message(lane.place)(lane.link.next_request()))
+        for sender in self._senders():
+            if sender.active:
+                sender.link.write(self._message(sender.route)(sender.link.next_request()))
 
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        return min([one.due_us for one in self._waiting]) if self._waiting else None
+        return min([waiter.due_us for waiter in self._waiting]) if self._waiting else None
 
     def tick(self, now_us: int) -> None:
-        for one in [one for one in self._waiting if one.due_us <= now_us]:
-            self._waiting.remove(one)
-            heard = [lane.place.error for lane in self._lanes() if lane.place.error is not None]
-            error = heard[0] if heard else TimedOut(one.what, one.waited_ms)
-            self._producing.out.append(Fail(one.call, error))
+        for waiter in [waiter for waiter in self._waiting if waiter.due_us <= now_us]:
+            self._waiting.remove(waiter)
+            errors = [sender.route.error for sender in self._senders() if sender.route.error is not None]
+            error = errors[0] if errors else TimedOut(waiter.what, waiter.waited_ms)
+            self._producer.out.append(Fail(waiter.call, error))

@@ -31,7 +31,7 @@ class WakeupQueue:
         if number not in self._producers:
             return
         if len(self._heap) >= 2 * len(self._producers) + SPARE:
-            moments = ((one.wakes_us, number) for number, one in self._producers.items())
+            moments = ((one.wakeup_us, number) for number, one in self._producers.items())
             self._heap = [moment for moment in moments if moment[0] < NEVER_US]
             heapify(self._heap)
         heappush(self._heap, (due_us, number))
@@ -46,7 +46,7 @@ class WakeupQueue:
         """Those whose moment has come, one after the other; they wait for nothing then."""
         while self._heap and self._heap[0][0] <= now_us:
             due_us, number = heappop(self._heap)
-            producing = self._producers.get(number)
-            if producing is not None and producing.wakes_us == due_us:
-                producing.wakes_us = NEVER_US
-                yield producing
+            producer = self._producers.get(number)
+            if producer is not None and producer.wakeup_us == due_us:
+                producer.wakeup_us = NEVER_US
+                yield producer

@@ -21,7 +21,7 @@ Reply = Agreed | GroupJoined | GroupPage | GroupDescribed
 """The messages that answer a `Rpc`."""
 OnReply = Callable[[int, Reply], None]
 OnError = Callable[[int, RostraError], None]
-OnPlace = Callable[[int, PartitionRoute], None]
+OnRoute = Callable[[int, PartitionRoute], None]
 
 
 class Rpc:
@@ -37,28 +37,28 @@ class Rpc:
 class CoordinatorLookup:
     """Which partition of `_groups` keeps a name, and where that is."""
 
-    def __init__(self, asks: PendingRequests, directory: MetadataCache, timeout_us: int) -> None:
-        self._asks = asks
-        self._directory = directory
+    def __init__(self, requests: PendingRequests, metadata: MetadataCache, timeout_us: int) -> None:
+        self._requests = requests
+        self._metadata = metadata
         self._timeout_us = timeout_us
-        self._errands: dict[CoordinatorRequest, None] = {}
+        self._in_flight: dict[CoordinatorRequest, None] = {}
 
-    def find(self, now_us: int, name: str, found: OnPlace, failed: OnError) -> None:
+    def find(self, now_us: int, name: str, found: OnRoute, failed: OnError) -> None:
         """The first time, this makes `_groups`."""
 
         def answered(now_us: int, message: Answer) -> None:
             if not isinstance(message, GroupPlace):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to FindGroup")
-            assert ask.link is not None
+            assert lookup.link is not None
             topic = Topic(message.topic, GROUPS_TOPIC, TopicSettings())
-            told = PartitionPlace(message.partition, message.address, message.epoch, 0, message.known)
-            found(now_us, self._directory.told(now_us, ask.link, topic, told))
+            reported = PartitionPlace(message.partition, message.address, message.epoch, 0, message.known)
+            found(now_us, self._metadata.add_reported(now_us, lookup.link, topic, reported))
 
         build = partial(FindGroup, name=name)
-        ask = PendingRequest(
+        lookup = PendingRequest(
             f"find the coordinator of {name}", build, answered, failed, now_us + self._timeout_us, GROUPS
         )
-        self._asks.add(now_us, ask)
+        self._requests.add(now_us, lookup)
 
     # --- errands -------------------------------------------------------------------------------------
 
@@ -73,29 +73,29 @@ class CoordinatorLookup:
     ) -> None:
         """One request to the coordinator of a name."""
 
-        def found(now_us: int, place: PartitionRoute) -> None:
-            self.follow(now_us, CoordinatorRequest(what, build, answered, failed, now_us + self._timeout_us), place)
+        def found(now_us: int, route: PartitionRoute) -> None:
+            self.follow(now_us, CoordinatorRequest(what, build, answered, failed, now_us + self._timeout_us), route)
 
         self.find(now_us, name, found, failed)
 
-    def follow(self, now_us: int, errand: CoordinatorRequest, place: PartitionRoute) -> None:
-        self._errands[errand] = None
-        errand.begin(now_us, place)
+    def follow(self, now_us: int, request: CoordinatorRequest, route: PartitionRoute) -> None:
+        self._in_flight[request] = None
+        request.start(now_us, route)
 
     def fail_all(self, now_us: int, error: RostraError) -> None:
-        errands, self._errands = self._errands, {}
-        for errand in errands:
-            errand.give_up(now_us, error)
+        in_flight, self._in_flight = self._in_flight, {}
+        for request in in_flight:
+            request.give_up(now_us, error)
 
     def deadline_us(self) -> int | None:
-        return min([errand.due_us for errand in self._errands]) if self._errands else None
+        return min([request.due_us for request in self._in_flight]) if self._in_flight else None
 
     def tick(self, now_us: int) -> None:
-        for errand in list(self._errands):
-            if errand.over:
-                del self._errands[errand]
-            elif errand.due_us <= now_us:
-                errand.give_up(now_us, errand.heard or TimedOut(errand.what, self._timeout_us // 1000))
+        for request in list(self._in_flight):
+            if request.over:
+                del self._in_flight[request]
+            elif request.due_us <= now_us:
+                request.give_up(now_us, request.last_error or TimedOut(request.what, self._timeout_us // 1000))
 
 
 class CoordinatorRequest:
@@ -110,51 +110,51 @@ class CoordinatorRequest:
         self._build = build
         self._answered = answered
         self._failed = failed
-        self._place: PartitionRoute | None = None
-        self._said: tuple[NodeLink, int] | None = None
+        self._route: PartitionRoute | None = None
+        self._sent: tuple[NodeLink, int] | None = None
         self.link: NodeLink
 
     @property
-    def heard(self) -> RostraError | None:
+    def last_error(self) -> RostraError | None:
         """What was last heard against the partition."""
-        return None if self._place is None else self._place.error
+        return None if self._route is None else self._route.error
 
-    def begin(self, now_us: int, place: PartitionRoute) -> None:
-        self._place = place
-        place.join(self)
-        if not place.lost:
-            self.flow(now_us)
+    def start(self, now_us: int, route: PartitionRoute) -> None:
+        self._route = route
+        route.join(self)
+        if not route.stale:
+            self.resume(now_us)
 
-    def flow(self, now_us: int) -> None:
-        if self._said is None and self.link.up:
-            self._said = self.link, self.link.ask(Rpc(self._replied, self._refused), self._build)
+    def resume(self, now_us: int) -> None:
+        if self._sent is None and self.link.up:
+            self._sent = self.link, self.link.send_request(Rpc(self._replied, self._refused), self._build)
 
-    def halt(self) -> None:
-        self._said = None
+    def suspend(self) -> None:
+        self._sent = None
 
     def move(self, link: NodeLink) -> None:
-        if self._said is not None:
-            there, request = self._said
-            there.awaiting.pop(request, None)
-        self._said = None
+        if self._sent is not None:
+            link, request = self._sent
+            link.awaiting.pop(request, None)
+        self._sent = None
         self.link = link
 
-    def renumbered(self) -> None:
+    def partition_changed(self) -> None:
         """Of no concern here."""
 
     def fail(self, error: RostraError) -> None:
         self.give_up(0, error)
 
     def _replied(self, now_us: int, message: Reply) -> None:
-        if self._place is not None:
-            self._place.proved()
+        if self._route is not None:
+            self._route.confirm()
         self._end()
         self._answered(now_us, message)
 
     def _refused(self, now_us: int, error: RostraError) -> None:
-        self._said = None
-        if error.retryable and not isinstance(error, GroupError) and self._place is not None:
-            self._place.refused(now_us, error)
+        self._sent = None
+        if error.retryable and not isinstance(error, GroupError) and self._route is not None:
+            self._route.refused(now_us, error)
         else:
             self.give_up(now_us, error)
 
@@ -166,5 +166,5 @@ class CoordinatorRequest:
     def _end(self) -> None:
         self.over = True
         self.due_us = 0
-        if self._place is not None:
-            self._place.leave(self)
+        if self._route is not None:
+            self._route.leave(self)

@@ -16,7 +16,7 @@ from rostra.errors import Moved, PeerViolation, RostraError, TopicRecreated, Una
 from rostra.wire.frames import Violation
 from rostra.wire.messages import Locate, Located, PartitionPlace, PlaceJoined, Topic
 
-OnPlaces = Callable[[int, Topic, list[PartitionRoute]], None]
+OnRoutes = Callable[[int, Topic, list[PartitionRoute]], None]
 OnError = Callable[[int, RostraError], None]
 
 HOPS_MAX = 3
@@ -32,28 +32,28 @@ class MetadataCache:
     """
 
     def __init__(
-        self, links: NodeLinks, asks: PendingRequests, backoff: Backoff, *, create: bool, timeout_us: int
+        self, links: NodeLinks, requests: PendingRequests, backoff: Backoff, *, create: bool, timeout_us: int
     ) -> None:
         self._links = links
-        self._asks = asks
+        self._requests = requests
         self._backoff = backoff
         self._create = create
         self._timeout_us = timeout_us
-        self._waiting: dict[tuple[str, bool], list[tuple[OnPlaces, OnError]]] = {}
-        self._places: dict[tuple[int, int], PartitionRoute] = {}
-        self._lost: dict[PartitionRoute, None] = {}
+        self._waiting: dict[tuple[str, bool], list[tuple[OnRoutes, OnError]]] = {}
+        self._routes: dict[tuple[int, int], PartitionRoute] = {}
+        self._stale: dict[PartitionRoute, None] = {}
         self._relocating: dict[str, None] = {}
-        self._doubted: dict[str, None] = {}
+        self._verifying: dict[str, None] = {}
         """Names of which somebody else is asked, because the node that was named does not answer."""
         self._turn = 0
-        self._owns: dict[str, PartitionRoute] = {}
+        self._own_routes: dict[str, PartitionRoute] = {}
         """By name, where to publish to a topic of which every node has a partition of its own."""
-        self.joined: Callable[[int, str, PartitionRoute], None] = lambda now_us, name, place: None
+        self.partition_added: Callable[[int, str, PartitionRoute], None] = lambda now_us, name, route: None
         """Told of partitions that were not there when their topic was looked up."""
 
     # --- whoever comes anew --------------------------------------------------------------------------
 
-    def find(self, now_us: int, name: str, found: OnPlaces, failed: OnError, *, create: bool | None = None) -> None:
+    def find(self, now_us: int, name: str, found: OnRoutes, failed: OnError, *, create: bool | None = None) -> None:
         """With `create`, a topic that is not there is made; unless told, as the client is set."""
         create = self._create if create is None else create
         waiting = self._waiting.setdefault((name, create), [])
@@ -62,20 +62,20 @@ class MetadataCache:
             answered, refused = partial(self._found, create), partial(self._failed, create)
             self._locate(now_us, name, answered, refused, create=create, turn=0)
 
-    def told(self, now_us: int, link: NodeLink, topic: Topic, told: PartitionPlace) -> PartitionRoute:
+    def add_reported(self, now_us: int, link: NodeLink, topic: Topic, reported: PartitionPlace) -> PartitionRoute:
         """The place of a partition of which this link's node told; whoever asked joins it, or it is forgotten."""
-        place = self._place(topic, told.partition, link)
-        place.stays = True
-        if told.address:
-            self._links.learn(told.address)
-        if told.epoch > place.epoch or place.lost:
-            self._told(now_us, place, told, link)
-        return place
+        route = self._route(topic, reported.partition, link)
+        route.pinned = True
+        if reported.address:
+            self._links.add_address(reported.address)
+        if reported.epoch > route.epoch or route.stale:
+            self._apply_reported(now_us, route, reported, link)
+        return route
 
-    def enlist(self, topic: Topic) -> list[PartitionRoute]:
+    def routes_of(self, topic: Topic) -> list[PartitionRoute]:
         """The places of a topic that a node told of. Those that nobody used so far are lost: `tick` asks for them."""
-        link = self._links.any() or self._links.latest
-        return [self._place(topic, partition, link) for partition in range(topic.settings.partitions)]
+        link = self._links.pick() or self._links.latest
+        return [self._route(topic, partition, link) for partition in range(topic.settings.partitions)]
 
     def _locate(
         self,
@@ -87,271 +87,276 @@ class MetadataCache:
         create: bool,
         turn: int,
         topic: int = 0,
-        other_than: NodeLink | None = None,
+        exclude: NodeLink | None = None,
     ) -> None:
         def answered(now_us: int, message: Answer) -> None:
             if not isinstance(message, Located):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to Locate")
-            assert ask.link is not None
-            for place in message.places:
-                self._links.learn(place.address)
+            assert pending.link is not None
+            for route in message.places:
+                self._links.add_address(route.address)
             for address in message.neighbours:
-                self._links.learn(address)
-            found(name, now_us, ask.link, message)
+                self._links.add_address(address)
+            found(name, now_us, pending.link, message)
 
         build = partial(Locate, name=name, create=create, topic=topic)
         due_us = now_us + self._timeout_us
-        ask = PendingRequest(
-            f"locate {name}", build, answered, partial(failed, name), due_us, turn=turn, other_than=other_than
+        pending = PendingRequest(
+            f"locate {name}", build, answered, partial(failed, name), due_us, turn=turn, exclude=exclude
         )
-        self._asks.add(now_us, ask)
+        self._requests.add(now_us, pending)
 
     def _found(self, create: bool, name: str, now_us: int, link: NodeLink, message: Located) -> None:
         topic = message.topic
         if message.roams:
-            places = [self._own(topic, link), *(self._part(topic, told, link) for told in message.places)]
+            routes = [
+                self._own_route(topic, link),
+                *(self._node_route(topic, reported, link) for reported in message.places),
+            ]
         else:
-            places = [self._place(topic, partition, link) for partition in range(topic.settings.partitions)]
-        self._learn(now_us, link, message)
+            routes = [self._route(topic, partition, link) for partition in range(topic.settings.partitions)]
+        self._apply_located(now_us, link, message)
         for found, _ in self._waiting.pop((name, create), ()):
-            found(now_us, topic, places)
-        for place in places:
-            if not place.followers:
-                self.forsaken(place)
+            found(now_us, topic, routes)
+        for route in routes:
+            if not route.followers:
+                self.forget(route)
 
     def _failed(self, create: bool, name: str, now_us: int, error: RostraError) -> None:
         for _, failed in self._waiting.pop((name, create), ()):
             failed(now_us, error)
 
-    def _place(self, topic: Topic, partition: int, link: NodeLink) -> PartitionRoute:
-        place = self._places.get((topic.topic, partition))
-        if place is None:
-            place = self._places[topic.topic, partition] = PartitionRoute(
+    def _route(self, topic: Topic, partition: int, link: NodeLink) -> PartitionRoute:
+        route = self._routes.get((topic.topic, partition))
+        if route is None:
+            route = self._routes[topic.topic, partition] = PartitionRoute(
                 self, topic.name, topic.topic, partition, link
             )
-            self._lost[place] = None
-        return place
+            self._stale[route] = None
+        return route
 
-    def _own(self, topic: Topic, link: NodeLink) -> PartitionRoute:
-        place = self._owns.get(topic.name)
-        if place is None:
-            place = self._owns[topic.name] = PartitionRoute(
-                self, topic.name, topic.topic, 0, link, roams=True, own=True
+    def _own_route(self, topic: Topic, link: NodeLink) -> PartitionRoute:
+        route = self._own_routes.get(topic.name)
+        if route is None:
+            route = self._own_routes[topic.name] = PartitionRoute(
+                self, topic.name, topic.topic, 0, link, per_node=True, own=True
             )
-            self._lost[place] = None
-        return place
+            self._stale[route] = None
+        return route
 
-    def _part(self, topic: Topic, told: PartitionPlace, link: NodeLink) -> PartitionRoute:
-        identity = told.topic or topic.topic
-        place = self._places.get((identity, told.partition))
-        if place is None:
-            place = PartitionRoute(self, topic.name, identity, told.partition, link, roams=True)
-            self._places[identity, told.partition] = place
-            self._lost[place] = None
-        return place
+    def _node_route(self, topic: Topic, reported: PartitionPlace, link: NodeLink) -> PartitionRoute:
+        identity = reported.topic or topic.topic
+        route = self._routes.get((identity, reported.partition))
+        if route is None:
+            route = PartitionRoute(self, topic.name, identity, reported.partition, link, per_node=True)
+            self._routes[identity, reported.partition] = route
+            self._stale[route] = None
+        return route
 
     def place_joined(self, now_us: int, link: NodeLink, message: PlaceJoined) -> None:
         """A node says unasked that a topic has one partition more."""
-        own = self._owns.get(message.name)
-        known = own or next((place for place in self._places.values() if place.name == message.name), None)
-        if known is not None and (message.place.topic, message.place.partition) not in self._places:
-            self._join(now_us, message.name, message.place, link)
+        own = self._own_routes.get(message.name)
+        known = own or next((route for route in self._routes.values() if route.name == message.name), None)
+        if known is not None and (message.place.topic, message.place.partition) not in self._routes:
+            self._add_route(now_us, message.name, message.place, link)
 
-    def _join(self, now_us: int, name: str, told: PartitionPlace, link: NodeLink) -> None:
-        identity = told.topic, told.partition
-        place = self._places[identity] = PartitionRoute(self, name, told.topic, told.partition, link, roams=True)
-        self._lost[place] = None
-        self._told(now_us, place, told, link)
-        self.joined(now_us, name, place)
-        if not place.followers:
-            self.forsaken(place)
+    def _add_route(self, now_us: int, name: str, reported: PartitionPlace, link: NodeLink) -> None:
+        identity = reported.topic, reported.partition
+        route = self._routes[identity] = PartitionRoute(
+            self, name, reported.topic, reported.partition, link, per_node=True
+        )
+        self._stale[route] = None
+        self._apply_reported(now_us, route, reported, link)
+        self.partition_added(now_us, name, route)
+        if not route.followers:
+            self.forget(route)
 
-    def forsaken(self, place: PartitionRoute) -> None:
+    def forget(self, route: PartitionRoute) -> None:
         """Nobody uses it any more."""
-        if place.own:
-            self._owns.pop(place.name, None)
+        if route.own:
+            self._own_routes.pop(route.name, None)
         else:
-            self._places.pop((place.topic, place.index), None)
-        self._lost.pop(place, None)
-        place.link.places.pop(place, None)
+            self._routes.pop((route.topic, route.index), None)
+        self._stale.pop(route, None)
+        route.link.routes.pop(route, None)
 
     # --- what nodes tell -----------------------------------------------------------------------------
 
-    def _learn(self, now_us: int, link: NodeLink, message: Located) -> None:
+    def _apply_located(self, now_us: int, link: NodeLink, message: Located) -> None:
         if message.roams:
-            self._learn_own(now_us, link, message)
-        for told in message.places:
-            place = self._places.get((told.topic or message.topic.topic, told.partition))
-            if place is None:
+            self._apply_own(now_us, link, message)
+        for reported in message.places:
+            route = self._routes.get((reported.topic or message.topic.topic, reported.partition))
+            if route is None:
                 continue
             if message.roams:
-                place.roam()
+                route.become_per_node()
             # What is in its pause stays there, unless this is news: the answer may be on another partition's account.
-            if told.epoch > place.epoch or (place.lost and place.retry_at_us <= now_us):
-                self._told(now_us, place, told, link)
+            if reported.epoch > route.epoch or (route.stale and route.retry_at_us <= now_us):
+                self._apply_reported(now_us, route, reported, link)
 
-    def _learn_own(self, now_us: int, link: NodeLink, message: Located) -> None:
+    def _apply_own(self, now_us: int, link: NodeLink, message: Located) -> None:
         """Whatever node answers: it takes what is to be published, under its own id of the topic."""
-        own = self._owns.get(message.topic.name)
-        if own is not None and own.lost and own.retry_at_us <= now_us:
-            own.become(message.topic.topic)
-            self._point(now_us, own, link)
+        own = self._own_routes.get(message.topic.name)
+        if own is not None and own.stale and own.retry_at_us <= now_us:
+            own.switch_topic(message.topic.topic)
+            self._attach(now_us, own, link)
 
-    def _told(self, now_us: int, place: PartitionRoute, told: PartitionPlace, link: NodeLink) -> None:
+    def _apply_reported(self, now_us: int, route: PartitionRoute, reported: PartitionPlace, link: NodeLink) -> None:
         """An empty address is the node that answers. For what is lost, even old news are better than none."""
-        there = None
-        if told.known:
-            there = self._links.to(now_us, told.address) if told.address else link
-        if there is not None:
-            place.epoch = max(place.epoch, told.epoch)
-            self._point(now_us, place, there)
-        elif place.lost:
+        target = None
+        if reported.known:
+            target = self._links.link_to(now_us, reported.address) if reported.address else link
+        if target is not None:
+            route.epoch = max(route.epoch, reported.epoch)
+            self._attach(now_us, route, target)
+        elif route.stale:
             # Nobody is known, or it is the one that just failed: perhaps another node has newer news.
-            self._wait(now_us, place)
-            place.retry_at_us = max(place.retry_at_us, self._links.well_at_us(told.address))
-            self._links.widen(now_us)
+            self._back_off(now_us, route)
+            route.retry_at_us = max(route.retry_at_us, self._links.retry_at_us(reported.address))
+            self._links.dial_another(now_us)
 
-    def moved(self, now_us: int, place: PartitionRoute, error: Moved) -> None:
-        place.error = error
-        place.hops += 1
-        known = error.epoch > place.epoch
-        place.epoch = max(place.epoch, error.epoch)
-        there = None
-        if error.address != place.link.address and (known or place.hops <= HOPS_MAX):
-            there = self._links.to(now_us, error.address)
-        if there is None or there is place.link:
-            self._lose(now_us, place)
+    def moved(self, now_us: int, route: PartitionRoute, error: Moved) -> None:
+        route.error = error
+        route.hops += 1
+        known = error.epoch > route.epoch
+        route.epoch = max(route.epoch, error.epoch)
+        target = None
+        if error.address != route.link.address and (known or route.hops <= HOPS_MAX):
+            target = self._links.link_to(now_us, error.address)
+        if target is None or target is route.link:
+            self._mark_stale(now_us, route)
         else:
-            self._point(now_us, place, there)
+            self._attach(now_us, route, target)
 
-    def refused(self, now_us: int, place: PartitionRoute, error: RostraError) -> None:
-        place.error = error
-        self._lose(now_us, place)
+    def refused(self, now_us: int, route: PartitionRoute, error: RostraError) -> None:
+        route.error = error
+        self._mark_stale(now_us, route)
 
     # --- places --------------------------------------------------------------------------------------
 
-    def _point(self, now_us: int, place: PartitionRoute, link: NodeLink) -> None:
-        self._lost.pop(place, None)
-        place.lost = False
-        place.link.places.pop(place, None)
-        place.link = link
-        link.places[place] = None
-        for follower in list(place.followers):
+    def _attach(self, now_us: int, route: PartitionRoute, link: NodeLink) -> None:
+        self._stale.pop(route, None)
+        route.stale = False
+        route.link.routes.pop(route, None)
+        route.link = link
+        link.routes[route] = None
+        for follower in list(route.followers):
             if follower.link is not link:
                 follower.move(link)
             if link.up:
-                follower.flow(now_us)
+                follower.resume(now_us)
 
-    def _lose(self, now_us: int, place: PartitionRoute) -> None:
+    def _mark_stale(self, now_us: int, route: PartitionRoute) -> None:
         """It is to be asked for again; followers that are served go on until it is found elsewhere."""
-        if not place.lost:
-            place.lost = True
-            self._lost[place] = None
-            self._wait(now_us, place)
+        if not route.stale:
+            route.stale = True
+            self._stale[route] = None
+            self._back_off(now_us, route)
 
-    def _wait(self, now_us: int, place: PartitionRoute) -> None:
-        place.hops = 0
-        place.retry_at_us = now_us + self._backoff.pause_us(place.failures)
-        place.failures += 1
+    def _back_off(self, now_us: int, route: PartitionRoute) -> None:
+        route.hops = 0
+        route.retry_at_us = now_us + self._backoff.pause_us(route.failures)
+        route.failures += 1
 
     # --- links ---------------------------------------------------------------------------------------
 
     def link_up(self, now_us: int, link: NodeLink) -> None:
-        for place in list(link.places):
-            for follower in list(place.followers):
-                follower.flow(now_us)
-        for place in list(self._lost):
-            if not place.link.up and place.link.node == link.node != 0 and not place.roams:
+        for route in list(link.routes):
+            for follower in list(route.followers):
+                follower.resume(now_us)
+        for route in list(self._stale):
+            if not route.link.up and route.link.node == link.node != 0 and not route.per_node:
                 # The node it was lost with is back: most likely it still serves it.
-                self._point(now_us, place, link)
+                self._attach(now_us, route, link)
         self.tick(now_us)
 
-    def link_gone(self, now_us: int, link: NodeLink) -> None:
-        places, link.places = list(link.places), {}
-        for place in places:
-            for follower in list(place.followers):
-                follower.halt()
-            first = not place.failures
-            self._lose(now_us, place)
+    def link_down(self, now_us: int, link: NodeLink) -> None:
+        routes, link.routes = list(link.routes), {}
+        for route in routes:
+            for follower in list(route.followers):
+                follower.suspend()
+            first = not route.failures
+            self._mark_stale(now_us, route)
             if first:
                 # Others may know at once where it is now.
-                place.retry_at_us = now_us
+                route.retry_at_us = now_us
 
     # --- asking again --------------------------------------------------------------------------------
 
     def _relocated(self, name: str, now_us: int, link: NodeLink, message: Located) -> None:
         self._relocating.pop(name, None)
-        for place in [place for place in self._lost if place.name == name and not place.roams]:
-            if place.topic != message.topic.topic:
-                away = Unavailable(name, place.index, "the node that keeps it does not answer")
-                self._fail(place, away if message.roams else TopicRecreated(name))
-        self._learn(now_us, link, message)
+        for route in [route for route in self._stale if route.name == name and not route.per_node]:
+            if route.topic != message.topic.topic:
+                away = Unavailable(name, route.index, "the node that keeps it does not answer")
+                self._fail(route, away if message.roams else TopicRecreated(name))
+        self._apply_located(now_us, link, message)
         if message.roams:
-            self._relearn(now_us, name, link, message)
+            self._add_missing(now_us, name, link, message)
 
-    def _relearn(self, now_us: int, name: str, link: NodeLink, message: Located) -> None:
+    def _add_missing(self, now_us: int, name: str, link: NodeLink, message: Located) -> None:
         """This node may have partitions that the one before had not, and lack some for a while."""
-        for told in message.places:
-            identity = told.topic or message.topic.topic
-            if (identity, told.partition) not in self._places:
-                self._join(now_us, name, replace(told, topic=identity), link)
-        for place in [place for place in self._lost if place.name == name]:
-            if place.retry_at_us <= now_us:
-                self._wait(now_us, place)
+        for reported in message.places:
+            identity = reported.topic or message.topic.topic
+            if (identity, reported.partition) not in self._routes:
+                self._add_route(now_us, name, replace(reported, topic=identity), link)
+        for route in [route for route in self._stale if route.name == name]:
+            if route.retry_at_us <= now_us:
+                self._back_off(now_us, route)
 
     def _not_relocated(self, name: str, now_us: int, error: RostraError) -> None:
         self._relocating.pop(name, None)
-        for place in [place for place in self._lost if place.name == name]:
-            if place.is_elsewhere(error):
-                place.error = error
-                self._wait(now_us, place)
+        for route in [route for route in self._stale if route.name == name]:
+            if route.may_retry(error):
+                route.error = error
+                self._back_off(now_us, route)
             else:
-                self._fail(place, error)
+                self._fail(route, error)
 
     # --- in doubt ------------------------------------------------------------------------------------
 
-    def _doubt(self, now_us: int, link: NodeLink) -> None:
+    def _verify_elsewhere(self, now_us: int, link: NodeLink) -> None:
         """The node may be stopped, or cut off from the others. Whoever they have chosen in its place has a newer epoch:
         told of that, the followers go there; until then they stay.
         """
-        for name in dict.fromkeys(place.name for place in link.places):
-            if name not in self._doubted and name not in self._relocating:
-                self._doubted[name] = None
-                found, failed = self._heard_elsewhere, self._not_heard
-                self._locate(now_us, name, found, failed, create=False, turn=self._turn, other_than=link)
+        for name in dict.fromkeys(route.name for route in link.routes):
+            if name not in self._verifying and name not in self._relocating:
+                self._verifying[name] = None
+                found, failed = self._verified, self._not_verified
+                self._locate(now_us, name, found, failed, create=False, turn=self._turn, exclude=link)
         # Whoever is asked next time may know more.
         self._turn += 1
 
-    def _heard_elsewhere(self, name: str, now_us: int, link: NodeLink, message: Located) -> None:
-        self._doubted.pop(name, None)
-        self._learn(now_us, link, message)
+    def _verified(self, name: str, now_us: int, link: NodeLink, message: Located) -> None:
+        self._verifying.pop(name, None)
+        self._apply_located(now_us, link, message)
 
-    def _not_heard(self, name: str, now_us: int, error: RostraError) -> None:
-        self._doubted.pop(name, None)
+    def _not_verified(self, name: str, now_us: int, error: RostraError) -> None:
+        self._verifying.pop(name, None)
 
-    def _fail(self, place: PartitionRoute, error: RostraError) -> None:
-        for follower in list(place.followers):
+    def _fail(self, route: PartitionRoute, error: RostraError) -> None:
+        for follower in list(route.followers):
             follower.fail(error)
-        self.forsaken(place)
+        self.forget(route)
 
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        if not self._lost or not self._links.standing:
+        if not self._stale or not self._links.connected:
             return None
-        return min([place.retry_at_us for place in self._lost if place.name not in self._relocating], default=None)
+        return min([route.retry_at_us for route in self._stale if route.name not in self._relocating], default=None)
 
     def tick(self, now_us: int) -> None:
-        for link in self._links.doubtful(now_us):
-            self._doubt(now_us, link)
-        if not self._lost or not self._links.standing:
+        for link in self._links.check_suspects(now_us):
+            self._verify_elsewhere(now_us, link)
+        if not self._stale or not self._links.connected:
             return
-        for place in list(self._lost):
-            if place.retry_at_us <= now_us and place.name not in self._relocating:
-                self._relocating[place.name] = None
+        for route in list(self._stale):
+            if route.retry_at_us <= now_us and route.name not in self._relocating:
+                self._relocating[route.name] = None
                 found, failed = self._relocated, self._not_relocated
                 # Whoever goes on at a node that has topics of its own makes it there, too.
-                create = place.roams and self._create
+                create = route.per_node and self._create
                 # A node that was away may know only what had this name before: it must find out first.
-                topic = 0 if place.roams else place.topic
-                self._locate(now_us, place.name, found, failed, create=create, turn=place.failures, topic=topic)
+                topic = 0 if route.per_node else route.topic
+                self._locate(now_us, route.name, found, failed, create=create, turn=route.failures, topic=topic)

@@ -13,16 +13,16 @@ class RouteFollower(Protocol):
 
     link: NodeLink
 
-    def flow(self, now_us: int) -> None:
+    def resume(self, now_us: int) -> None:
         """The link stands: begin, or go on."""
 
-    def halt(self) -> None:
+    def suspend(self) -> None:
         """The link is gone."""
 
     def move(self, link: NodeLink) -> None:
         """Stop where it is, and wait for this link instead."""
 
-    def renumbered(self) -> None:
+    def partition_changed(self) -> None:
         """Its place has another number for applications."""
 
     def fail(self, error: RostraError) -> None:
@@ -32,16 +32,16 @@ class RouteFollower(Protocol):
 class RouteTable(Protocol):
     """Whoever keeps the places."""
 
-    def moved(self, now_us: int, place: PartitionRoute, error: Moved) -> None: ...
-    def refused(self, now_us: int, place: PartitionRoute, error: RostraError) -> None: ...
-    def forsaken(self, place: PartitionRoute) -> None: ...
+    def moved(self, now_us: int, route: PartitionRoute, error: Moved) -> None: ...
+    def refused(self, now_us: int, route: PartitionRoute, error: RostraError) -> None: ...
+    def forget(self, route: PartitionRoute) -> None: ...
 
 
 class PartitionRoute:
     """Shared by all lanes and feeds of a partition, so that one of them finds the new owner for all."""
 
     __slots__ = (
-        "_router",
+        "_table",
         "epoch",
         "error",
         "failures",
@@ -49,47 +49,47 @@ class PartitionRoute:
         "hops",
         "index",
         "link",
-        "lost",
-        "moves",
+        "migrations",
         "name",
         "own",
         "partition",
+        "per_node",
+        "pinned",
         "retry_at_us",
-        "roams",
-        "stays",
+        "stale",
         "topic",
     )
 
     def __init__(
         self,
-        router: RouteTable,
+        table: RouteTable,
         name: str,
         topic: int,
         index: int,
         link: NodeLink,
         *,
-        roams: bool = False,
+        per_node: bool = False,
         own: bool = False,
     ) -> None:
-        self._router = router
+        self._table = table
         self.name = name
         self.topic = topic
         """To be named in requests, with the index."""
         self.index = index
-        self.partition = topic if roams else index
+        self.partition = topic if per_node else index
         """As applications know it: where every node has partitions of its own, their ids tell them apart."""
-        self.roams = roams
-        self.stays = False
+        self.per_node = per_node
+        self.pinned = False
         """Whether no other node has a copy of it where every node has partitions of its own."""
         self.own = own
         """Whether it is that of whichever node answers, to publish to."""
-        self.moves = 0
+        self.migrations = 0
         """How often it has become another node's."""
         self.link = link
         self.epoch = 0
         """Of the newest owner heard of."""
         self.followers: dict[RouteFollower, None] = {}
-        self.lost = True
+        self.stale = True
         """Whether it must be asked for again before it is of use."""
         self.retry_at_us = 0
         self.failures = 0
@@ -105,28 +105,28 @@ class PartitionRoute:
 
     def leave(self, follower: RouteFollower) -> None:
         if self.followers.pop(follower, follower) is None and not self.followers:
-            self._router.forsaken(self)
+            self._table.forget(self)
 
-    def roam(self) -> None:
+    def become_per_node(self) -> None:
         """It turns out that every node has partitions of its own: then an id tells it from the others."""
-        if not self.roams and not self.stays:
-            self.roams = True
+        if not self.per_node and not self.pinned:
+            self.per_node = True
             self.partition = self.topic
             for follower in list(self.followers):
-                follower.renumbered()
+                follower.partition_changed()
 
-    def become(self, topic: int) -> None:
+    def switch_topic(self, topic: int) -> None:
         """Another node answers now, or the same one publishes under another id."""
         if topic != self.topic:
             self.topic = self.partition = topic
             self.epoch = 0
-            self.moves += 1
+            self.migrations += 1
 
-    def is_elsewhere(self, error: RostraError) -> bool:
+    def may_retry(self, error: RostraError) -> bool:
         """Whether such a refusal only says that this node has not heard of it."""
-        return error.retryable or (self.roams and isinstance(error, UnknownTopic))
+        return error.retryable or (self.per_node and isinstance(error, UnknownTopic))
 
-    def proved(self) -> None:
+    def confirm(self) -> None:
         """The node serves it."""
         self.failures = self.hops = 0
         self.error = None
@@ -137,6 +137,6 @@ class PartitionRoute:
             # It has left meanwhile: nobody wants to know where the partition is.
             return
         if isinstance(error, Moved):
-            self._router.moved(now_us, self, error)
+            self._table.moved(now_us, self, error)
         else:
-            self._router.refused(now_us, self, error)
+            self._table.refused(now_us, self, error)

@@ -34,7 +34,7 @@ Answer = (
 )
 """The messages that answer an `PendingRequest`."""
 
-PATIENCE_MS = 3_000
+ANSWER_MS = 3_000
 """A node that has not answered by then is asked no further if another one can be: it may be cut off from the others."""
 
 
@@ -45,17 +45,17 @@ class PendingRequest:
     """
 
     __slots__ = (
+        "answer_by_us",
         "answered",
         "attempts",
         "build",
         "due_us",
         "error",
+        "exclude",
         "failed",
         "feature",
         "link",
         "not_before_us",
-        "other_than",
-        "patient_until_us",
         "request",
         "turn",
         "what",
@@ -70,7 +70,7 @@ class PendingRequest:
         due_us: int,
         feature: str = "",
         turn: int = 0,
-        other_than: NodeLink | None = None,
+        exclude: NodeLink | None = None,
     ) -> None:
         self.what = what
         self.build = build
@@ -80,14 +80,14 @@ class PendingRequest:
         self.feature = feature
         self.turn = turn
         """Which of several nodes is asked first."""
-        self.other_than = other_than
+        self.exclude = exclude
         """The one that is not asked, for it is the one in doubt."""
         self.attempts = 0
         self.link: NodeLink | None = None
         """Where it was sent and not answered yet."""
         self.request = 0
         self.not_before_us = 0
-        self.patient_until_us = 0
+        self.answer_by_us = 0
         self.error: RostraError | None = None
 
 
@@ -99,58 +99,58 @@ class PendingRequests:
         self._backoff = backoff
         self._open: dict[PendingRequest, None] = {}
 
-    def add(self, now_us: int, ask: PendingRequest) -> None:
-        self._open[ask] = None
-        self._send(now_us, ask)
+    def add(self, now_us: int, pending: PendingRequest) -> None:
+        self._open[pending] = None
+        self._send(now_us, pending)
 
-    def _send(self, now_us: int, ask: PendingRequest) -> None:
-        if ask.link is not None or ask.not_before_us > now_us:
+    def _send(self, now_us: int, pending: PendingRequest) -> None:
+        if pending.link is not None or pending.not_before_us > now_us:
             return
-        link = self._links.any(ask.turn + ask.attempts, ask.other_than)
+        link = self._links.pick(pending.turn + pending.attempts, pending.exclude)
         if link is None:
-            if ask.other_than is not None:
-                self._links.widen(now_us)
-                ask.not_before_us = now_us + self._backoff.pause_us(ask.attempts)
+            if pending.exclude is not None:
+                self._links.dial_another(now_us)
+                pending.not_before_us = now_us + self._backoff.pause_us(pending.attempts)
             return
-        if ask.feature and ask.feature not in link.features:
-            del self._open[ask]
-            ask.failed(now_us, NotSupported(ask.feature))
+        if pending.feature and pending.feature not in link.features:
+            del self._open[pending]
+            pending.failed(now_us, NotSupported(pending.feature))
             return
-        ask.link = link
-        ask.attempts += 1
-        ask.patient_until_us = now_us + PATIENCE_MS * 1000
-        ask.request = link.ask(ask, ask.build)
-        link.watch(now_us)
+        pending.link = link
+        pending.attempts += 1
+        pending.answer_by_us = now_us + ANSWER_MS * 1000
+        pending.request = link.send_request(pending, pending.build)
+        link.arm_check(now_us)
 
-    def answered(self, now_us: int, ask: PendingRequest, message: Answer) -> None:
-        del self._open[ask]
-        ask.answered(now_us, message)
+    def answered(self, now_us: int, pending: PendingRequest, message: Answer) -> None:
+        del self._open[pending]
+        pending.answered(now_us, message)
 
-    def refused(self, now_us: int, ask: PendingRequest, error: RostraError) -> None:
+    def refused(self, now_us: int, pending: PendingRequest, error: RostraError) -> None:
         if error.retryable:
-            ask.error = error
-            ask.link = None
-            ask.not_before_us = now_us + self._backoff.pause_us(ask.attempts)
-            self._links.widen(now_us)
+            pending.error = error
+            pending.link = None
+            pending.not_before_us = now_us + self._backoff.pause_us(pending.attempts)
+            self._links.dial_another(now_us)
         else:
-            del self._open[ask]
-            ask.failed(now_us, error)
+            del self._open[pending]
+            pending.failed(now_us, error)
 
     def link_up(self, now_us: int) -> None:
-        for ask in list(self._open):
-            self._send(now_us, ask)
+        for pending in list(self._open):
+            self._send(now_us, pending)
 
-    def link_gone(self, now_us: int, link: NodeLink) -> None:
-        for ask in list(self._open):
-            if ask.link is link:
-                ask.link = None
-                self._send(now_us, ask)
+    def link_down(self, now_us: int, link: NodeLink) -> None:
+        for pending in list(self._open):
+            if pending.link is link:
+                pending.link = None
+                self._send(now_us, pending)
 
     def fail_all(self, now_us: int, error: RostraError, link: NodeLink | None = None) -> None:
         """Those asked over this link, by default all."""
-        for ask in [ask for ask in self._open if link is None or ask.link is link]:
-            del self._open[ask]
-            ask.failed(now_us, error)
+        for pending in [pending for pending in self._open if link is None or pending.link is link]:
+            del self._open[pending]
+            pending.failed(now_us, error)
 
     # --- time ----------------------------------------------------------------------------------------
 
@@ -158,35 +158,35 @@ class PendingRequests:
         if not self._open:
             return None
         due = next(iter(self._open)).due_us
-        impatient = len(self._links.addresses) > 1
-        for ask in self._open:
-            if ask.link is not None:
-                if impatient and ask.patient_until_us < due:
-                    due = ask.patient_until_us
-            elif ask.not_before_us < due and self._links.standing:
-                due = ask.not_before_us
+        several = len(self._links.addresses) > 1
+        for pending in self._open:
+            if pending.link is not None:
+                if several and pending.answer_by_us < due:
+                    due = pending.answer_by_us
+            elif pending.not_before_us < due and self._links.connected:
+                due = pending.not_before_us
         return due
 
     def tick(self, now_us: int, timeout_ms: int) -> None:
-        for ask in list(self._open):
-            if ask.due_us <= now_us:
-                del self._open[ask]
-                self._disown(ask)
-                ask.failed(now_us, ask.error or TimedOut(ask.what, timeout_ms))
+        for pending in list(self._open):
+            if pending.due_us <= now_us:
+                del self._open[pending]
+                self._abandon(pending)
+                pending.failed(now_us, pending.error or TimedOut(pending.what, timeout_ms))
                 continue
-            if ask.link is not None and ask.patient_until_us <= now_us and len(self._links.addresses) > 1:
-                self._look_further(now_us, ask)
-            self._send(now_us, ask)
+            if pending.link is not None and pending.answer_by_us <= now_us and len(self._links.addresses) > 1:
+                self._try_another_node(now_us, pending)
+            self._send(now_us, pending)
 
-    def _look_further(self, now_us: int, ask: PendingRequest) -> None:
-        if self._links.any(ask.turn + ask.attempts, ask.other_than) is ask.link:
-            self._links.widen(now_us)
-            ask.patient_until_us = now_us + PATIENCE_MS * 1000
+    def _try_another_node(self, now_us: int, pending: PendingRequest) -> None:
+        if self._links.pick(pending.turn + pending.attempts, pending.exclude) is pending.link:
+            self._links.dial_another(now_us)
+            pending.answer_by_us = now_us + ANSWER_MS * 1000
         else:
-            self._disown(ask)
+            self._abandon(pending)
 
-    def _disown(self, ask: PendingRequest) -> None:
+    def _abandon(self, pending: PendingRequest) -> None:
         """An answer that comes later finds nobody."""
-        if ask.link is not None:
-            ask.link.awaiting.pop(ask.request, None)
-            ask.link = None
+        if pending.link is not None:
+            pending.link.awaiting.pop(pending.request, None)
+            pending.link = None

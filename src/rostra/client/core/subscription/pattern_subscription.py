@@ -19,26 +19,26 @@ from rostra.wire.messages import StartAt, Topic
 SHARES = 16
 """Each topic's partition may have this part of the whole subscription's credit on its way."""
 SHARE_BYTES_MIN = 64 << 10
-DOUBT_US = 500_000
+SUSPECT_US = 500_000
 """After so long a topic that somebody called gone, and that the watch still shows, is tried again."""
 
 
 class SubscriptionOpener(Protocol):
     """Whoever opens subscriptions to single topics, and ends the watch."""
 
-    def open_part(
+    def open_topic(
         self,
         now_us: int,
         part: TopicSubscription,
         topic: Topic,
-        places: list[PartitionRoute] | None,
-        reached: dict[int, int],
+        routes: list[PartitionRoute] | None,
+        resume_at: dict[int, int],
     ) -> None: ...
-    def find_parts(self, now_us: int) -> None:
+    def locate_topics(self, now_us: int) -> None:
         """Where are those that were opened without places?"""
 
-    def forget_part(self, part: TopicSubscription) -> None: ...
-    def unwatch(self, lookout: TopicWatch, leaving: PendingUnsubscribe) -> bool: ...
+    def forget_topic(self, part: TopicSubscription) -> None: ...
+    def unwatch(self, watch: TopicWatch, leaving: PendingUnsubscribe) -> bool: ...
 
 
 class SuspectTopic(NamedTuple):
@@ -46,7 +46,7 @@ class SuspectTopic(NamedTuple):
 
     topic: Topic
     start: tuple[StartAt, int]
-    reached: dict[int, int]
+    resume_at: dict[int, int]
     again_us: int = 0
     """When to try it again; it is set by the first tick."""
 
@@ -79,14 +79,14 @@ class PatternSubscription:
         self.ended = False
         self.parts: dict[int, TopicSubscription] = {}
         """By topic."""
-        self.lookout: TopicWatch | None = None
+        self.watch: TopicWatch | None = None
         """None until the topics that were named are found."""
         self._reported = False
         self._opener = opener
         self._known: dict[int, Topic] = {}
         self._awaited: list[TopicSubscription] = []
         """Those that have not told where they begin, as far as somebody waits for that."""
-        self._doubted: dict[int, SuspectTopic] = {}
+        self._suspects: dict[int, SuspectTopic] = {}
         self._inbox: deque[DeliveredBatch] | None = None
 
     @property
@@ -106,10 +106,10 @@ class PatternSubscription:
 
     # --- topics come and go --------------------------------------------------------------------------
 
-    def found(self, now_us: int, topic: Topic, places: list[PartitionRoute]) -> None:
+    def found(self, now_us: int, topic: Topic, routes: list[PartitionRoute]) -> None:
         """One that was named."""
         if not self.ended and topic.topic not in self._known:
-            self._join(now_us, topic, self.start, {}, places)
+            self._join(now_us, topic, self.start, {}, routes)
 
     def appeared(self, now_us: int, topics: tuple[Topic, ...]) -> None:
         for topic in topics:
@@ -119,15 +119,15 @@ class PatternSubscription:
                 if self._reported:
                     self.out.append(Notify(TopicAppeared(topic.name, topic.topic)))
                 self._join(now_us, topic, ("earliest", 0) if self._reported else self.start, {})
-        self._opener.find_parts(now_us)
+        self._opener.locate_topics(now_us)
 
     def _join(
         self,
         now_us: int,
         topic: Topic,
         start: tuple[StartAt, int],
-        reached: dict[int, int],
-        places: list[PartitionRoute] | None = None,
+        resume_at: dict[int, int],
+        routes: list[PartitionRoute] | None = None,
     ) -> None:
         part = TopicSubscription(self.number, topic.name, start, None, self.credit_bytes, 0, self.out, self)
         part.inbox = self._inbox
@@ -136,63 +136,63 @@ class PatternSubscription:
         self.parts[topic.topic] = part
         if self.call:
             self._awaited.append(part)
-        self._opener.open_part(now_us, part, topic, places, reached)
+        self._opener.open_topic(now_us, part, topic, routes, resume_at)
 
     def gone(self, now_us: int, topics: Iterable[int]) -> None:
         for number in topics:
             topic = self._known.pop(number, None)
             if topic is None or self.ended:
                 continue
-            self._doubted.pop(number, None)
+            self._suspects.pop(number, None)
             part = self.parts.pop(number, None)
             if part is not None:
                 part.withdraw()
-                self._opener.forget_part(part)
+                self._opener.forget_topic(part)
             self.out.append(Notify(TopicGone(topic.name, topic.topic)))
-        self.stands()
+        self.check_live()
 
     def reported(self, now_us: int, topics: Collection[int]) -> None:
         self._reported = True
         self.gone(now_us, [topic for topic in self._known if topic not in topics])
 
-    def left_by(self, subscribing: TopicSubscription, error: RostraError) -> None:
+    def topic_ended(self, subscription: TopicSubscription, error: RostraError) -> None:
         """The part has ended by itself."""
-        number = subscribing.topic
-        if self.ended or self.parts.get(number) is not subscribing:
+        number = subscription.topic
+        if self.ended or self.parts.get(number) is not subscription:
             return
         del self.parts[number]
-        self._opener.forget_part(subscribing)
+        self._opener.forget_topic(subscription)
         if isinstance(error, TopicError):
-            handed = {index: feed.handed for index, feed in subscribing.feeds.items()}
-            reached = {index: offset for index, offset in handed.items() if offset is not None}
-            self._doubted[number] = SuspectTopic(self._known[number], subscribing.start, reached)
+            undelivered = {index: feed.undelivered for index, feed in subscription.feeds.items()}
+            resume_at = {index: offset for index, offset in undelivered.items() if offset is not None}
+            self._suspects[number] = SuspectTopic(self._known[number], subscription.start, resume_at)
         else:
             self.end(error)
 
     # --- standing ------------------------------------------------------------------------------------
 
-    def stands(self) -> None:
+    def check_live(self) -> None:
         """Called whenever something came about that the caller may have waited for."""
         if not self.call:
             return
         awaited = self._awaited
         while awaited and (awaited[-1].ended or awaited[-1].is_live):
             awaited.pop()
-        if self._reported and not awaited and not self._doubted:
+        if self._reported and not awaited and not self._suspects:
             self.out.append(Done(self.call, None))
             self.call = 0
 
-    def overdue(self, waited_ms: int) -> None:
-        heard = [part.heard_against for part in self.parts.values()]
-        against = [error for error in heard if error is not None]
-        if self.lookout is not None and self.lookout.error is not None:
-            against.insert(0, self.lookout.error)
-        self.end(against[0] if against else TimedOut(f"subscribe {self.name}", waited_ms))
+    def time_out(self, waited_ms: int) -> None:
+        errors = [part.last_error for part in self.parts.values()]
+        known = [error for error in errors if error is not None]
+        if self.watch is not None and self.watch.error is not None:
+            known.insert(0, self.watch.error)
+        self.end(known[0] if known else TimedOut(f"subscribe {self.name}", waited_ms))
 
-    def taken(self, partition: int, size: int, topic: int = 0) -> None:
+    def consumed(self, partition: int, size: int, topic: int = 0) -> None:
         part = self.parts.get(topic)
         if part is not None:
-            part.taken(partition, size)
+            part.consumed(partition, size)
 
     def by_topic(self, queued: Iterable[DeliveredBatch]) -> dict[str, dict[int, int]]:
         """By topic and partition, the offset before which nothing was handed out, given what still waits to be."""
@@ -211,8 +211,8 @@ class PatternSubscription:
         leaving = PendingUnsubscribe(call, 0)
         feeds = [feed for part in self.parts.values() for feed in part.feeds.values()]
         leaving.open = sum(feed.leave(leaving) for feed in feeds)
-        if self.lookout is not None:
-            leaving.open += self._opener.unwatch(self.lookout, leaving)
+        if self.watch is not None:
+            leaving.open += self._opener.unwatch(self.watch, leaving)
         self._close()
         if not leaving.open:
             self.out.append(Done(call, None))
@@ -222,8 +222,8 @@ class PatternSubscription:
             return
         for part in self.parts.values():
             part.withdraw()
-        if self.lookout is not None:
-            self._opener.unwatch(self.lookout, PendingUnsubscribe(0, 1))
+        if self.watch is not None:
+            self._opener.unwatch(self.watch, PendingUnsubscribe(0, 1))
         self._close()
         if self.call:
             self.out.append(Fail(self.call, error))
@@ -233,20 +233,20 @@ class PatternSubscription:
 
     def _close(self) -> None:
         self.ended = True
-        self._doubted.clear()
+        self._suspects.clear()
         for part in self.parts.values():
             part.close()
 
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        return min([doubted.again_us for doubted in self._doubted.values()]) if self._doubted else None
+        return min([suspect.again_us for suspect in self._suspects.values()]) if self._suspects else None
 
     def tick(self, now_us: int) -> None:
-        for number, doubted in list(self._doubted.items()):
-            if not doubted.again_us:
-                self._doubted[number] = doubted._replace(again_us=now_us + DOUBT_US)
-            elif doubted.again_us <= now_us:
-                del self._doubted[number]
-                self._join(now_us, doubted.topic, doubted.start, doubted.reached)
-                self._opener.find_parts(now_us)
+        for number, suspect in list(self._suspects.items()):
+            if not suspect.again_us:
+                self._suspects[number] = suspect._replace(again_us=now_us + SUSPECT_US)
+            elif suspect.again_us <= now_us:
+                del self._suspects[number]
+                self._join(now_us, suspect.topic, suspect.start, suspect.resume_at)
+                self._opener.locate_topics(now_us)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rostra.client.core.effects import CallNumber, ClientEffect, Done, SubscriptionNumber
 from rostra.client.core.links.node_link import NodeLink
-from rostra.client.core.options import BelowStart, Offset, Start, checked_below_start, start_on_the_wire
+from rostra.client.core.options import BelowStart, Offset, Start, checked_below_start, wire_start
 from rostra.client.core.routing.metadata_cache import MetadataCache
 from rostra.client.core.routing.partition_route import PartitionRoute
 from rostra.client.core.subscription.pattern_subscription import PatternSubscription
@@ -25,19 +25,19 @@ AnySubscription = TopicSubscription | PatternSubscription
 
 class Subscriptions:
     def __init__(
-        self, directory: MetadataCache, lookouts: TopicWatches, timeout_us: int, out: list[ClientEffect]
+        self, metadata: MetadataCache, watches: TopicWatches, timeout_us: int, out: list[ClientEffect]
     ) -> None:
-        self._directory = directory
-        self._lookouts = lookouts
+        self._metadata = metadata
+        self._watches = watches
         self._timeout_us = timeout_us
         self._out = out
         self._all: dict[SubscriptionNumber, AnySubscription] = {}
-        self._gatherings: dict[SubscriptionNumber, PatternSubscription] = {}
+        self._pattern_subscriptions: dict[SubscriptionNumber, PatternSubscription] = {}
         """Those of them that have deadlines of their own."""
         self.feeds: dict[int, PartitionFeed] = {}
         """By the numbers that nodes know them under."""
         self._last = 0
-        directory.joined = self._joined
+        metadata.partition_added = self._partition_added
         self._awaited: dict[AnySubscription, int] = {}
         """Those that do not stand yet, and until when their callers wait; they share one timeout, so in that order."""
 
@@ -55,7 +55,7 @@ class Subscriptions:
     ) -> TopicSubscription:
         check_topic_name(name)
         _check_credit(credit_bytes)
-        return self.begin(now_us, call, name, start_on_the_wire(start), partition, credit_bytes, below_start)
+        return self.begin(now_us, call, name, wire_start(start), partition, credit_bytes, below_start)
 
     def next_number(self) -> SubscriptionNumber:
         self._last += 1
@@ -75,27 +75,27 @@ class Subscriptions:
         part: tuple[int, int] | None = None,
     ) -> TopicSubscription:
         number = self.next_number()
-        subscribing = TopicSubscription(number, name, start, partition, credit_bytes, call, self._out)
-        subscribing.below_start = checked_below_start(below_start)
-        subscribing.part = part
-        self._add(now_us, subscribing)
+        subscription = TopicSubscription(number, name, start, partition, credit_bytes, call, self._out)
+        subscription.below_start = checked_below_start(below_start)
+        subscription.exact = part
+        self._add(now_us, subscription)
 
-        def found(now_us: int, topic: Topic, places: list[PartitionRoute]) -> None:
-            if not subscribing.ended:
-                self._locate(now_us, subscribing, topic, places, {})
+        def found(now_us: int, topic: Topic, routes: list[PartitionRoute]) -> None:
+            if not subscription.ended:
+                self._locate(now_us, subscription, topic, routes, {})
 
         def failed(now_us: int, error: RostraError) -> None:
-            subscribing.end(error)
+            subscription.end(error)
 
-        self._directory.find(now_us, name, found, failed, create=create)
-        return subscribing
+        self._metadata.find(now_us, name, found, failed, create=create)
+        return subscription
 
-    def _joined(self, now_us: int, name: str, place: PartitionRoute) -> None:
+    def _partition_added(self, now_us: int, name: str, route: PartitionRoute) -> None:
         """A topic has one partition more: whoever subscribes to it all gets that, too."""
         for subscription in list(self._all.values()):
             parts = subscription.parts.values() if isinstance(subscription, PatternSubscription) else (subscription,)
             for part in [part for part in parts if part.name == name]:
-                feed = part.joined(now_us, place, self._last + 1)
+                feed = part.add_partition(now_us, route, self._last + 1)
                 if feed is not None:
                     self._last += 1
                     self.feeds[feed.number] = feed
@@ -118,87 +118,85 @@ class Subscriptions:
         _check_credit(credit_bytes)
         self._last += 1
         spelled = tuple(map(str, patterns))
-        gathering = PatternSubscription(
-            self._last, spelled, start_on_the_wire(start), credit_bytes, call, self._out, self
-        )
-        gathering.below_start = checked_below_start(below_start)
-        self._add(now_us, gathering)
+        subscription = PatternSubscription(self._last, spelled, wire_start(start), credit_bytes, call, self._out, self)
+        subscription.below_start = checked_below_start(below_start)
+        self._add(now_us, subscription)
         unfound = {str(pattern): None for pattern in patterns if not pattern.is_wild}
 
         def watch(now_us: int) -> None:
-            if not unfound and not gathering.ended:
-                gathering.lookout = self._lookouts.open(now_us, gathering.number, spelled, gathering)
+            if not unfound and not subscription.ended:
+                subscription.watch = self._watches.open(now_us, subscription.number, spelled, subscription)
 
-        def found(now_us: int, topic: Topic, places: list[PartitionRoute]) -> None:
-            gathering.found(now_us, topic, places)
+        def found(now_us: int, topic: Topic, routes: list[PartitionRoute]) -> None:
+            subscription.found(now_us, topic, routes)
             unfound.pop(topic.name, None)
             watch(now_us)
 
         def failed(now_us: int, error: RostraError) -> None:
-            gathering.end(error)
+            subscription.end(error)
 
         for name in list(unfound):
-            self._directory.find(now_us, name, found, failed)
+            self._metadata.find(now_us, name, found, failed)
         watch(now_us)
-        return gathering
+        return subscription
 
     def _add(self, now_us: int, subscription: AnySubscription) -> None:
         self._all[subscription.number] = subscription
         if isinstance(subscription, PatternSubscription):
-            self._gatherings[subscription.number] = subscription
+            self._pattern_subscriptions[subscription.number] = subscription
         self._awaited[subscription] = now_us + self._timeout_us
 
     def _locate(
         self,
         now_us: int,
-        subscribing: TopicSubscription,
+        subscription: TopicSubscription,
         topic: Topic,
-        places: list[PartitionRoute],
-        reached: dict[int, int],
+        routes: list[PartitionRoute],
+        resume_at: dict[int, int],
     ) -> None:
-        first, self._last = self._last + 1, self._last + len(places)
-        subscribing.located(now_us, topic.topic, places, first, reached)
-        if not subscribing.ended:
-            self.feeds.update((feed.number, feed) for feed in subscribing.feeds.values())
+        first, self._last = self._last + 1, self._last + len(routes)
+        subscription.located(now_us, topic.topic, routes, first, resume_at)
+        if not subscription.ended:
+            self.feeds.update((feed.number, feed) for feed in subscription.feeds.values())
 
-    def open_part(
+    def open_topic(
         self,
         now_us: int,
         part: TopicSubscription,
         topic: Topic,
-        places: list[PartitionRoute] | None,
-        reached: dict[int, int],
+        routes: list[PartitionRoute] | None,
+        resume_at: dict[int, int],
     ) -> None:
-        self._locate(now_us, part, topic, self._directory.enlist(topic) if places is None else places, reached)
+        self._locate(now_us, part, topic, self._metadata.routes_of(topic) if routes is None else routes, resume_at)
 
-    def find_parts(self, now_us: int) -> None:
-        self._directory.tick(now_us)
+    def locate_topics(self, now_us: int) -> None:
+        self._metadata.tick(now_us)
 
-    def forget_part(self, part: TopicSubscription) -> None:
+    def forget_topic(self, part: TopicSubscription) -> None:
         for feed in part.feeds.values():
             self.feeds.pop(feed.number, None)
 
-    def unwatch(self, lookout: TopicWatch, leaving: PendingUnsubscribe) -> bool:
+    def unwatch(self, watch: TopicWatch, leaving: PendingUnsubscribe) -> bool:
         """Whether a node had to be told."""
-        link = self._lookouts.close(lookout)
+        link = self._watches.close(watch)
         if link is None:
             return False
-        link.ask(leaving, lambda request: Unwatch(request, lookout.number))
+        link.send_request(leaving, lambda request: Unwatch(request, watch.number))
         return True
 
-    def close(self, call: CallNumber, subscribing: AnySubscription) -> None:
-        self._forget(subscribing)
-        if subscribing.ended:
+    def close(self, call: CallNumber, subscription: AnySubscription) -> None:
+        self._forget(subscription)
+        if subscription.ended:
             self._out.append(Done(call, None))
         else:
-            subscribing.leave(call)
+            subscription.leave(call)
 
     def _forget(self, subscription: AnySubscription) -> None:
         self._all.pop(subscription.number, None)
-        self._gatherings.pop(subscription.number, None)
+        self._pattern_subscriptions.pop(subscription.number, None)
         self._awaited.pop(subscription, None)
         for part in subscription.parts.values() if isinstance(subscription, PatternSubscription) else (subscription,):
-            self.forget_part(part)
+            self.forget_topic(part)
 
     def left(self, leaving: PendingUnsubscribe) -> None:
         """One of the nodes knows that nothing more is wanted, or is gone."""
@@ -207,21 +205,21 @@ class Subscriptions:
             self._out.append(Done(leaving.call, None))
 
     def end_all(self, error: RostraError) -> None:
-        for subscribing in list(self._all.values()):
-            subscribing.end(error)
+        for subscription in list(self._all.values()):
+            subscription.end(error)
         self._all.clear()
-        self._gatherings.clear()
+        self._pattern_subscriptions.clear()
         self._awaited.clear()
         self.feeds.clear()
 
     # --- messages ------------------------------------------------------------------------------------
 
     def subscribed(self, feed: PartitionFeed, message: Subscribed) -> None:
-        if feed.state is FeedState.ASKED:
+        if feed.state is FeedState.REQUESTED:
             feed.subscribed(message)
-            feed.subscribing.stands()
-            host = feed.subscribing.host
-            whole = host if isinstance(host, PatternSubscription) else feed.subscribing
+            feed.subscription.check_live()
+            parent = feed.subscription.parent
+            whole = parent if isinstance(parent, PatternSubscription) else feed.subscription
             if not whole.call:
                 self._awaited.pop(whole, None)
 
@@ -235,18 +233,18 @@ class Subscriptions:
 
     def deadline_us(self) -> int | None:
         earliest = next(iter(self._awaited.values())) if self._awaited else None
-        for gathering in self._gatherings.values():
-            due = gathering.deadline_us()
+        for subscription in self._pattern_subscriptions.values():
+            due = subscription.deadline_us()
             if due is not None and (earliest is None or due < earliest):
                 earliest = due
         return earliest
 
     def tick(self, now_us: int) -> None:
-        for subscribing, due_us in list(self._awaited.items()):
-            if subscribing.ended or not subscribing.call:
-                del self._awaited[subscribing]
+        for subscription, due_us in list(self._awaited.items()):
+            if subscription.ended or not subscription.call:
+                del self._awaited[subscription]
             elif due_us <= now_us:
-                subscribing.overdue(self._timeout_us // 1000)
+                subscription.time_out(self._timeout_us // 1000)
         for subscription in list(self._all.values()):
             if subscription.ended:
                 self._forget(subscription)
@@ -254,7 +252,7 @@ class Subscriptions:
                 subscription.tick(now_us)
 
 
-def of_one(topics: dict[str, dict[int, int]]) -> dict[int, int]:
+def positions_of_one(topics: dict[str, dict[int, int]]) -> dict[int, int]:
     """The positions of the one topic that there is."""
     if len(topics) > 1:
         raise InvalidSetting("positions", "there are several topics; `topics` has the positions of each")

@@ -43,7 +43,7 @@ GRANT_BYTES_MAX = 8 << 20
 
 class FeedState(Enum):
     WAITING = auto()
-    ASKED = auto()
+    REQUESTED = auto()
     LIVE = auto()
     ENDED = auto()
 
@@ -61,18 +61,18 @@ class PendingUnsubscribe:
 class PartitionFeed:
     """Delivery of one partition. `next` is the first offset not delivered yet, and survives every connection."""
 
-    def __init__(self, subscribing: TopicSubscription, number: int, place: PartitionRoute) -> None:
-        self.subscribing = subscribing
+    def __init__(self, subscription: TopicSubscription, number: int, route: PartitionRoute) -> None:
+        self.subscription = subscription
         self.number = number
-        self.place = place
-        self.link = place.link
+        self.route = route
+        self.link = route.link
         """Where it is delivered from, or was last; it may be gone."""
-        self.partition = place.partition
-        self._identity = Partition(TopicId(place.topic), PartitionIndex(place.index))
-        self._seed = placement_seed(place.topic, place.index)
-        self._start = subscribing.start
+        self.partition = route.partition
+        self._identity = Partition(TopicId(route.topic), PartitionIndex(route.index))
+        self._seed = placement_seed(route.topic, route.index)
+        self._start = subscription.start
         self.state = FeedState.WAITING
-        start, value = subscribing.start
+        start, value = subscription.start
         self.next: int | None = None
         self._not_before_us: int | None = value if start == "time" else None
         """Until the first record that is not earlier has come."""
@@ -82,44 +82,44 @@ class PartitionFeed:
         self._request = 0
         self._unread_bytes = 0
         """Delivered, and not yet taken by the application."""
-        self._owed_bytes = 0
+        self._ungranted_bytes = 0
         """Taken by the application, and not yet granted anew."""
 
     # --- asking --------------------------------------------------------------------------------------
 
-    def flow(self, now_us: int) -> None:
+    def resume(self, now_us: int) -> None:
         """Subscribe at the start chosen, or where delivery stopped."""
         if self.state is not FeedState.WAITING or not self.link.up:
             return
-        subscribing = self.subscribing
+        subscription = self.subscription
         start, value = self._start
         if self.next is not None:
             start, value = "offset", self.next
         elif start == "time" and START_AT_A_TIME not in self.link.features:
-            subscribing.end(NotSupported(START_AT_A_TIME))
+            subscription.end(NotSupported(START_AT_A_TIME))
             return
-        credit = max(subscribing.credit_bytes - self._unread_bytes, 0)
-        self._owed_bytes = 0
-        self.state = FeedState.ASKED
+        credit = max(subscription.credit_bytes - self._unread_bytes, 0)
+        self._ungranted_bytes = 0
+        self.state = FeedState.REQUESTED
         message = partial(
             Subscribe,
             subscription=self.number,
-            topic=self.place.topic,
-            partition=self.place.index,
+            topic=self.route.topic,
+            partition=self.route.index,
             start=start,
             value=value,
             credit=credit,
         )
-        self._request = self.link.ask(self, message)
-        self.link.watch(now_us)
+        self._request = self.link.send_request(self, message)
+        self.link.arm_check(now_us)
 
-    def renumbered(self) -> None:
-        feeds = self.subscribing.feeds
+    def partition_changed(self) -> None:
+        feeds = self.subscription.feeds
         if feeds.pop(self.partition, None) is self:
-            self.partition = self.place.partition
+            self.partition = self.route.partition
             feeds[self.partition] = self
 
-    def begin_with_first(self) -> None:
+    def start_at_earliest(self) -> None:
         self._start = "earliest", 0
 
     def subscribed(self, message: Subscribed) -> None:
@@ -127,68 +127,68 @@ class PartitionFeed:
         if self.next is None:
             self.next = message.next
         elif message.next > self.next:
-            name = self.subscribing.name
-            gone = OffsetOutOfRange(name, self.partition, self.next, message.next, message.commit)
-            if not self._skips(gone):
-                self.subscribing.end(gone)
+            name = self.subscription.name
+            removed = OffsetOutOfRange(name, self.partition, self.next, message.next, message.commit)
+            if not self._skip_to_start(removed):
+                self.subscription.end(removed)
                 return
-        self.place.proved()
+        self.route.confirm()
         self.commit = max(self.commit, message.commit)
         self.state = FeedState.LIVE
         # What the application took since this was asked for: the node was told of less room than there is now.
         self._grant()
-        if self.place.roams:
+        if self.route.per_node:
             # Others may have waited to know where this one begins.
-            self.subscribing.release()
+            self.subscription.release()
         if again:
-            event = Resubscribed(self.subscribing.name, self.partition, self.next)
-            self.subscribing.out.append(Notify(event))
+            event = Resubscribed(self.subscription.name, self.partition, self.next)
+            self.subscription.out.append(Notify(event))
 
     def refused(self, now_us: int, error: RostraError) -> None:
         """Refused, or ended by the node."""
         if self.state is FeedState.ENDED:
             return
-        if isinstance(error, OffsetOutOfRange) and self._skips(error):
+        if isinstance(error, OffsetOutOfRange) and self._skip_to_start(error):
             self.state = FeedState.WAITING
-            self.flow(now_us)
-        elif self.place.is_elsewhere(error):
+            self.resume(now_us)
+        elif self.route.may_retry(error):
             self.state = FeedState.WAITING
-            self.place.refused(now_us, error)
+            self.route.refused(now_us, error)
         else:
             self.state = FeedState.ENDED
-            self.subscribing.end(error)
+            self.subscription.end(error)
 
-    def _skips(self, gone: OffsetOutOfRange) -> bool:
+    def _skip_to_start(self, removed: OffsetOutOfRange) -> bool:
         """Whether it goes on where the log begins now, because that is what the application wants."""
-        subscribing = self.subscribing
-        if subscribing.below_start == "raise" or gone.offset >= gone.first:
+        subscription = self.subscription
+        if subscription.below_start == "raise" or removed.offset >= removed.first:
             return False
-        self.next = gone.first
-        subscribing.out.append(Notify(Skipped(subscribing.name, self.partition, gone.offset, gone.first)))
+        self.next = removed.first
+        subscription.out.append(Notify(Skipped(subscription.name, self.partition, removed.offset, removed.first)))
         return True
 
     def move(self, link: NodeLink) -> None:
         """Another node delivers it: from there on where this one stopped."""
         self.leave(PendingUnsubscribe(0, 1))
         self.link.awaiting.pop(self._request, None)
-        self.halt()
+        self.suspend()
         self.link = link
 
     def leave(self, leaving: PendingUnsubscribe) -> bool:
         """Whether the node that delivers it had to be told."""
-        if not self.link.up or self.state not in (FeedState.LIVE, FeedState.ASKED):
+        if not self.link.up or self.state not in (FeedState.LIVE, FeedState.REQUESTED):
             return False
-        self.link.ask(leaving, partial(Unsubscribe, subscription=self.number))
+        self.link.send_request(leaving, partial(Unsubscribe, subscription=self.number))
         return True
 
-    def halt(self) -> None:
+    def suspend(self) -> None:
         """The connection is gone."""
         if self.state is not FeedState.ENDED:
             self.state = FeedState.WAITING
 
     def fail(self, error: RostraError) -> None:
         """The partition is gone, and with it its topic."""
-        self.subscribing.end(error)
+        self.subscription.end(error)
 
     # --- delivery ------------------------------------------------------------------------------------
 
@@ -200,8 +200,8 @@ class PartitionFeed:
         # A node that was left may not know it yet.
         if self.link is not link or self.state is not FeedState.LIVE or following is None or payload is None:
             return
-        subscribing = self.subscribing
-        roams = self.place.roams
+        subscription = self.subscription
+        per_node = self.route.per_node
         delivered: list[DeliveredBatch | ProducerMove] = []
         dropped_bytes = 0
         at, end = 0, len(payload)
@@ -217,8 +217,8 @@ class PartitionFeed:
                     gap = f"a push to {self._identity} goes on at {base}, expected {following}"
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
                 first = following if self._not_before_us is None else self._first_in_time(batch, following)
-                repeated = roams and subscribing.has_seen(header)
-                if roams and owner_flags & LEDGER:
+                repeated = per_node and subscription.has_seen(header)
+                if per_node and owner_flags & LEDGER:
                     delivered += [move for move in moves_in(batch.values()) if move.after]
                 skipped = 0
                 if behind <= first or header.flags & CONTROL or owner_flags or repeated:
@@ -229,7 +229,7 @@ class PartitionFeed:
                     self._not_before_us = None
                     delivered.append(
                         DeliveredBatch(
-                            subscribing.name, subscribing.topic, self.partition, behind, length, batch, skipped
+                            subscription.name, subscription.topic, self.partition, behind, length, batch, skipped
                         )
                     )
                 else:
@@ -238,17 +238,17 @@ class PartitionFeed:
                 if behind > following:
                     following = behind
         except BatchRejected:
-            self._hand_over(delivered)
-            subscribing.end(PartitionDamaged(subscribing.name, self.partition, following))
+            self._deliver_or_hold(delivered)
+            subscription.end(PartitionDamaged(subscription.name, self.partition, following))
             return
-        self._hand_over(delivered)
+        self._deliver_or_hold(delivered)
         self.next = following
-        if roams:
-            subscribing.release()
+        if per_node:
+            subscription.release()
         self.commit = message.commit
         self._unread_bytes += end
         if dropped_bytes:
-            self.taken(dropped_bytes)
+            self.consumed(dropped_bytes)
 
     def _first_in_time(self, batch: Batch, following: int) -> int:
         """The node begins where no record before is late enough; those behind it may be earlier still."""
@@ -259,7 +259,7 @@ class PartitionFeed:
         return batch.next_offset
 
     @property
-    def handed(self) -> int | None:
+    def undelivered(self) -> int | None:
         """The first offset that was not handed on yet."""
         held = [one for one in list(self._held) if isinstance(one, DeliveredBatch)]
         return held[0].first_offset if held else self.next
@@ -270,44 +270,44 @@ class PartitionFeed:
         held = self._held
         while held:
             first = held[0]
-            if isinstance(first, ProducerMove) and not self.subscribing.has_handed(first.after, first.after_offset):
+            if isinstance(first, ProducerMove) and not self.subscription.has_delivered(first.after, first.after_offset):
                 break
             out.append(held.popleft())
-        self._hand_on([one for one in out if isinstance(one, DeliveredBatch)])
+        self._deliver([one for one in out if isinstance(one, DeliveredBatch)])
         return bool(out)
 
-    def _hand_over(self, delivered: list[DeliveredBatch | ProducerMove]) -> None:
-        if self.place.roams and (self._held or any(isinstance(one, ProducerMove) for one in delivered)):
+    def _deliver_or_hold(self, delivered: list[DeliveredBatch | ProducerMove]) -> None:
+        if self.route.per_node and (self._held or any(isinstance(one, ProducerMove) for one in delivered)):
             self._held.extend(delivered)
         else:
             # Nothing waits for another part, so there are no moves among them.
-            self._hand_on(cast(list[DeliveredBatch], delivered))
+            self._deliver(cast(list[DeliveredBatch], delivered))
 
-    def _hand_on(self, delivered: list[DeliveredBatch]) -> None:
-        subscribing = self.subscribing
-        inbox = subscribing.inbox
+    def _deliver(self, delivered: list[DeliveredBatch]) -> None:
+        subscription = self.subscription
+        inbox = subscription.inbox
         if inbox is not None:
             inbox.extend(delivered)
         elif delivered:
-            subscribing.out.append(Deliver(subscribing.number, tuple(delivered)))
+            subscription.out.append(Deliver(subscription.number, tuple(delivered)))
 
-    def taken(self, size: int) -> None:
+    def consumed(self, size: int) -> None:
         """The application took so many bytes; credit goes back in halves, not per batch."""
         self._unread_bytes -= size
-        self._owed_bytes += size
+        self._ungranted_bytes += size
         self._grant()
 
     def _grant(self) -> None:
-        if self._owed_bytes >= self.subscribing.grant_bytes and self.state is FeedState.LIVE:
-            self.link.write(Credit(self.number, self._owed_bytes))
-            self._owed_bytes = 0
+        if self._ungranted_bytes >= self.subscription.grant_bytes and self.state is FeedState.LIVE:
+            self.link.write(Credit(self.number, self._ungranted_bytes))
+            self._ungranted_bytes = 0
 
 
 class ParentSubscription(Protocol):
     """A subscription to several topics, as each of them sees it."""
 
-    def stands(self) -> None: ...
-    def left_by(self, subscribing: TopicSubscription, error: RostraError) -> None: ...
+    def check_live(self) -> None: ...
+    def topic_ended(self, subscription: TopicSubscription, error: RostraError) -> None: ...
 
 
 class TopicSubscription:
@@ -322,15 +322,15 @@ class TopicSubscription:
         credit_bytes: int,
         call: CallNumber,
         out: list[ClientEffect],
-        host: ParentSubscription | None = None,
+        parent: ParentSubscription | None = None,
     ) -> None:
         self.number = number
         self.name = name
-        self.host = host
+        self.parent = parent
         self.topic = 0
         self.start = start
         self.partition = partition
-        self.part: tuple[int, int] | None = None
+        self.exact: tuple[int, int] | None = None
         """The only partition that is wanted, by the topic id and the index that nodes know it under."""
         self.below_start: BelowStart = "raise"
         self.credit_bytes = credit_bytes
@@ -354,13 +354,13 @@ class TopicSubscription:
             return False
         return self._seen.has(header.producer, header.producer_epoch, header.sequence, header.last_offset_delta + 1)
 
-    def has_handed(self, partition: int, offset: int) -> bool:
+    def has_delivered(self, partition: int, offset: int) -> bool:
         """Whether the application has all below it, if it gets that partition at all."""
         feed = self.feeds.get(partition)
         if feed is None or feed.state is FeedState.ENDED:
             return True
-        handed = feed.handed
-        return handed is not None and handed >= offset
+        undelivered = feed.undelivered
+        return undelivered is not None and undelivered >= offset
 
     def release(self) -> None:
         """One partition has come further: perhaps others have waited for that."""
@@ -374,55 +374,55 @@ class TopicSubscription:
         self,
         now_us: int,
         topic: int,
-        places: list[PartitionRoute],
+        routes: list[PartitionRoute],
         first_number: int,
-        reached: dict[int, int] | None = None,
+        resume_at: dict[int, int] | None = None,
     ) -> None:
         """`reached`: where its partitions were left, if it is not its first time."""
         self.topic = topic
-        chosen = [place for place in places if self._wants(place)]
-        if not chosen and (self.partition, self.part) != (None, None):
-            self.end(self._not_among(places))
+        chosen = [route for route in routes if self._wants(route)]
+        if not chosen and (self.partition, self.exact) != (None, None):
+            self.end(self._not_among(routes))
             return
-        feeds = [PartitionFeed(self, first_number + at, place) for at, place in enumerate(chosen)]
+        feeds = [PartitionFeed(self, first_number + at, route) for at, route in enumerate(chosen)]
         self.feeds = {feed.partition: feed for feed in feeds}
         for feed in feeds:
-            feed.next = (reached or {}).get(feed.partition)
-            feed.place.join(feed)
-            if not feed.place.lost:
-                feed.flow(now_us)
+            feed.next = (resume_at or {}).get(feed.partition)
+            feed.route.join(feed)
+            if not feed.route.stale:
+                feed.resume(now_us)
                 if self.ended:
                     return
 
-    def _wants(self, place: PartitionRoute) -> bool:
-        if self.part is not None:
-            return not place.own and (place.topic, place.index) == self.part
-        return not place.own and self.partition in (None, place.partition)
+    def _wants(self, route: PartitionRoute) -> bool:
+        if self.exact is not None:
+            return not route.own and (route.topic, route.index) == self.exact
+        return not route.own and self.partition in (None, route.partition)
 
-    def _not_among(self, places: list[PartitionRoute]) -> RostraError:
-        if self.part is None:
+    def _not_among(self, routes: list[PartitionRoute]) -> RostraError:
+        if self.exact is None:
             return UnknownPartition(self.name, self.partition or 0)
-        if any(place.roams for place in places):
+        if any(route.per_node for route in routes):
             # It comes to this node too, or another one answers next time.
-            return Unavailable(self.name, self.part[1], "the node that was asked has nothing of it yet")
+            return Unavailable(self.name, self.exact[1], "the node that was asked has nothing of it yet")
         return TopicRecreated(self.name)
 
-    def joined(self, now_us: int, place: PartitionRoute, number: int) -> PartitionFeed | None:
+    def add_partition(self, now_us: int, route: PartitionRoute, number: int) -> PartitionFeed | None:
         """A partition that came later is delivered from its beginning; None if it is not wanted."""
-        one_only = self.partition is not None or self.part is not None
-        if self.ended or not self.topic or one_only or place.partition in self.feeds:
+        one_only = self.partition is not None or self.exact is not None
+        if self.ended or not self.topic or one_only or route.partition in self.feeds:
             return None
-        feed = self.feeds[place.partition] = PartitionFeed(self, number, place)
-        feed.begin_with_first()
-        place.join(feed)
-        if not place.lost:
-            feed.flow(now_us)
+        feed = self.feeds[route.partition] = PartitionFeed(self, number, route)
+        feed.start_at_earliest()
+        route.join(feed)
+        if not route.stale:
+            feed.resume(now_us)
         return feed
 
-    def stands(self) -> None:
+    def check_live(self) -> None:
         """Called whenever a feed became live: the last one answers the caller."""
-        if self.host is not None:
-            self.host.stands()
+        if self.parent is not None:
+            self.parent.check_live()
         elif self.call and self.is_live:
             self.out.append(Done(self.call, None))
             self.call = 0
@@ -431,24 +431,24 @@ class TopicSubscription:
     def is_live(self) -> bool:
         return all(feed.state is FeedState.LIVE for feed in self.feeds.values())
 
-    def overdue(self, waited_ms: int) -> None:
+    def time_out(self, waited_ms: int) -> None:
         """Whoever waits for it to stand has waited long enough."""
-        self.end(self.heard_against or TimedOut(f"subscribe {self.name}", waited_ms))
+        self.end(self.last_error or TimedOut(f"subscribe {self.name}", waited_ms))
 
     @property
-    def heard_against(self) -> RostraError | None:
+    def last_error(self) -> RostraError | None:
         """The first reason that was heard why it does not stand."""
-        return next((feed.place.error for feed in self.feeds.values() if feed.place.error is not None), None)
+        return next((feed.route.error for feed in self.feeds.values() if feed.route.error is not None), None)
 
-    def taken(self, partition: int, size: int, topic: int = 0) -> None:
+    def consumed(self, partition: int, size: int, topic: int = 0) -> None:
         feed = self.feeds.get(partition)
         if feed is not None:
-            feed.taken(size)
+            feed.consumed(size)
 
     def positions(self, queued: Iterable[DeliveredBatch]) -> dict[int, int]:
         """By partition, the offset before which nothing was handed out, given what still waits to be."""
         # In this order, the reverse of that of a push: another thread may be receiving one.
-        positions = {index: feed.handed or 0 for index, feed in self.feeds.items()}
+        positions = {index: feed.undelivered or 0 for index, feed in self.feeds.items()}
         for delivered in reversed(list(queued)):
             positions[delivered.partition] = delivered.first_offset
         return positions
@@ -472,8 +472,8 @@ class TopicSubscription:
         if self.ended:
             return
         self.withdraw()
-        if self.host is not None:
-            self.host.left_by(self, error)
+        if self.parent is not None:
+            self.parent.topic_ended(self, error)
         elif self.call:
             self.out.append(Fail(self.call, error))
             self.call = 0
@@ -490,4 +490,4 @@ class TopicSubscription:
         self.ended = True
         for feed in self.feeds.values():
             feed.state = FeedState.ENDED
-            feed.place.leave(feed)
+            feed.route.leave(feed)

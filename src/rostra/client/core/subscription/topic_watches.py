@@ -10,7 +10,7 @@ from typing import Protocol
 from rostra.client.core.links.backoff import Backoff
 from rostra.client.core.links.node_link import NodeLink
 from rostra.client.core.links.node_links import NodeLinks
-from rostra.client.core.routing.pending_requests import PATIENCE_MS
+from rostra.client.core.routing.pending_requests import ANSWER_MS
 from rostra.errors import NotSupported, RostraError, from_wire
 from rostra.wire.features import PATTERNS
 from rostra.wire.messages import Ended, Topic, TopicsAppeared, TopicsGone, Unwatch, Watch, Watched
@@ -33,7 +33,7 @@ class WatchListener(Protocol):
 
 class WatchState(Enum):
     WAITING = auto()
-    ASKED = auto()
+    REQUESTED = auto()
     LIVE = auto()
     ENDED = auto()
 
@@ -41,10 +41,10 @@ class WatchState(Enum):
 class TopicWatch:
     """One watch."""
 
-    def __init__(self, number: int, patterns: tuple[str, ...], audience: WatchListener) -> None:
+    def __init__(self, number: int, patterns: tuple[str, ...], listener: WatchListener) -> None:
         self.number = number
         self.patterns = patterns
-        self.audience = audience
+        self.listener = listener
         self.state = WatchState.WAITING
         self.link: NodeLink | None = None
         self.request = 0
@@ -52,7 +52,7 @@ class TopicWatch:
         """In vain since it was last live."""
         self.due_us = 0
         """When to ask, or while asked, to ask somebody else."""
-        self.told: dict[int, None] = {}
+        self.topics: dict[int, None] = {}
         """The topics that are there, as far as the node has told that keeps it."""
         self.ever_live = False
         self.error: RostraError | None = None
@@ -67,144 +67,144 @@ class TopicWatches:
 
     # --- coming and going ----------------------------------------------------------------------------
 
-    def open(self, now_us: int, number: int, patterns: tuple[str, ...], audience: WatchListener) -> TopicWatch:
-        lookout = self._all[number] = TopicWatch(number, patterns, audience)
-        self._flow(now_us, lookout)
-        return lookout
+    def open(self, now_us: int, number: int, patterns: tuple[str, ...], listener: WatchListener) -> TopicWatch:
+        watch = self._all[number] = TopicWatch(number, patterns, listener)
+        self._try_node(now_us, watch)
+        return watch
 
-    def close(self, lookout: TopicWatch) -> NodeLink | None:
+    def close(self, watch: TopicWatch) -> NodeLink | None:
         """The node that is to be told, if any."""
-        link = self._let_go(lookout)
-        lookout.state = WatchState.ENDED
-        self._all.pop(lookout.number, None)
+        link = self._detach(watch)
+        watch.state = WatchState.ENDED
+        self._all.pop(watch.number, None)
         return link if link is not None and link.up else None
 
-    def _flow(self, now_us: int, lookout: TopicWatch) -> None:
-        if lookout.state is not WatchState.WAITING or lookout.due_us > now_us:
+    def _try_node(self, now_us: int, watch: TopicWatch) -> None:
+        if watch.state is not WatchState.WAITING or watch.due_us > now_us:
             return
-        link = self._links.any(lookout.attempts)
+        link = self._links.pick(watch.attempts)
         if link is None:
             return
         if PATTERNS not in link.features:
-            self.refused(now_us, lookout, NotSupported(PATTERNS))
+            self.refused(now_us, watch, NotSupported(PATTERNS))
             return
-        lookout.state = WatchState.ASKED
-        lookout.told = {}
-        lookout.link = link
-        link.lookouts[lookout] = None
-        self._ask(now_us, lookout, link, "")
+        watch.state = WatchState.REQUESTED
+        watch.topics = {}
+        watch.link = link
+        link.watches[watch] = None
+        self._send_watch(now_us, watch, link, "")
 
-    def _ask(self, now_us: int, lookout: TopicWatch, link: NodeLink, after: str) -> None:
-        lookout.due_us = now_us + PATIENCE_MS * 1000
-        message = partial(Watch, watch=lookout.number, patterns=lookout.patterns, after=after)
-        lookout.request = link.ask(lookout, message)
+    def _send_watch(self, now_us: int, watch: TopicWatch, link: NodeLink, after: str) -> None:
+        watch.due_us = now_us + ANSWER_MS * 1000
+        message = partial(Watch, watch=watch.number, patterns=watch.patterns, after=after)
+        watch.request = link.send_request(watch, message)
 
-    def _let_go(self, lookout: TopicWatch) -> NodeLink | None:
+    def _detach(self, watch: TopicWatch) -> NodeLink | None:
         """The node it was asked of is none of its business any more."""
-        link, lookout.link = lookout.link, None
+        link, watch.link = watch.link, None
         if link is not None:
-            link.lookouts.pop(lookout, None)
-            link.awaiting.pop(lookout.request, None)
-        lookout.state = WatchState.WAITING
+            link.watches.pop(watch, None)
+            link.awaiting.pop(watch.request, None)
+        watch.state = WatchState.WAITING
         return link
 
-    def _try_another(self, now_us: int, lookout: TopicWatch) -> None:
-        self._let_go(lookout)
-        lookout.due_us = now_us + self._backoff.pause_us(lookout.attempts)
-        lookout.attempts += 1
-        self._links.widen(now_us)
+    def _try_another(self, now_us: int, watch: TopicWatch) -> None:
+        self._detach(watch)
+        watch.due_us = now_us + self._backoff.pause_us(watch.attempts)
+        watch.attempts += 1
+        self._links.dial_another(now_us)
 
     # --- messages ------------------------------------------------------------------------------------
 
-    def watched(self, now_us: int, lookout: TopicWatch, message: Watched) -> None:
-        link = lookout.link
-        if lookout.state is not WatchState.ASKED or link is None:
+    def watched(self, now_us: int, watch: TopicWatch, message: Watched) -> None:
+        link = watch.link
+        if watch.state is not WatchState.REQUESTED or link is None:
             return
         for address in message.neighbours:
-            self._links.learn(address)
-        self._note(now_us, lookout, message.topics)
-        if lookout.link is not link:
+            self._links.add_address(address)
+        self._add_topics(now_us, watch, message.topics)
+        if watch.link is not link:
             return
         if message.after:
-            self._ask(now_us, lookout, link, message.after)
+            self._send_watch(now_us, watch, link, message.after)
             return
-        lookout.state = WatchState.LIVE
-        lookout.attempts = 0
-        lookout.ever_live = True
-        lookout.error = None
-        lookout.audience.reported(now_us, lookout.told)
+        watch.state = WatchState.LIVE
+        watch.attempts = 0
+        watch.ever_live = True
+        watch.error = None
+        watch.listener.reported(now_us, watch.topics)
 
     def appeared(self, now_us: int, link: NodeLink, message: TopicsAppeared) -> None:
-        lookout = self._kept_by(link, message.watch)
-        if lookout is not None:
-            self._note(now_us, lookout, message.topics)
+        watch = self._of_link(link, message.watch)
+        if watch is not None:
+            self._add_topics(now_us, watch, message.topics)
 
-    def _note(self, now_us: int, lookout: TopicWatch, topics: tuple[Topic, ...]) -> None:
+    def _add_topics(self, now_us: int, watch: TopicWatch, topics: tuple[Topic, ...]) -> None:
         for topic in topics:
-            lookout.told[topic.topic] = None
-        lookout.audience.appeared(now_us, topics)
+            watch.topics[topic.topic] = None
+        watch.listener.appeared(now_us, topics)
 
     def gone(self, now_us: int, link: NodeLink, message: TopicsGone) -> None:
-        lookout = self._kept_by(link, message.watch)
-        if lookout is not None:
+        watch = self._of_link(link, message.watch)
+        if watch is not None:
             for topic in message.topics:
-                lookout.told.pop(topic, None)
-            lookout.audience.gone(now_us, message.topics)
+                watch.topics.pop(topic, None)
+            watch.listener.gone(now_us, message.topics)
 
     def ended(self, now_us: int, link: NodeLink, message: Ended) -> bool:
         """True if it was a watch that the node ended."""
         if message.subscription not in self._all:
             return False
-        lookout = self._kept_by(link, message.subscription)
-        if lookout is not None:
-            self.refused(now_us, lookout, from_wire(message.code, message.carried))
+        watch = self._of_link(link, message.subscription)
+        if watch is not None:
+            self.refused(now_us, watch, from_wire(message.code, message.carried))
         return True
 
-    def refused(self, now_us: int, lookout: TopicWatch, error: RostraError) -> None:
-        lookout.error = error
-        if lookout.state is WatchState.ENDED:
+    def refused(self, now_us: int, watch: TopicWatch, error: RostraError) -> None:
+        watch.error = error
+        if watch.state is WatchState.ENDED:
             return
         # One that was live once has met a node that knows what to do: others may.
-        if error.retryable or (lookout.ever_live and isinstance(error, NotSupported)):
-            self._try_another(now_us, lookout)
+        if error.retryable or (watch.ever_live and isinstance(error, NotSupported)):
+            self._try_another(now_us, watch)
         else:
-            self.close(lookout)
-            lookout.audience.end(error)
+            self.close(watch)
+            watch.listener.end(error)
 
-    def _kept_by(self, link: NodeLink, number: int) -> TopicWatch | None:
-        lookout = self._all.get(number)
-        return lookout if lookout is not None and lookout.link is link else None
+    def _of_link(self, link: NodeLink, number: int) -> TopicWatch | None:
+        watch = self._all.get(number)
+        return watch if watch is not None and watch.link is link else None
 
     # --- links and time ------------------------------------------------------------------------------
 
     def link_up(self, now_us: int) -> None:
-        for lookout in list(self._all.values()):
-            self._flow(now_us, lookout)
+        for watch in list(self._all.values()):
+            self._try_node(now_us, watch)
 
-    def link_gone(self, now_us: int, link: NodeLink) -> None:
-        for lookout in list(link.lookouts):
-            self._let_go(lookout)
-            lookout.due_us = now_us
-            self._flow(now_us, lookout)
+    def link_down(self, now_us: int, link: NodeLink) -> None:
+        for watch in list(link.watches):
+            self._detach(watch)
+            watch.due_us = now_us
+            self._try_node(now_us, watch)
 
     def deadline_us(self) -> int | None:
         if not self._all:
             return None
-        standing = self._links.standing
+        connected = self._links.connected
         due = [
-            lookout.due_us
-            for lookout in self._all.values()
-            if lookout.state is WatchState.ASKED or (lookout.state is WatchState.WAITING and standing)
+            watch.due_us
+            for watch in self._all.values()
+            if watch.state is WatchState.REQUESTED or (watch.state is WatchState.WAITING and connected)
         ]
         return min(due, default=None)
 
     def tick(self, now_us: int) -> None:
-        for lookout in list(self._all.values()):
-            if lookout.due_us > now_us:
+        for watch in list(self._all.values()):
+            if watch.due_us > now_us:
                 continue
-            if lookout.state is WatchState.ASKED:
+            if watch.state is WatchState.REQUESTED:
                 # It may be cut off from the others. Should it answer after all, nobody listens to it.
-                if lookout.link is not None:
-                    lookout.link.write(Unwatch(lookout.link.next_request(), lookout.number))
-                self._try_another(now_us, lookout)
-            self._flow(now_us, lookout)
+                if watch.link is not None:
+                    watch.link.write(Unwatch(watch.link.next_request(), watch.number))
+                self._try_another(now_us, watch)
+            self._try_node(now_us, watch)

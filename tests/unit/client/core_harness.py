@@ -36,7 +36,7 @@ from tests.unit.client.model_node import ModelNode, Reply
 FRAME_BYTES_MAX = 1 << 26
 
 
-class Play:
+class CoreHarness:
     def __init__(self, options: Options | None = None, node: ModelNode | None = None, seed: int = 0) -> None:
         self.now_us = 1_000_000
         self.node = node or ModelNode()
@@ -44,8 +44,8 @@ class Play:
         self.link: int | None = None
         self.dialed: list[str] = []
         self.reachable = True
-        self.towards_node: deque[tuple[ClientMessage, bytearray | None]] = deque()
-        self.towards_client: deque[Reply] = deque()
+        self.to_node: deque[tuple[ClientMessage, bytearray | None]] = deque()
+        self.to_client: deque[Reply] = deque()
         self.written: list[ClientMessage] = []
         self.results: dict[int, Result] = {}
         self.errors: dict[int, RostraError] = {}
@@ -101,7 +101,7 @@ class Play:
         assert effect.link == self.link
         for buffer in effect.buffers:
             for message, payload in self._reader.feed(buffer):
-                self.towards_node.append((message, payload))
+                self.to_node.append((message, payload))
                 self.written.append(message)
 
     def call(self) -> int:
@@ -122,7 +122,7 @@ class Play:
         self.core.opened(self.now_us, self.link)
         self.run()
 
-    def lose(self, reason: str = "cut") -> None:
+    def disconnect(self, reason: str = "cut") -> None:
         """Cut the connection; what was on its way is gone."""
         assert self.link is not None
         link = self.link
@@ -134,26 +134,26 @@ class Play:
         if self.link is not None:
             self.node.lost(self.link)
         self.link = None
-        self.towards_node.clear()
-        self.towards_client.clear()
+        self.to_node.clear()
+        self.to_client.clear()
 
-    def node_hears(self, count: int = 1) -> None:
+    def deliver_to_node(self, count: int = 1) -> None:
         """Let messages through to the node; its answers wait."""
-        for _ in range(min(count, len(self.towards_node))):
-            message, payload = self.towards_node.popleft()
+        for _ in range(min(count, len(self.to_node))):
+            message, payload = self.to_node.popleft()
             assert self.link is not None
-            self.towards_client.extend(self.node.received(self.link, message, payload))
+            self.to_client.extend(self.node.received(self.link, message, payload))
 
-    def node_pushes(self) -> None:
+    def push_from_node(self) -> None:
         if self.link is not None:
-            self.towards_client.extend(self.node.pushes(self.link))
+            self.to_client.extend(self.node.pushes(self.link))
 
-    def client_hears(self, count: int = 1) -> None:
-        for _ in range(min(count, len(self.towards_client))):
-            message, payload = self.towards_client.popleft()
-            self.hear(message, payload)
+    def deliver_to_client(self, count: int = 1) -> None:
+        for _ in range(min(count, len(self.to_client))):
+            message, payload = self.to_client.popleft()
+            self.receive(message, payload)
 
-    def hear(self, message: NodeMessage, payload: bytes | None = None) -> None:
+    def receive(self, message: NodeMessage, payload: bytes | None = None) -> None:
         assert self.link is not None
         reader: FrameReader[NodeMessage] = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
         raw = encode(message, len(payload or b"")) + (payload or b"")
@@ -166,13 +166,13 @@ class Play:
         while True:
             if self.link is not None and self.reachable and not self.core.link.up:
                 self.open()
-            self.node_hears(len(self.towards_node))
-            self.node_pushes()
-            if not self.towards_client:
-                if not self.towards_node:
+            self.deliver_to_node(len(self.to_node))
+            self.push_from_node()
+            if not self.to_client:
+                if not self.to_node:
                     return
                 continue
-            self.client_hears(len(self.towards_client))
+            self.deliver_to_client(len(self.to_client))
 
     # --- time ----------------------------------------------------------------------------------------
 
@@ -184,10 +184,10 @@ class Play:
             self.core.tick(self.now_us)
             self.run()
             if self.link is not None and not self.core.link.up and not self.reachable:
-                self.lose("refused")
+                self.disconnect("refused")
         self.now_us = end
 
-    def come_back(self) -> None:
+    def reconnect(self) -> None:
         """Wait for the next attempt to connect and let it succeed."""
         for _ in range(100):
             if self.core.link.up:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.errors import Unavailable
 from rostra.wire.groups import Position
-from tests.unit.client.member_play import LEASE_MS, Handler, a_play, group, live, publish_batch
-from tests.unit.client.play import Play
+from tests.unit.client.core_harness import CoreHarness
+from tests.unit.client.member_harness import LEASE_MS, MemberDriver, advance, group, group_harness, publish_batch
 
 PARTITIONS = 2
 
@@ -26,48 +26,48 @@ class Story:
     """One member that lives through the steps, and what it and others have dealt with."""
 
     def __init__(self) -> None:
-        self.play: Play = a_play(partitions=PARTITIONS)
-        self.topic = self.play.node.topics["t"].topic
-        self.handler = Handler(self.play)
-        live(self.play)
-        self.in_hand: list[GroupRecord] = []
+        self.harness: CoreHarness = group_harness(partitions=PARTITIONS)
+        self.topic = self.harness.node.topics["t"].topic
+        self.handler = MemberDriver(self.harness)
+        advance(self.harness)
+        self.unacked: list[GroupRecord] = []
         self.done: set[tuple[int, int]] = set()
         self.handed: list[tuple[int, int]] = []
         self.published = 0
 
     def step(self, what: str, number: int) -> None:
-        play, coordinator = self.play, self.play.node.coordinator
+        harness, coordinator = self.harness, self.harness.node.coordinator
         match what:
             case "publish":
-                if self.play.core.link.up:
-                    publish_batch(play, *(b"%d" % (self.published + at) for at in range(number)))
+                if self.harness.core.link.up:
+                    publish_batch(harness, *(b"%d" % (self.published + at) for at in range(number)))
                     self.published += number
             case "take":
                 for _ in range(number):
-                    record = self.handler.membership.hands.take(play.now_us)
+                    record = self.handler.membership.dispatcher.take(harness.now_us)
                     if record is not None:
-                        self.in_hand.append(record)
-                play.run()
+                        self.unacked.append(record)
+                harness.run()
             case "ack" | "retry" | "give_back":
-                if self.in_hand:
-                    record = self.in_hand.pop(number % len(self.in_hand))
+                if self.unacked:
+                    record = self.unacked.pop(number % len(self.unacked))
                     getattr(record, what)()
                     if what == "ack":
                         self.done.add((record.partition, record.offset))
             case "live":
-                live(play, number)
+                advance(harness, number)
             case "lose":
-                if play.link is not None:
-                    play.lose()
+                if harness.link is not None:
+                    harness.disconnect()
             case "return":
-                if not play.core.link.up:
-                    play.come_back()
+                if not harness.core.link.up:
+                    harness.reconnect()
             case "expel":
-                coordinator.expel("billing", self.handler.membership.member)
+                coordinator.remove_member("billing", self.handler.membership.member)
                 for partition in range(PARTITIONS):
                     self.deal_elsewhere(partition, number)
             case "revoke":
-                coordinator.hand_out("billing", {(self.topic, number % PARTITIONS): self.handler.membership.member})
+                coordinator.assign("billing", {(self.topic, number % PARTITIONS): self.handler.membership.member})
             case "assign":
                 self.assign()
             case "sulk":
@@ -79,49 +79,49 @@ class Story:
 
     def assign(self) -> None:
         member = self.handler.membership.member
-        if member in group(self.play).members:
+        if member in group(self.harness).members:
             places = {(self.topic, partition): member for partition in range(PARTITIONS)}
-            self.play.node.coordinator.hand_out("billing", places)
+            self.harness.node.coordinator.assign("billing", places)
 
     def deal_elsewhere(self, partition: int, count: int) -> None:
         """Another member handles some records while this one is none."""
         place = self.topic, partition
-        kept = group(self.play).positions.get(place)
-        end = self.play.node.logs[place].commit
+        kept = group(self.harness).positions.get(place)
+        end = self.harness.node.logs[place].commit
         first = kept.offset if kept is not None else 0
         behind = min(first + count, end)
         self.done.update((partition, offset) for offset in range(first, behind))
-        group(self.play).positions[place] = Position(*place, behind)
+        group(self.harness).positions[place] = Position(*place, behind)
 
     def check(self) -> None:
-        for (topic, partition), position in group(self.play).positions.items():
+        for (topic, partition), position in group(self.harness).positions.items():
             assert topic == self.topic
             skipped = [offset for offset in range(position.offset) if (partition, offset) not in self.done]
             assert not skipped, f"the position {position} of partition {partition} is behind {skipped}"
 
     def end_well(self) -> None:
         """Everything is there again: what nobody has dealt with comes, and is dealt with."""
-        self.play.node.coordinator.refuse = None
+        self.harness.node.coordinator.refuse = None
         self.step("return", 0)
-        live(self.play, 3 * LEASE_MS)
-        for record in self.in_hand:
+        advance(self.harness, 3 * LEASE_MS)
+        for record in self.unacked:
             record.give_back()
         self.assign()
         for _ in range(20):
-            live(self.play, 3_000)
+            advance(self.harness, 3_000)
             for record in self.handler.take_all():
                 record.ack()
                 self.done.add((record.partition, record.offset))
         self.check()
         for partition in range(PARTITIONS):
             place = self.topic, partition
-            end = self.play.node.logs[place].commit
-            assert group(self.play).positions[place] == Position(*place, end)
+            end = self.harness.node.logs[place].commit
+            assert group(self.harness).positions[place] == Position(*place, end)
 
 
 @settings(max_examples=100)
 @given(st.lists(STEPS, min_size=20, max_size=40))
-def test_no_position_passes_what_nobody_dealt_with_and_in_the_end_everything_was(steps: list[tuple[str, int]]) -> None:
+def test_no_position_passes_an_unacknowledged_record_and_finally_all_are(steps: list[tuple[str, int]]) -> None:
     story = Story()
     for what, number in steps:
         story.step(what, number)

@@ -26,33 +26,33 @@ class BusyPoll:
         self._loop = loop
         self._for_s = for_ms / 1000
         self._until_s = 0.0
-        self.looks = False
+        self.polling = False
         """Whether it does so now."""
-        self._arrived = _look(loop) if for_ms and owns_loop else None
+        self._ready = _readiness_poll(loop) if for_ms and owns_loop else None
 
-    def stir(self) -> None:
+    def extend(self) -> None:
         """Bytes came in."""
         if self._for_s:
             self._until_s = monotonic() + self._for_s
-            if not self.looks:
-                self.looks = True
+            if not self.polling:
+                self.polling = True
                 self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         now_s = monotonic()
         if now_s >= self._until_s:
-            self.looks = False
+            self.polling = False
             return
         os.sched_yield()
-        arrived = self._arrived
-        if arrived is not None:
+        ready = self._ready
+        if ready is not None:
             until_s = min(now_s + SLICE_S, self._until_s)
-            while not arrived(0) and monotonic() < until_s:
+            while not ready(0) and monotonic() < until_s:
                 os.sched_yield()
         self._loop.call_soon(self._turn)
 
 
-def _look(loop: asyncio.AbstractEventLoop) -> Callable[[float], list[tuple[int, int]]] | None:
+def _readiness_poll(loop: asyncio.AbstractEventLoop) -> Callable[[float], list[tuple[int, int]]] | None:
     """What tells of anything that the loop waits for; None where the loop lets nobody look."""
     backend: Callable[[], int] | None = getattr(loop, "_get_backend_id", None)
     if backend is None:

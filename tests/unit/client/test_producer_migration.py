@@ -21,7 +21,7 @@ from rostra.wire.messages import (
     Topic,
     TopicSettings,
 )
-from tests.unit.client.play import Play
+from tests.unit.client.core_harness import CoreHarness
 
 NEW, OLD = 11, 22
 """The partition that the producer came to, and the one it came from."""
@@ -31,25 +31,25 @@ M = TypeVar("M")
 
 
 @pytest.fixture
-def play() -> Play:
-    play = Play()
-    play.connect()
-    play.core.subscribe(play.now_us, play.call(), "t", "earliest", None, 1000)
-    play.run()
-    (locate,) = asked(play, Locate)
+def harness() -> CoreHarness:
+    harness = CoreHarness()
+    harness.connect()
+    harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest", None, 1000)
+    harness.run()
+    (locate,) = asked(harness, Locate)
     places = tuple(PartitionPlace(0, "", 1, topic) for topic in (NEW, OLD))
-    play.hear(Located(locate.request, Topic(NEW, "t", TopicSettings(1)), places, roams=True))
-    return play
+    harness.receive(Located(locate.request, Topic(NEW, "t", TopicSettings(1)), places, roams=True))
+    return harness
 
 
-def asked(play: Play, kind: type[M]) -> list[M]:
-    return [message for message in play.written if isinstance(message, kind)]
+def asked(harness: CoreHarness, kind: type[M]) -> list[M]:
+    return [message for message in harness.written if isinstance(message, kind)]
 
 
-def begins(play: Play, topic: int, at: int) -> int:
+def begins(harness: CoreHarness, topic: int, at: int) -> int:
     """The node says where the partition begins; the number under which it will push."""
-    (ask,) = [ask for ask in asked(play, Subscribe) if ask.topic == topic]
-    play.hear(Subscribed(ask.request, ask.subscription, at, at))
+    (ask,) = [ask for ask in asked(harness, Subscribe) if ask.topic == topic]
+    harness.receive(Subscribed(ask.request, ask.subscription, at, at))
     return ask.subscription
 
 
@@ -64,20 +64,22 @@ def moved_here_with(value: bytes) -> bytes:
     return bytes(word + record)
 
 
-def delivered(play: Play) -> list[bytes | None]:
-    return [value for batches in play.delivered.values() for batch in batches for value in batch.values()]
+def delivered(harness: CoreHarness) -> list[bytes | None]:
+    return [value for batches in harness.delivered.values() for batch in batches for value in batch.values()]
 
 
 @pytest.mark.requirement("FL-23")
-def test_what_waits_for_another_partition_is_handed_on_when_that_turns_out_to_be_far_enough(play: Play) -> None:
+def test_a_batch_that_waits_for_another_partition_is_delivered_when_that_is_far_enough(
+    harness: CoreHarness,
+) -> None:
     """Nothing more is ever pushed: that the other one begins behind the move is all there is to know."""
-    play.hear(Push(begins(play, NEW, 0), 2), moved_here_with(b"later"))
-    assert delivered(play) == []
-    begins(play, OLD, MOVED_AFTER)
-    assert delivered(play) == [b"later"]
+    harness.receive(Push(begins(harness, NEW, 0), 2), moved_here_with(b"later"))
+    assert delivered(harness) == []
+    begins(harness, OLD, MOVED_AFTER)
+    assert delivered(harness) == [b"later"]
 
 
-def test_what_waits_for_another_partition_goes_on_waiting_while_that_is_not_far_enough(play: Play) -> None:
-    play.hear(Push(begins(play, NEW, 0), 2), moved_here_with(b"later"))
-    begins(play, OLD, MOVED_AFTER - 1)
-    assert delivered(play) == []
+def test_a_batch_that_waits_for_another_partition_is_held_while_that_is_not_far_enough(harness: CoreHarness) -> None:
+    harness.receive(Push(begins(harness, NEW, 0), 2), moved_here_with(b"later"))
+    begins(harness, OLD, MOVED_AFTER - 1)
+    assert delivered(harness) == []

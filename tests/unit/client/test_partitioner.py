@@ -12,7 +12,7 @@ from rostra.client.core.options import ProducerSettings
 from rostra.client.core.producer.partitioner import partition_of
 from rostra.client.core.producer.producer_state import ProducerState
 from rostra.wire.messages import Publish, TopicSettings
-from tests.unit.client.play import Play
+from tests.unit.client.core_harness import CoreHarness
 
 GOLDEN = {
     b"": (0, 0, 1, 2, 138, 194),
@@ -25,19 +25,19 @@ GOLDEN = {
 """By key, its partition of 1, 2, 3, 8, 1000 and 1024. Clients of every version and language must agree on these."""
 
 
-def producing(partitions: int, settings: ProducerSettings | None = None) -> tuple[Play, ProducerState]:
-    play = Play()
-    play.node._create("t", TopicSettings(partitions))
-    play.connect()
-    state = play.core.open_producer(play.now_us, play.call(), "t", settings or ProducerSettings())
-    play.run()
-    play.settle()
-    return play, state
+def producer(partitions: int, settings: ProducerSettings | None = None) -> tuple[CoreHarness, ProducerState]:
+    harness = CoreHarness()
+    harness.node._create("t", TopicSettings(partitions))
+    harness.connect()
+    state = harness.core.open_producer(harness.now_us, harness.call(), "t", settings or ProducerSettings())
+    harness.run()
+    harness.settle()
+    return harness, state
 
 
-def batches(play: Play) -> list[int]:
+def batches(harness: CoreHarness) -> list[int]:
     """The partitions of all batches sent so far, in order."""
-    return [message.partition for message in play.written if isinstance(message, Publish)]
+    return [message.partition for message in harness.written if isinstance(message, Publish)]
 
 
 @pytest.mark.requirement("CM-1")
@@ -59,52 +59,52 @@ def test_keys_spread_over_all_partitions() -> None:
 
 @pytest.mark.requirement("CM-1")
 def test_records_with_a_key_go_where_their_key_says_and_keep_their_order() -> None:
-    play, state = producing(4)
+    harness, state = producer(4)
     for number in range(60):
-        state.add(play.now_us, b"%d" % number, key=b"key-%d" % (number % 7))
-    call = play.call()
-    state.flush(play.now_us, call)
-    play.run()
-    play.settle()
+        state.add(harness.now_us, b"%d" % number, key=b"key-%d" % (number % 7))
+    call = harness.call()
+    state.flush(harness.now_us, call)
+    harness.run()
+    harness.settle()
     for partition in range(4):
-        values = [int(value or b"") for value in play.node.log("t", partition).values()]
+        values = [int(value or b"") for value in harness.node.log("t", partition).values()]
         assert values == [n for n in range(60) if partition_of(b"key-%d" % (n % 7), 4) == partition]
 
 
 @pytest.mark.requirement("CM-1")
 def test_without_a_key_a_batch_stays_together_and_the_next_goes_to_the_next_partition() -> None:
-    play, state = producing(3)
+    harness, state = producer(3)
     for first in range(0, 28, 4):
         for number in range(first, first + 4):
-            state.add(play.now_us, b"%02d" % number)
-        state.close(play.now_us)
-        play.run()
-    play.settle()
-    assert batches(play) == [0, 1, 2, 0, 1, 2, 0]
-    stored = [play.node.log("t", partition).values() for partition in range(3)]
+            state.add(harness.now_us, b"%02d" % number)
+        state.close(harness.now_us)
+        harness.run()
+    harness.settle()
+    assert batches(harness) == [0, 1, 2, 0, 1, 2, 0]
+    stored = [harness.node.log("t", partition).values() for partition in range(3)]
     assert stored[1] == [b"%02d" % number for number in (*range(4, 8), *range(16, 20))]
     assert [len(values) for values in stored] == [12, 8, 8]
 
 
 def test_records_published_one_by_one_take_turns_too() -> None:
-    play = Play()
-    play.node._create("t", TopicSettings(3))
-    play.connect()
+    harness = CoreHarness()
+    harness.node._create("t", TopicSettings(3))
+    harness.connect()
     for number in range(7):
-        play.core.publish(play.now_us, play.call(), "t", b"%d" % number)
-        play.run()
-        play.settle()
-    assert batches(play) == [0, 1, 2, 0, 1, 2, 0]
+        harness.core.publish(harness.now_us, harness.call(), "t", b"%d" % number)
+        harness.run()
+        harness.settle()
+    assert batches(harness) == [0, 1, 2, 0, 1, 2, 0]
 
 
 @pytest.mark.requirement("CM-1")
 @pytest.mark.parametrize("partitions", [1, 2, 1024])
 def test_a_topic_has_as_many_partitions_as_were_asked_for(partitions: int) -> None:
-    play, state = producing(partitions)
-    assert len(state.lanes) == partitions
+    harness, state = producer(partitions)
+    assert len(state.senders) == partitions
     for partition in {0, partitions - 1}:
-        call = play.call()
-        play.core.publish(play.now_us, call, "t", b"x", partition=partition)
-        play.run()
-        play.settle()
-        assert play.node.log("t", partition).values() == [b"x"]
+        call = harness.call()
+        harness.core.publish(harness.now_us, call, "t", b"x", partition=partition)
+        harness.run()
+        harness.settle()
+        assert harness.node.log("t", partition).values() == [b"x"]

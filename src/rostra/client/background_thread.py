@@ -79,19 +79,19 @@ class SharedDriver(AsyncioDriver):
             super()._ticked()
 
 
-class Background:
+class BackgroundThread:
     """Begins with the first named subscription of a client, and ends with the client."""
 
     def __init__(self, options: Options, on_event: Callable[[ClientEvent], None]) -> None:
         self.driver = SharedDriver(options, on_event)
         self.loop = asyncio.new_event_loop()
-        self._desks: dict[int, MemberHandle] = {}
-        self._thread = Thread(target=self._turn, name="rostra-subscriptions", daemon=True)
+        self._handles: dict[int, MemberHandle] = {}
+        self._thread = Thread(target=self._run_loop, name="rostra-subscriptions", daemon=True)
         self._connecting: asyncio.Task[None] | None = None
-        self._nudged = False
+        self._wake_pending = False
         self._thread.start()
 
-    def _turn(self) -> None:
+    def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
@@ -99,7 +99,7 @@ class Background:
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
 
-    def begin(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
+    def submit(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
         """Run this over there."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -108,7 +108,7 @@ class Background:
             raise ClientClosed() from None
 
     @property
-    def broken(self) -> bool:
+    def failed(self) -> bool:
         """It could not connect, and will not try again."""
         return self.driver.core.closed
 
@@ -119,26 +119,26 @@ class Background:
 
     # --- members -------------------------------------------------------------------------------------
 
-    async def join(self, name: str, settings: MemberSettings, desk: MemberHandle) -> None:
+    async def join(self, name: str, settings: MemberSettings, handle: MemberHandle) -> None:
         await self._connected()
         driver = self.driver
 
         def begin(call: int) -> None:
-            desk.membership = driver.core.join(now_us(), call, name, settings, desk)
-            self._desks[desk.membership.number] = desk
+            handle.membership = driver.core.join(now_us(), call, name, settings, handle)
+            self._handles[handle.membership.number] = handle
             # It is woken and told of its end like any inbox.
-            driver.inboxes[desk.membership.number] = cast("AsyncioInbox", desk)
+            driver.inboxes[handle.membership.number] = cast("AsyncioInbox", handle)
 
         try:
             await driver.call(begin)
         except BaseException:
-            await self._part_with(desk)
+            await self._leave_quietly(handle)
             raise
 
-    async def leave(self, desk: MemberHandle) -> None:
+    async def leave(self, handle: MemberHandle) -> None:
         """When this returns its positions are kept."""
-        membership = desk.membership
-        if membership is None or self._desks.pop(membership.number, None) is None:
+        membership = handle.membership
+        if membership is None or self._handles.pop(membership.number, None) is None:
             return
         try:
             if not self.driver.core.closed:
@@ -146,36 +146,36 @@ class Background:
         finally:
             self.driver.inboxes.pop(membership.number, None)
 
-    async def _part_with(self, desk: MemberHandle) -> None:
+    async def _leave_quietly(self, handle: MemberHandle) -> None:
         with suppress(RostraError, TimeoutError):
             async with asyncio.timeout(LEAVE_S_MAX):
-                await self.leave(desk)
+                await self.leave(handle)
 
-    def nudge(self) -> None:
+    def wake_loop(self) -> None:
         """The core has something to do that its timer does not know of. Called with the lock."""
-        if self._nudged:
+        if self._wake_pending:
             return
-        self._nudged = True
+        self._wake_pending = True
         # The loop may have ended meanwhile, and with it whatever there was to do.
         with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._look)
+            self.loop.call_soon_threadsafe(self._run_driver)
 
-    def _look(self) -> None:
+    def _run_driver(self) -> None:
         with self.driver.lock:
-            self._nudged = False
+            self._wake_pending = False
             self.driver.run()
 
     # --- the end -------------------------------------------------------------------------------------
 
     async def _stop(self) -> None:
-        await asyncio.gather(*(self._part_with(desk) for desk in list(self._desks.values())))
+        await asyncio.gather(*(self._leave_quietly(handle) for handle in list(self._handles.values())))
         await self.driver.close()
         if self._connecting is not None:
             await asyncio.gather(self._connecting, return_exceptions=True)
 
     def stopping(self) -> Future[None]:
         """Begin the end; `join` when this is done."""
-        return self.begin(self._stop())
+        return self.submit(self._stop())
 
     def finish(self) -> None:
         with suppress(RuntimeError):
@@ -186,12 +186,12 @@ class Background:
 class MemberHandle:
     """Where an application takes the records of one membership and settles them, on whatever thread."""
 
-    def __init__(self, background: Background, woken: Callable[[], None]) -> None:
+    def __init__(self, background: BackgroundThread, on_wake: Callable[[], None]) -> None:
         self.background = background
         self.lock = background.driver.lock
         self.membership: Membership | None = None
         self.error: RostraError | None = None
-        self._woken = woken
+        self._on_wake = on_wake
 
     def take(self) -> GroupRecord | None:
         """The next record; if there is none, `woken` is called when there is one, or never will be."""
@@ -199,35 +199,35 @@ class MemberHandle:
             membership = self.membership
             if membership is None or self.error is not None:
                 return None
-            record = membership.hands.take(now_us())
+            record = membership.dispatcher.take(now_us())
             if record is None:
                 # Another thread that gets one must not let this one be forgotten.
-                membership.hands.waiting = True
-            self._look_after(membership)
+                membership.dispatcher.waiting = True
+            self._schedule_work(membership)
             return record
 
     def ack(self, record: GroupRecord) -> None:
         with self.lock:
             if self.membership is not None:
-                self.membership.hands.ack(now_us(), record)
-                self._look_after(self.membership)
+                self.membership.dispatcher.ack(now_us(), record)
+                self._schedule_work(self.membership)
 
     def retry(self, record: GroupRecord) -> None:
         with self.lock:
             if self.membership is not None:
-                self.membership.hands.retry(now_us(), record)
-                self._look_after(self.membership)
+                self.membership.dispatcher.retry(now_us(), record)
+                self._schedule_work(self.membership)
 
     def give_back(self, record: GroupRecord) -> None:
         with self.lock:
             if self.membership is not None:
-                self.membership.hands.give_back(now_us(), record)
-                self._look_after(self.membership)
+                self.membership.dispatcher.give_back(now_us(), record)
+                self._schedule_work(self.membership)
 
-    def _look_after(self, membership: Membership) -> None:
-        if membership.hurried or self.background.driver.core.out:
-            membership.hurried = False
-            self.background.nudge()
+    def _schedule_work(self, membership: Membership) -> None:
+        if membership.timer_moved or self.background.driver.core.out:
+            membership.timer_moved = False
+            self.background.wake_loop()
 
     # --- where it stands -----------------------------------------------------------------------------
 
@@ -236,10 +236,10 @@ class MemberHandle:
         """The parts it holds, by topic and partition, and the first offset of each that is not acknowledged."""
         topics: dict[str, dict[int, int]] = {}
         with self.lock:
-            for holding in self.membership.holdings.values() if self.membership is not None else ():
-                standing = holding.standing()
-                if standing is not None:
-                    topics.setdefault(holding.name, {})[holding.partition] = standing.offset
+            for assigned in self.membership.partitions.values() if self.membership is not None else ():
+                position = assigned.position()
+                if position is not None:
+                    topics.setdefault(assigned.name, {})[assigned.partition] = position.offset
         return topics
 
     @property
@@ -250,8 +250,8 @@ class MemberHandle:
     # --- what the driver tells -----------------------------------------------------------------------
 
     def wake(self) -> None:
-        self._woken()
+        self._on_wake()
 
     def finish(self, error: RostraError) -> None:
         self.error = error
-        self._woken()
+        self._on_wake()

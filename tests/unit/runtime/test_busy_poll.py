@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from rostra.busy import BusyPoll
+from rostra.busy_poll import BusyPoll
 from rostra.client.blocking.blocking_socket import BlockingSocket
 from rostra.wire.frames import encode
 from rostra.wire.messages import Ping
@@ -37,14 +37,14 @@ async def turned(loop: CountingLoop, times: int) -> None:
 
 def test_a_stirred_loop_keeps_turning() -> None:
     loop = CountingLoop()
-    BusyPoll(loop, 60_000).stir()
+    BusyPoll(loop, 60_000).extend()
     loop.run_until_complete(turned(loop, 100))
     loop.close()
 
 
 def test_a_stirred_loop_sleeps_again_when_nothing_more_comes() -> None:
     loop = CountingLoop()
-    BusyPoll(loop, 1).stir()
+    BusyPoll(loop, 1).extend()
     with pytest.raises(TimeoutError):
         loop.run_until_complete(asyncio.wait_for(turned(loop, 10_000_000), 0.2))
     before = loop.turns
@@ -55,7 +55,7 @@ def test_a_stirred_loop_sleeps_again_when_nothing_more_comes() -> None:
 
 def test_a_node_that_is_not_told_to_poll_sleeps() -> None:
     loop = CountingLoop()
-    BusyPoll(loop, 0).stir()
+    BusyPoll(loop, 0).extend()
     loop.run_until_complete(asyncio.sleep(0.05))
     loop.close()
     assert loop.turns < 10
@@ -66,7 +66,7 @@ def test_a_loop_that_looks_by_itself_finds_what_arrives_and_keeps_its_timers() -
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        BusyPoll(loop, 60_000, owns_loop=True).stir()
+        BusyPoll(loop, 60_000, owns_loop=True).extend()
         loop.call_later(0.01, theirs.send, b"x")
         heard = await asyncio.wait_for(loop.sock_recv(ours, 1), 10)
         # And what another thread has to say, for which the loop is woken in a way of its own.
@@ -84,12 +84,12 @@ def test_a_loop_that_looks_by_itself_sleeps_again(monkeypatch: pytest.MonkeyPatc
         nonlocal looks
         looks += 1
 
-    monkeypatch.setattr("rostra.busy.os.sched_yield", counted)
+    monkeypatch.setattr("rostra.busy_poll.os.sched_yield", counted)
 
     async def looks_while_asleep() -> int:
         busy = BusyPoll(asyncio.get_running_loop(), 1, owns_loop=True)
-        busy.stir()
-        while busy.looks:
+        busy.extend()
+        while busy.polling:
             await asyncio.sleep(0)
         before = looks
         await asyncio.sleep(0.02)

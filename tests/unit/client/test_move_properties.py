@@ -13,8 +13,8 @@ from rostra.client.core.events import MayDuplicate
 from rostra.client.core.links.node_links import LINKS_MAX
 from rostra.client.core.options import Options, ProducerSettings
 from rostra.wire.messages import TopicSettings
-from tests.unit.client.cluster_play import ClusterPlay, Wire
-from tests.unit.client.model_cluster import Cluster
+from tests.unit.client.cluster_harness import ClusterHarness, HarnessConnection
+from tests.unit.client.model_cluster import ModelCluster
 
 ADDRESSES = ("a:1", "b:2", "c:3")
 FEW = st.integers(min_value=1, max_value=4)
@@ -29,89 +29,89 @@ class AnyMove(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Cluster(*ADDRESSES)
+        self.cluster = ModelCluster(*ADDRESSES)
         forever_ms = 1_000_000_000
         options = Options(ADDRESSES, call_timeout_ms=forever_ms, delivery_timeout_ms=forever_ms, backoff_ms_max=100)
-        self.play = ClusterPlay(self.cluster, options)
+        self.harness = ClusterHarness(self.cluster, options)
         self.given = 0
 
     @initialize(partitions=st.integers(min_value=1, max_value=3), commits=st.booleans())
     def connect(self, partitions: int, commits: bool) -> None:
-        play = self.play
+        harness = self.harness
         self.cluster.create("t", TopicSettings(partitions))
         self.cluster.commits = commits
-        play.connect()
+        harness.connect()
         self.partitions = partitions
-        self.producer = play.core.open_producer(play.now_us, play.call(), "t", ProducerSettings())
-        self.subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest", None, 1000)
+        self.producer = harness.core.open_producer(harness.now_us, harness.call(), "t", ProducerSettings())
+        self.subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest", None, 1000)
         self.taken = 0
-        play.run()
-        play.settle()
+        harness.run()
+        harness.settle()
 
     # --- the application -----------------------------------------------------------------------------
 
     @rule(count=FEW, leave=st.booleans())
     def send(self, count: int, leave: bool) -> None:
         for _ in range(count):
-            self.producer.add(self.play.now_us, b"%d" % self.given)
+            self.producer.add(self.harness.now_us, b"%d" % self.given)
             self.given += 1
         if leave:
-            self.producer.close(self.play.now_us)
+            self.producer.close(self.harness.now_us)
         else:
-            self.producer.turn(self.play.now_us)
-        self.play.run()
+            self.producer.end_turn(self.harness.now_us)
+        self.harness.run()
 
     @rule(count=FEW)
     def take(self, count: int) -> None:
-        queued = self.play.delivered.get(self.subscription.number, [])
+        queued = self.harness.delivered.get(self.subscription.number, [])
         for batch in queued[self.taken : self.taken + count]:
             self.taken += 1
-            self.play.core.taken(self.subscription, batch.partition, batch.bytes)
-        self.play.run()
+            self.harness.core.consumed(self.subscription, batch.partition, batch.bytes)
+        self.harness.run()
 
     # --- the network ---------------------------------------------------------------------------------
 
-    def wire(self, which: int) -> Wire | None:
-        wires = list(self.play.wires.values())
-        return wires[which % len(wires)] if wires else None
+    def connection(self, which: int) -> HarnessConnection | None:
+        connections = list(self.harness.connections.values())
+        return connections[which % len(connections)] if connections else None
 
     @rule(which=ANY, count=FEW)
-    def node_hears(self, which: int, count: int) -> None:
-        wire = self.wire(which)
-        if wire is not None and wire.open:
-            self.play.hears(wire, count)
+    def forward_to_node(self, which: int, count: int) -> None:
+        connection = self.connection(which)
+        if connection is not None and connection.open:
+            self.harness.forward_to_node(connection, count)
 
     @rule(which=ANY)
     def node_says(self, which: int) -> None:
-        wire = self.wire(which)
-        if wire is not None and wire.open:
-            self.play.says(wire)
+        connection = self.connection(which)
+        if connection is not None and connection.open:
+            self.harness.forward_pushes(connection)
 
     @rule(which=ANY, count=FEW)
-    def client_hears(self, which: int, count: int) -> None:
-        wire = self.wire(which)
-        if wire is not None:
-            self.play.answers(wire, count)
+    def forward_to_client(self, which: int, count: int) -> None:
+        connection = self.connection(which)
+        if connection is not None:
+            self.harness.forward_to_client(connection, count)
 
     @rule(which=ANY)
     def link_breaks_or_is_refused(self, which: int) -> None:
-        wire = self.wire(which)
-        if wire is not None:
-            self.play.cut(wire)
+        connection = self.connection(which)
+        if connection is not None:
+            self.harness.cut(connection)
 
     @rule(which=ANY)
     def link_opens(self, which: int) -> None:
-        wire = self.wire(which)
-        if wire is not None and not wire.open:
-            self.play.open_wire(wire)
+        connection = self.connection(which)
+        if connection is not None and not connection.open:
+            self.harness.open_connection(connection)
 
     @rule()
     def all_gets_through(self) -> None:
-        self.play.settle()
+        self.harness.settle()
 
     @rule(ms=st.integers(min_value=1, max_value=500))
     def time_passes(self, ms: int) -> None:
-        self.play.tick_only(ms * 1000)
+        self.harness.tick_only(ms * 1000)
 
     # --- the cluster ---------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class AnyMove(RuleBasedStateMachine):
 
     def delivered(self) -> list[list[int]]:
         seen: list[list[int]] = [[] for _ in self.stored()]
-        for batch in self.play.delivered.get(self.subscription.number, []) if seen else []:
+        for batch in self.harness.delivered.get(self.subscription.number, []) if seen else []:
             seen[batch.partition] += [int(value or b"") for value in batch.values()]
         return seen
 
@@ -146,10 +146,10 @@ class AnyMove(RuleBasedStateMachine):
 
     @invariant()
     def acknowledged_is_committed(self) -> None:
-        for ack in self.play.acknowledged:
+        for ack in self.harness.acknowledged:
             topic = self.cluster.topics["t"].topic
             assert ack.offset + ack.count <= self.cluster.logs[topic, ack.partition].commit
-        places = Counter((ack.partition, ack.offset) for ack in self.play.acknowledged if ack.offset >= 0)
+        places = Counter((ack.partition, ack.offset) for ack in self.harness.acknowledged if ack.offset >= 0)
         assert max(places.values(), default=1) == 1
 
     @invariant()
@@ -159,19 +159,19 @@ class AnyMove(RuleBasedStateMachine):
 
     @invariant()
     def what_all_have_under_way_is_the_sum_of_what_each_has(self) -> None:
-        producers = self.play.core._producers
+        producers = self.harness.core._producers
         assert producers._window.bytes == sum(one.unacknowledged_bytes for one in producers._all.values())
 
     @invariant()
     def nothing_may_be_twice_and_nothing_ends(self) -> None:
-        assert not [event for event in self.play.events if isinstance(event, MayDuplicate)]
-        assert self.play.finished == {}
-        assert self.play.errors == {}
-        assert len(self.play.wires) <= LINKS_MAX
+        assert not [event for event in self.harness.events if isinstance(event, MayDuplicate)]
+        assert self.harness.finished == {}
+        assert self.harness.errors == {}
+        assert len(self.harness.connections) <= LINKS_MAX
 
     def teardown(self) -> None:
         """All is well again: everything given is stored, acknowledged and delivered."""
-        play = self.play
+        harness = self.harness
         if "t" not in self.cluster.topics:
             return
         for partition in range(self.partitions):
@@ -180,14 +180,14 @@ class AnyMove(RuleBasedStateMachine):
         self.cluster.commits = True
         for topic, partition in self.cluster.logs:
             self.cluster.commit(topic, partition)
-        call = play.call()
-        self.producer.flush(play.now_us, call)
-        play.run()
+        call = harness.call()
+        self.producer.flush(harness.now_us, call)
+        harness.run()
         for _ in range(100):
-            play.settle()
-            play.pass_time(200_000)
+            harness.settle()
+            harness.pass_time(200_000)
             self.take(1000)
-            if call in play.results and sum(map(len, self.delivered())) == self.given:
+            if call in harness.results and sum(map(len, self.delivered())) == self.given:
                 break
         self.stored_once_and_in_order()
         self.delivered_is_what_is_stored()

@@ -13,7 +13,7 @@ from rostra.client.core.events import MayDuplicate
 from rostra.client.core.options import Options, ProducerSettings
 from rostra.errors import DiskFull
 from rostra.wire.messages import TopicSettings
-from tests.unit.client.play import Play
+from tests.unit.client.core_harness import CoreHarness
 
 FEW = st.integers(min_value=1, max_value=4)
 
@@ -23,145 +23,147 @@ class AnyLoss(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.play = Play(Options(delivery_timeout_ms=1_000_000_000, backoff_ms_max=100))
+        self.harness = CoreHarness(Options(delivery_timeout_ms=1_000_000_000, backoff_ms_max=100))
         self.given = 0
 
     @initialize(partitions=st.integers(min_value=1, max_value=3))
     def connect(self, partitions: int) -> None:
-        play = self.play
-        play.node._create("t", TopicSettings(partitions))
-        play.node.heartbeat_ms = 60_000
-        play.connect()
+        harness = self.harness
+        harness.node._create("t", TopicSettings(partitions))
+        harness.node.heartbeat_ms = 60_000
+        harness.connect()
         self.partitions = partitions
-        self.producer = play.core.open_producer(play.now_us, play.call(), "t", ProducerSettings())
-        self.subscription = play.core.subscribe(play.now_us, play.call(), "t", "earliest", None, 1000)
+        self.producer = harness.core.open_producer(harness.now_us, harness.call(), "t", ProducerSettings())
+        self.subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest", None, 1000)
         self.taken = 0
-        play.run()
-        play.settle()
+        harness.run()
+        harness.settle()
 
     # --- the application -----------------------------------------------------------------------------
 
     @rule(count=FEW, leave=st.booleans())
     def send(self, count: int, leave: bool) -> None:
         for _ in range(count):
-            self.producer.add(self.play.now_us, b"%d" % self.given)
+            self.producer.add(self.harness.now_us, b"%d" % self.given)
             self.given += 1
         if leave:
-            self.producer.close(self.play.now_us)
+            self.producer.close(self.harness.now_us)
         else:
-            self.producer.turn(self.play.now_us)
-        self.play.run()
+            self.producer.end_turn(self.harness.now_us)
+        self.harness.run()
 
     @rule(count=FEW)
     def take(self, count: int) -> None:
-        queued = self.play.delivered.get(self.subscription.number, [])
+        queued = self.harness.delivered.get(self.subscription.number, [])
         for batch in queued[self.taken : self.taken + count]:
             self.taken += 1
-            self.play.core.taken(self.subscription, batch.partition, batch.bytes)
-        self.play.run()
+            self.harness.core.consumed(self.subscription, batch.partition, batch.bytes)
+        self.harness.run()
 
     # --- the world -----------------------------------------------------------------------------------
 
     @rule(count=FEW)
-    def node_hears(self, count: int) -> None:
-        self.play.node_hears(count)
+    def deliver_to_node(self, count: int) -> None:
+        self.harness.deliver_to_node(count)
 
     @rule()
-    def node_pushes(self) -> None:
-        self.play.node_pushes()
+    def push_from_node(self) -> None:
+        self.harness.push_from_node()
 
     @rule(count=FEW)
-    def client_hears(self, count: int) -> None:
-        self.play.client_hears(count)
+    def deliver_to_client(self, count: int) -> None:
+        self.harness.deliver_to_client(count)
 
     @rule()
     def answers_overtake(self) -> None:
-        published = [entry for entry in self.play.towards_client if type(entry[0]).__name__ == "Published"]
-        others = [entry for entry in self.play.towards_client if type(entry[0]).__name__ != "Published"]
-        self.play.towards_client.clear()
-        self.play.towards_client.extend(others + published[::-1])
+        published = [entry for entry in self.harness.to_client if type(entry[0]).__name__ == "Published"]
+        others = [entry for entry in self.harness.to_client if type(entry[0]).__name__ != "Published"]
+        self.harness.to_client.clear()
+        self.harness.to_client.extend(others + published[::-1])
 
-    @precondition(lambda self: self.play.link is not None)
+    @precondition(lambda self: self.harness.link is not None)
     @rule()
     def connection_breaks(self) -> None:
-        self.play.lose()
+        self.harness.disconnect()
 
-    @precondition(lambda self: self.play.link is not None and not self.play.core.link.up)
+    @precondition(lambda self: self.harness.link is not None and not self.harness.core.link.up)
     @rule()
     def connection_opens(self) -> None:
-        self.play.open()
+        self.harness.open()
 
     @rule(ms=st.integers(min_value=1, max_value=500))
     def time_passes(self, ms: int) -> None:
-        self.play.pass_time(ms * 1000)
+        self.harness.pass_time(ms * 1000)
 
     @rule()
     def disk_fills(self) -> None:
-        self.play.node.refuse = DiskFull()
+        self.harness.node.refuse = DiskFull()
 
     @rule()
     def disk_is_freed(self) -> None:
-        self.play.node.refuse = None
+        self.harness.node.refuse = None
 
     # --- promises ------------------------------------------------------------------------------------
 
     def stored(self) -> list[list[int]]:
         return [
-            [int(value or b"") for value in self.play.node.log("t", partition).values()]
+            [int(value or b"") for value in self.harness.node.log("t", partition).values()]
             for partition in range(self.partitions)
         ]
 
     def delivered(self) -> list[list[int]]:
         seen: list[list[int]] = [[] for _ in range(self.partitions)]
-        for batch in self.play.delivered.get(self.subscription.number, []):
+        for batch in self.harness.delivered.get(self.subscription.number, []):
             seen[batch.partition] += [int(value or b"") for value in batch.values()]
         return seen
 
     @invariant()
     def stored_once_and_in_order(self) -> None:
-        if "t" in self.play.node.topics:
+        if "t" in self.harness.node.topics:
             for partition in self.stored():
                 assert partition == sorted(set(partition))
 
     @invariant()
     def acknowledged_is_stored(self) -> None:
-        if "t" in self.play.node.topics:
+        if "t" in self.harness.node.topics:
             stored = self.stored()
-            for ack in self.play.acknowledged:
+            for ack in self.harness.acknowledged:
                 assert ack.offset + ack.count <= len(stored[ack.partition])
-            assert sum(ack.count for ack in self.play.acknowledged) <= sum(map(len, stored))
-            assert max(Counter((ack.partition, ack.offset) for ack in self.play.acknowledged).values(), default=1) == 1
+            assert sum(ack.count for ack in self.harness.acknowledged) <= sum(map(len, stored))
+            assert (
+                max(Counter((ack.partition, ack.offset) for ack in self.harness.acknowledged).values(), default=1) == 1
+            )
 
     @invariant()
     def delivered_is_what_is_stored(self) -> None:
-        if "t" in self.play.node.topics:
+        if "t" in self.harness.node.topics:
             for partition, seen in zip(self.stored(), self.delivered(), strict=True):
                 assert seen == partition[: len(seen)]
 
     @invariant()
     def what_all_have_under_way_is_the_sum_of_what_each_has(self) -> None:
-        producers = self.play.core._producers
+        producers = self.harness.core._producers
         assert producers._window.bytes == sum(one.unacknowledged_bytes for one in producers._all.values())
 
     @invariant()
     def nothing_may_be_twice(self) -> None:
-        assert not [event for event in self.play.events if isinstance(event, MayDuplicate)]
+        assert not [event for event in self.harness.events if isinstance(event, MayDuplicate)]
 
     def teardown(self) -> None:
         """All is well again: everything given is stored, acknowledged and delivered."""
-        play = self.play
-        if "t" not in play.node.topics:
+        harness = self.harness
+        if "t" not in harness.node.topics:
             return
-        play.node.refuse = None
-        call = play.call()
-        self.producer.flush(play.now_us, call)
-        play.run()
+        harness.node.refuse = None
+        call = harness.call()
+        self.producer.flush(harness.now_us, call)
+        harness.run()
         for _ in range(100):
-            play.come_back()
-            play.pass_time(200_000)
+            harness.reconnect()
+            harness.pass_time(200_000)
             self.take(1000)
-            play.settle()
-            if call in play.results and sum(map(len, self.delivered())) == self.given:
+            harness.settle()
+            if call in harness.results and sum(map(len, self.delivered())) == self.given:
                 break
         self.stored_once_and_in_order()
         self.delivered_is_what_is_stored()
