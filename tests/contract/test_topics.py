@@ -85,7 +85,7 @@ def test_look_ups_that_create_a_topic_at_several_nodes_at_once_all_find_it(clust
 def publish_first(station: Station, topic: str, outcome: Outcome) -> None:
     call = station.call(f"publish to {topic}", outcome)
     station.core.publish(station.now_us, call, topic, b"first")
-    station.core.turn_publishers(station.now_us)
+    station.core.end_turn(station.now_us)
     station.act()
 
 
