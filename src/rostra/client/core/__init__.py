@@ -1,4 +1,4 @@
-"""The client without its sockets: what happens and the time go in, effects come out.
+"""The sans-IO part of the client: inputs and the time go in, effects come out.
 
 The asyncio client, the blocking client and the simulator drive the same core.
 """

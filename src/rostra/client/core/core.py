@@ -1,7 +1,20 @@
-"""The client as one state machine. Methods are its inputs; `take` gives the effects they caused, in order.
+"""The sans-IO core of the client: one state machine that every client drives.
 
-A driver does as told, brings what connections carry, and calls `tick` not later than `deadline_us`. All times are
-monotonic microseconds; `wall_offset_us` added to them gives the time of day.
+Inputs are method calls. The driver reports what happens to connections (`opened`, `received`, `lost`, `congested`,
+`drained`), the passing of time (`tick`), and what the application asks for (`publish`, `subscribe`, `join`, …). Each
+input appends effects to `out`; the driver takes them with `take` and carries them out in order. Nothing here reads a
+clock, a socket or a random source of its own, so the simulator can replay a run from its seed.
+
+An application's request is a *call*: the driver chooses its number, and exactly one `Done` or `Fail` effect answers it.
+Calls with negative numbers are the core's own (`InternalCalls`) and never reach the driver.
+
+The parts, bottom up: `NodeLinks` keeps one connection per node in use. `PendingRequests` sends requests that any node
+answers, and repeats them on another connection if needed. `MetadataCache` knows which node owns which partition;
+senders and feeds follow a `PartitionRoute` and are moved when it changes. `Producers`, `Subscriptions` and
+`Memberships` stand on these. The core itself passes each received message to the part that waits for it.
+
+`deadline_us` is the earliest deadline of all parts; `tick` is due by then. All times are monotonic microseconds; adding
+`wall_offset_us` gives the time of day.
 """
 
 from __future__ import annotations
@@ -86,7 +99,7 @@ class Core:
         self.random = random
         self.closed = False
         self.out: list[ClientEffect] = []
-        """The effects that were not taken yet."""
+        """Effects that the driver has not taken yet."""
         backoff = Backoff(options, random)
         self.links = NodeLinks(options, backoff, self.out)
         timeout_us = options.call_timeout_ms * 1000
@@ -133,11 +146,11 @@ class Core:
 
     @property
     def link(self) -> NodeLink:
-        """One that stands, or the one dialed last."""
+        """A connected link, or the one dialed last."""
         return self.links.pick() or self.links.latest
 
     def take(self) -> list[ClientEffect]:
-        """The effects since the last time, to be carried out in order."""
+        """Return the effects since the last call, to be carried out in order."""
         out = self.out
         effects = out.copy()
         out.clear()
@@ -146,7 +159,7 @@ class Core:
     # --- connections ---------------------------------------------------------------------------------
 
     def start(self, now_us: int, call: CallNumber) -> None:
-        """Connect; done when a node has welcomed us, failed when none did in time."""
+        """Connect. Done when a node sent Welcome; fails when none did in time."""
         self._starting = call
         self.start_due_us = now_us + self.options.connect_timeout_ms * 1000
         self.links.dial_next(now_us)
@@ -163,7 +176,7 @@ class Core:
             self._disconnected(now_us, here, reason, hang_up=False)
 
     def congested(self, link: LinkNumber) -> None:
-        """The driver's send buffer is over its mark: whoever waits for no acknowledgement must wait for this."""
+        """The driver's send buffer is over its mark; producers with acks `none` wait until it is drained."""
         here = self.links.by_number.get(link)
         if here is not None:
             here.congested = True
@@ -202,12 +215,12 @@ class Core:
         self._requests.link_down(now_us, link)
         self._watches.link_down(now_us, link)
         for waiter in leaving:
-            # A subscription does not outlive its connection, nor does what was in its send buffer.
+            # A subscription ends with its connection, and an Unsubscribe in the send buffer is lost with it.
             self._subscriptions.left(waiter)
         self._producers.drained()
 
     def close(self, now_us: int) -> None:
-        """End everything; what is not acknowledged by now fails."""
+        """Close all connections; calls without an answer and unacknowledged records fail."""
         if self.closed:
             return
         self.closed = True
@@ -254,38 +267,8 @@ class Core:
                     self._give_up_start(now_us, error)
             case Goodbye():
                 self._disconnected(now_us, link, message.reason, hang_up=True)
-            case (
-                Ping()
-                | Pong()
-                | Located()
-                | PlaceJoined()
-                | TopicCreated()
-                | TopicAltered()
-                | TopicDropped()
-                | TopicPage()
-                | TopicDescribed()
-                | Published()
-                | Subscribed()
-                | Push()
-                | Unsubscribed()
-                | Ended()
-                | ClusterDescribed()
-                | Agreed()
-                | PublisherRegistered()
-                | Unregistered()
-                | Watched()
-                | TopicsAppeared()
-                | TopicsGone()
-                | GroupPlace()
-                | GroupJoined()
-                | Assignment()
-                | GroupPage()
-                | GroupDescribed()
-                | GroupEnded()
-            ):
-                raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} before Welcome")
             case _:
-                assert_never(message)
+                raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} before Welcome")
 
     def _received(self, now_us: int, link: NodeLink, message: NodeMessage, payload: bytearray | None) -> None:
         match message:
@@ -373,7 +356,7 @@ class Core:
     def _failed(self, now_us: int, link: NodeLink, message: Failed) -> None:
         error = from_wire(message.code, message.carried)
         if isinstance(error, PeerViolation):
-            # The node does not say which request it was and hangs up next: asking again would only repeat it.
+            # The node names no request and closes the connection next; a second attempt would repeat the violation.
             self._requests.fail_all(now_us, error, link)
             return
         waiter = link.awaiting.pop(message.request, None)
@@ -415,7 +398,7 @@ class Core:
         self._topic_admin.create(now_us, call, name, settings)
 
     def alter_topic(self, now_us: int, call: CallNumber, name: str, changes: dict[str, int | str]) -> None:
-        """Done with the `Topic` as it is then."""
+        """Done with the altered `Topic`."""
         self._check_open()
         self._topic_admin.alter(now_us, call, name, changes)
 
@@ -430,7 +413,7 @@ class Core:
         self._topic_admin.describe(now_us, call, name)
 
     def list_topics(self, now_us: int, call: CallNumber) -> None:
-        """Done with all topics by name, however many pages that takes."""
+        """Done with all topics, sorted by name, over as many pages as needed."""
         self._check_open()
         self._topic_admin.list(now_us, call)
 
@@ -456,17 +439,17 @@ class Core:
     # --- producing -----------------------------------------------------------------------------------
 
     def open_producer(self, now_us: int, call: CallNumber, name: str, settings: ProducerSettings) -> ProducerState:
-        """Done when the topic is located, so that `draft` may be used."""
+        """Done when the topic is located, so that `builder` may be used."""
         self._check_open()
         return self._producers.open(now_us, call, name, settings)
 
     @property
     def has_leases(self) -> bool:
-        """Whether nodes must go on hearing from this client, for there is a publisher that they would take for dead."""
+        """Whether a publisher with a lease exists, so that nodes must keep receiving pings from this client."""
         return self._producers.has_leases
 
     def close_producer(self, producer: ProducerState) -> None:
-        """Forget it; what it has under way is given up. `flush` first."""
+        """Forget the producer; unacknowledged records fail. `flush` first."""
         self._producers.close(producer, ClientClosed())
 
     def publish(
@@ -481,7 +464,7 @@ class Core:
         partition: int | None = None,
         acks: Acks = "all",
     ) -> ProducerState:
-        """Done with an `Ack`. The record leaves at once, or with those of the same turn when some are under way."""
+        """Done with an `Ack`. The record is sent at once, or at the end of the turn if batches are in flight."""
         if self.closed:
             raise ClientClosed()
         producer = self._producers.publisher(now_us, name, acks)
@@ -490,11 +473,11 @@ class Core:
         return producer
 
     def end_turn(self, now_us: int) -> None:
-        """The end of a turn: records that `publish` has gathered leave."""
+        """End an event-loop turn: send the records that `publish` has collected."""
         self._producers.end_turn(now_us)
 
     def set_wall_offset(self, wall_offset_us: int) -> None:
-        """The time of day moved against the monotonic clock."""
+        """Set the difference between the time of day and the monotonic clock."""
         self._producers.set_wall_offset(wall_offset_us)
 
     # --- subscribing ---------------------------------------------------------------------------------
@@ -509,7 +492,7 @@ class Core:
         credit_bytes: int = CREDIT_BYTES,
         below_start: BelowStart = "raise",
     ) -> TopicSubscription:
-        """Done when every partition has told where delivery begins."""
+        """Done when every partition has reported where delivery starts."""
         self._check_open()
         return self._subscriptions.open(now_us, call, name, start, partition, credit_bytes, below_start)
 
@@ -522,7 +505,7 @@ class Core:
         credit_bytes: int = CREDIT_BYTES,
         below_start: BelowStart = "raise",
     ) -> PatternSubscription:
-        """Names and patterns. Done when every partition of every topic there is has told where delivery begins."""
+        """Subscribe to names and patterns. Done when every partition of every existing topic reported its start."""
         self._check_open()
         return self._subscriptions.open_several(now_us, call, names, start, credit_bytes, below_start)
 
@@ -536,7 +519,7 @@ class Core:
         credit_bytes: int,
         below_start: BelowStart = "raise",
     ) -> AnySubscription:
-        """One topic by its name, or several, or patterns."""
+        """Subscribe to one topic by name, or to several names and patterns."""
         if len(names) == 1 and not is_wild(names[0]):
             return self.subscribe(now_us, call, names[0], start, partition, credit_bytes, below_start)
         if partition is not None:
@@ -544,11 +527,11 @@ class Core:
         return self.subscribe_to_several(now_us, call, names, start, credit_bytes, below_start)
 
     def unsubscribe(self, now_us: int, call: CallNumber, subscription: AnySubscription) -> None:
-        """Done when no node will deliver anything more."""
+        """Done when no node delivers anything more."""
         self._subscriptions.close(call, subscription)
 
     def consumed(self, subscription: AnySubscription, partition: int, size: int, topic: int = 0) -> None:
-        """The application took a batch of so many bytes: there is room for others."""
+        """The application took a batch of this size, which frees credit."""
         subscription.consumed(partition, size, topic)
 
     # --- named subscriptions -------------------------------------------------------------------------
@@ -556,24 +539,24 @@ class Core:
     def join(
         self, now_us: int, call: CallNumber, name: str, settings: MemberSettings, ack_handler: AckHandler
     ) -> Membership:
-        """Done when it is known where each part begins that this member is to hold."""
+        """Join a consumer group. Done when the start of every assigned partition is known."""
         self._check_open()
         return self._memberships.join(now_us, call, name, settings, ack_handler)
 
     def leave(self, now_us: int, call: CallNumber, membership: Membership) -> None:
-        """Done when its positions are kept, and others may have what it held."""
+        """Leave a group. Done when its positions are committed and its partitions are released."""
         self._memberships.leave(now_us, call, membership)
 
     @property
     def groups(self) -> GroupAdmin:
-        """Questions and orders about named subscriptions, whoever their members are."""
+        """Administration of consumer groups."""
         self._check_open()
         return self._group_admin
 
     # --- time ----------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        """When `tick` is due at the latest."""
+        """When the next `tick` is due."""
         earliest = self.start_due_us if self._starting else None
         for part_us in self._deadlines:
             due_us = part_us()

@@ -1,4 +1,4 @@
-"""What the client's core asks its driver to do."""
+"""Effects: what the client's core asks its driver to do, and the values that calls return."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rostra.wire.messages import PartitionState, Topic, TopicSettings
 Buffer = bytes | bytearray | memoryview
 
 LinkNumber = int
-"""A connection or the attempt at one; never used again."""
+"""A connection, or the attempt to open one; never reused."""
 CallNumber = int
-"""Chosen by the driver; zero means that nobody waits. Those below zero are the core's own and reach no driver."""
+"""Chosen by the driver; 0 means that no caller waits. Negative numbers are the core's own and reach no driver."""
 ProducerNumber = int
 SubscriptionNumber = int
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
-    """Where a record was stored. The offset is −1 where only its being stored is known."""
+    """Where a record was stored. The offset is −1 if it is not known."""
 
     topic: str
     partition: int
@@ -39,27 +39,27 @@ class TopicDescription(msgspec.Struct, frozen=True):
 
 
 class SubscriptionList(msgspec.Struct, frozen=True):
-    """Every named subscription, by name."""
+    """All named subscriptions, sorted by name."""
 
     subscriptions: tuple[GroupSummary, ...]
 
 
 class SubscriptionPart(msgspec.Struct, frozen=True):
-    """Where a named subscription stands in one partition. `member` is who has it, 0 if nobody has."""
+    """The position of a named subscription in one partition. `member` holds the partition; 0 if none does."""
 
     topic: str
     partition: int
     offset: int
-    """The first that is not acknowledged."""
+    """The first offset that is not acknowledged."""
     tries: int
     end: int
-    """The offset behind the last record that can be seen."""
+    """The offset behind the last readable record."""
     lag: int
     member: int
 
 
 class SubscriptionDescription(msgspec.Struct, frozen=True):
-    """A named subscription, who its members are, and how far it has come."""
+    """A named subscription with its members and positions."""
 
     name: str
     generation: int
@@ -71,7 +71,7 @@ class SubscriptionDescription(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """How many offsets lie between its positions and the ends."""
+        """The number of offsets between the positions and the ends."""
         return sum(part.lag for part in self.parts)
 
 
@@ -99,7 +99,7 @@ class Dial(Effect, frozen=True):
 
 
 class HangUp(Effect, frozen=True):
-    """Close the connection after what was written; no answer is expected."""
+    """Close the connection after flushing what was written; no answer is expected."""
 
     link: LinkNumber
 
@@ -120,7 +120,7 @@ class Fail(Effect, frozen=True):
 
 
 class Acknowledged(Effect, frozen=True):
-    """A producer's batch is stored as its `acks` ask; with `none`, it was only sent, and the offset is −1."""
+    """A producer's batch is stored as `acks` requires; with `none` it was only sent, and the offset is −1."""
 
     producer: ProducerNumber
     partition: int
@@ -129,7 +129,7 @@ class Acknowledged(Effect, frozen=True):
 
 
 class BatchRefused(Effect, frozen=True):
-    """A producer's batch will not be stored, or nobody knows; its records are given up."""
+    """A producer's batch was refused, or its fate is unknown; its records failed."""
 
     producer: ProducerNumber
     error: RostraError
@@ -137,7 +137,7 @@ class BatchRefused(Effect, frozen=True):
 
 
 class Resume(Effect, frozen=True):
-    """A producer that was full has room again."""
+    """A producer whose window was full may send again."""
 
     producer: ProducerNumber
 
@@ -148,14 +148,14 @@ class Deliver(Effect, frozen=True):
 
 
 class Finish(Effect, frozen=True):
-    """A subscription is over, for this reason; nothing is delivered behind it."""
+    """A subscription ended for this reason; nothing more is delivered."""
 
     subscription: SubscriptionNumber
     error: RostraError
 
 
 class RecordsReady(Effect, frozen=True):
-    """Somebody waited for records of a named subscription, and now there are some to take."""
+    """Records of a named subscription are ready for a caller that waits for them."""
 
     subscription: SubscriptionNumber
 

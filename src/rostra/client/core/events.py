@@ -1,4 +1,4 @@
-"""What an application may want to know of the life of its client, besides records and errors."""
+"""Events that tell an application about connections, delivery and group membership."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Event(msgspec.Struct, frozen=True, tag=True):
 
 
 class Connected(Event, frozen=True):
-    """A connection stands: the first one, or one to a further node."""
+    """A connection was opened: the first one, or one to a further node."""
 
     address: str
     cluster: int
@@ -19,14 +19,14 @@ class Connected(Event, frozen=True):
 
 
 class Disconnected(Event, frozen=True):
-    """A connection is gone; the client reconnects by itself, or finds another node."""
+    """A connection was lost; the client reconnects, or finds another node."""
 
     address: str
     reason: str
 
 
 class Reconnected(Event, frozen=True):
-    """A connection stands again, after so many attempts, or one to a node that was connected before."""
+    """A connection was opened again, after so many attempts, or one to a node that was connected before."""
 
     address: str
     cluster: int
@@ -35,7 +35,7 @@ class Reconnected(Event, frozen=True):
 
 
 class Resubscribed(Event, frozen=True):
-    """A subscription goes on at `offset`, without gap or repeat."""
+    """A subscription continues at `offset`, without gap or repeat."""
 
     topic: str
     partition: int
@@ -43,7 +43,7 @@ class Resubscribed(Event, frozen=True):
 
 
 class Skipped(Event, frozen=True):
-    """Retention removed records before they were read: a subscription goes on at `first` instead of `offset`."""
+    """Retention removed records before they were read; the subscription continues at `first` instead of `offset`."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class Skipped(Event, frozen=True):
 
 
 class Resent(Event, frozen=True):
-    """What was not acknowledged was sent again under the same sequence numbers: it is stored once."""
+    """Unacknowledged batches were sent again under the same sequence numbers; each is stored once."""
 
     topic: str
     partition: int
@@ -61,7 +61,7 @@ class Resent(Event, frozen=True):
 
 
 class MayDuplicate(Event, frozen=True):
-    """These records went out again under a new producer epoch: the node cannot tell whether it has them already."""
+    """These records were sent again under a new producer epoch; some may be stored twice."""
 
     topic: str
     partition: int
@@ -70,8 +70,8 @@ class MayDuplicate(Event, frozen=True):
 
 
 class LeaseExpired(Event, frozen=True):
-    """The node heard nothing of a publisher for its lease, and others may have been delivered instead; the client
-    registers it again.
+    """The node received nothing from a publisher for its lease, so that others may have been delivered instead. The
+    client registers it again.
     """
 
     topic: str
@@ -79,21 +79,21 @@ class LeaseExpired(Event, frozen=True):
 
 
 class TopicAppeared(Event, frozen=True):
-    """A topic was made that a subscription to several topics covers: its records are delivered from the first on."""
+    """A topic that matches a subscription's patterns was created; its records are delivered from the first on."""
 
     topic: str
     topic_id: int
 
 
 class TopicGone(Event, frozen=True):
-    """A topic of a subscription to several topics was deleted; the subscription goes on without it."""
+    """A topic of a subscription to several topics was deleted; the subscription continues without it."""
 
     topic: str
     topic_id: int
 
 
 class Redelivered(Event, frozen=True):
-    """A record of a named subscription was tried in vain so often, and is to be tried again."""
+    """A record of a named subscription failed for this many times and will be delivered again."""
 
     topic: str
     partition: int
@@ -102,7 +102,7 @@ class Redelivered(Event, frozen=True):
 
 
 class DeadLettered(Event, frozen=True):
-    """A record was tried in vain so often that it is tried no more. The topic `dead_letter` has it, if there is one."""
+    """A record failed for the last allowed time. It is stored in the topic `dead_letter`, if one is set."""
 
     topic: str
     partition: int
@@ -112,7 +112,7 @@ class DeadLettered(Event, frozen=True):
 
 
 class MembershipLost(Event, frozen=True):
-    """A member was not heard of for as long as its lease: others may get what it held, and it has joined anew."""
+    """A group member's lease expired; its partitions may have gone to others, and it has joined again."""
 
     name: str
     reason: str

@@ -1,4 +1,4 @@
-"""Calls and subscriptions that the core itself began: what becomes of them is told here, and not to the driver."""
+"""Calls and subscriptions that the core itself starts. Their results stay in the core and do not reach the driver."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from rostra.client.core.effects import CallNumber, ClientEffect, Done, Fail, Fin
 from rostra.errors import RostraError
 
 Outcome = Callable[[int, Result | RostraError], None]
-"""What is done about it, with the time."""
+"""Called with the time and the result."""
 
 
 class InternalCalls:
-    """They have numbers below zero. What comes of them is looked at in the next tick, which is due at once."""
+    """Calls with negative numbers. Their results are processed in the next tick, which is due at once."""
 
     def __init__(self) -> None:
         self.started = 0
-        """How many so far."""
+        """Number of calls so far."""
         self._open: dict[CallNumber, Outcome] = {}
         self._watched: dict[SubscriptionNumber, Outcome] = {}
         self._unwatched: dict[SubscriptionNumber, None] = {}
-        """Given up just now: that they ended is perhaps not told yet, and is nobody's business."""
+        """Subscriptions closed since the last `intercept`; a `Finish` of theirs is ignored."""
         self._completed: deque[tuple[Outcome, Result | RostraError]] = deque()
 
     def new(self, outcome: Outcome) -> CallNumber:
@@ -33,7 +33,7 @@ class InternalCalls:
         self._open.pop(call, None)
 
     def watch(self, subscription: SubscriptionNumber, finished: Outcome) -> None:
-        """Told when it ends by itself."""
+        """Call `finished` when the subscription ends without having been closed."""
         self._watched[subscription] = finished
 
     def unwatch(self, subscription: SubscriptionNumber) -> None:
@@ -41,7 +41,7 @@ class InternalCalls:
             self._unwatched[subscription] = None
 
     def intercept(self, effects: list[ClientEffect]) -> list[ClientEffect]:
-        """Keeps back what is for the core itself, and returns what is for the driver."""
+        """Remove the effects for internal calls and subscriptions, and return those for the driver."""
         others: list[ClientEffect] = []
         for effect in effects:
             match effect:

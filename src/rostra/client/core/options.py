@@ -1,4 +1,4 @@
-"""What a client, a producer and a subscription can be told, with the checks of it."""
+"""The settings of clients, producers and subscriptions, with their validation."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rostra.wire.messages import (
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 LEASE_MS = 10_000
-"""How long the members of a named subscription may be silent; their handlers may take any time."""
+"""How long a group member may be silent before it counts as dead; record handlers may take any time."""
 PORT = 7400
 BATCHES_IN_FLIGHT_MAX = 64
 STRENGTH_MAX = 2**31 - 1
 EAGER_BATCHES = 4
-"""With fewer batches under way than this, an open batch does not wait to fill up."""
+"""With fewer batches in flight than this, an open batch is sent without waiting to fill up."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Options(msgspec.Struct, frozen=True):
     backoff_ms: int = 50
     backoff_ms_max: int = 2_000
     busy_poll_ms: int = 0
-    """How long a client looks at its socket before it sleeps: a shorter delay for a core's time."""
+    """How long a client polls its socket before it sleeps: lower latency, at the cost of a CPU core."""
 
     def __post_init__(self) -> None:
         if not self.addresses:
@@ -69,7 +69,7 @@ class ProducerSettings(msgspec.Struct, frozen=True):
     codec: Codec = Codec.NONE
     partition: int | None = None
     strength: int | None = None
-    """None: it registers only where ownership is exclusive, as one of the weakest."""
+    """None: it registers only where ownership is exclusive, with the lowest strength."""
     lease_ms: int = PUBLISHER_LEASE_MS
 
     def __post_init__(self) -> None:
@@ -96,10 +96,10 @@ def check_strength(strength: int) -> None:
 
 
 class MemberSettings(msgspec.Struct, frozen=True):
-    """The settings of one member of a named subscription."""
+    """The settings of one member of a consumer group."""
 
     patterns: tuple[str, ...] = ()
-    """Topics, or patterns of them; without any, those that the name was last joined with."""
+    """Topics and patterns; if empty, those of the last member that joined."""
     start: Start = "latest"
     tries_max: int = 0
     dead_letter: str = ""
@@ -137,7 +137,7 @@ class Offset(msgspec.Struct, frozen=True):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """Start so that this many records come first that are there already.
+    """Start this many records before the end.
 
     >>> client.subscribe("orders", start=rostra.Last(10))  # doctest: +SKIP
     """
@@ -170,15 +170,15 @@ class Time(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, moment: Moment) -> Self:
-        """Of a `datetime`; without a time zone it is local time."""
+        """Convert a `datetime`; without a time zone it is local time."""
         return cls(round(moment.timestamp() * 1_000_000))
 
 
 Start = str | Offset | Last | Time
 
 BelowStart = Literal["raise", "earliest"]
-"""What a subscription does when retention has removed what it would read next: end with `OffsetOutOfRange`, or go on at
-the earliest record that is left, which a `Skipped` event says."""
+"""What a subscription does when retention has removed what it would read next: end with `OffsetOutOfRange`, or continue
+with the earliest record that is left and emit a `Skipped` event."""
 
 
 def checked_below_start(below_start: BelowStart) -> BelowStart:
@@ -204,7 +204,7 @@ def wire_start(start: Start) -> tuple[StartAt, int]:
 
 
 def check_group_name(name: str) -> None:
-    """Spelled like a topic's."""
+    """Check that the name is spelled like a topic name."""
     try:
         check_topic_name(name)
     except InvalidTopicName as error:
@@ -224,7 +224,7 @@ def parse_codec(codec: str | None) -> Codec:
 
 
 def check_topic_settings(settings: TopicSettings) -> None:
-    """The bounds of the wire: a node would close the connection of whoever breaks them."""
+    """Check the bounds of the wire format; a node closes the connection when they are broken."""
     for field in msgspec.structs.fields(TopicSettings):
         try:
             msgspec.convert(getattr(settings, field.name), field.type)
@@ -233,7 +233,7 @@ def check_topic_settings(settings: TopicSettings) -> None:
 
 
 def changed_settings(**settings: int | str | None) -> dict[str, int | str]:
-    """Those that are given, within their bounds."""
+    """Return the settings that are not None, checked against their bounds."""
     changes = {name: value for name, value in settings.items() if value is not None}
     if not changes:
         raise InvalidSetting("settings", "none is given that should change")
@@ -252,7 +252,7 @@ def check_address(address: str) -> None:
 
 
 def unix_path(address: str) -> str | None:
-    """Of `unix:PATH`, a socket in this machine's file system; None if the address is none of those."""
+    """The path of `unix:PATH`, a socket in this machine's file system; None for any other address."""
     path = address.removeprefix(UNIX)
     if path == address:
         return None
@@ -262,7 +262,7 @@ def unix_path(address: str) -> str | None:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """`host`, `host:port` or `[v6]:port`; without a port it is 7400."""
+    """Split `host`, `host:port` or `[v6]:port`; the default port is 7400."""
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, str(PORT)
