@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import CorruptLog
-from rostra.fabric.api import Append, Broken, PassOn, ProposeDrop, ProposeStart, ReadFailed, Send
-from rostra.fabric.flood.messages import AckMarks, Barrier, FloodMessage, Records
+from rostra.fabric.api import Append, Broken, PassOn, PeerReceived, ProposeDrop, ProposeStart, ReadFailed, Send
+from rostra.fabric.flood.messages import AckMarks, Barrier, FloodMessage, HaveUpTo, Records
+from rostra.fabric.flood.origin_partition import VectorEntry
 from rostra.fabric.flood.settings import FloodSettings
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId
@@ -354,3 +355,20 @@ def test_a_barrier_goes_round_again_when_one_is_lost() -> None:
     assert lost and not rig[1].admitted
     rig.settle()
     assert [one.token for one in rig[1].admitted] == [2]
+
+
+def test_gap_notices_of_one_partition_do_not_keep_another_from_being_sent_again() -> None:
+    """Seed 7000136 of 35febbd: a full disk refused records of one partition, and the link resent nothing any more."""
+    rig = Rig(2)
+    refused, _ = rig[1].publish("refused", b"0")
+    own, _ = rig[1].publish("t", b"first")
+    rig.settle()
+    rig.loses = lambda sender, receiver, message: isinstance(message, Records)
+    rig[1].publish("t", b"lost on its way")
+    rig.run(10_000)
+    rig.loses = lambda *_: False
+    notice = HaveUpTo(rig[1].machine.links[NodeId(2)].number, (VectorEntry(refused, 1, False),), True)
+    for _ in range(2 * rig.settings.resend_ms // 50):
+        rig[1].step(PeerReceived(NodeId(2), notice, None))
+        rig.run(50_000)
+    assert rig[2].read("t") == {own: [b"first", b"lost on its way"]}

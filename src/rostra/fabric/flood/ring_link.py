@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class PartitionFlow:
     """What the neighbour has of one part, and what is on its way to it."""
 
-    __slots__ = ("flying", "have", "owns", "reading", "sent")
+    __slots__ = ("flying", "have", "moved_us", "owns", "reading", "sent")
 
     def __init__(self, have: int, *, owns: bool = False) -> None:
         self.owns = owns
@@ -33,6 +33,8 @@ class PartitionFlow:
         self.reading = 0
         """The token of a read that is under way for it."""
         self.flying: deque[tuple[int, int]] = deque()
+        self.moved_us = 0
+        """When the neighbour last confirmed something of it, or the first unconfirmed batch was sent."""
 
 
 class RingLink:
@@ -46,8 +48,8 @@ class RingLink:
         self._flying_bytes = 0
         self._waiting: dict[Partition, None] = {}
         """Parts that wait for room on the way."""
-        self._moved_us = flood.now.mono_us
-        """When the neighbour last took something, or was asked."""
+        self._checked_us = flood.now.mono_us
+        """When unconfirmed batches were last looked for, or the link's opening was sent."""
         self._ask()
 
     def _ask(self) -> None:
@@ -90,7 +92,6 @@ class RingLink:
             self._flood.out.append(Send(self.peer, Offer(self.number, chunk)))
 
     def took(self, entries: tuple[VectorEntry, ...], *, gap: bool) -> None:
-        self._moved_us = self._flood.now.mono_us
         for entry in entries:
             flow = self.flows.get(entry.partition)
             if flow is None:
@@ -112,6 +113,7 @@ class RingLink:
 
     def _landed(self, flow: PartitionFlow, end: int) -> None:
         flow.have = end
+        flow.moved_us = self._flood.now.mono_us
         flow.sent = max(flow.sent, end)
         while flow.flying and flow.flying[0][0] <= end:
             self._flying_bytes -= flow.flying.popleft()[1]
@@ -141,8 +143,8 @@ class RingLink:
     def _send(
         self, copy: OriginLog, flow: PartitionFlow, base: int, end: int, batches: bytes | bytearray, hops: int
     ) -> None:
-        if not flow.flying and not self._flying_bytes:
-            self._moved_us = self._flood.now.mono_us
+        if not flow.flying:
+            flow.moved_us = self._flood.now.mono_us
         flow.sent = end
         flow.flying.append((end, len(batches)))
         self._flying_bytes += len(batches)
@@ -187,16 +189,21 @@ class RingLink:
     # --- time ----------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """What nobody has confirmed for a while is sent again; so is the question with which the link began."""
+        """Sends again what was not confirmed in time, and the opening of a link that has no vector yet.
+
+        Each partition has a time of its own: traffic of one, or notices of a gap that nobody can fill, must not keep
+        what another lost from being sent again.
+        """
         flood = self._flood
-        if flood.now.mono_us - self._moved_us < flood.settings.resend_ms * 1000:
+        resend_us = flood.settings.resend_ms * 1000
+        if flood.now.mono_us - self._checked_us < resend_us:
             return
-        self._moved_us = flood.now.mono_us
+        self._checked_us = flood.now.mono_us
         if not self.open:
             self._ask()
             return
         for flow in self.flows.values():
-            if flow.flying:
+            if flow.flying and flood.now.mono_us - flow.moved_us >= resend_us:
                 self._rewind(flow, flow.have)
         self.offer(list(flood.copies.values()))
         for copy in list(flood.copies.values()):
