@@ -1,6 +1,6 @@
-"""What goes into a broker and what comes out: the whole of a node, seen from its two drivers.
+"""Inputs and effects of a broker: the interface between a node's state machine and its two drivers.
 
-A driver gives `Broker.step(now, input)` one input at a time and carries out the effects in order, without waiting
+A driver passes one input at a time to `Broker.step(now, input)` and carries out the effects in order, without waiting
 between them. `runtime` does so with sockets and disks, `simulator` with virtual ones.
 """
 
@@ -38,11 +38,11 @@ from rostra.model.ids import Partition
 from rostra.wire.messages import ClientMessage, NodeMessage
 
 Conn = int
-"""A connection, numbered by the driver; never used again after it was lost."""
+"""A connection, numbered by the driver; never reused."""
 
 
 class ProducerStamp(Value, frozen=True, array_like=True):
-    """Who wrote the batch at `base` to `last`, and its place in that producer's sequence."""
+    """Producer and sequence of the batch from `base` to `last`."""
 
     base: int
     last: int
@@ -55,8 +55,8 @@ class ProducerStamp(Value, frozen=True, array_like=True):
 class RecoveredLog(Value, frozen=True):
     """A partition's log as found on disk, with what the broker needs to rebuild its state.
 
-    `checkpoint` is the record of the last segment's checkpoint batch, which stands at `checkpoint_at`; `stamps` are of
-    the batches behind it, `controls` are those of the broker's own, (base, batch), that change its books.
+    `checkpoint` is the record of the last segment's checkpoint batch, at offset `checkpoint_at`; `stamps` describe the
+    batches after it; `controls` are the broker's own batches among them, (base, batch), which change the derived state.
     `segment_bytes` is the size of the active segment.
     """
 
@@ -73,7 +73,7 @@ class RecoveredLog(Value, frozen=True):
 
 
 class Boot(Value, frozen=True):
-    """The first input: what the disk had."""
+    """The first input: the state found on disk."""
 
     hard: dict[str, bytes]
     logs: tuple[RecoveredLog, ...]
@@ -106,41 +106,42 @@ class ConnectionDrained(Value, frozen=True):
 
 
 class Persisted(Value, frozen=True):
-    """A `Persist` is durable: now its `then`."""
+    """A `Persist` is durable: carry out its `then`."""
 
     then: tuple[FabricEffect, ...]
 
 
 class SyncedTogether(Value, frozen=True):
-    """As these one after the other. Where thousands of partitions are written to, most of a step is its beginning."""
+    """Several `Synced` at once, handled in order. Saves the fixed cost of a step where thousands of partitions are
+    written to."""
 
     syncs: tuple[Synced, ...]
 
 
 class SyncFailed(Value, frozen=True):
-    """An fsync failed: nothing is acknowledged until the node is started anew."""
+    """An fsync failed: nothing is acknowledged until the node restarts."""
 
     error: RostraError
 
 
 class OffsetFound(Value, frozen=True):
-    """The answer to `FindLast` and `FindTime`: the offset at which what was sought begins."""
+    """Answers `FindLast` and `FindTime`: the first offset of the records that were looked for."""
 
     token: int
     offset: int
 
 
 class SegmentsListed(Value, frozen=True):
-    """The answer to `ListSegments`: closed segments, oldest first, for retention."""
+    """Answers `ListSegments`: closed segments, oldest first."""
 
     partition: Partition
     segments: tuple[ClosedSegment, ...]
     active_bytes: int = 0
-    """Of the segment behind them."""
+    """Size of the active segment after them."""
 
 
 class ClosedSegment(Value, frozen=True):
-    """`next` is the first offset of the segment behind it."""
+    """`next` is the first offset of the following segment."""
 
     first: int
     next: int
@@ -149,7 +150,7 @@ class ClosedSegment(Value, frozen=True):
 
 
 class LogInspected(Value, frozen=True):
-    """The answer to `InspectLog`: the log as it was while it had this generation, or why it could not be looked at."""
+    """Answers `InspectLog`: the log as it was at this generation, or why it could not be read."""
 
     partition: Partition
     generation: int
@@ -157,14 +158,14 @@ class LogInspected(Value, frozen=True):
 
 
 class Compacted(Value, frozen=True):
-    """The answer to `Compact`: it is done, as far as the disk let it, and took so many bytes from the log."""
+    """Answers `Compact`: how many bytes it removed from the log."""
 
     partition: Partition
     bytes: int
 
 
 class Stop(Value, frozen=True):
-    """Finish what is under way, then say `Stopped`."""
+    """Finish pending work, then emit `Stopped`."""
 
 
 BrokerInput = (
@@ -201,7 +202,7 @@ class Reply(Value, frozen=True):
 
 
 class PushTo(Value, frozen=True):
-    """A `Push` with its batches, which are shared: nobody changes them any more."""
+    """A `Push` with its batches. The buffers are shared and immutable from here on."""
 
     conn: Conn
     message: NodeMessage
@@ -209,7 +210,8 @@ class PushTo(Value, frozen=True):
 
 
 class CloseConnection(Value, frozen=True):
-    """Send what is queued, then close; answered by `ConnectionLost`. `violation` names the rule that was broken."""
+    """Send what is queued, then close; answered by `ConnectionLost`. `violation` names the protocol rule that the
+    client broke."""
 
     conn: Conn
     reason: str
@@ -217,19 +219,21 @@ class CloseConnection(Value, frozen=True):
 
 
 class RequestDrain(Value, frozen=True):
-    """So much was pushed to the connection that no more follows before the driver says `ConnectionDrained`."""
+    """The push budget of the connection is used up: the driver answers `ConnectionDrained` when its send buffer is
+    empty."""
 
     conn: Conn
 
 
 class Greeted(Value, frozen=True):
-    """The client said Hello: the driver may read larger frames from it."""
+    """The client sent Hello: the driver may accept larger frames from it."""
 
     conn: Conn
 
 
 class FindLast(Value, frozen=True):
-    """Where do the last `count` records below `end` begin (control batches do not count)? Answered by `OffsetFound`."""
+    """Find the offset at which the last `count` records below `end` begin, not counting control batches. Answered by
+    `OffsetFound`."""
 
     token: int
     partition: Partition
@@ -247,24 +251,25 @@ class FindTime(Value, frozen=True):
 
 
 class ListSegments(Value, frozen=True):
-    """Which closed segments are there? Answered by `SegmentsListed`."""
+    """List the closed segments. Answered by `SegmentsListed`."""
 
     partition: Partition
 
 
 class InspectLog(Value, frozen=True):
-    """What does a start find in the partition's log now? Answered by `LogInspected`.
+    """Read from the partition's log what a start would recover. Answered by `LogInspected`.
 
-    Asked when the log was cut below the checkpoint that the books were restored from: they cannot be undone so far.
+    Needed when the log was truncated below the checkpoint that the derived state was restored from, which cannot be
+    undone.
     """
 
     partition: Partition
 
 
 class Compact(Value, frozen=True):
-    """Keep only the latest record of each key, in sealed segments below the offset; answered by `Compacted`.
+    """Keep only the latest record of each key in closed segments below the offset; answered by `Compacted`.
 
-    It takes its time, and the log goes on meanwhile.
+    Runs in the background while the log is written to.
     """
 
     partition: Partition
@@ -273,11 +278,11 @@ class Compact(Value, frozen=True):
 
 
 class Listen(Value, frozen=True):
-    """The node serves from now on."""
+    """Recovery is complete: accept clients."""
 
 
 class Stopped(Value, frozen=True):
-    """Nothing is under way any more: the driver may close the log and leave."""
+    """Nothing is pending: the driver may close the log and exit."""
 
 
 BrokerEffect = (

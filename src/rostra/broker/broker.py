@@ -1,4 +1,27 @@
-"""One node, pure: inputs and time in, effects out."""
+"""One node as a pure state machine: an input and the time in, an ordered list of effects out.
+
+`Broker.step` takes one `BrokerInput` (a client message, a timer, a disk completion, a message of a peer) and returns
+the `BrokerEffect`s that the driver carries out in order. It reads no clock and does no IO; `runtime` and `simulator`
+are its two drivers.
+
+The broker is the hub between three sides:
+
+- Clients. `ClientRequests` dispatches every message to the part that answers it: publishing (`publish/`), subscriptions
+  (`partition/delivery.py`), topics (`topics/`), consumer groups (`groups/`), operators (`AdminRequests`).
+- The fabric, which decides where topics live and how records are replicated. The broker passes it proposals, peer
+  messages and disk completions (`step_fabric`), and carries out the `FabricEffect`s that come back (`carry_out`): disk
+  and network effects go to the driver unchanged, announcements (`Serving`, `Committed`, `TopicOpened` and others)
+  update the parts.
+- The driver, for disk, network and timers.
+
+Replies are parked until what they confirm is safe: a publish waits in its `ServedPartition` for the commit, the local
+fsync or the view, depending on its acks. A request that needs the fabric's answer is stored by its part under a token,
+and the effect that answers it carries the same token. Tokens of the broker are even; those of `Delivery`'s reads are
+odd.
+
+A node stops in three steps: wait until no reply is parked, let the fabric transfer ownership (`PrepareStop`), say
+goodbye to clients.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +142,7 @@ class BrokerIdentity(msgspec.Struct, frozen=True):
 
 
 class Broker:
-    """Routes inputs to its parts and the fabric's effects to the drivers or back to its parts."""
+    """Routes inputs to the parts and the fabric's effects to the driver or the parts."""
 
     def __init__(
         self,
@@ -134,32 +157,32 @@ class Broker:
         self.settings = settings
         self.source = source
         self.without = without
-        self.catalogue = TopicTable()
+        self.topic_table = TopicTable()
         self.sessions = Sessions()
-        self.tails = TailCache(settings.tail_bytes_max)
-        self.delivery = Delivery(settings, self._read_now)
-        self.ordering = BatchOrdering(self)
+        self.tail_cache = TailCache(settings.tail_bytes_max)
+        self.delivery = Delivery(settings, self._readers_changed)
+        self.batch_ordering = BatchOrdering(self)
         self.ownership = Ownership(self)
-        self.requests = ClientRequests(self)
-        self.topics = TopicRequests(self)
-        self.watching = PatternWatches(self)
-        self.administration = AdminRequests(self)
+        self.client_requests = ClientRequests(self)
+        self.topic_requests = TopicRequests(self)
+        self.pattern_watches = PatternWatches(self)
+        self.admin_requests = AdminRequests(self)
         self.coordinator = Coordinator(self)
         self.placement = TopicPlacement(self)
         self.retention = Retention()
         self.compactor = Compactor(self)
-        roams = fabric.guarantees.order is Order.ORIGIN
-        self.roaming = self.delivery.roaming = ProducerMigration(self) if roams else None
-        """Where every node orders records of its own: of producers that come from another."""
+        migrates = fabric.guarantees.order is Order.ORIGIN
+        self.producer_migration = self.delivery.producer_migration = ProducerMigration(self) if migrates else None
+        """Set if every node orders its own records (`Order.ORIGIN`): then producers move between partitions."""
         self.broken: RostraError | None = None
-        """Why nothing is acknowledged any more."""
-        self.neighbours: tuple[str, ...] = ()
-        """Where clients find other nodes."""
+        """Why this node acknowledges nothing any more."""
+        self.known_nodes: tuple[str, ...] = ()
+        """Client addresses of other nodes."""
         self.stopping = False
         self._stopped = False
         self.token = 0
-        self._handing_over = False
-        self._handed_over = False
+        self._stop_requested = False
+        self._stop_prepared = False
         self.now = Now(0, 0)
         self.out: list[BrokerEffect] = []
 
@@ -170,9 +193,9 @@ class Broker:
         self.out = out
         match given:
             case PeerReceived():
-                self._happened(self.fabric.step(now, given))
+                self._carry_out_short(self.fabric.step(now, given))
             case MessageReceived():
-                self.requests.answer(given.conn, given.message, given.payload)
+                self.client_requests.answer(given.conn, given.message, given.payload)
             case Synced():
                 self._synced(given)
             case SyncedTogether():
@@ -183,34 +206,34 @@ class Broker:
             case Persisted():
                 self.carry_out(given.then)
             case PeerMet() | PeerLost():
-                self.ask_fabric(given)
+                self.step_fabric(given)
             case ReadDone():
                 if not self.delivery.read_done(given.token, given.batches, given.next, out):
-                    self.ask_fabric(given)
+                    self.step_fabric(given)
             case ReadFailed():
                 self._read_failed(given)
             case ConnectionCongested():
                 self.delivery.congest(given.conn)
             case ConnectionDrained():
                 self.delivery.drain(given.conn, out)
-                self.watching.drained(given.conn)
+                self.pattern_watches.drained(given.conn)
                 self.coordinator.drained(given.conn)
             case ConnectionAccepted():
                 self._accept(given)
             case ConnectionLost():
                 self.forget(given.conn)
             case OffsetFound():
-                self.delivery.located(given.token, given.offset, out)
+                self.delivery.offset_found(given.token, given.offset, out)
             case SegmentsListed():
-                self.retention.sealed(self, given)
+                self.retention.segments_listed(self, given)
             case Compacted():
                 self.compactor.done(given)
             case LogInspected():
-                self.placement.recalled(given)
+                self.placement.log_inspected(given)
             case WriteFailed():
                 self._write_failed(given)
             case SyncFailed():
-                self._broke(given.error)
+                self._storage_failed(given.error)
             case Boot():
                 self.placement.boot(given)
             case Stop():
@@ -223,7 +246,7 @@ class Broker:
 
     # --- the fabric ---
 
-    def ask_fabric(self, given: FabricInput) -> None:
+    def step_fabric(self, given: FabricInput) -> None:
         self.carry_out(self.fabric.step(self.now, given))
 
     def carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
@@ -233,16 +256,16 @@ class Broker:
                 case Send():
                     out.append(effect)
                 case Append():
-                    served = self.catalogue.served.get(effect.partition)
+                    served = self.topic_table.served.get(effect.partition)
                     if served is not None:
                         served.appended(effect.batch)
                     out.append(effect)
                 case Accepted():
-                    self.ordering.accepted(effect.token, effect.base, effect.last)
+                    self.batch_ordering.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
                 case SetTimer() | Sync() | Persist() | Read() | LogLine() | Connect() | Disconnect():
-                    # What a fabric wants of its driver and the broker has no part in.
+                    # For the driver alone.
                     out.append(effect)
                 case Open():
                     self.placement.opened(effect)
@@ -253,12 +276,12 @@ class Broker:
                 case Refused():
                     self._refused(effect)
                 case Echo():
-                    self.ask_fabric(effect)
+                    self.step_fabric(effect)
                 case Truncate():
                     out.append(effect)
                     self._truncated(effect.partition, effect.offset, effect.generation, None)
                 case Trim():
-                    served = self.catalogue.served.get(effect.partition)
+                    served = self.topic_table.served.get(effect.partition)
                     if served is not None:
                         served.trimmed(effect.first)
                     out.append(effect)
@@ -267,58 +290,60 @@ class Broker:
                 case Serving():
                     self.placement.serving(effect)
                 case ServedElsewhere():
-                    self.placement.elsewhere(effect)
+                    self.placement.served_elsewhere(effect)
                 case Blocked():
                     self.placement.blocked(effect)
                 case Broken():
-                    self._broke(effect.error)
+                    self._storage_failed(effect.error)
                 case TopicOpened():
                     self.placement.topic_opened(effect)
                 case TopicChanged():
                     self.placement.topic_changed(effect)
                 case HeldByAll():
-                    self.compactor.held(effect)
+                    self.compactor.held_by_all(effect)
                 case TopicClosed():
                     self.placement.topic_closed(effect)
                 case KnownNodes():
-                    self.neighbours = effect.addresses[:NEIGHBOURS_MAX]
+                    self.known_nodes = effect.addresses[:NEIGHBOURS_MAX]
                 case PartitionJoined():
-                    self.placement.joined(effect)
+                    self.placement.partition_joined(effect)
                 case Confirmed():
-                    if not self.watching.confirmed(effect.token) and not self.coordinator.confirmed(effect.token):
-                        self.topics.confirmed(effect.token)
+                    if not self.pattern_watches.confirmed(effect.token) and not self.coordinator.confirmed(
+                        effect.token
+                    ):
+                        self.topic_requests.confirmed(effect.token)
                 case OperationDone():
-                    self.administration.agreed(effect.token)
+                    self.admin_requests.operation_done(effect.token)
                 case Described():
-                    if not self.topics.described(effect.token, effect.state):
-                        self.administration.described(effect.token, effect.state)
+                    if not self.topic_requests.described(effect.token, effect.state):
+                        self.admin_requests.described(effect.token, effect.state)
                 case PassedOn():
-                    self.requests.passed_on(effect.token, effect.base)
+                    self.client_requests.batch_forwarded(effect.token, effect.base)
                 case Arrived():
-                    self.requests.arrived(effect)
+                    self.client_requests.batch_arrived(effect)
                 case ProducerAdmitted():
-                    assert self.roaming is not None
-                    self.roaming.admitted(effect)
+                    assert self.producer_migration is not None
+                    self.producer_migration.admitted(effect)
                 case ProducerMigrated():
-                    assert self.roaming is not None
-                    self.roaming.departed(effect)
+                    assert self.producer_migration is not None
+                    self.producer_migration.migrated(effect)
                 case StopPrepared():
-                    self._handed_over = True
+                    self._stop_prepared = True
                 case Ready():
                     out += [Listen(), *self._set_timers()]
                 case _:
                     assert_never(effect)
-        if self.placement.opened_now:
-            self.placement.answer_openers()
+        if self.placement.pending_creates:
+            self.placement.answer_creates()
 
-    def _happened(self, effects: list[FabricEffect]) -> None:
-        """At a disk or a peer, with every record: mostly it is one thing that follows, or nothing."""
+    def _carry_out_short(self, effects: list[FabricEffect]) -> None:
+        """Fast path for inputs that occur with every record: mostly one effect or none follows."""
         if len(effects) == 1:
             (effect,) = effects
             if type(effect) is Committed:
                 self._committed(effect)
-                if self.placement.opened_now:
-                    self.placement.answer_openers()
+                if self.placement.pending_creates:
+                    self.placement.answer_creates()
                 return
             if type(effect) is Send:
                 self.out.append(effect)
@@ -326,22 +351,22 @@ class Broker:
         if effects:
             self.carry_out(effects)
 
-    def _read_now(self, served: ServedPartition) -> None:
-        self.ask_fabric(Readers(served.partition, bool(served.readers)))
+    def _readers_changed(self, served: ServedPartition) -> None:
+        self.step_fabric(Readers(served.partition, bool(served.readers)))
 
     def _refused(self, effect: Refused) -> None:
         token, error = effect.token, effect.error
-        for part in (self.topics, self.administration, self.watching, self.coordinator):
+        for part in (self.topic_requests, self.admin_requests, self.pattern_watches, self.coordinator):
             if part.refused(token, error):
                 return
-        if self.roaming is None or not self.roaming.refused(token, error):
-            self.requests.refused(token, error)
+        if self.producer_migration is None or not self.producer_migration.refused(token, error):
+            self.client_requests.refused(token, error)
 
     def _synced(self, given: Synced) -> None:
         if self.broken is not None:
             return
-        self._happened(self.fabric.step(self.now, given))
-        served = self.catalogue.served.get(given.partition)
+        self._carry_out_short(self.fabric.step(self.now, given))
+        served = self.topic_table.served.get(given.partition)
         if served is not None and given.generation == served.generation:
             if given.offset > served.synced:
                 served.synced = given.offset
@@ -349,18 +374,18 @@ class Broker:
                 self._release(served.durable(given.offset))
 
     def _committed(self, effect: Committed) -> None:
-        served = self.catalogue.served.get(effect.partition)
+        served = self.topic_table.served.get(effect.partition)
         if served is not None:
-            # Subscribers first: they wait for the record, the publisher only for the word.
+            # Subscribers first: they wait for the record, the publisher only for the acknowledgement.
             released = served.committed(effect.offset)
-            if self.roaming is not None:
-                self.roaming.committed(served, self.out)
+            if self.producer_migration is not None:
+                self.producer_migration.committed(served, self.out)
             self.delivery.committed(served, self.out)
             if released:
                 self._release(released)
 
     def _covered(self, effect: Covered) -> None:
-        served = self.catalogue.served.get(effect.partition)
+        served = self.topic_table.served.get(effect.partition)
         if served is not None:
             self._release(served.cover(effect.offset, effect.view.active), effect.view.active)
 
@@ -374,11 +399,11 @@ class Broker:
             elif parked.conn == PEERS:
                 self.reply(PEERS, parked.message or Published(parked.request, parked.base, view))
 
-    def answered(self, conn: Conn) -> bool:
-        """One answer fewer to wait for; False if whoever asked has gone meanwhile."""
-        return conn == PEERS or self.sessions.answered(conn)
+    def request_done(self, conn: Conn) -> bool:
+        """Counts one pending request less; False if the client has disconnected."""
+        return conn == PEERS or self.sessions.request_done(conn)
 
-    def too_many(self, session: Session) -> LimitExceeded | None:
+    def over_limit(self, session: Session) -> LimitExceeded | None:
         bound = self.settings.requests_per_connection_max
         return LimitExceeded("requests_per_connection_max", bound) if session.waiting >= bound else None
 
@@ -390,56 +415,56 @@ class Broker:
         if conn != PEERS:
             self.out.append(Reply(conn, message))
         elif isinstance(message, Published):
-            self.ask_fabric(Settled(message.request, message.offset))
+            self.step_fabric(Settled(message.request, message.offset))
 
     def refuse(self, conn: Conn, request: int, error: RostraError) -> None:
         if conn == PEERS:
-            self.ask_fabric(Settled(request, -1, error))
+            self.step_fabric(Settled(request, -1, error))
         else:
             self.out.append(Reply(conn, Failed(request, type(error).__name__, error.carried())))
 
     def fail(self, parked: list[ParkedReply], error: RostraError) -> None:
         for reply in parked:
-            if self.answered(reply.conn) and (reply.request or reply.message is None):
+            if self.request_done(reply.conn) and (reply.request or reply.message is None):
                 self.refuse(reply.conn, reply.request, error)
 
     def _truncated(self, partition: Partition, offset: int, generation: int, error: RostraError | None) -> None:
-        served = self.catalogue.served.get(partition)
+        served = self.topic_table.served.get(partition)
         if served is not None:
             cut = served.truncated(offset, generation)
             self.fail(cut, error or Unavailable(served.topic, partition.index, "another owner's records replaced it"))
-            if served.unsure is not None:
+            if served.rebuilding is not None:
                 self.out.append(InspectLog(partition))
             else:
-                self.coordinator.follow(served)
+                self.coordinator.state_rewound(served)
 
     def _write_failed(self, given: WriteFailed) -> None:
-        # Whether others may have what this disk refused, only the fabric knows: then it turns the askers away first,
-        # and they ask again. Told that it failed, they would use its place in the sequence for something else.
-        self.ask_fabric(given)
+        # Only the fabric knows whether other nodes have the batch that this disk refused. If so, it gives up ownership
+        # first and the publishers retry. Told that the batch failed, they would reuse its sequence for another one.
+        self.step_fabric(given)
         self._truncated(given.partition, given.offset, given.generation, given.error)
 
     def _read_failed(self, given: ReadFailed) -> None:
         note = LogLine("error", "read failed", {"partition": str(given.partition), "error": str(given.error)})
         self.out.append(note)
         if isinstance(given.error, CorruptLog):
-            # The fabric first, whoever read: if others have the partition whole, it sends the readers there.
-            self.ask_fabric(given)
+            # The fabric first: if other nodes have the partition intact, it redirects the readers.
+            self.step_fabric(given)
             self.delivery.read_failed(given.token, given.error, self.out)
         elif not self.delivery.read_failed(given.token, given.error, self.out):
-            self.ask_fabric(given)
+            self.step_fabric(given)
 
-    def _broke(self, error: RostraError) -> None:
-        """Nobody knows any more what the disk has: acknowledge nothing, go on serving reads."""
+    def _storage_failed(self, error: RostraError) -> None:
+        """The state of the disk is unknown: acknowledge nothing, keep serving reads."""
         if self.broken is not None:
             return
         self.broken = error
         self.out.append(LogLine("error", "acknowledging stopped", {"error": str(error)}))
-        for served in self.catalogue.partitions():
-            self.fail(served.give_up(), error)
-        self.topics.broke(error)
-        self.coordinator.broke(error)
-        self.ask_fabric(DiskBroke(error))
+        for served in self.topic_table.partitions():
+            self.fail(served.take_parked(), error)
+        self.topic_requests.storage_failed(error)
+        self.coordinator.storage_failed(error)
+        self.step_fabric(DiskBroke(error))
 
     # --- connections and time ---
 
@@ -454,16 +479,16 @@ class Broker:
         self.sessions.open(given.conn, self.now.mono_us)
 
     def forget(self, conn: Conn) -> None:
-        self.delivery.lose(conn)
+        self.delivery.connection_lost(conn)
         session = self.sessions.get(conn)
         if session is not None:
-            self.ownership.lost(conn, session.heard_us)
-        self.watching.lose(conn)
-        self.coordinator.lose(conn)
+            self.ownership.connection_lost(conn, session.heard_us)
+        self.pattern_watches.connection_lost(conn)
+        self.coordinator.connection_lost(conn)
         self.sessions.close(conn)
 
-    def hang_up(self, conn: Conn, reason: str, violation: str = "") -> None:
-        """Closes a connection from this side. Forgotten at once: what it sent meanwhile is not listened to."""
+    def close_connection(self, conn: Conn, reason: str, violation: str = "") -> None:
+        """Closes a connection from this side. Drops its session at once, so that later input from it is ignored."""
         self.forget(conn)
         self.out.append(CloseConnection(conn, reason, violation))
 
@@ -477,37 +502,37 @@ class Broker:
         if given.timer == SWEEP:
             silent = self.sessions.silent_since(self.now.mono_us - 3 * self.settings.heartbeat_ms * 1000)
             for conn in silent:
-                self.hang_up(conn, "silent for three heartbeats")
-            self.watching.doubt()
+                self.close_connection(conn, "silent for three heartbeats")
+            self.pattern_watches.recheck()
             self.out.append(SetTimer(SWEEP, self.now.mono_us + self.settings.heartbeat_ms * 1000))
         elif given.timer == LEASES:
-            self.ownership.fired()
+            self.ownership.timer()
         elif given.timer == GROUPS_TIMER:
             self.coordinator.timer()
         elif given.timer == CATCH_UP:
             self.delivery.resume(self.out)
         elif given.timer == RETENTION:
-            self.retention.survey(self)
-            self.compactor.look()
+            self.retention.check(self)
+            self.compactor.start_next()
             self.out.append(SetTimer(RETENTION, self.now.mono_us + self.settings.retention_check_ms * 1000))
         else:
-            self.ask_fabric(given)
+            self.step_fabric(given)
 
     def _finish(self) -> None:
-        """Once nobody waits for an acknowledgement, give away what is owned here, then say goodbye."""
+        """Stops once no reply is pending: first the fabric transfers ownership, then clients get a goodbye."""
         if (
-            self.requests.waiting()
-            or (self.roaming is not None and self.roaming.waiting())
-            or self.topics.waiting()
-            or self.administration.waiting()
+            self.client_requests.waiting()
+            or (self.producer_migration is not None and self.producer_migration.waiting())
+            or self.topic_requests.waiting()
+            or self.admin_requests.waiting()
             or self.coordinator.waiting()
-            or any(served.awaited for served in self.catalogue.partitions())
+            or any(served.has_parked for served in self.topic_table.partitions())
         ):
             return
-        if not self._handing_over:
-            self._handing_over = True
-            self.ask_fabric(PrepareStop())
-        if not self._handed_over:
+        if not self._stop_requested:
+            self._stop_requested = True
+            self.step_fabric(PrepareStop())
+        if not self._stop_prepared:
             return
         self._stopped = True
         for conn in self.sessions.all():

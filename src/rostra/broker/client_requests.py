@@ -1,6 +1,6 @@
-"""Answers to client messages. Adding one to the wire means a `case` in `answer`, and what ARCHITECTURE.md lists.
+"""Dispatches client messages. A new message on the wire needs a `case` in `answer`, and what ARCHITECTURE.md lists.
 
-Connections, publishing and subscribing are here; what concerns topics is in `topics`.
+Connections, publishing and subscribing are handled here; the other messages go to the parts of the broker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from rostra.broker.api import Conn, Greeted
 from rostra.broker.partition.served_partition import ParkedReply, ServedPartition
 from rostra.broker.publish.producer_table import Stored
 from rostra.broker.sessions import Session
-from rostra.broker.topics.topic_requests import FOR_ROSTRA, OfPartition
+from rostra.broker.topics.topic_requests import RESERVED_NAME, OfPartition
 from rostra.errors import (
     BatchRejected,
     IncompatibleVersion,
@@ -76,11 +76,11 @@ if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
 PEERS: Conn = -1
-"""In place of a connection: the publish came from another node, and its answer goes back through the fabric."""
+"""Stands for the connection of a publish forwarded by another node; the reply goes back through the fabric."""
 
 
 class ForwardedRequest(NamedTuple):
-    """Whose publish is on its way to another node."""
+    """A publish that was forwarded to another node."""
 
     conn: Conn
     request: int
@@ -88,7 +88,7 @@ class ForwardedRequest(NamedTuple):
 
 
 class ClientRequests:
-    """One per broker. What waits for the fabric's word is kept here by token."""
+    """One per broker. Forwarded publishes wait here, by token, for the fabric's answer."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -100,11 +100,11 @@ class ClientRequests:
             records_max=settings.batch_records_max,
             timestamp_ahead_us_max=settings.timestamp_ahead_max_ms * 1000,
         )
-        self._passing: dict[int, ForwardedRequest] = {}
-        self._asks_the_view = broker.fabric.guarantees.acks_all is AcksAll.VIEW
+        self._forwarded: dict[int, ForwardedRequest] = {}
+        self._acks_by_view = broker.fabric.guarantees.acks_all is AcksAll.VIEW
 
     def waiting(self) -> bool:
-        return bool(self._passing)
+        return bool(self._forwarded)
 
     def answer(self, conn: Conn, message: ClientMessage, payload: bytearray | None) -> None:
         broker = self._broker
@@ -136,19 +136,19 @@ class ClientRequests:
             case Resign():
                 self._broker.ownership.resign(conn, session, message)
             case Locate() | DescribeTopic() | ListTopics():
-                self._broker.topics.look_up(conn, session, message)
+                self._broker.topic_requests.look_up(conn, session, message)
             case CreateTopic():
-                self._broker.topics.create(conn, session, message)
+                self._broker.topic_requests.create(conn, session, message)
             case DeleteTopic():
-                self._broker.topics.delete(conn, session, message)
+                self._broker.topic_requests.delete(conn, session, message)
             case AlterTopic():
-                self._broker.topics.alter(conn, session, message)
+                self._broker.topic_requests.alter(conn, session, message)
             case DescribeCluster() | RemoveMember() | TransferPartition():
-                self._broker.administration.answer(conn, session, message)
+                self._broker.admin_requests.answer(conn, session, message)
             case Watch():
-                self._broker.watching.watch(conn, session, message)
+                self._broker.pattern_watches.watch(conn, session, message)
             case Unwatch():
-                self._broker.watching.unwatch(conn, message)
+                self._broker.pattern_watches.unwatch(conn, message)
             case (
                 FindGroup()
                 | JoinGroup()
@@ -163,7 +163,7 @@ class ClientRequests:
             ):
                 self._broker.coordinator.answer(conn, session, message)
             case Goodbye():
-                self._broker.hang_up(conn, message.reason)
+                self._broker.close_connection(conn, message.reason)
             case _:
                 assert_never(message)
 
@@ -177,7 +177,7 @@ class ClientRequests:
         error = PeerViolation(reason, detail)
         self._broker.out.append(LogLine("warning", "connection closed", {"conn": conn, "reason": str(error)}))
         self._fail(conn, 0, error)
-        self._broker.hang_up(conn, str(error), violation=reason)
+        self._broker.close_connection(conn, str(error), violation=reason)
 
     # --- connections ---
 
@@ -190,11 +190,11 @@ class ClientRequests:
         if version < max(message.version_min, PROTOCOL_MIN):
             ours, theirs = f"{PROTOCOL_MIN}-{PROTOCOL_MAX}", f"{message.version_min}-{message.version_max}"
             self._fail(conn, message.request, IncompatibleVersion(ours, theirs))
-            broker.hang_up(conn, "no common protocol version")
+            broker.close_connection(conn, "no common protocol version")
             return
         if broker.stopping:
             self._fail(conn, message.request, NodeStopping())
-            broker.hang_up(conn, "the node is stopping")
+            broker.close_connection(conn, "the node is stopping")
             return
         session.greeted = True
         broker.out.append(Greeted(conn))
@@ -218,7 +218,7 @@ class ClientRequests:
 
     def publish(self, conn: Conn, session: Session, message: Publish, payload: bytearray) -> None:
         broker = self._broker
-        served = broker.catalogue.find(message.topic, message.partition)
+        served = broker.topic_table.find(message.topic, message.partition)
         if isinstance(served, RostraError):
             self.not_found(conn, session, message, served)
             return
@@ -232,7 +232,7 @@ class ClientRequests:
             self._fail(conn, message.request, self._refusal(served))
             return
         if not served.owner:
-            self._pass_on(conn, session, served, message, payload)
+            self._forward(conn, session, served, message, payload)
             return
         try:
             producer, epoch, sequence, count = check_produced(payload, limits=self._limits, now_us=broker.now.wall_us)
@@ -240,28 +240,30 @@ class ClientRequests:
             self._fail(conn, message.request, rejected)
             return
         if producer:
-            if broker.roaming is not None and broker.roaming.holds(conn, served, message, payload):
+            if broker.producer_migration is not None and broker.producer_migration.defers(
+                conn, served, message, payload
+            ):
                 return
-            stored = served.producers.judge(producer, epoch, sequence, count, message.again)
+            stored = served.producers.check(producer, epoch, sequence, count, message.again)
             if stored is not None:
-                self._sent_before(conn, session, served, message, payload, stored)
+                self._repeated(conn, session, served, message, payload, stored)
                 return
         if served.segment_bytes >= served.segment_bytes_max:
-            broker.ordering.roll(served)
+            broker.batch_ordering.roll(served)
         flags = 0
         if served.exclusive:
-            judged = broker.ownership.judge(conn, served, producer)
-            if isinstance(judged, RostraError):
-                self._fail(conn, message.request, judged)
+            flags_or_error = broker.ownership.owner_flags(conn, served, producer)
+            if isinstance(flags_or_error, RostraError):
+                self._fail(conn, message.request, flags_or_error)
                 return
-            flags = judged
-        placed = broker.ordering.propose(served, payload, flags)
+            flags = flags_or_error
+        placed = broker.batch_ordering.propose(served, payload, flags)
         if isinstance(placed, RostraError):
             self._fail(conn, message.request, placed)
         else:
             self._park(conn, session, served, message, *placed)
 
-    def _sent_before(
+    def _repeated(
         self,
         conn: Conn,
         session: Session,
@@ -270,7 +272,7 @@ class ClientRequests:
         batch: bytearray,
         stored: Stored | RostraError,
     ) -> None:
-        """It is in the log already, and is answered when that is safe; or it cannot follow on what is."""
+        """The batch is in the log already and is answered when that is safe, or its sequence is not the next one."""
         broker = self._broker
         if isinstance(stored, RostraError):
             self._fail(conn, message.request, stored)
@@ -279,23 +281,23 @@ class ClientRequests:
         if Safeguard.PARKED_DUPLICATES in broker.without and message.acks != "none":
             self._reply(conn, Published(message.request, base))
             return
-        if base < 0 and broker.roaming is not None:
-            elsewhere = broker.roaming.stored_elsewhere(served, batch)
-            if elsewhere is not None:
-                served, last = elsewhere
+        if base < 0 and broker.producer_migration is not None:
+            moved_to = broker.producer_migration.stored_elsewhere(served, batch)
+            if moved_to is not None:
+                served, last = moved_to
         self._park(conn, session, served, message, base, last)
 
     def not_found(self, conn: Conn, session: Session, message: OfPartition, error: RostraError) -> None:
         if isinstance(error, UnknownTopic) and conn != PEERS:
-            self._broker.topics.unheard_of(conn, session, message)
+            self._broker.topic_requests.unknown_topic(conn, session, message)
         else:
             self._fail(conn, message.request, error)
 
     def _refusal(self, served: ServedPartition) -> RostraError:
-        """The gravest reason of those for which a publish is refused."""
+        """Why a publish is refused, the most serious reason first."""
         broker = self._broker
         if served.internal:
-            return InvalidTopicName(served.topic, FOR_ROSTRA)
+            return InvalidTopicName(served.topic, RESERVED_NAME)
         if broker.broken is not None:
             return broker.broken
         if broker.stopping:
@@ -303,37 +305,37 @@ class ClientRequests:
         return served.blocked or LimitExceeded("requests_per_connection_max", self._waiting_max)
 
     def refused(self, token: int, error: RostraError) -> None:
-        passing = self._passing.pop(token, None)
-        if passing is not None:
-            if self._broker.answered(passing.conn):
-                self._fail(passing.conn, passing.request, error)
+        forwarded = self._forwarded.pop(token, None)
+        if forwarded is not None:
+            if self._broker.request_done(forwarded.conn):
+                self._fail(forwarded.conn, forwarded.request, error)
             return
-        if not self._broker.ordering.refused(token, error):
-            assert self._broker.broken is not None, "whoever asked was told when the disk broke"
+        if not self._broker.batch_ordering.refused(token, error):
+            assert self._broker.broken is not None, "pending requests failed when the disk did"
 
-    # --- publishes that travel between nodes ---
+    # --- forwarding between nodes ---
 
-    def _pass_on(
+    def _forward(
         self, conn: Conn, session: Session, served: ServedPartition, message: Publish, batch: bytearray
     ) -> None:
-        """Another node owns the partition: the fabric takes the batch there, or the client is told to."""
+        """Another node owns the partition: the fabric forwards the batch, or the client is redirected."""
         broker = self._broker
         if conn == PEERS or not broker.fabric.guarantees.passes_on:
-            # What was passed on once and finds no owner goes back: the node it came from knows better where to try.
+            # A batch that was forwarded once and finds no owner goes back: its sender knows better where to retry.
             self._fail(conn, message.request, broker.placement.not_owner(served))
             return
         token = broker.next_token()
         session.waiting += 1
-        self._passing[token] = ForwardedRequest(conn, message.request, message.acks)
-        broker.ask_fabric(PassOn(token, served.partition, batch, message.acks))
+        self._forwarded[token] = ForwardedRequest(conn, message.request, message.acks)
+        broker.step_fabric(PassOn(token, served.partition, batch, message.acks))
 
-    def passed_on(self, token: int, base: int) -> None:
-        passing = self._passing.pop(token)
-        if self._broker.answered(passing.conn) and passing.acks != "none":
-            self._reply(passing.conn, Published(passing.request, base))
+    def batch_forwarded(self, token: int, base: int) -> None:
+        forwarded = self._forwarded.pop(token)
+        if self._broker.request_done(forwarded.conn) and forwarded.acks != "none":
+            self._reply(forwarded.conn, Published(forwarded.request, base))
 
-    def arrived(self, effect: Arrived) -> None:
-        """A peer passed a publish on to this node: it is judged and ordered like any other."""
+    def batch_arrived(self, effect: Arrived) -> None:
+        """A peer forwarded a publish to this node: it is checked and ordered like any other."""
         partition = effect.partition
         message = Publish(effect.token, partition.topic, partition.index, effect.acks)
         self.publish(PEERS, Session(self._broker.now.mono_us), message, effect.batch)
@@ -347,7 +349,7 @@ class ClientRequests:
             return
         if message.acks == "owner":
             safe, waiting = served.synced, served.waiting_sync
-        elif self._asks_the_view:
+        elif self._acks_by_view:
             safe, waiting = served.covered, served.waiting_cover
         else:
             safe, waiting = served.commit, served.waiting_commit
@@ -358,7 +360,7 @@ class ClientRequests:
         session.waiting += 1
         parked = ParkedReply(last, conn, message.request, base)
         if waiting and waiting[-1].last > last:
-            served.park_early(parked, waiting)
+            served.park_in_order(parked, waiting)
         else:
             waiting.append(parked)
 
@@ -366,20 +368,20 @@ class ClientRequests:
 
     def _subscribe(self, conn: Conn, session: Session, message: Subscribe) -> None:
         broker = self._broker
-        served = broker.catalogue.find(message.topic, message.partition)
+        served = broker.topic_table.find(message.topic, message.partition)
         if isinstance(served, RostraError):
             self.not_found(conn, session, message, served)
             return
         if broker.delivery.has(conn, message.subscription):
             self._violated(conn, Violation.OUT_OF_ORDER, f"subscription {message.subscription} exists")
             return
-        elsewhere = broker.placement.no_reading(served)
-        if elsewhere is not None:
-            self._fail(conn, message.request, elsewhere)
+        moved_to = broker.placement.read_error(served)
+        if moved_to is not None:
+            self._fail(conn, message.request, moved_to)
             return
-        if served.commit_is_old and served.blocked is None and message.start in ("latest", "last"):
-            # Counted from there it would begin with records that were shown long ago.
-            unknown = Unavailable(served.topic, served.partition.index, "what is committed is not known again yet")
+        if served.commit_is_stale and served.blocked is None and message.start in ("latest", "last"):
+            # A start relative to a stale commit offset would deliver records that were delivered long ago.
+            unknown = Unavailable(served.topic, served.partition.index, "its commit offset is not known yet")
             self._fail(conn, message.request, unknown)
             return
         bound = broker.settings.subscriptions_per_connection_max
@@ -391,6 +393,6 @@ class ClientRequests:
             self._fail(conn, message.request, error)
 
     def _unsubscribe(self, conn: Conn, message: Unsubscribe) -> None:
-        # The node may have ended it at the same moment: the answer is the same, nothing more is pushed.
+        # The node may just have ended it: the answer is the same, nothing more is pushed.
         self._broker.delivery.close(conn, message.subscription)
         self._reply(conn, Unsubscribed(message.request, message.subscription))

@@ -1,8 +1,8 @@
-"""Carrying out a broker's disk effects on its log: the one piece of driver that both drivers share.
+"""Carries out a broker's disk effects on its log store; both drivers use it.
 
-Writes gather until `flush`, so that all batches of one turn go out in one write per partition. What may take long
-(`Read`, `FindLast`, `FindTime`, `ListSegments`, `InspectLog`, syncs, hard state) comes back as a job that the driver
-runs where it likes.
+Writes are queued until `flush`, so that all batches of one turn go out in one write per partition. Operations that may
+block (`Read`, `FindLast`, `FindTime`, `ListSegments`, `InspectLog`, syncs, hard state) come back as a `Job`, which the
+driver runs on a thread of its choice.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ Change = Open | Drop | Append | Truncate | Trim | Sync
 
 
 class Job:
-    """Work that blocks. `calls` may run anywhere, in parallel; then `finish` on the driver's thread gives the inputs.
+    """Blocking work. `calls` may run on any threads, in parallel; then `finish` on the driver's thread returns the
+    inputs.
 
-    A call or `finish` that raises `DiskUntrusted` is answered with `SyncFailed`.
+    If a call or `finish` raises `DiskUntrusted`, the driver passes `SyncFailed` to the broker.
     """
 
     __slots__ = ("calls", "finish")
@@ -74,11 +75,12 @@ class Disk:
         self._queued: dict[Partition, list[bytearray]] = {}
         self._dirty: dict[Partition, None] = {}
         self._unopened: dict[Partition, Open] = {}
-        self._happened: list[BrokerInput] = []
-        self.stirred = False
-        """Whether there is anything to flush."""
-        self._uncut: dict[Partition, None] = {}
-        """Logs whose end could not be cut: they are not what was said, and are left alone until the next start."""
+        self._inputs: list[BrokerInput] = []
+        self.needs_flush = False
+        """Whether anything is queued for `flush`."""
+        self._truncate_failed: dict[Partition, None] = {}
+        """Logs whose truncation failed: they are not what the broker believes, and stay unchanged until the next start.
+        """
 
     def boot(self) -> tuple[Boot, Recovery]:
         recovery = self.store.recover()
@@ -86,12 +88,12 @@ class Disk:
 
     @property
     def wants_sync(self) -> bool:
-        """True also after `begin_sync` gave nothing because the disk is full: the driver tries again a little later."""
+        """True also after `begin_sync` returned None because the disk is full: the driver retries later."""
         return bool(self._dirty)
 
     def change(self, effect: Change) -> None:
-        self.stirred = True
-        if self._uncut and effect.partition in self._uncut:
+        self.needs_flush = True
+        if self._truncate_failed and effect.partition in self._truncate_failed:
             return
         match effect:
             case Append():
@@ -120,7 +122,7 @@ class Disk:
                 assert_never(effect)
 
     def _truncate(self, effect: Truncate) -> None:
-        """What is cut may have gathered in the same turn: it is written first, so that the log is what was said."""
+        """Writes queued batches first: some of them may lie below the cut."""
         partition = effect.partition
         queued = self._queued.pop(partition, None)
         failed = self._write(partition, queued) if queued else None
@@ -128,19 +130,19 @@ class Disk:
             try:
                 self.store.truncate(partition, effect.offset)
             except StorageError as error:
-                # As grave as a failed sync: what is behind the cut would be taken for what was written there instead.
-                self._uncut[partition] = None
-                self._happened.append(SyncFailed(error))
+                # As serious as a failed sync: old records above the cut would be taken for those written there later.
+                self._truncate_failed[partition] = None
+                self._inputs.append(SyncFailed(error))
                 return
             if failed is not None:
                 failed = WriteFailed(
                     partition, self.store.end(partition), self.store.generation(partition), failed.error
                 )
         if failed is not None:
-            self._happened.append(failed)
+            self._inputs.append(failed)
 
     def _open(self, partition: Partition) -> StorageError | None:
-        """A full disk may refuse even an empty log: then the topic exists, and each publish tries again."""
+        """Creates the log. If the disk is full even for that, the topic exists and each publish tries again."""
         effect = self._unopened[partition]
         error = self._attempt(lambda: self.store.open(partition, effect.segment_bytes, effect.first))
         if error is None:
@@ -148,32 +150,32 @@ class Disk:
         return error
 
     def _attempt(self, action: Callable[[], object]) -> StorageError | None:
-        """What is left undone here is done by the next start; only a failed fsync is grave."""
+        """Runs an action that the next start would repeat if it fails; only a failed fsync is serious."""
         try:
             action()
         except DiskUntrusted as error:
-            self._happened.append(SyncFailed(error))
-            self.stirred = True
+            self._inputs.append(SyncFailed(error))
+            self.needs_flush = True
             return error
         except StorageError as error:
             return error
         return None
 
     def flush(self) -> list[BrokerInput]:
-        """Writes what has gathered; returns what went wrong, and `Synced` at once where nothing is to be synced."""
-        self.stirred = False
-        happened, self._happened = self._happened, []
+        """Writes what is queued; returns failures, and `Synced` at once if syncs are off."""
+        self.needs_flush = False
+        inputs, self._inputs = self._inputs, []
         if self._queued:
             queued, self._queued = self._queued, {}
             for partition, batches in queued.items():
                 failed = self._write(partition, batches)
                 if failed is not None:
-                    happened.append(failed)
+                    inputs.append(failed)
         if self._dirty and not self._syncs:
             dirty, self._dirty = self._dirty, {}
             reached = self.store.reached(dirty if not self._unopened else [p for p in dirty if p not in self._unopened])
-            happened += _together([Synced(*durable) for durable in reached])
-        return happened
+            inputs += _combined([Synced(*durable) for durable in reached])
+        return inputs
 
     def _write(self, partition: Partition, batches: list[bytearray]) -> WriteFailed | None:
         if partition in self._unopened:
@@ -187,7 +189,7 @@ class Disk:
         return None
 
     def begin_sync(self) -> Job | None:
-        """A sync of all that is dirty, as it is now; None if nothing is, or if the disk has no room to note it."""
+        """A sync of every dirty partition; None if there is none, or if the disk is too full to journal it."""
         if not self._dirty:
             return None
         dirty = list(self._dirty)
@@ -197,15 +199,15 @@ class Disk:
             return None
         except DiskUntrusted as error:
             self._dirty.clear()
-            self._happened.append(SyncFailed(error))
-            self.stirred = True
+            self._inputs.append(SyncFailed(error))
+            self.needs_flush = True
             return None
-        # What has gathered since the last flush is not in the files yet: it needs a sync of its own.
+        # Batches queued since the last flush are not in the files yet: they need another sync.
         self._dirty = {partition: None for partition in dirty if partition in self._queued}
-        return Job(job.calls, lambda: _together([Synced(*durable) for durable in job.finish()]))
+        return Job(job.calls, lambda: _combined([Synced(*durable) for durable in job.finish()]))
 
     def begin_compaction(self, effect: Compact) -> Job:
-        """Its calls run one after the other. What the disk refuses leaves the log as it was."""
+        """Its calls run one after the other. If the disk refuses, the log stays as it was."""
         try:
             job = self.store.begin_compaction(effect.partition, effect.below, effect.tombstones_us)
         except RostraError:
@@ -213,7 +215,7 @@ class Disk:
         return Job(job.calls, lambda: [Compacted(effect.partition, job.finish())])
 
     def begin_persist(self, effect: Persist) -> Job:
-        """Hard state that cannot be written is as grave as a failed sync."""
+        """A failure to write hard state is as serious as a failed sync."""
         try:
             job = self.store.begin_persist(effect.key, effect.state)
         except StorageError as error:
@@ -229,7 +231,7 @@ class Disk:
     def look_up(self, effect: LookUp) -> BrokerInput:
         """May run on another thread while the log is appended to."""
         if effect.partition in self._unopened:
-            return self._no_answer(effect, Unavailable("", effect.partition.index, "its log is not there yet"))
+            return self._no_answer(effect, Unavailable("", effect.partition.index, "its log is not created yet"))
         try:
             match effect:
                 case Read():
@@ -246,14 +248,14 @@ class Disk:
                     facts = (ClosedSegment(one.first, one.next, one.bytes, one.max_us) for one in sealed)
                     return SegmentsListed(effect.partition, tuple(facts), self.store.segment_bytes(effect.partition))
                 case InspectLog():
-                    return self._recall(effect.partition)
+                    return self._inspect(effect.partition)
                 case _:
                     assert_never(effect)
         except RostraError as error:
             return self._no_answer(effect, error)
 
-    def _recall(self, partition: Partition) -> LogInspected:
-        # The generation first: what is cut during the look makes this an answer about another one.
+    def _inspect(self, partition: Partition) -> LogInspected:
+        # Read the generation first: if the log is truncated meanwhile, the broker drops this answer.
         generation = self.store.generation(partition)
         try:
             return LogInspected(partition, generation, _recovered(self.store.recall(partition)))
@@ -272,7 +274,7 @@ class Disk:
                 assert_never(effect)
 
 
-def _together(syncs: list[Synced]) -> list[BrokerInput]:
+def _combined(syncs: list[Synced]) -> list[BrokerInput]:
     return [SyncedTogether(tuple(syncs))] if len(syncs) > 1 else [*syncs]
 
 

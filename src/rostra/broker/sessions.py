@@ -1,4 +1,4 @@
-"""Connected clients: who has greeted, when each was last heard, how many answers it waits for."""
+"""Connected clients: whether each has sent Hello, when it was last heard, how many replies it waits for."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Sessions:
     def get(self, conn: Conn) -> Session | None:
         return self.by_conn.get(conn)
 
-    def answered(self, conn: Conn) -> bool:
-        """One answer fewer to wait for; False if the client has gone meanwhile."""
+    def request_done(self, conn: Conn) -> bool:
+        """Counts one pending request less; False if the client has disconnected."""
         session = self.by_conn.get(conn)
         if session is None:
             return False

@@ -281,7 +281,7 @@ class Node:
         # Before the own disk is written: the others' disks take as long.
         if links.waiting:
             links.flush()
-        while disk.stirred:
+        while disk.needs_flush:
             for given in disk.flush():
                 self.step(given)
         self._storage.carry_on()
@@ -343,7 +343,7 @@ class Node:
         self.counters.batches_in += 1
         self.counters.bytes_appended += len(effect.batch)
         if self.trace is not None:
-            served = self.broker.catalogue.served.get(effect.partition)
+            served = self.broker.topic_table.served.get(effect.partition)
             if served is not None:
                 self.trace.stored(served, effect.batch)
         self._disk.change(effect)

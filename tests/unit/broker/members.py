@@ -109,7 +109,7 @@ def make_groups(desk: Desk, conn: int) -> GroupPlace:
     desk.say(conn, FindGroup(desk.request(), "billing"))
     desk.settle()
     (place,) = desk.heard(conn, GroupPlace)
-    assert desk.broker.catalogue.named(GROUPS_TOPIC) is not None
+    assert desk.broker.topic_table.by_name(GROUPS_TOPIC) is not None
     return place
 
 

@@ -94,8 +94,8 @@ def test_any_node_knows_how_far_every_copy_of_every_partition_is(asked: int) -> 
     state = described(desks, asked).state
     assert [node.node for node in state.nodes] == [1, 2, 3] and all(node.there for node in state.nodes)
     assert sorted(state.answered) == [1, 2, 3] and state.answered[0] == asked
-    catalogue, *partitions = state.partitions
-    assert catalogue.topic == "" and len(catalogue.copies) == 3
+    topic_table, *partitions = state.partitions
+    assert topic_table.topic == "" and len(topic_table.copies) == 3
     assert [(one.topic, one.partition) for one in partitions] == [("t", 0), ("t", 1), ("t", 2)]
     for one in partitions:
         assert len(one.copies) == 2, "as many as the topic asked for"

@@ -141,7 +141,7 @@ class Membership(RuleBasedStateMachine):
             for member in sorted(self.people):
                 self.listen_and_let_go(sorted(self.people).index(member))
         loads = [len(person.parts) for person in self.people.values()]
-        known = [self.desk.broker.catalogue.named(name) for name in self.topics]
+        known = [self.desk.broker.topic_table.by_name(name) for name in self.topics]
         assert sum(loads) == sum(len(one.partitions) for one in known if one is not None)
         assert max(loads) - min(loads) <= 1
 

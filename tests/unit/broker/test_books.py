@@ -25,13 +25,13 @@ LATER = CompactBelow(9, 2)
 
 
 def here(desk: Desk) -> ServedPartition:
-    served = desk.broker.catalogue.served.get(HERE)
+    served = desk.broker.topic_table.served.get(HERE)
     assert served is not None
     return served
 
 
 def order(desk: Desk, *entries: CompactBelow) -> int:
-    last = desk.broker.ordering.order(here(desk), entries)
+    last = desk.broker.batch_ordering.append_control(here(desk), entries)
     assert isinstance(last, int)
     for effect in desk.broker.out:
         if isinstance(effect, Append):
@@ -41,7 +41,7 @@ def order(desk: Desk, *entries: CompactBelow) -> int:
 
 
 def said(desk: Desk) -> CompactBelow | None:
-    return here(desk).books.compaction.get(None)
+    return here(desk).derived.compaction.get(None)
 
 
 def placed(batch: bytearray, base: int, flags: int = 0) -> bytearray:
@@ -78,7 +78,7 @@ def test_an_answer_waits_until_its_entries_are_committed() -> None:
     desk = desk_with(Scripted())
     session = desk.broker.sessions.by_conn[1]
     last = order(desk, ENTRY)
-    desk.broker.ordering.reply_when_safe(1, session, here(desk), last, Agreed(4), request=4)
+    desk.broker.batch_ordering.reply_when_committed(1, session, here(desk), last, Agreed(4), request=4)
     assert desk.heard(1, Agreed) == [] and session.waiting == 1
     tell(desk, Committed(HERE, 1))
     assert desk.heard(1, Agreed) == [Agreed(4)] and session.waiting == 0
@@ -89,7 +89,7 @@ def test_an_answer_whose_entries_are_cut_is_a_refusal_and_a_message_that_nobody_
     last = order(desk, ENTRY)
     for conn, request in ((1, 4), (2, 0)):
         session = desk.broker.sessions.by_conn[conn]
-        desk.broker.ordering.reply_when_safe(conn, session, here(desk), last, Agreed(4), request=request)
+        desk.broker.batch_ordering.reply_when_committed(conn, session, here(desk), last, Agreed(4), request=request)
     tell(desk, Truncate(HERE, 0, 1))
     assert isinstance(desk.error(1), Unavailable)
     assert desk.heard(2, Failed) == [] and desk.heard(2, Agreed) == []
@@ -98,7 +98,7 @@ def test_an_answer_whose_entries_are_cut_is_a_refusal_and_a_message_that_nobody_
 def test_only_the_owner_orders() -> None:
     desk = desk_with(Scripted())
     tell(desk, Serving(HERE, 2, False, 0, 0, 0))
-    assert isinstance(desk.broker.ordering.order(here(desk), [ENTRY]), Unavailable)
+    assert isinstance(desk.broker.batch_ordering.append_control(here(desk), [ENTRY]), Unavailable)
 
 
 def test_a_start_finds_in_the_log_what_the_books_were() -> None:
@@ -136,7 +136,7 @@ def test_a_checkpoint_carries_all_books() -> None:
     again.restore(books.checkpoint([(1, 0)]))
     again.truncate(0)
     assert again.compaction.get(None) == ENTRY
-    assert again.producers.judge(9, 1, 0, 1) == (0, 0)
+    assert again.producers.check(9, 1, 0, 1) == (0, 0)
 
 
 def test_without_the_safeguard_it_carries_nothing() -> None:
@@ -157,7 +157,7 @@ def rolled() -> Desk:
     order(desk, ENTRY)
     desk.publish(1, TOPIC, producer=9, sequence=1)
     order(desk, LATER)
-    desk.broker.ordering.roll(here(desk))
+    desk.broker.batch_ordering.roll(here(desk))
     checkpoint = next(effect for effect in desk.broker.out if isinstance(effect, Append))
     assert read_header(checkpoint.batch).owner_flags == CHECKPOINT
     desk.logs[HERE].batches.append(checkpoint.batch)
@@ -165,7 +165,7 @@ def rolled() -> Desk:
 
 
 def is_known(desk: Desk, sequence: int) -> bool:
-    judged = here(desk).producers.judge(9, 0, sequence, 1)
+    judged = here(desk).producers.check(9, 0, sequence, 1)
     assert not isinstance(judged, RostraError), judged
     return judged is not None
 
@@ -190,10 +190,10 @@ def test_nothing_is_ordered_until_the_log_was_looked_at() -> None:
     tell(desk, Truncate(HERE, 2, 1), Serving(HERE, 3, True, 0, 2, 2))
     desk.publish(1, TOPIC, producer=9, sequence=1)
     assert isinstance(desk.error(1), Unavailable)
-    assert isinstance(desk.broker.ordering.order(here(desk), [ENTRY]), Unavailable)
+    assert isinstance(desk.broker.batch_ordering.append_control(here(desk), [ENTRY]), Unavailable)
     desk.settle()
-    assert here(desk).blocked is None and here(desk).unsure is None
-    assert isinstance(desk.broker.ordering.order(here(desk), [ENTRY]), int)
+    assert here(desk).blocked is None and here(desk).rebuilding is None
+    assert isinstance(desk.broker.batch_ordering.append_control(here(desk), [ENTRY]), int)
 
 
 def test_what_is_appended_during_the_look_is_in_the_books_afterwards_and_once() -> None:
@@ -220,9 +220,9 @@ def test_a_look_that_was_overtaken_by_another_cut_counts_for_nothing() -> None:
     desk.pending.clear()
     tell(desk, Truncate(HERE, 0, 2))
     desk.step(answer)
-    assert here(desk).unsure is not None
+    assert here(desk).rebuilding is not None
     desk.settle()
-    assert here(desk).unsure is None and said(desk) is None and not is_known(desk, 0)
+    assert here(desk).rebuilding is None and said(desk) is None and not is_known(desk, 0)
 
 
 def test_a_copy_that_is_filled_from_a_log_start_has_the_books_of_its_first_checkpoint() -> None:

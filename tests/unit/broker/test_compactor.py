@@ -37,9 +37,9 @@ def test_sealed_segments_below_what_all_copies_hold_are_compacted() -> None:
     tick(desk)
     assert desk.of(ListSegments) == [ListSegments(part(topic))]
     desk.settle()
-    served = desk.broker.catalogue.served.get(part(topic))
+    served = desk.broker.topic_table.served.get(part(topic))
     assert served is not None
-    told = served.books.compaction.get(None)
+    told = served.derived.compaction.get(None)
     log = desk.logs[part(topic)]
     assert told is not None and told.offset == served.end - len(log.segments()[-1])
     tick(desk)
@@ -53,23 +53,23 @@ def test_sealed_segments_below_what_all_copies_hold_are_compacted() -> None:
 
 def test_it_is_done_again_when_half_as_much_is_new_or_tombstones_have_aged() -> None:
     desk, topic = rolled(tombstone_ms=1000)
-    served = desk.broker.catalogue.served.get(part(topic))
+    served = desk.broker.topic_table.served.get(part(topic))
     assert served is not None
     entries = []
     for count in (0, 8, 20):
         publish(desk, topic, count)
         tick(desk)
         desk.settle()
-        entries.append(served.books.compaction.get(None))
+        entries.append(served.derived.compaction.get(None))
     assert entries[0] == entries[1] != entries[2]
     desk.after_ms(5_000)
     tick(desk)
     desk.settle()
-    assert served.books.compaction.get(None) == entries[2], "not more than once a minute"
+    assert served.derived.compaction.get(None) == entries[2], "not more than once a minute"
     desk.after_ms(60_000)
     tick(desk)
     desk.settle()
-    last = served.books.compaction.get(None)
+    last = served.derived.compaction.get(None)
     assert last is not None and entries[2] is not None
     assert last.offset == entries[2].offset and last.tombstones_us > entries[2].tombstones_us
 
@@ -121,18 +121,18 @@ def test_one_run_at_a_time() -> None:
 
 def test_no_more_is_compacted_than_every_copy_holds() -> None:
     desk = desk_with(Scripted())
-    known = desk.broker.catalogue.named("t")
+    known = desk.broker.topic_table.by_name("t")
     assert known is not None
     for _ in range(6):
         desk.publish(1, 5)
     tell(desk, Committed(HERE, 6))
-    served = desk.broker.catalogue.served.get(HERE)
+    served = desk.broker.topic_table.served.get(HERE)
     assert served is not None
     segments = (ClosedSegment(0, 2, 100, 1), ClosedSegment(2, 4, 100, 1), ClosedSegment(4, 6, 100, 1))
     for held in (5, 5, 5, 6):
-        desk.broker.compactor.sealed(served, SegmentsListed(HERE, segments).segments)
+        desk.broker.compactor.segments_listed(served, SegmentsListed(HERE, segments).segments)
         tell(desk, HeldByAll(HERE, held))
-        told = served.books.compaction.get(None)
+        told = served.derived.compaction.get(None)
         assert told is not None and told.offset == (held if held == 6 else 4)
     entries = [batch for batch in desk.logs[HERE].batches if read_header(batch).owner_flags & LEDGER]
     assert len(entries) == 2, "it is not said again and again while a copy is away"

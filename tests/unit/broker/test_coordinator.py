@@ -50,12 +50,12 @@ def desk() -> Desk:
 
 
 def parts_of(desk: Desk, name: str = "billing") -> dict[GroupPartitionKey, GroupPartition]:
-    known = desk.broker.catalogue.named("_groups")
+    known = desk.broker.topic_table.by_name("_groups")
     assert known is not None
     for served in known.partitions:
-        group = served.books.groups.get(name)
+        group = served.derived.groups.get(name)
         if group is not None:
-            return dict(group.parts)
+            return dict(group.partitions)
     return {}
 
 
@@ -78,7 +78,7 @@ def test_many_who_ask_at_once_make_one_topic() -> None:
         desk.say(CONN, FindGroup(desk.request(), name))
     desk.settle()
     assert len({place.topic for place in desk.heard(CONN, GroupPlace)}) == 1
-    assert len(desk.broker.catalogue) == 1
+    assert len(desk.broker.topic_table) == 1
 
 
 def test_whoever_asks_when_the_disk_fails_is_told_so_and_the_node_can_stop() -> None:
@@ -95,7 +95,7 @@ def test_whoever_asks_when_the_disk_fails_is_told_so_and_the_node_can_stop() -> 
 
 
 def test_the_topic_of_names_is_nobodys_to_use(desk: Desk) -> None:
-    known = desk.broker.catalogue.named("_groups")
+    known = desk.broker.topic_table.by_name("_groups")
     assert known is not None
     desk.publish(CONN, known.topic.topic, b"mine")
     assert isinstance(desk.error(CONN), InvalidTopicName)
@@ -404,7 +404,7 @@ def test_names_are_listed_in_pages(desk: Desk) -> None:
     names = {f"n{number}" for number in range(30)}
     for number, name in enumerate(sorted(names)):
         Person(desk, number + 1, name).join()
-    known = desk.broker.catalogue.named("_groups")
+    known = desk.broker.topic_table.by_name("_groups")
     assert known is not None
     found: list[str] = []
     for partition in range(len(known.partitions)):
@@ -462,15 +462,15 @@ def test_a_name_or_member_beyond_the_bound_is_refused(limit: str) -> None:
     assert refusal.limit == limit
 
 
-def test_parts_beyond_the_bound_are_nobodys_and_the_log_says_so() -> None:
-    desk = Desk(BrokerSettings(parts_per_group_max=3)).start()
+def test_partitions_beyond_the_limit_stay_unassigned_and_the_log_says_so() -> None:
+    desk = Desk(BrokerSettings(partitions_per_group_max=3)).start()
     desk.connect(CONN)
     make_groups(desk, CONN)
     desk.make_topic(CONN, "orders", partitions=5)
     ann = Person(desk, 1)
     assert ann.join("orders") is None
     assert ann.indices == [0, 1, 2]
-    assert [note.about["parts"] for note in desk.notes if "no room" in note.event] == [2]
+    assert [note.about["partitions"] for note in desk.notes if "partition limit" in note.event] == [2]
 
 
 # --- restarts ---
@@ -507,7 +507,7 @@ def test_positions_survive_retention_of_all_but_the_last_segment() -> None:
     ann.join("orders")
     for offset in range(200):
         assert ann.move(offset) is None
-    known = desk.broker.catalogue.named("_groups")
+    known = desk.broker.topic_table.by_name("_groups")
     assert known is not None
     desk.step(TimerFired(RETENTION))
     desk.settle()

@@ -141,7 +141,7 @@ def test_a_slow_subscriber_slows_only_itself_and_loses_nothing() -> None:
         desk.publish(1, topic, b"%d" % number)
         desk.settle()
         assert desk.pushed(3) == [b"%d" % number]
-    assert desk.broker.tails.bytes <= SMALL.tail_bytes_max
+    assert desk.broker.tail_cache.bytes <= SMALL.tail_bytes_max
     slow = desk.pushed(2)
     assert len(slow) == 1
     while len(slow) < 100:
@@ -361,7 +361,7 @@ def test_a_lost_subscriber_leaves_nothing_behind() -> None:
     desk.subscribe(2, topic)
     desk.lose(2)
     desk.settle()
-    served = desk.broker.catalogue.served.get(part(topic))
+    served = desk.broker.topic_table.served.get(part(topic))
     assert served is not None
     assert served.readers == {}
     desk.publish(1, topic)
@@ -376,7 +376,7 @@ def test_the_tail_lets_go_of_shared_answers_with_the_batches() -> None:
     desk.publish(1, topic, b"held")
     desk.settle()
     assert desk.pushed(2) == [b"held"]
-    served = desk.broker.catalogue.served.get(part(topic))
+    served = desk.broker.topic_table.served.get(part(topic))
     assert served is not None
     for _ in range(20):
         desk.publish(1, other)

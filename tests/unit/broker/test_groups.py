@@ -57,7 +57,7 @@ def shown(book: GroupTable) -> dict[str, tuple[object, ...]]:
 
 
 def _shown(group: ConsumerGroup) -> tuple[object, ...]:
-    return group.settings, group.generation, dict(group.members), dict(group.parts)
+    return group.settings, group.generation, dict(group.members), dict(group.partitions)
 
 
 @given(logs, st.integers(0, 25), st.integers(0, 25))
@@ -97,7 +97,7 @@ def test_a_large_group_is_told_in_several_entries() -> None:
     parts = tuple((1, index, GroupPartition(2**62, 2**31, 0, "offset", 2**62, 9)) for index in range(2500))
     book = book_of([GroupConfigured("wide"), AssignmentChanged("wide", 3, parts)])
     told = list(book.entries())
-    assert [len(entry.parts) for entry in told if isinstance(entry, AssignmentChanged)] == [1000, 1000, 500]
+    assert [len(entry.partitions) for entry in told if isinstance(entry, AssignmentChanged)] == [1000, 1000, 500]
     assert sum(len(msgspec.msgpack.encode(entry)) for entry in told) <= book.bytes
     other = GroupTable()
     other.restore(told)
@@ -112,4 +112,4 @@ def test_a_position_is_kept_although_the_holder_changes() -> None:
             PositionsCommitted("g", ((1, 0, 40, 2),)),
         ]
     )
-    assert book.groups["g"].parts[GroupPartitionKey(1, 0)] == GroupPartition(7, 1, 0, "offset", 40, 2)
+    assert book.groups["g"].partitions[GroupPartitionKey(1, 0)] == GroupPartition(7, 1, 0, "offset", 40, 2)

@@ -7,7 +7,7 @@ from rostra.broker.partition.control_batch import control_batch
 from rostra.broker.partition.log_derived_state import LogDerivedState
 from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.partition.tail_cache import TailCache
-from rostra.broker.publish.migration_table import REMEMBERED, MigrationTable, is_hidden
+from rostra.broker.publish.migration_table import MOVES_PER_PRODUCER, MigrationTable, is_superseded
 from rostra.broker.publish.producer_table import ProducerTable
 from rostra.client.core.subscription.seen_records import SeenRecords
 from rostra.fabric.api import Recovered
@@ -19,15 +19,15 @@ from rostra.wire.messages import Topic, TopicSettings
 def test_a_move_counts_from_where_it_stands() -> None:
     moves = MigrationTable()
     moves.apply(5, ProducerMove(7, 0, 30, 2))
-    assert [moves.number_at(7, offset) for offset in (4, 5, 9)] == [0, 2, 2]
-    assert moves.number(7) == 2 and moves.number(8) == 0
+    assert [moves.move_at(7, offset) for offset in (4, 5, 9)] == [0, 2, 2]
+    assert moves.latest_move(7) == 2 and moves.latest_move(8) == 0
 
 
 def test_what_is_cut_from_the_log_is_no_move() -> None:
     moves = MigrationTable()
     moves.apply(5, ProducerMove(7, 0, 30, 2, after=9, after_offset=3))
     moves.truncate(5)
-    assert moves.number(7) == 0 and not moves.waiting
+    assert moves.latest_move(7) == 0 and not moves.waiting
 
 
 def test_a_checkpoint_brings_moves_back_to_where_they_stood() -> None:
@@ -36,28 +36,28 @@ def test_a_checkpoint_brings_moves_back_to_where_they_stood() -> None:
         moves.apply(5 + at, ProducerMove(7, 0, 30 + at, 2 + at))
     for entry in moves.entries():
         again.apply(-1, entry)
-    assert [again.number_at(7, offset) for offset in (4, 5, 6)] == [0, 2, 3]
+    assert [again.move_at(7, offset) for offset in (4, 5, 6)] == [0, 2, 3]
 
 
 def test_of_one_producer_only_so_many_moves_are_kept() -> None:
     moves = MigrationTable()
-    for number in range(REMEMBERED + 5):
+    for number in range(MOVES_PER_PRODUCER + 5):
         moves.apply(number, ProducerMove(7, 0, number, number + 1))
-    assert len(moves.entries()) == REMEMBERED
+    assert len(moves.entries()) == MOVES_PER_PRODUCER
 
 
 def test_what_is_stored_elsewhere_is_known_here_and_what_follows_is_new() -> None:
     table = ProducerTable(4)
     table.adopt(10, 7, 0, 30)
-    assert table.judge(7, 0, 30, 1) is None
-    assert isinstance(table.judge(7, 0, 29, 1), tuple)
+    assert table.check(7, 0, 30, 1) is None
+    assert isinstance(table.check(7, 0, 29, 1), tuple)
 
 
 def test_what_is_told_late_does_not_take_back_what_is_known() -> None:
     table = ProducerTable(4)
     table.apply(11, 12, 7, 0, 30, 2)
     table.adopt(10, 7, 0, 30)
-    assert table.judge(7, 0, 32, 1) is None
+    assert table.check(7, 0, 32, 1) is None
 
 
 def test_the_table_keeps_its_bound_whoever_comes() -> None:
@@ -89,7 +89,7 @@ def test_tables_are_rebuilt_in_the_order_of_the_log_so_that_whoever_was_put_out_
 
 
 def hidden(moves: list[ProducerMove], number: int, *sequences: int, epoch: int = 0) -> list[bool]:
-    return [is_hidden(moves, number, epoch, sequence) for sequence in sequences]
+    return [is_superseded(moves, number, epoch, sequence) for sequence in sequences]
 
 
 def test_what_a_later_place_began_with_is_hidden_at_the_earlier_one() -> None:

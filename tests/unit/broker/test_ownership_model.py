@@ -142,10 +142,10 @@ class Rules(RuleBasedStateMachine):
     @invariant()
     def the_node_knows_who_is_alive(self) -> None:
         if hasattr(self, "desk"):
-            (known,) = self.desk.broker.catalogue.partitions()
+            (known,) = self.desk.broker.topic_table.partitions()
             ranked = sorted(self.alive.items(), key=lambda item: (-item[1].strength, item[0]))
             wanted = tuple(PublisherState(publisher, one.strength, one.lease_ms) for publisher, one in ranked)
-            assert known.publishers.shown(16) == wanted
+            assert known.publishers.ranked(16) == wanted
 
 
 Rules.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)

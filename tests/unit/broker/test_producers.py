@@ -12,15 +12,15 @@ def test_what_is_cut_is_taken_as_new_and_what_is_kept_is_known() -> None:
         table.apply(number, number, 9, 1, number, 1)
     table.commit(4)
     table.truncate(6)
-    assert table.judge(9, 1, 6, 1) is None
-    assert table.judge(9, 1, 5, 1) == (5, 5)
+    assert table.check(9, 1, 6, 1) is None
+    assert table.check(9, 1, 5, 1) == (5, 5)
 
 
 def test_a_producer_all_of_whose_batches_are_cut_is_new_again() -> None:
     table = ProducerTable(100)
     table.apply(0, 0, 9, 1, 0, 1)
     table.truncate(0)
-    assert table.judge(9, 1, 0, 1) is None and len(table) == 0
+    assert table.check(9, 1, 0, 1) is None and len(table) == 0
 
 
 def test_a_producer_forgotten_for_one_that_is_cut_is_known_again() -> None:
@@ -28,17 +28,17 @@ def test_a_producer_forgotten_for_one_that_is_cut_is_known_again() -> None:
     table.apply(0, 0, 9, 1, 0, 1)
     table.apply(1, 1, 8, 1, 0, 1)
     table.truncate(1)
-    assert table.judge(9, 1, 0, 1) == (0, 0)
+    assert table.check(9, 1, 0, 1) == (0, 0)
 
 
 def test_a_first_batch_that_comes_again_is_not_taken_for_new_where_its_producer_may_have_been_forgotten() -> None:
     table = ProducerTable(1)
-    assert table.judge(9, 1, 0, 1, again=True) is None, "nobody was ever forgotten here"
+    assert table.check(9, 1, 0, 1, again=True) is None, "nobody was ever forgotten here"
     table.apply(0, 0, 9, 1, 0, 1)
     table.apply(1, 1, 8, 1, 0, 1)
-    assert isinstance(table.judge(9, 1, 0, 1, again=True), UnknownProducer)
-    assert table.judge(7, 1, 0, 1) is None, "what was never sent before is new"
-    assert table.judge(8, 2, 0, 1, again=True) is None, "another epoch of one that is known is new"
+    assert isinstance(table.check(9, 1, 0, 1, again=True), UnknownProducer)
+    assert table.check(7, 1, 0, 1) is None, "what was never sent before is new"
+    assert table.check(8, 2, 0, 1, again=True) is None, "another epoch of one that is known is new"
     again = ProducerTable(1)
     again.restore(table.snapshot(), table.forgot)
-    assert isinstance(again.judge(9, 1, 0, 1, again=True), UnknownProducer)
+    assert isinstance(again.check(9, 1, 0, 1, again=True), UnknownProducer)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rostra.broker.publish.publisher_leases import GRACE, PublisherLeases
-from rostra.broker.publish.publisher_table import NOBODY, PublisherJoined, PublisherLeft, PublisherTable
+from rostra.broker.publish.publisher_table import NO_PUBLISHER, PublisherJoined, PublisherLeft, PublisherTable
 
 Entry = PublisherJoined | PublisherLeft
 PUBLISHERS = st.integers(1, 5)
@@ -30,7 +30,7 @@ def strongest_of(entries: list[Entry]) -> int:
         else:
             there.pop(entry.publisher, None)
     best = max(there.values(), default=0)
-    return min((publisher for publisher, strength in there.items() if strength == best), default=NOBODY)
+    return min((publisher for publisher, strength in there.items() if strength == best), default=NO_PUBLISHER)
 
 
 class BookFollowsLog(RuleBasedStateMachine):
@@ -71,7 +71,7 @@ class BookFollowsLog(RuleBasedStateMachine):
     @invariant()
     def the_strongest_is_whom_the_rules_name(self) -> None:
         assert self.book.strongest == strongest_of(self.log)
-        shown = self.book.shown(16)
+        shown = self.book.ranked(16)
         assert len(shown) == len(self.book)
         assert [one.publisher for one in shown][:1] == ([self.book.strongest] if shown else [])
 
@@ -88,7 +88,7 @@ def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_grows_weaker
         before = book.strongest
         book.apply(place, entry)
         assert book.strongest == strongest_of(entries[: place + 1])
-        if before not in (NOBODY, entry.publisher, book.strongest):
+        if before not in (NO_PUBLISHER, entry.publisher, book.strongest):
             # Only the publisher that an entry is about can be overtaken by it or overtake.
             assert book.strongest == entry.publisher
 
@@ -150,7 +150,7 @@ class LeasesRunOut(RuleBasedStateMachine):
     def the_last_connection_is_lost(self) -> None:
         heard_us = self.heard.pop(self.conn, None)
         if heard_us is not None:
-            self.leases.lost(self.conn, heard_us)
+            self.leases.connection_lost(self.conn, heard_us)
             self.on = {publisher: conn for publisher, conn in self.on.items() if conn != self.conn}
 
     @rule()
@@ -165,7 +165,7 @@ class LeasesRunOut(RuleBasedStateMachine):
         until_us = self.now_us + elapsed_ms * 1000
         while self.leases.due_us is not None and self.leases.due_us <= until_us:
             self.now_us = max(self.leases.due_us, self.now_us)
-            over = self.leases.look(self.now_us, lambda conn: self.heard.get(conn, 0))
+            over = self.leases.expire(self.now_us, lambda conn: self.heard.get(conn, 0))
             ended = [one for one, alive in self.alive.items() if alive.heard_us + alive.lease_us <= self.now_us]
             assert sorted(over) == sorted(ended)
             for publisher in over:
@@ -191,18 +191,18 @@ def test_a_node_that_slept_itself_blames_no_publisher() -> None:
     _, leases = leases_of_one(900)
     assert leases.due_us == 900_000
     woke_us = 900_000 + 900_000 // GRACE + 1
-    assert leases.look(woke_us, lambda conn: 0) == []
+    assert leases.expire(woke_us, lambda conn: 0) == []
     assert leases.due_us == woke_us + 300_000
-    assert leases.look(leases.due_us, lambda conn: 0) == [7]
+    assert leases.expire(leases.due_us, lambda conn: 0) == [7]
 
 
 def test_who_registered_by_itself_is_known_until_its_connection_is_lost_or_it_leaves() -> None:
     _, leases = leases_of_one(900)
-    leases.asked(7, 3)
+    leases.set_explicit(7, 3)
     leases.forget(7)
-    assert leases.asked_on(7) == 3
-    leases.lost(3, 100)
-    assert leases.asked_on(7) is None
-    leases.asked(7, 4)
-    leases.forget_asked(7)
-    assert leases.asked_on(7) is None
+    assert leases.explicit_conn(7) == 3
+    leases.connection_lost(3, 100)
+    assert leases.explicit_conn(7) is None
+    leases.set_explicit(7, 4)
+    leases.resigned(7)
+    assert leases.explicit_conn(7) is None

@@ -1,4 +1,4 @@
-"""Publishing: what is written, what is answered, and when."""
+"""Publishing: what is written, what is request_done, and when."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_repeat_that_was_cut_differently_is_refused_and_not_taken_for_stored(
 def test_sequences_go_on_beyond_their_largest_number(desk: Desk) -> None:
     topic = desk.make_topic(1)
     desk.publish(1, topic, producer=9, sequence=0)
-    entry = desk.broker.catalogue.served.get(part(topic))
+    entry = desk.broker.topic_table.served.get(part(topic))
     assert entry is not None
     table = entry.producers.snapshot()
     table[0][1].expected = 2**32 - 1
@@ -252,7 +252,7 @@ def test_a_full_disk_answers_all_publishes_of_the_cut(desk: Desk) -> None:
 
 def test_a_refused_write_does_not_count_as_bytes_stored(desk: Desk) -> None:
     topic = desk.make_topic(1)
-    served = desk.broker.catalogue.served.get(part(topic))
+    served = desk.broker.topic_table.served.get(part(topic))
     assert served is not None
     desk.publish(1, topic)
     before = served.bytes, served.segment_bytes

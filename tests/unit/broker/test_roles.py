@@ -331,7 +331,7 @@ def test_a_copy_that_is_filled_anew_begins_where_the_others_do() -> None:
     tell(desk, ServedElsewhere(HERE, 2, "other:1"))
     desk.logs.clear()
     tell(desk, Open(HERE, 1 << 20, 500), Serving(HERE, 2, False, 500, 500, 500, "other:1"))
-    served = desk.broker.catalogue.served.get(HERE)
+    served = desk.broker.topic_table.served.get(HERE)
     assert served is not None
     assert (served.first, served.end, served.commit, served.synced, len(served.producers)) == (500, 500, 500, 500, 0)
 
@@ -530,7 +530,7 @@ def test_a_topic_id_that_nobody_can_confirm_is_to_be_tried_again() -> None:
     fabric = Scripted()
     desk = desk_with(fabric)
     desk.publish(1, 6)
-    tell(desk, Refused(fabric.last(Confirm).token, Unavailable("catalogue", 0, "no quorum")))
+    tell(desk, Refused(fabric.last(Confirm).token, Unavailable("topic_table", 0, "no quorum")))
     assert isinstance(desk.error(1), Unavailable)
 
 

@@ -337,12 +337,12 @@ def test_the_epoch_before_log_start_is_remembered_by_the_checkpoint() -> None:
             desk.publish(1, topic, bytes(500), sequence=sequence)
         desk.settle()
     log = desk.logs[part(topic)]
-    served = desk.broker.catalogue.served.get(part(topic))
+    served = desk.broker.topic_table.served.get(part(topic))
     assert served is not None
     assert [epoch for epoch, _ in served.epochs] == [1, 2, 3]
     log.trim(base_offset(log.segments()[-1][0]))
     again = desk.restarted()
-    kept = again.broker.catalogue.served.get(part(topic))
+    kept = again.broker.topic_table.served.get(part(topic))
     assert kept is not None
     assert kept.epochs[0][0] == 3
     assert kept.epochs[0][1] < log.first
@@ -353,7 +353,7 @@ def test_a_checkpoint_of_many_producers_fits_into_a_frame() -> None:
     desk = Desk().start()
     desk.connect(1)
     topic = desk.make_topic(1, segment_bytes=4096)
-    served = desk.broker.catalogue.served.get(part(topic))
+    served = desk.broker.topic_table.served.get(part(topic))
     assert served is not None
     latest = tuple((number, 2**40 + number, 2**40 + number) for number in range(64))
     served.producers.restore([(2**62 + number, ProducerEntry(1, 2**31, latest)) for number in range(10_000)])
@@ -391,7 +391,7 @@ def test_retention_by_bytes_keeps_at_least_that_much() -> None:
 
 def test_retention_believes_the_log_about_its_size_and_not_a_count_of_its_own() -> None:
     desk, topic = filled_segments(retention_bytes=30_000)
-    served = desk.broker.catalogue.served.get(part(topic))
+    served = desk.broker.topic_table.served.get(part(topic))
     assert served is not None
     served.bytes += 1_000_000
     desk.step(TimerFired(RETENTION))

@@ -102,7 +102,7 @@ def test_many_topics_come_in_pages_and_none_is_left_out_or_told_twice() -> None:
 
 
 def test_a_page_is_cut_short_rather_than_looking_at_all_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_table, "LOOKED_AT_MAX", 3)
+    monkeypatch.setattr(topic_table, "NAMES_SCANNED_MAX", 3)
     desk = watching("a/x", "b/y", "c/x", "d/y", "e/x")
     desk.say(2, Watch(1, 7, ("+/x",)))
     (page,) = desk.heard(2, Watched)
@@ -128,7 +128,7 @@ def test_a_lost_connection_leaves_no_watch_behind() -> None:
     desk.lose(2)
     desk.make_topic(1, "a/one")
     assert desk.heard(2, TopicsAppeared) == []
-    assert not desk.broker.watching._trie
+    assert not desk.broker.pattern_watches._trie
 
 
 def test_a_watch_begins_only_when_the_catalogue_is_confirmed() -> None:
@@ -152,7 +152,7 @@ def test_a_watch_given_up_before_it_was_answered_does_not_begin() -> None:
     desk.broker.carry_out([Confirmed(fabric.asked.pop())])
     desk.effects += desk.broker.out
     assert isinstance(desk.error(2), WatchEnded)
-    assert not desk.broker.watching._trie
+    assert not desk.broker.pattern_watches._trie
 
 
 @pytest.mark.parametrize("late", ["refused", "confirmed"])
@@ -175,7 +175,7 @@ def test_a_late_word_about_a_watch_that_was_given_up_does_not_concern_the_next_o
     answer(Confirmed(second))
     assert [watched.request for watched in desk.heard(2, Watched)] == [8]
     if late == "refused":
-        answer(Refused(first, Unavailable("catalogue", 0, "nobody answers")))
+        answer(Refused(first, Unavailable("topic_table", 0, "nobody answers")))
     desk.make_topic(1, "a/two")
     assert len(desk.heard(2, TopicsAppeared)) == 1
 
@@ -183,7 +183,7 @@ def test_a_late_word_about_a_watch_that_was_given_up_does_not_concern_the_next_o
 def test_a_node_that_cannot_confirm_what_it_knows_refuses_a_watch_and_ends_those_it_has() -> None:
     fabric = Hesitant()
     desk = watching(fabric=fabric)
-    lost = Unavailable("catalogue", 0, "nobody answers")
+    lost = Unavailable("topic_table", 0, "nobody answers")
 
     def answer(effect: FabricEffect) -> None:
         desk.broker.out = []
@@ -205,7 +205,7 @@ def test_a_node_that_cannot_confirm_what_it_knows_refuses_a_watch_and_ends_those
     answer(Refused(fabric.asked[-1], lost))
     (ended,) = desk.heard(2, Ended)
     assert (ended.subscription, ended.code) == (7, "WatchEnded")
-    assert not desk.broker.watching._trie
+    assert not desk.broker.pattern_watches._trie
 
 
 def test_nobody_watching_means_nobody_asked() -> None:

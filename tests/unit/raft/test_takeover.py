@@ -85,7 +85,7 @@ def test_a_log_that_is_claimed_only_after_the_start_brings_its_producers_with_it
     late.hard[key_of(META)] = pack_hard_state(msgspec.structs.replace(hard, commit=2))
     late = desks.restart(node_of(late))
     desks.run_until_ready()
-    assert late.broker.catalogue.named("t") is None, "ready, and does not know the topic yet"
+    assert late.broker.topic_table.by_name("t") is None, "ready, and does not know the topic yet"
     desks.run(300)
     late.connect(1)
     desks.down.add(node_of(owner))
@@ -110,6 +110,6 @@ def test_a_copy_filled_from_a_later_log_start_knows_the_producers_from_before_it
     away = desks.restart(node_of(away))
     desks.run(1_000)
     assert away.logs[partition].first == log.first
-    served = away.broker.catalogue.served.get(partition)
+    served = away.broker.topic_table.served.get(partition)
     assert served is not None and served.end == log.end
-    assert served.producers.judge(9, 0, 3, 1) == (places[3], places[3])
+    assert served.producers.check(9, 0, 3, 1) == (places[3], places[3])

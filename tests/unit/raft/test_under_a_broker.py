@@ -77,9 +77,9 @@ def test_topics_survive_a_restart_also_where_the_catalogue_was_trimmed() -> None
         desk.settle()
     assert desk.logs[META].first > 0
     again = desk.again()
-    assert all(again.broker.catalogue.named(f"t{number}") is not None for number in range(12))
+    assert all(again.broker.topic_table.by_name(f"t{number}") is not None for number in range(12))
     again.connect(1)
-    topic = again.broker.catalogue.named("t3")
+    topic = again.broker.topic_table.by_name("t3")
     assert topic is not None
     again.publish(1, topic.topic.topic, b"x")
     again.settle()

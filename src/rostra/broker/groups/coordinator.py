@@ -1,7 +1,27 @@
-"""Named subscriptions at the owner of their partition of `_groups`: who is a member, who handles what, how far it is.
+"""The coordinator of consumer groups (named subscriptions): membership, assignment, committed positions.
 
-Every decision is an entry in that partition's log before anybody hears of it, so the next owner goes on where this one
-stopped. Only where members are heard, and when, is known here alone: a new owner gives everybody a fresh lease.
+A group's state lives in one partition of the internal topic `_groups`, chosen by the hash of its name; the owner of
+that partition is its coordinator. Every decision is a control batch in that partition's log before any member learns of
+it, and replies wait for the commit. So every copy has the same `GroupTable`, and the next owner continues where this
+one stopped. Only connections and lease times are in memory: a new owner gives every member a fresh lease.
+
+The rebalance protocol is cooperative; members keep working while partitions move:
+
+1. `JoinGroup` (`join.py`). The fabric first confirms the topic table, so that no matching topic is missed. Then the
+   member, the new generation and the changed assignments are logged in one batch (`GroupStore.change`).
+2. `rebalance` (`rebalance.py`) computes the new assignment with `assign` (`assignor.py`). A free partition is given to
+   its new member at once. A partition that another member holds is only *revoked*: logged with the generation of the
+   revocation.
+3. Each member whose set changes gets its whole set (`Assignment`). It stops reading partitions that are missing from
+   it, commits their positions and sends `Released` with the generation that it has seen.
+4. `Released` frees the partitions revoked up to that generation; a second rebalance gives them to their new members.
+5. `MovePositions` commits positions. It is fenced: refused with `StaleGeneration` unless the member holds the partition
+   since a generation that it knows.
+6. `MemberHeartbeat` renews the lease. When a lease expires (`maintenance.py`), the member is removed, its partitions
+   are free at once, and the failed attempt counts as a try of the record at each position.
+
+Rebalances are also triggered by topics that are created or deleted and by a change of the coordinator
+(`maintenance.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +34,7 @@ from rostra.broker.groups.coordinator_locator import GROUPS_TOPIC, CoordinatorLo
 from rostra.broker.groups.group_table import ConsumerGroup, GroupDeleted, GroupPartitionKey, PositionsCommitted
 from rostra.broker.groups.join import GroupJoin
 from rostra.broker.groups.maintenance import GroupMaintenance
-from rostra.broker.groups.store import GroupChange, GroupStore, let_go
+from rostra.broker.groups.store import GroupChange, GroupStore, released
 from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.sessions import Session
 from rostra.errors import (
@@ -63,83 +83,85 @@ class Coordinator:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.places = CoordinatorLocator(broker)
-        self._stewardship = GroupStore(broker)
-        self._admission = GroupJoin(broker, self._stewardship)
-        self._keeping = GroupMaintenance(broker, self._stewardship, self._admission)
+        self.locator = CoordinatorLocator(broker)
+        self._store = GroupStore(broker)
+        self._joins = GroupJoin(broker, self._store)
+        self._maintenance = GroupMaintenance(broker, self._store, self._joins)
         self._fences = Safeguard.GENERATION_FENCING not in broker.without
 
-    # --- what the broker hears ---
+    # --- events ---
 
     def waiting(self) -> bool:
-        return self._admission.is_asking or self.places.waiting()
+        return self._joins.is_confirming or self.locator.waiting()
 
     def confirmed(self, token: int) -> bool:
-        """True if it was asked here."""
-        if not self._admission.confirmed(token):
-            return self.places.confirmed(token)
-        self._keeping.set_timer()
+        """True if the token belongs to a group request."""
+        if not self._joins.confirmed(token):
+            return self.locator.confirmed(token)
+        self._maintenance.set_timer()
         return True
 
     def refused(self, token: int, error: RostraError) -> bool:
-        """True if it was asked here."""
-        if not self._admission.refused(token, error):
-            return self.places.refused(token, error)
-        self._keeping.set_timer()
+        """True if the token belongs to a group request."""
+        if not self._joins.refused(token, error):
+            return self.locator.refused(token, error)
+        self._maintenance.set_timer()
         return True
 
-    def broke(self, error: RostraError) -> None:
+    def storage_failed(self, error: RostraError) -> None:
         """Nothing is acknowledged here any more."""
-        self.places.broke(error)
+        self.locator.storage_failed(error)
 
     def serving(self, served: ServedPartition) -> None:
-        """The fabric said who owns a partition."""
+        """The fabric announced the owner of a partition."""
         if served.topic == GROUPS_TOPIC:
-            self._keeping.serving(served)
+            self._maintenance.serving(served)
 
-    def follow(self, served: ServedPartition) -> None:
-        """The end of a log was cut, or it was read again."""
+    def state_rewound(self, served: ServedPartition) -> None:
+        """The log was truncated or inspected again, which changed the group table."""
         if served.topic == GROUPS_TOPIC:
-            self._keeping.follow(served)
+            self._maintenance.state_rewound(served)
 
     def topic_changed(self, topic: str) -> None:
-        """It came or went."""
-        self._keeping.topic_changed(topic)
+        """The topic was created or deleted, or got a partition."""
+        self._maintenance.topic_changed(topic)
 
-    def lose(self, conn: Conn) -> None:
-        self._stewardship.seats.lose(conn)
+    def connection_lost(self, conn: Conn) -> None:
+        self._store.connections.connection_lost(conn)
 
     def drained(self, conn: Conn) -> None:
-        self._stewardship.drained(conn)
+        self._store.drained(conn)
 
     def timer(self) -> None:
-        self._keeping.timer()
+        self._maintenance.timer()
 
     # --- requests ---
 
     def answer(self, conn: Conn, session: Session, message: Coordinated | FindGroup) -> None:
         broker = self._broker
         if isinstance(message, FindGroup):
-            self.places.find(conn, session, message)
+            self.locator.find(conn, session, message)
             return
-        served = broker.too_many(session) or self._place(message)
+        served = broker.over_limit(session) or self._partition_for(message)
         if isinstance(served, RostraError):
             broker.refuse(conn, message.request, served)
             return
         match message:
             case JoinGroup():
-                self._admission.ask(conn, session, message)
-                self._keeping.set_timer()
+                self._joins.join(conn, session, message)
+                self._maintenance.set_timer()
             case MemberHeartbeat():
-                self._beat(conn, served, message)
+                self._heartbeat(conn, served, message)
             case MovePositions():
-                self._move(conn, session, served, message)
+                self._commit_positions(conn, session, served, message)
             case Released():
                 self._release(conn, session, served, message)
             case LeaveGroup():
                 self._leave(conn, session, served, message)
             case ListGroups():
-                self._show(conn, session, served, description.page(served.books.groups, message), message.request)
+                self._reply_state(
+                    conn, session, served, description.page(served.derived.groups, message), message.request
+                )
             case DescribeGroup():
                 self._describe(conn, session, served, message)
             case ResetGroup():
@@ -149,52 +171,54 @@ class Coordinator:
             case _:
                 assert_never(message)
 
-    def _place(self, message: Coordinated) -> ServedPartition | RostraError:
-        """The partition that the request is about, if this node owns it."""
+    def _partition_for(self, message: Coordinated) -> ServedPartition | RostraError:
+        """The partition of `_groups` that the request is about, if this node owns it."""
         if not isinstance(message, ListGroups):
-            return self._stewardship.place(message.name)
-        known = self._broker.catalogue.named(GROUPS_TOPIC)
+            return self._store.partition_of(message.name)
+        known = self._broker.topic_table.by_name(GROUPS_TOPIC)
         if known is None:
             return UnknownTopic(GROUPS_TOPIC)
         if message.partition >= len(known.partitions):
             return UnknownPartition(GROUPS_TOPIC, message.partition)
-        return self._stewardship.owned_here(known.partitions[message.partition])
+        return self._store.if_owned(known.partitions[message.partition])
 
-    def _show(self, conn: Conn, session: Session, served: ServedPartition, message: NodeMessage, request: int) -> None:
-        """What is shown may not be committed yet, and then is not shown yet."""
-        self._broker.ordering.reply_when_safe(conn, session, served, served.end - 1, message, request)
+    def _reply_state(
+        self, conn: Conn, session: Session, served: ServedPartition, message: NodeMessage, request: int
+    ) -> None:
+        """Replies when the state that is shown is committed."""
+        self._broker.batch_ordering.reply_when_committed(conn, session, served, served.end - 1, message, request)
 
-    def _settle(
+    def _reply_logged(
         self, conn: Conn, session: Session, served: ServedPartition, last: int | RostraError, request: int
     ) -> None:
-        """Answers what was logged, or was not."""
+        """Replies when the batch that ends at `last` is committed; refuses if there is an error."""
         if isinstance(last, RostraError):
             self._broker.refuse(conn, request, last)
         else:
-            self._broker.ordering.reply_when_safe(conn, session, served, last, Agreed(request), request)
+            self._broker.batch_ordering.reply_when_committed(conn, session, served, last, Agreed(request), request)
 
     # --- members ---
 
-    def _stranger(self, conn: Conn, group: ConsumerGroup | None, name: str, member: int) -> RostraError | None:
-        """Why this connection does not speak for that member, if it does not."""
+    def _membership_error(self, conn: Conn, group: ConsumerGroup | None, name: str, member: int) -> RostraError | None:
+        """Why this connection may not act for the member, if so."""
         if group is None:
             return NotAMember(name, member)
-        seats = self._stewardship.seats
-        is_there = member in group.members and seats.conn_of((name, member)) == conn
+        connections = self._store.connections
+        is_there = member in group.members and connections.conn_of((name, member)) == conn
         if is_there:
-            seats.hear((name, member), self._broker.now.mono_us)
+            connections.heard((name, member), self._broker.now.mono_us)
         return None if is_there or not self._fences else NotAMember(name, member)
 
-    def _beat(self, conn: Conn, served: ServedPartition, message: MemberHeartbeat) -> None:
-        error = self._stranger(conn, served.books.groups.get(message.name), message.name, message.member)
+    def _heartbeat(self, conn: Conn, served: ServedPartition, message: MemberHeartbeat) -> None:
+        error = self._membership_error(conn, served.derived.groups.get(message.name), message.name, message.member)
         if error is not None:
             self._broker.refuse(conn, message.request, error)
         else:
             self._broker.reply(conn, Agreed(message.request))
 
-    def _move(self, conn: Conn, session: Session, served: ServedPartition, message: MovePositions) -> None:
-        group = served.books.groups.get(message.name)
-        error = self._stranger(conn, group, message.name, message.member) or self._not_held(group, message)
+    def _commit_positions(self, conn: Conn, session: Session, served: ServedPartition, message: MovePositions) -> None:
+        group = served.derived.groups.get(message.name)
+        error = self._membership_error(conn, group, message.name, message.member) or self._fencing_error(group, message)
         if error is not None:
             self._broker.refuse(conn, message.request, error)
         elif not message.positions:
@@ -203,40 +227,42 @@ class Coordinator:
             moved = PositionsCommitted(
                 message.name, tuple((one.topic, one.partition, one.offset, one.tries) for one in message.positions)
             )
-            self._settle(conn, session, served, self._broker.ordering.order(served, [moved]), message.request)
+            self._reply_logged(
+                conn, session, served, self._broker.batch_ordering.append_control(served, [moved]), message.request
+            )
 
-    def _not_held(self, group: ConsumerGroup | None, message: MovePositions) -> RostraError | None:
+    def _fencing_error(self, group: ConsumerGroup | None, message: MovePositions) -> RostraError | None:
         if group is None or not self._fences:
             return None
         for position in message.positions:
-            part = group.parts.get(GroupPartitionKey(position.topic, position.partition))
-            if part is None or part.holder != message.member or message.generation < part.since:
+            row = group.partitions.get(GroupPartitionKey(position.topic, position.partition))
+            if row is None or row.holder != message.member or message.generation < row.since:
                 return StaleGeneration(message.name, group.generation)
         return None
 
     def _release(self, conn: Conn, session: Session, served: ServedPartition, message: Released) -> None:
-        group = served.books.groups.get(message.name)
-        error = self._stranger(conn, group, message.name, message.member)
+        group = served.derived.groups.get(message.name)
+        error = self._membership_error(conn, group, message.name, message.member)
         if group is None or error is not None:
             self._broker.refuse(conn, message.request, error or NotAMember(message.name, message.member))
             return
         done_with = [
             key
-            for key, part in group.parts.items()
-            if part.holder == message.member and 0 < part.revoked <= message.generation
+            for key, row in group.partitions.items()
+            if row.holder == message.member and 0 < row.revoked <= message.generation
         ]
         if not done_with:
             self._broker.reply(conn, Agreed(message.request))
             return
-        changed = self._stewardship.change(served, group, [], group.members, let_go(group, done_with))
+        changed = self._store.change(served, group, [], group.members, released(group, done_with))
         self._answer(conn, session, served, group, changed, message.request)
 
     def _leave(self, conn: Conn, session: Session, served: ServedPartition, message: LeaveGroup) -> None:
-        group = served.books.groups.get(message.name)
+        group = served.derived.groups.get(message.name)
         if group is None or message.member not in group.members:
             self._broker.reply(conn, Agreed(message.request))
             return
-        changed = self._stewardship.dismiss(served, group, [message.member], died=False)
+        changed = self._store.remove_members(served, group, [message.member], died=False)
         self._answer(conn, session, served, group, changed, message.request)
 
     def _answer(
@@ -248,49 +274,49 @@ class Coordinator:
         changed: GroupChange | RostraError,
         request: int,
     ) -> None:
-        """Whoever asked first, then those who hold something else by it."""
+        """Replies to the request, then sends new assignments to the members affected."""
         if isinstance(changed, RostraError):
             self._broker.refuse(conn, request, changed)
             return
-        self._settle(conn, session, served, changed.last, request)
-        self._stewardship.tell(served, group, changed)
+        self._reply_logged(conn, session, served, changed.last, request)
+        self._store.send_assignments(served, group, changed)
 
-    # --- without members ---
+    # --- administration ---
 
     def _describe(self, conn: Conn, session: Session, served: ServedPartition, message: DescribeGroup) -> None:
-        group = served.books.groups.get(message.name)
+        group = served.derived.groups.get(message.name)
         if group is None:
             self._broker.refuse(conn, message.request, UnknownGroup(message.name))
         else:
-            shown = description.described(self._broker.catalogue, group, message)
-            self._show(conn, session, served, shown, message.request)
+            shown = description.described(self._broker.topic_table, group, message)
+            self._reply_state(conn, session, served, shown, message.request)
 
-    def _idle(self, served: ServedPartition, name: str) -> ConsumerGroup | RostraError:
-        group = served.books.groups.get(name)
+    def _without_members(self, served: ServedPartition, name: str) -> ConsumerGroup | RostraError:
+        group = served.derived.groups.get(name)
         if group is None:
             return UnknownGroup(name)
         return GroupBusy(name, len(group.members)) if group.members else group
 
     def _reset(self, conn: Conn, session: Session, served: ServedPartition, message: ResetGroup) -> None:
-        group = self._idle(served, message.name)
+        group = self._without_members(served, message.name)
         last: int | RostraError
         if isinstance(group, RostraError):
             last = group
         else:
             positions = {GroupPartitionKey(one.topic, one.partition): one for one in message.positions}
-            bound = self._broker.settings.parts_per_group_max
-            if len(positions.keys() | group.parts.keys()) > bound:
-                last = LimitExceeded("parts_per_group_max", bound)
+            bound = self._broker.settings.partitions_per_group_max
+            if len(positions.keys() | group.partitions.keys()) > bound:
+                last = LimitExceeded("partitions_per_group_max", bound)
             else:
                 rows = tuple((*key, one.offset, one.tries) for key, one in sorted(positions.items()))
-                last = self._broker.ordering.order(served, [PositionsCommitted(message.name, rows)])
-        self._settle(conn, session, served, last, message.request)
+                last = self._broker.batch_ordering.append_control(served, [PositionsCommitted(message.name, rows)])
+        self._reply_logged(conn, session, served, last, message.request)
 
     def _delete(self, conn: Conn, session: Session, served: ServedPartition, message: DeleteGroup) -> None:
-        group = self._idle(served, message.name)
+        group = self._without_members(served, message.name)
         last = (
             group
             if isinstance(group, RostraError)
-            else self._broker.ordering.order(served, [GroupDeleted(message.name)])
+            else self._broker.batch_ordering.append_control(served, [GroupDeleted(message.name)])
         )
-        self._settle(conn, session, served, last, message.request)
+        self._reply_logged(conn, session, served, last, message.request)

@@ -1,4 +1,4 @@
-"""Where the coordinator of a named subscription is; and making the topic that names are kept in, when it is needed."""
+"""Finds the coordinator of a consumer group; creates the internal topic `_groups` on first use."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 GROUPS_TOPIC = "_groups"
 
 
-def place_of(known: KnownTopic, name: str) -> ServedPartition:
-    """The partition that a name belongs to, by the hash that records are spread by."""
+def groups_partition(known: KnownTopic, name: str) -> ServedPartition:
+    """The partition of `_groups` that a group belongs to, by the hash that also partitions records."""
     return known.partitions[xxhash.xxh3_64_intdigest(name.encode()) % len(known.partitions)]
 
 
 class CoordinatorLocator:
-    """Those who ask while there is no such topic wait here together until there is."""
+    """Requests that arrive before the topic exists wait here together."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._waiting: list[tuple[Conn, FindGroup]] = []
         self._token = 0
-        """Of the question that the fabric is to answer: is there one? Then: make one."""
+        """Of the pending fabric request: first whether the topic exists, then its creation."""
 
     def waiting(self) -> bool:
         return bool(self._waiting)
 
     def find(self, conn: Conn, session: Session, message: FindGroup) -> None:
         broker = self._broker
-        known = broker.catalogue.named(GROUPS_TOPIC)
+        known = broker.topic_table.by_name(GROUPS_TOPIC)
         if known is not None:
             self._answer(conn, message, known)
             return
-        error = NodeStopping() if broker.stopping else broker.broken or broker.too_many(session)
+        error = NodeStopping() if broker.stopping else broker.broken or broker.over_limit(session)
         if error is not None:
             broker.refuse(conn, message.request, error)
             return
@@ -56,7 +56,7 @@ class CoordinatorLocator:
             self._confirm()
 
     def _answer(self, conn: Conn, message: FindGroup, known: KnownTopic) -> None:
-        served = place_of(known, message.name)
+        served = groups_partition(known, message.name)
         here = served.owner or self._broker.fabric.guarantees.passes_on
         place = GroupPlace(
             message.request,
@@ -69,17 +69,17 @@ class CoordinatorLocator:
         self._broker.reply(conn, place)
 
     def _confirm(self) -> None:
-        """Another node may have made it."""
+        """Another node may have created the topic."""
         self._token = self._broker.next_token()
-        self._broker.ask_fabric(Confirm(self._token, GROUPS_TOPIC))
+        self._broker.step_fabric(Confirm(self._token, GROUPS_TOPIC))
 
     def confirmed(self, token: int) -> bool:
-        """True if the token was the one of this question."""
+        """True if the token is this request's."""
         if not token or token != self._token:
             return False
         if not self._waiting:
             self._token = 0
-        elif self._broker.catalogue.named(GROUPS_TOPIC) is not None:
+        elif self._broker.topic_table.by_name(GROUPS_TOPIC) is not None:
             self.opened(token)
         else:
             self._make()
@@ -88,45 +88,45 @@ class CoordinatorLocator:
     def _make(self) -> None:
         broker = self._broker
         settings = TopicSettings(
-            # Where each node keeps names of its own, there is nobody to share them with.
+            # Where each node has its own groups, one partition is enough.
             partitions=broker.settings.group_partitions if broker.fabric.guarantees.groups_span_nodes else 1,
             replicas=broker.settings.replicas,
-            # Each segment begins with all that the ones before it came to.
+            # Each segment begins with a checkpoint of the whole state.
             retention_bytes=1,
             segment_bytes=broker.settings.group_segment_bytes,
         )
         topic = TopicId(random_id(broker.source))
         self._token = broker.next_token()
         spec = TopicSpec(topic, GROUPS_TOPIC, settings.partitions, msgspec.msgpack.encode(settings))
-        broker.ask_fabric(ProposeTopic(self._token, spec, settings.segment_bytes, settings.replicas))
+        broker.step_fabric(ProposeTopic(self._token, spec, settings.segment_bytes, settings.replicas))
 
     def opened(self, token: int | None) -> None:
-        """The topic is there, and has owners or none is known in time."""
+        """The topic exists, and its owners are known or did not become known in time."""
         if not token or token != self._token:
             return
-        known = self._broker.catalogue.named(GROUPS_TOPIC)
+        known = self._broker.topic_table.by_name(GROUPS_TOPIC)
         if known is None:
-            self.refused(token, Unavailable(GROUPS_TOPIC, 0, "it was deleted as soon as it was made"))
+            self.refused(token, Unavailable(GROUPS_TOPIC, 0, "it was deleted right after its creation"))
             return
         self._token = 0
         waiting, self._waiting = self._waiting, []
         for conn, message in waiting:
-            if self._broker.answered(conn):
+            if self._broker.request_done(conn):
                 self._answer(conn, message, known)
 
     def refused(self, token: int, error: RostraError) -> bool:
-        """True if the token was the one of this question."""
+        """True if the token is this request's."""
         if not token or token != self._token:
             return False
         if isinstance(error, TopicExists):
-            error = Unavailable(GROUPS_TOPIC, 0, "another node has only just made it")
-        self.broke(error)
+            error = Unavailable(GROUPS_TOPIC, 0, "another node has just created it")
+        self.storage_failed(error)
         self._token = 0
         return True
 
-    def broke(self, error: RostraError) -> None:
-        """Nobody may ever answer what was asked: those who wait are told so, and a late answer finds nobody."""
+    def storage_failed(self, error: RostraError) -> None:
+        """Fails all waiting requests: the fabric may never answer."""
         waiting, self._waiting = self._waiting, []
         for conn, message in waiting:
-            if self._broker.answered(conn):
+            if self._broker.request_done(conn):
                 self._broker.refuse(conn, message.request, error)

@@ -1,4 +1,4 @@
-"""Named subscriptions as they are shown: to members, and to people who look."""
+"""Messages that describe consumer groups, for members and for operators."""
 
 from __future__ import annotations
 
@@ -26,63 +26,63 @@ from rostra.wire.groups import (
 
 
 def shares(group: ConsumerGroup) -> dict[int, list[GroupPartitionKey]]:
-    """By member, what it holds and was not told to let go of."""
+    """By member, the partitions that it holds and that are not revoked."""
     held: dict[int, list[GroupPartitionKey]] = defaultdict(list)
-    for key in sorted(group.parts):
-        part = group.parts[key]
-        if not part.revoked:
-            held[part.holder].append(key)
+    for key in sorted(group.partitions):
+        row = group.partitions[key]
+        if not row.revoked:
+            held[row.holder].append(key)
     return held
 
 
 def assigned(
-    catalogue: TopicTable, group: ConsumerGroup, member: int, share: Sequence[GroupPartitionKey], without: Without
+    topic_table: TopicTable, group: ConsumerGroup, member: int, share: Sequence[GroupPartitionKey], without: Without
 ) -> list[Assignment]:
-    parts: list[GroupPart] = []
+    partitions: list[GroupPart] = []
     for key in share:
-        part, topic = group.parts[key], topic_of(catalogue, key)
+        row, topic = group.partitions[key], topic_of(topic_table, key)
         if topic is not None:
-            start, value = _start(part, without)
-            parts.append(GroupPart(key.topic, topic, key.partition, start, value, part.tries, part.since))
+            start, value = _start(row, without)
+            partitions.append(GroupPart(key.topic, topic, key.partition, start, value, row.tries, row.since))
     name, generation = group.settings.name, group.generation
-    pages = [parts[at : at + PARTS_PER_PAGE_MAX] for at in range(0, len(parts), PARTS_PER_PAGE_MAX)] or [[]]
+    pages = [partitions[at : at + PARTS_PER_PAGE_MAX] for at in range(0, len(partitions), PARTS_PER_PAGE_MAX)] or [[]]
     return [
         Assignment(name, member, generation, tuple(page), more=number < len(pages))
         for number, page in enumerate(pages, start=1)
     ]
 
 
-def _start(part: GroupPartition, without: Without) -> tuple[GroupStart, int]:
-    if Safeguard.UNACKED_REDELIVERY in without and part.start == "offset":
+def _start(row: GroupPartition, without: Without) -> tuple[GroupStart, int]:
+    if Safeguard.UNACKED_REDELIVERY in without and row.start == "offset":
         return "latest", 0
-    return part.start, part.value
+    return row.start, row.value
 
 
-def page(book: GroupTable, message: ListGroups) -> GroupPage:
-    names = sorted(book.groups)
+def page(table: GroupTable, message: ListGroups) -> GroupPage:
+    names = sorted(table.groups)
     start = bisect_right(names, message.after)
     shown = names[start : start + message.limit]
     summaries = tuple(
-        GroupSummary(name, group.generation, len(group.members), len(group.parts))
-        for name, group in ((name, book.groups[name]) for name in shown)
+        GroupSummary(name, group.generation, len(group.members), len(group.partitions))
+        for name, group in ((name, table.groups[name]) for name in shown)
     )
     return GroupPage(message.request, summaries, start + message.limit < len(names))
 
 
-def described(catalogue: TopicTable, group: ConsumerGroup, message: DescribeGroup) -> GroupDescribed:
-    held = Counter(part.holder for part in group.parts.values())
+def described(topic_table: TopicTable, group: ConsumerGroup, message: DescribeGroup) -> GroupDescribed:
+    held = Counter(row.holder for row in group.partitions.values())
     members = tuple(
         GroupMember(member, joined.client, joined.lease_ms, held[member])
         for member, joined in sorted(group.members.items())
     )
-    named = [(key, topic) for key in sorted(group.parts) if (topic := topic_of(catalogue, key)) is not None]
+    named = [(key, topic) for key in sorted(group.partitions) if (topic := topic_of(topic_table, key)) is not None]
     after = GroupPartitionKey(message.after_topic, message.after_partition)
     start = bisect_right(named, after, key=lambda row: row[0])
     shown: list[HeldPart] = []
     for key, topic in named[start : start + message.limit]:
-        part = group.parts[key]
+        row = group.partitions[key]
         place = (key.topic, topic, key.partition)
-        shown.append(HeldPart(*place, part.start, part.value, part.tries, part.since, part.holder))
+        shown.append(HeldPart(*place, row.start, row.value, row.tries, row.since, row.holder))
     settings = group.settings
     return GroupDescribed(
         message.request,

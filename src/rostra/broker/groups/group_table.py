@@ -1,7 +1,7 @@
-"""Named subscriptions as a partition of `_groups` has them: who is a member, who holds which part, how far each is.
+"""The consumer groups in a partition of `_groups`: members, assignment, committed positions; derived from its log.
 
-The book follows the log: what is cut from the log is undone in it. Every copy of the partition has the same one, and a
-checkpoint carries the entries that make it. Nothing is decided here; `coordinator` does that, at the owner.
+The table follows the log: changes of truncated batches are undone. All copies of the partition have the same table, and
+a checkpoint holds the entries that rebuild it. The decisions are made by the coordinator.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import msgspec
 
 from rostra.wire.groups import GroupStart
 
-PARTS_PER_ENTRY_MAX = 1000
+PARTITIONS_PER_ENTRY_MAX = 1000
 NAME_BYTES = 16
-"""About what an entry takes beside its texts."""
-PART_BYTES = 72
-"""At most what a part takes in a checkpoint."""
+"""About the size of an entry without its strings."""
+PARTITION_BYTES = 72
+"""Maximum size of an assigned partition in a checkpoint."""
 
 
 class GroupPartitionKey(NamedTuple):
-    """A partition of a topic, by ids: a topic that is made anew is another one."""
+    """A partition of a topic, by ids: a topic that is created again is another one."""
 
     topic: int
     partition: int
@@ -32,9 +32,10 @@ class GroupPartitionKey(NamedTuple):
 
 
 class GroupConfigured(msgspec.Struct, frozen=True, array_like=True, tag="group", gc=False):
-    """There is a named subscription, and this is what it is set to.
+    """A named subscription exists, with these settings.
 
-    `patterns` are those that were joined with last. `start` and `value` are for topics that were there before them.
+    `patterns` are those of the latest join. `start` and `value` apply to topics that existed before the group's
+    patterns matched them.
     """
 
     name: str
@@ -46,7 +47,7 @@ class GroupConfigured(msgspec.Struct, frozen=True, array_like=True, tag="group",
 
 
 class MemberJoined(msgspec.Struct, frozen=True, array_like=True, tag="group-joined", gc=False):
-    """Said again when a member changes what it joined with."""
+    """Logged again when a member changes what it joined with."""
 
     name: str
     member: int
@@ -56,7 +57,7 @@ class MemberJoined(msgspec.Struct, frozen=True, array_like=True, tag="group-join
 
 
 class MemberLeft(msgspec.Struct, frozen=True, array_like=True, tag="group-left", gc=False):
-    """What the member held is said by the entry behind this one. `died`: its lease ended, it did not say goodbye."""
+    """The next entry reassigns its partitions. `died`: its lease expired, it did not leave on its own."""
 
     name: str
     member: int
@@ -64,10 +65,10 @@ class MemberLeft(msgspec.Struct, frozen=True, array_like=True, tag="group-left",
 
 
 class GroupPartition(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who has a part of the subscription, and how far it is acknowledged.
+    """One partition of the subscription: the member that holds it and the committed position.
 
-    `since` is the generation in which `holder` got it; what the holder says with an older one is stale. `revoked` is
-    the generation in which it was told to let go of it, 0 if it was not.
+    `since` is the generation in which `holder` got it; commits of an older generation are stale. `revoked` is the
+    generation in which it was revoked, 0 if it was not.
     """
 
     holder: int = 0
@@ -78,20 +79,20 @@ class GroupPartition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tries: int = 0
 
 
-NOBODYS = GroupPartition()
+UNASSIGNED = GroupPartition()
 
 
 class AssignmentChanged(msgspec.Struct, frozen=True, array_like=True, tag="group-parts", gc=False):
-    """A new generation: these parts are so from now on, those that are `gone` belong to the subscription no more."""
+    """A new generation: replaces these partitions, removes those that are `gone` from the subscription."""
 
     name: str
     generation: int
-    parts: tuple[tuple[int, int, GroupPartition], ...] = ()
+    partitions: tuple[tuple[int, int, GroupPartition], ...] = ()
     gone: tuple[tuple[int, int], ...] = ()
 
 
 class PositionsCommitted(msgspec.Struct, frozen=True, array_like=True, tag="group-moved", gc=False):
-    """(topic, partition, first offset that is not acknowledged, tries of the record there)."""
+    """(topic, partition, first unacknowledged offset, tries of the record there)."""
 
     name: str
     positions: tuple[tuple[int, int, int, int], ...]
@@ -104,44 +105,44 @@ class GroupDeleted(msgspec.Struct, frozen=True, array_like=True, tag="group-forg
 GroupEntry = GroupConfigured | MemberJoined | MemberLeft | AssignmentChanged | PositionsCommitted | GroupDeleted
 
 
-# --- the book --------------------------------------------------------------------------------------
+# --- the table -------------------------------------------------------------------------------------
 
 
 class ConsumerGroup:
-    """One named subscription. Dictionaries are in no order that means anything: sort what is shown."""
+    """One named subscription. The order of its dictionaries is arbitrary: sort for output."""
 
-    __slots__ = ("generation", "members", "parts", "settings")
+    __slots__ = ("generation", "members", "partitions", "settings")
 
     def __init__(self, settings: GroupConfigured) -> None:
         self.settings = settings
         self.generation = 0
         self.members: dict[int, MemberJoined] = {}
-        self.parts: dict[GroupPartitionKey, GroupPartition] = {}
+        self.partitions: dict[GroupPartitionKey, GroupPartition] = {}
 
 
 class _Removal(msgspec.Struct, frozen=True, gc=False):
-    """Undoes the coming of a group, a member or a part."""
+    """Undoes the addition of a group, a member or a partition."""
 
     name: str
     key: int | GroupPartitionKey | None = None
 
 
-class _Row(msgspec.Struct, frozen=True, gc=False):
-    """Undoes the change of a part."""
+class _PartitionRow(msgspec.Struct, frozen=True, gc=False):
+    """Undoes the change of a partition."""
 
     name: str
     key: GroupPartitionKey
-    part: GroupPartition
+    row: GroupPartition
 
 
-class _Number(msgspec.Struct, frozen=True, gc=False):
+class _Generation(msgspec.Struct, frozen=True, gc=False):
     """Undoes a new generation."""
 
     name: str
     generation: int
 
 
-_Undo = GroupConfigured | MemberJoined | _Row | _Number | _Removal
+_Undo = GroupConfigured | MemberJoined | _PartitionRow | _Generation | _Removal
 
 
 class GroupTable:
@@ -152,7 +153,7 @@ class GroupTable:
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
         self.bytes = 0
-        """About what the groups take in a checkpoint, never less."""
+        """Upper estimate of the groups' size in a checkpoint."""
         self._undo: deque[tuple[int, _Undo]] | None = None
 
     def __len__(self) -> int:
@@ -162,81 +163,81 @@ class GroupTable:
         return self.groups.get(name)
 
     def apply(self, base: int, entry: GroupEntry) -> None:
-        """What the batch at `base`, at the log's end, says."""
+        """This entry is in the batch at `base`, now at the log's end."""
         match entry:
             case GroupConfigured():
-                self._set(base, entry)
+                self._configure(base, entry)
             case MemberJoined():
-                self._member(base, entry)
+                self._set_member(base, entry)
             case MemberLeft():
                 self._remove_member(base, entry.name, entry.member)
             case AssignmentChanged():
-                self._number(base, entry.name, entry.generation)
-                for topic, partition, part in entry.parts:
-                    self._part(base, entry.name, GroupPartitionKey(topic, partition), part)
+                self._set_generation(base, entry.name, entry.generation)
+                for topic, partition, row in entry.partitions:
+                    self._set_partition(base, entry.name, GroupPartitionKey(topic, partition), row)
                 for topic, partition in entry.gone:
-                    self._remove_part(base, entry.name, GroupPartitionKey(topic, partition))
+                    self._remove_partition(base, entry.name, GroupPartitionKey(topic, partition))
             case PositionsCommitted():
-                self._moved(base, entry)
+                self._set_positions(base, entry)
             case GroupDeleted():
-                self._forget(base, entry.name)
+                self._delete_group(base, entry.name)
             case _:
                 assert_never(entry)
 
-    def _moved(self, base: int, entry: PositionsCommitted) -> None:
+    def _set_positions(self, base: int, entry: PositionsCommitted) -> None:
         group = self.groups.get(entry.name)
         if group is None:
             return
         for topic, partition, offset, tries in entry.positions:
             key = GroupPartitionKey(topic, partition)
-            before = group.parts.get(key, NOBODYS)
-            part = GroupPartition(before.holder, before.since, before.revoked, "offset", offset, tries)
-            self._part(base, entry.name, key, part)
+            before = group.partitions.get(key, UNASSIGNED)
+            row = GroupPartition(before.holder, before.since, before.revoked, "offset", offset, tries)
+            self._set_partition(base, entry.name, key, row)
 
-    def _forget(self, base: int, name: str) -> None:
+    def _delete_group(self, base: int, name: str) -> None:
         group = self.groups.get(name)
         if group is None:
             return
-        for key in sorted(group.parts):
-            self._remove_part(base, name, key)
+        for key in sorted(group.partitions):
+            self._remove_partition(base, name, key)
         for member in sorted(group.members):
             self._remove_member(base, name, member)
-        self._number(base, name, 0)
-        self._remember(base, group.settings)
+        self._set_generation(base, name, 0)
+        self._push_undo(base, group.settings)
         self.bytes -= _settings_bytes(group.settings)
         del self.groups[name]
 
-    # --- one change each, with what undoes it ---
+    # --- single changes, each with its undo ---
 
-    def _remember(self, base: int, undo: _Undo) -> None:
+    def _push_undo(self, base: int, undo: _Undo) -> None:
         if self._undo is None:
             self._undo = deque()
         self._undo.append((base, undo))
 
-    def _set(self, base: int, entry: GroupConfigured) -> None:
+    def _configure(self, base: int, entry: GroupConfigured) -> None:
         group = self.groups.get(entry.name)
         self.bytes += _settings_bytes(entry)
         if group is None:
             self.groups[entry.name] = ConsumerGroup(entry)
-            self._remember(base, _Removal(entry.name))
+            self._push_undo(base, _Removal(entry.name))
             return
         self.bytes -= _settings_bytes(group.settings)
-        self._remember(base, group.settings)
+        self._push_undo(base, group.settings)
         group.settings = entry
 
-    def _number(self, base: int, name: str, generation: int) -> None:
+    def _set_generation(self, base: int, name: str, generation: int) -> None:
         group = self.groups.get(name)
         if group is not None and group.generation != generation:
-            self._remember(base, _Number(name, group.generation))
+            self._push_undo(base, _Generation(name, group.generation))
             group.generation = generation
 
-    def _member(self, base: int, entry: MemberJoined) -> None:
+    def _set_member(self, base: int, entry: MemberJoined) -> None:
         group = self.groups.get(entry.name)
         if group is None:
             return
         before = group.members.get(entry.member)
         self.bytes += _member_bytes(entry) - (_member_bytes(before) if before is not None else 0)
-        self._remember(base, before if before is not None else _Removal(entry.name, entry.member))
+        self._push_undo(base, before if before is not None else _Removal(entry.name, entry.member))
         group.members[entry.member] = entry
 
     def _remove_member(self, base: int, name: str, member: int) -> None:
@@ -244,29 +245,29 @@ class GroupTable:
         before = group.members.pop(member, None) if group is not None else None
         if before is not None:
             self.bytes -= _member_bytes(before)
-            self._remember(base, before)
+            self._push_undo(base, before)
 
-    def _part(self, base: int, name: str, key: GroupPartitionKey, part: GroupPartition) -> None:
+    def _set_partition(self, base: int, name: str, key: GroupPartitionKey, row: GroupPartition) -> None:
         group = self.groups.get(name)
         if group is None:
             return
-        before = group.parts.get(key)
+        before = group.partitions.get(key)
         if before is None:
-            self.bytes += PART_BYTES
-        self._remember(base, _Row(name, key, before) if before is not None else _Removal(name, key))
-        group.parts[key] = part
+            self.bytes += PARTITION_BYTES
+        self._push_undo(base, _PartitionRow(name, key, before) if before is not None else _Removal(name, key))
+        group.partitions[key] = row
 
-    def _remove_part(self, base: int, name: str, key: GroupPartitionKey) -> None:
+    def _remove_partition(self, base: int, name: str, key: GroupPartitionKey) -> None:
         group = self.groups.get(name)
-        before = group.parts.pop(key, None) if group is not None else None
+        before = group.partitions.pop(key, None) if group is not None else None
         if before is not None:
-            self.bytes -= PART_BYTES
-            self._remember(base, _Row(name, key, before))
+            self.bytes -= PARTITION_BYTES
+            self._push_undo(base, _PartitionRow(name, key, before))
 
     # --- following the log ---
 
     def commit(self, offset: int) -> None:
-        """Below this offset nothing is undone any more."""
+        """Changes below this offset need no undo any more."""
         undo = self._undo
         while undo and undo[0][0] < offset:
             undo.popleft()
@@ -274,46 +275,46 @@ class GroupTable:
             self._undo = None
 
     def truncate(self, offset: int) -> None:
-        """The log was cut to end at `offset`."""
+        """Undoes the changes at or above `offset`, where the log ends now."""
         undo, self._undo = self._undo, None
         while undo and undo[-1][0] >= offset:
             base, change = undo.pop()
-            self._take_back(base, change)
-        # What was remembered while changes were taken back would bring them back again.
+            self._undo_change(base, change)
+        # Undoing has recorded undo entries of its own: drop these.
         self._undo = undo or None
 
-    def _take_back(self, base: int, change: _Undo) -> None:
+    def _undo_change(self, base: int, change: _Undo) -> None:
         match change:
             case GroupConfigured():
-                self._set(base, change)
+                self._configure(base, change)
             case MemberJoined():
-                self._member(base, change)
-            case _Row():
-                self._part(base, change.name, change.key, change.part)
-            case _Number():
-                self._number(base, change.name, change.generation)
+                self._set_member(base, change)
+            case _PartitionRow():
+                self._set_partition(base, change.name, change.key, change.row)
+            case _Generation():
+                self._set_generation(base, change.name, change.generation)
             case _Removal(name, None):
-                self._forget(base, name)
+                self._delete_group(base, name)
             case _Removal(name, GroupPartitionKey() as key):
-                self._remove_part(base, name, key)
+                self._remove_partition(base, name, key)
             case _Removal(name, int(member)):
                 self._remove_member(base, name, member)
             case _:
-                raise AssertionError(f"{change} was never remembered")
+                raise AssertionError(f"{change} has no undo")
 
     def entries(self) -> Iterator[GroupEntry]:
-        """Entered into an empty book, these make it what it is."""
+        """The entries that rebuild this table from an empty one."""
         for name in sorted(self.groups):
             group = self.groups[name]
             yield group.settings
             for member in sorted(group.members):
                 yield group.members[member]
-            rows = [(*key, group.parts[key]) for key in sorted(group.parts)]
-            for at in range(0, max(1, len(rows)), PARTS_PER_ENTRY_MAX):
-                yield AssignmentChanged(name, group.generation, tuple(rows[at : at + PARTS_PER_ENTRY_MAX]))
+            rows = [(*key, group.partitions[key]) for key in sorted(group.partitions)]
+            for at in range(0, max(1, len(rows)), PARTITIONS_PER_ENTRY_MAX):
+                yield AssignmentChanged(name, group.generation, tuple(rows[at : at + PARTITIONS_PER_ENTRY_MAX]))
 
     def restore(self, entries: list[GroupEntry]) -> None:
-        """These and nothing else; they cannot be undone."""
+        """Replaces the table; this cannot be undone."""
         self.groups.clear()
         self.bytes = 0
         for entry in entries:
@@ -321,17 +322,17 @@ class GroupTable:
         self._undo = None
 
 
-def growth_bytes(group: GroupConfigured | None, member: MemberJoined | None, parts: int) -> int:
-    """About what these would take in a checkpoint."""
+def growth_bytes(group: GroupConfigured | None, member: MemberJoined | None, partitions: int) -> int:
+    """Upper estimate of what these take in a checkpoint."""
     return (
         (_settings_bytes(group) if group is not None else 0)
         + (_member_bytes(member) if member is not None else 0)
-        + parts * PART_BYTES
+        + partitions * PARTITION_BYTES
     )
 
 
 def _settings_bytes(settings: GroupConfigured) -> int:
-    # The name stands in the entry of the parts again.
+    # The name occurs again in the entry of the partitions.
     return 4 * NAME_BYTES + 2 * len(settings.name) + _texts_bytes(settings.patterns) + len(settings.dead_letter)
 
 

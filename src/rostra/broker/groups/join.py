@@ -1,4 +1,4 @@
-"""Joining a named subscription: only when it is certain which topics there are, since one must not be missed."""
+"""Joining a consumer group. The fabric first confirms the topic table, so that no matching topic is missed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class PendingJoins(NamedTuple):
-    """Who waits for the fabric's word, and which partitions were owned when it was asked."""
+    """Joins that wait for the fabric's confirmation, and the partitions owned when it was requested."""
 
     token: int
     joining: list[tuple[Conn, JoinGroup]]
@@ -44,19 +44,19 @@ class PendingJoins(NamedTuple):
 
 
 class GroupJoin:
-    """Those who join while the fabric is asked wait for the next answer, which serves them all."""
+    """Joins that arrive during a confirmation wait for the next one, which serves all of them."""
 
-    def __init__(self, broker: Broker, stewardship: GroupStore) -> None:
+    def __init__(self, broker: Broker, store: GroupStore) -> None:
         self._broker = broker
-        self._stewardship = stewardship
+        self._store = store
         self._joining: list[tuple[Conn, JoinGroup]] = []
         self._confirming: PendingJoins | None = None
 
     @property
-    def is_asking(self) -> bool:
+    def is_confirming(self) -> bool:
         return self._confirming is not None
 
-    def ask(self, conn: Conn, session: Session, message: JoinGroup) -> None:
+    def join(self, conn: Conn, session: Session, message: JoinGroup) -> None:
         error = NodeStopping() if self._broker.stopping else _malformed(message)
         if error is not None:
             self._broker.refuse(conn, message.request, error)
@@ -68,54 +68,54 @@ class GroupJoin:
 
     def confirm(self) -> None:
         token = self._broker.next_token()
-        self._confirming = PendingJoins(token, self._joining, tuple(self._stewardship.owned))
+        self._confirming = PendingJoins(token, self._joining, tuple(self._store.owned))
         self._joining = []
-        self._broker.ask_fabric(Confirm(token, ""))
+        self._broker.step_fabric(Confirm(token, ""))
 
     def confirmed(self, token: int) -> bool:
-        """True if the token was the one of this question."""
+        """True if the token is this request's."""
         if self._confirming is None or self._confirming.token != token:
             return False
         confirming, self._confirming = self._confirming, None
-        owned = self._stewardship.owned
+        owned = self._store.owned
         owned.update({partition: True for partition in confirming.partitions if partition in owned})
         for conn, message in confirming.joining:
-            if self._broker.answered(conn):
+            if self._broker.request_done(conn):
                 self._join(conn, message)
         if self._joining and self._confirming is None:
             self.confirm()
         return True
 
     def refused(self, token: int, error: RostraError) -> bool:
-        """True if the token was the one of this question."""
+        """True if the token is this request's."""
         if self._confirming is None or self._confirming.token != token:
             return False
         waiting = [*self._confirming.joining, *self._joining]
         self._confirming, self._joining = None, []
         for conn, message in waiting:
-            if self._broker.answered(conn):
+            if self._broker.request_done(conn):
                 self._broker.refuse(conn, message.request, error)
         return True
 
     def _join(self, conn: Conn, message: JoinGroup) -> None:
-        broker, stewardship = self._broker, self._stewardship
+        broker, store = self._broker, self._store
         session = broker.sessions.get(conn)
-        assert session is not None, "whoever has gone is not answered"
-        served = stewardship.place(message.name)
+        assert session is not None, "request_done is False for a lost connection"
+        served = store.partition_of(message.name)
         if isinstance(served, RostraError):
             broker.refuse(conn, message.request, served)
             return
-        changed = self._enter(served, message)
+        changed = self._log_join(served, message)
         if isinstance(changed, RostraError):
             broker.refuse(conn, message.request, changed)
             return
-        group = served.books.groups.groups[message.name]
+        group = served.derived.groups.groups[message.name]
         member = group.members[message.member]
-        seated, now_us = (message.name, message.member), broker.now.mono_us
-        elsewhere = stewardship.seats.take(seated, conn, now_us)
+        member_key, now_us = (message.name, message.member), broker.now.mono_us
+        elsewhere = store.connections.bind(member_key, conn, now_us)
         if elsewhere is not None:
-            stewardship.end(elsewhere, seated, NotAMember(*seated))
-        stewardship.leases.look_at(seated, now_us + member.lease_ms * 1000)
+            store.end_membership(elsewhere, member_key, NotAMember(*member_key))
+        store.leases.schedule(member_key, now_us + member.lease_ms * 1000)
         joined = GroupJoined(
             message.request,
             group.generation,
@@ -123,42 +123,42 @@ class GroupJoin:
             group.settings.tries_max,
             group.settings.dead_letter,
         )
-        broker.ordering.reply_when_safe(conn, session, served, changed.last, joined, message.request)
-        stewardship.tell(served, group, changed, also=message.member)
+        broker.batch_ordering.reply_when_committed(conn, session, served, changed.last, joined, message.request)
+        store.send_assignments(served, group, changed, also=message.member)
 
-    def _enter(self, served: ServedPartition, message: JoinGroup) -> GroupChange | RostraError:
-        """Logs what is new: the name, the member, or what either is set to."""
-        book = served.books.groups
-        group = book.get(message.name)
-        there = group or ConsumerGroup(GroupConfigured(message.name))
-        patterns = message.patterns or there.settings.patterns
+    def _log_join(self, served: ServedPartition, message: JoinGroup) -> GroupChange | RostraError:
+        """Logs the group, the member or their settings, as far as they are new."""
+        table = served.derived.groups
+        group = table.get(message.name)
+        current = group or ConsumerGroup(GroupConfigured(message.name))
+        patterns = message.patterns or current.settings.patterns
         settings = GroupConfigured(
             message.name, patterns, message.start, message.value, message.tries_max, message.dead_letter
         )
         member = MemberJoined(message.name, message.member, patterns, message.lease_ms, message.client)
-        error = self._no_room(book, group, settings, member)
+        error = self._limit_error(table, group, settings, member)
         if error is not None:
             return error
         entries: list[GroupEntry] = []
         if group is None or group.settings != settings:
             entries.append(settings)
-        if there.members.get(message.member) != member:
+        if current.members.get(message.member) != member:
             entries.append(member)
-        known = sorted({*there.settings.patterns, *patterns_of(there.members.values())})
-        beginnings = StartOffsets(self._broker.catalogue, settings, known)
-        members = {**there.members, member.member: member}
-        return self._stewardship.change(served, there, entries, members, there.parts, beginnings)
+        known = sorted({*current.settings.patterns, *patterns_of(current.members.values())})
+        start_offsets = StartOffsets(self._broker.topic_table, settings, known)
+        members = {**current.members, member.member: member}
+        return self._store.change(served, current, entries, members, current.partitions, start_offsets)
 
-    def _no_room(
-        self, book: GroupTable, group: ConsumerGroup | None, settings: GroupConfigured, member: MemberJoined
+    def _limit_error(
+        self, table: GroupTable, group: ConsumerGroup | None, settings: GroupConfigured, member: MemberJoined
     ) -> RostraError | None:
         bounds = self._broker.settings
-        if group is None and len(book) >= bounds.groups_max:
+        if group is None and len(table) >= bounds.groups_max:
             return LimitExceeded("groups_max", bounds.groups_max)
         if group is None or member.member not in group.members:
             if group is not None and len(group.members) >= bounds.members_per_group_max:
                 return LimitExceeded("members_per_group_max", bounds.members_per_group_max)
-            if book.bytes + growth_bytes(settings, member, 0) > bounds.groups_bytes_max:
+            if table.bytes + growth_bytes(settings, member, 0) > bounds.groups_bytes_max:
                 return LimitExceeded("groups_bytes_max", bounds.groups_bytes_max)
         return None
 

@@ -1,4 +1,4 @@
-"""What follows for the parts of a named subscription when members or topics change. Pure."""
+"""The changes of an assignment that follow from new members or topics. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rostra.broker.groups.group_table import GroupPartition, GroupPartitionKey
 
 
 class Rebalance(NamedTuple):
-    """Parts that are different from what the book has, parts that go, and whose set of parts changes by that."""
+    """Partitions that differ from the table, partitions to remove, and members whose set changes."""
 
-    parts: dict[GroupPartitionKey, GroupPartition]
-    gone: tuple[GroupPartitionKey, ...]
-    touched: tuple[int, ...]
+    changed: dict[GroupPartitionKey, GroupPartition]
+    removed: tuple[GroupPartitionKey, ...]
+    affected: tuple[int, ...]
 
 
 def rebalance(
@@ -25,39 +25,39 @@ def rebalance(
     generation: int,
     begin: Callable[[GroupPartitionKey], GroupPartition],
 ) -> Rebalance:
-    """`before` is what the book has, `now` the same with what just happened: parts let go of, parts that are gone.
+    """`before` is the table's state, `now` the same after the current change: released partitions, deleted topics.
 
-    A part that somebody holds is revoked first, and given away only when it is let go of. Until then it is as good as
-    free: were it promised to its holder again, a word that the holder has let go of it could be on its way.
+    A partition that another member holds is revoked first and reassigned only after its release. Until then it counts
+    as free: if it were promised to its holder again, a release could already be on its way.
     """
-    held = {key: part.holder for key, part in now.items() if part.holder in members and not part.revoked}
+    held = {key: row.holder for key, row in now.items() if row.holder in members and not row.revoked}
     goal = assign(wanted, held)
     changed: dict[GroupPartitionKey, GroupPartition] = {}
     for key in sorted(now.keys() | wanted.keys()):
-        part = now[key] if key in now else begin(key)
-        after = _after(part, goal.get(key, 0), members, generation)
+        row = now[key] if key in now else begin(key)
+        after = _after(row, goal.get(key, 0), members, generation)
         if before.get(key) != after:
             changed[key] = after
-    gone = tuple(sorted(before.keys() - now.keys()))
-    touched: set[int] = set()
-    for key in (*changed, *gone):
-        was, is_now = _shown_to(before.get(key)), _shown_to(changed.get(key))
+    removed = tuple(sorted(before.keys() - now.keys()))
+    affected: set[int] = set()
+    for key in (*changed, *removed):
+        was, is_now = _visible_holder(before.get(key)), _visible_holder(changed.get(key))
         if was != is_now:
-            touched |= {was, is_now}
-    return Rebalance(changed, gone, tuple(sorted(touched - {0})))
+            affected |= {was, is_now}
+    return Rebalance(changed, removed, tuple(sorted(affected - {0})))
 
 
-def _after(part: GroupPartition, goal: int, members: Collection[int], generation: int) -> GroupPartition:
-    if part.holder not in members:
+def _after(row: GroupPartition, goal: int, members: Collection[int], generation: int) -> GroupPartition:
+    if row.holder not in members:
         since = generation if goal else 0
-        if (part.holder, part.revoked) == (goal, 0):
-            return part
-        return GroupPartition(goal, since, 0, part.start, part.value, part.tries)
-    if part.revoked or part.holder == goal:
-        return part
-    return GroupPartition(part.holder, part.since, generation, part.start, part.value, part.tries)
+        if (row.holder, row.revoked) == (goal, 0):
+            return row
+        return GroupPartition(goal, since, 0, row.start, row.value, row.tries)
+    if row.revoked or row.holder == goal:
+        return row
+    return GroupPartition(row.holder, row.since, generation, row.start, row.value, row.tries)
 
 
-def _shown_to(part: GroupPartition | None) -> int:
-    """Who is told that it holds the part."""
-    return 0 if part is None or part.revoked else part.holder
+def _visible_holder(row: GroupPartition | None) -> int:
+    """The member in whose assignment the partition appears; 0 for none."""
+    return 0 if row is None or row.revoked else row.holder

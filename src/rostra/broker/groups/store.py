@@ -1,4 +1,4 @@
-"""Changing named subscriptions: what follows for the parts is logged in one batch, then told to those it concerns."""
+"""Changes consumer groups: logs each change with its rebalance in one batch, then sends the new assignments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rostra.broker.api import Conn
 from rostra.broker.groups import description
 from rostra.broker.groups.assignor import Members
-from rostra.broker.groups.coordinator_locator import GROUPS_TOPIC, place_of
+from rostra.broker.groups.coordinator_locator import GROUPS_TOPIC, groups_partition
 from rostra.broker.groups.group_table import (
     AssignmentChanged,
     ConsumerGroup,
@@ -20,7 +20,7 @@ from rostra.broker.groups.group_table import (
     MemberLeft,
     growth_bytes,
 )
-from rostra.broker.groups.member_leases import LeaseQueue, MemberConnections, Seated
+from rostra.broker.groups.member_leases import LeaseQueue, MemberConnections, MemberKey
 from rostra.broker.groups.rebalance import rebalance
 from rostra.broker.groups.topic_matching import PatternIndex, StartOffsets, patterns_of, present, wanted
 from rostra.broker.partition.served_partition import ServedPartition
@@ -34,40 +34,40 @@ if TYPE_CHECKING:
 
 
 class GroupChange(NamedTuple):
-    """Logged up to `last`; what these members hold is different now."""
+    """Logged up to `last`; the assignments of the members in `affected` changed."""
 
     last: int
-    touched: tuple[int, ...]
+    affected: tuple[int, ...]
 
 
 class GroupStore:
-    """The names in the partitions of `_groups` that this node owns, and what it alone knows of their members."""
+    """The groups in the partitions of `_groups` that this node owns, and the connections of their members."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.seats = MemberConnections()
+        self.connections = MemberConnections()
         self.leases = LeaseQueue()
-        self.interest = PatternIndex()
+        self.pattern_index = PatternIndex()
         self.owned: dict[Partition, bool] = {}
-        """False until what this node knows of topics was confirmed since: it may not have heard of all of them yet."""
+        """False until the topic table was confirmed after this node became the owner: topics may be missing."""
 
-    def place(self, name: str) -> ServedPartition | RostraError:
-        """The partition that a name belongs to, if this node owns it."""
-        known = self._broker.catalogue.named(GROUPS_TOPIC)
+    def partition_of(self, name: str) -> ServedPartition | RostraError:
+        """The partition of `_groups` that a group belongs to, if this node owns it."""
+        known = self._broker.topic_table.by_name(GROUPS_TOPIC)
         if known is None:
-            return Unavailable(GROUPS_TOPIC, 0, "this node has not heard of it yet")
-        return self.owned_here(place_of(known, name))
+            return Unavailable(GROUPS_TOPIC, 0, "this node does not know it yet")
+        return self.if_owned(groups_partition(known, name))
 
-    def owned_here(self, served: ServedPartition) -> ServedPartition | RostraError:
+    def if_owned(self, served: ServedPartition) -> ServedPartition | RostraError:
         if not served.owner:
             return self._broker.placement.not_owner(served)
         return served.blocked or served
 
     def find(self, name: str) -> tuple[ServedPartition, ConsumerGroup] | None:
-        """The name with its partition, if this node owns that and there is such a name."""
-        known = self._broker.catalogue.named(GROUPS_TOPIC)
-        served = place_of(known, name) if known is not None else None
-        group = served.books.groups.get(name) if served is not None else None
+        """The group with its partition, if this node owns that and the group exists."""
+        known = self._broker.topic_table.by_name(GROUPS_TOPIC)
+        served = groups_partition(known, name) if known is not None else None
+        group = served.derived.groups.get(name) if served is not None else None
         return (served, group) if served is not None and served.partition in self.owned and group is not None else None
 
     def change(
@@ -76,105 +76,109 @@ class GroupStore:
         group: ConsumerGroup,
         entries: list[GroupEntry],
         members: Mapping[int, MemberJoined],
-        parts: Mapping[GroupPartitionKey, GroupPartition],
-        beginnings: StartOffsets | None = None,
+        partitions: Mapping[GroupPartitionKey, GroupPartition],
+        start_offsets: StartOffsets | None = None,
     ) -> GroupChange | RostraError:
-        """Logs the entries with what follows from them, in one batch: nobody sees half of it.
+        """Logs the entries and the rebalance that follows from them in one batch, which is atomic.
 
-        `members` and `parts` are those of the group with what just happened to them.
+        `members` and `partitions` are those of the group after the current change.
         """
         broker, name = self._broker, group.settings.name
-        begin = beginnings or StartOffsets(broker.catalogue, group.settings, patterns_of(members.values()))
-        there = present(broker.catalogue, parts)
-        # A topic that is not known is gone only if that is certain; until then its parts are left as they are.
-        before = group.parts if self.owned.get(served.partition) else present(broker.catalogue, group.parts)
-        fitting = self._within_bounds(served.books.groups, name, there, wanted(broker.catalogue, members))
+        begin = start_offsets or StartOffsets(broker.topic_table, group.settings, patterns_of(members.values()))
+        there = present(broker.topic_table, partitions)
+        # An unknown topic counts as deleted only if the topic table is confirmed; until then its partitions stay.
+        before = group.partitions if self.owned.get(served.partition) else present(broker.topic_table, group.partitions)
+        eligible = self._within_bounds(served.derived.groups, name, there, wanted(broker.topic_table, members))
         generation = group.generation + 1
-        handing = rebalance(before, there, members, fitting, generation, begin.of)
-        if not entries and not handing.parts and not handing.gone:
+        result = rebalance(before, there, members, eligible, generation, begin.of)
+        if not entries and not result.changed and not result.removed:
             return GroupChange(served.end - 1, ())
-        rows = tuple((*key, part) for key, part in handing.parts.items())
-        last = broker.ordering.order(served, [*entries, AssignmentChanged(name, generation, rows, handing.gone)])
+        rows = tuple((*key, row) for key, row in result.changed.items())
+        last = broker.batch_ordering.append_control(
+            served, [*entries, AssignmentChanged(name, generation, rows, result.removed)]
+        )
         if isinstance(last, RostraError):
             return last
-        self.interest.set(name, patterns_of(members.values()))
-        return GroupChange(last, handing.touched)
+        self.pattern_index.set(name, patterns_of(members.values()))
+        return GroupChange(last, result.affected)
 
     def _within_bounds(
         self,
-        book: GroupTable,
+        table: GroupTable,
         name: str,
-        parts: Mapping[GroupPartitionKey, GroupPartition],
+        partitions: Mapping[GroupPartitionKey, GroupPartition],
         found: dict[GroupPartitionKey, Members],
     ) -> dict[GroupPartitionKey, Members]:
-        """As many parts as there is room for: what is over that is said in the log, and nobody gets it."""
+        """As many partitions as the limits allow: the rest is logged as an error and stays unassigned."""
         bounds = self._broker.settings
-        room_bytes = bounds.groups_bytes_max - book.bytes
-        room = max(0, min(bounds.parts_per_group_max - len(parts), room_bytes // growth_bytes(None, None, 1)))
-        fresh = [key for key in sorted(found) if key not in parts]
-        if len(fresh) <= room:
+        free_bytes = bounds.groups_bytes_max - table.bytes
+        free = max(0, min(bounds.partitions_per_group_max - len(partitions), free_bytes // growth_bytes(None, None, 1)))
+        fresh = [key for key in sorted(found) if key not in partitions]
+        if len(fresh) <= free:
             return found
-        about: dict[str, int | str] = {"name": name, "parts": len(fresh) - room}
-        self._broker.out.append(LogLine("error", "no room for parts of a named subscription", about))
-        left_out = set(fresh[room:])
+        about: dict[str, int | str] = {"name": name, "partitions": len(fresh) - free}
+        self._broker.out.append(LogLine("error", "named subscription is over its partition limit", about))
+        left_out = set(fresh[free:])
         return {key: members for key, members in found.items() if key not in left_out}
 
-    def dismiss(
+    def remove_members(
         self, served: ServedPartition, group: ConsumerGroup, leaving: list[int], *, died: bool
     ) -> GroupChange | RostraError:
-        """Whoever dies may have died of the record it had in hand: that counts as a try."""
+        """A member that died may have been killed by the record it was handling: that counts as a try."""
         name = group.settings.name
         entries: list[GroupEntry] = [MemberLeft(name, member, died) for member in leaving]
         members = {member: joined for member, joined in group.members.items() if member not in leaving}
-        held = [key for key, part in group.parts.items() if part.holder in leaving]
-        changed = self.change(served, group, entries, members, let_go(group, held, tries=1 if died else 0))
+        held = [key for key, row in group.partitions.items() if row.holder in leaving]
+        changed = self.change(served, group, entries, members, released(group, held, tries=1 if died else 0))
         if isinstance(changed, RostraError):
             return changed
         for member in leaving:
-            conn = self.seats.leave((name, member))
+            conn = self.connections.remove((name, member))
             if conn is not None and died:
-                self.end(conn, (name, member), NotAMember(name, member))
+                self.end_membership(conn, (name, member), NotAMember(name, member))
         return changed
 
-    # --- telling ---
+    # --- notifications ---
 
-    def tell(self, served: ServedPartition, group: ConsumerGroup, changed: GroupChange, also: int = 0) -> None:
-        """What they hold now, when it is committed."""
+    def send_assignments(
+        self, served: ServedPartition, group: ConsumerGroup, changed: GroupChange, also: int = 0
+    ) -> None:
+        """Sends the affected members their assignment when it is committed."""
         broker = self._broker
-        members = sorted({*changed.touched, also} - {0})
+        members = sorted({*changed.affected, also} - {0})
         shares = description.shares(group) if members else {}
         for member in members:
-            seat = self.seats.by_member.get((group.settings.name, member))
-            conn = seat.conn if seat is not None else None
+            connection = self.connections.by_member.get((group.settings.name, member))
+            conn = connection.conn if connection is not None else None
             session = broker.sessions.get(conn) if conn is not None else None
-            if seat is None or conn is None or session is None:
+            if connection is None or conn is None or session is None:
                 continue
             if broker.delivery.is_congested(conn):
-                # Nobody asked for these messages, so nothing else bounds how many wait for a client that reads none.
-                seat.behind = True
+                # Unsolicited messages have no other limit on how many wait for a client that does not read.
+                connection.behind = True
                 continue
             for message in description.assigned(
-                broker.catalogue, group, member, shares.get(member, ()), broker.without
+                broker.topic_table, group, member, shares.get(member, ()), broker.without
             ):
-                broker.ordering.reply_when_safe(conn, session, served, changed.last, message)
+                broker.batch_ordering.reply_when_committed(conn, session, served, changed.last, message)
 
     def drained(self, conn: Conn) -> None:
-        """There is room again for what was not told."""
-        for name, member in self.seats.behind_at(conn):
+        """Sends the assignments that were skipped while the connection was congested."""
+        for name, member in self.connections.take_behind(conn):
             found = self.find(name)
             if found is not None:
                 served, group = found
-                self.tell(served, group, GroupChange(served.end - 1, (member,)))
+                self.send_assignments(served, group, GroupChange(served.end - 1, (member,)))
 
-    def end(self, conn: Conn, seated: Seated, error: RostraError) -> None:
-        self._broker.reply(conn, GroupEnded(*seated, type(error).__name__, error.carried()))
+    def end_membership(self, conn: Conn, member_key: MemberKey, error: RostraError) -> None:
+        self._broker.reply(conn, GroupEnded(*member_key, type(error).__name__, error.carried()))
 
 
-def let_go(
+def released(
     group: ConsumerGroup, keys: Iterable[GroupPartitionKey], tries: int = 0
 ) -> dict[GroupPartitionKey, GroupPartition]:
-    """The parts of the group, of which these are in nobody's hands any more."""
-    freed = {key: group.parts[key] for key in keys}
-    return {**group.parts} | {
-        key: GroupPartition(0, 0, 0, part.start, part.value, part.tries + tries) for key, part in freed.items()
+    """The partitions of the group after the release of these."""
+    freed = {key: group.partitions[key] for key in keys}
+    return {**group.partitions} | {
+        key: GroupPartition(0, 0, 0, row.start, row.value, row.tries + tries) for key, row in freed.items()
     }

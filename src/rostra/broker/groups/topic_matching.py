@@ -1,4 +1,4 @@
-"""Which parts the patterns of a named subscription stand for, and which names care for a topic."""
+"""Matches topics with the patterns of consumer groups."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rostra.wire.messages import TOPICS_PER_PAGE_MAX
 
 
 class PatternIndex:
-    """Names with members here, by their patterns: a new topic finds those that want it without asking the others."""
+    """The groups with members here, by their patterns: a new topic finds the groups that want it."""
 
     def __init__(self) -> None:
         self._trie: PatternTrie[str] = PatternTrie()
         self._patterns: dict[str, tuple[str, ...]] = {}
 
     def set(self, name: str, patterns: tuple[str, ...]) -> None:
-        """In place of what it was before; none: the name cares for nothing."""
+        """Replaces the group's patterns; none removes it."""
         before = self._patterns.pop(name, ())
         for pattern in before:
             if pattern not in patterns:
@@ -39,57 +39,57 @@ def patterns_of(members: Iterable[MemberJoined]) -> tuple[str, ...]:
     return tuple(sorted({pattern for member in members for pattern in member.patterns}))
 
 
-def wanted(catalogue: TopicTable, members: Mapping[int, MemberJoined]) -> dict[GroupPartitionKey, Members]:
-    """Every part that a member's patterns stand for, with those members; once, although patterns overlap."""
+def wanted(topic_table: TopicTable, members: Mapping[int, MemberJoined]) -> dict[GroupPartitionKey, Members]:
+    """Every partition that matches a member's patterns, with the members that want it."""
     by_pattern: dict[str, list[int]] = {}
     for member in sorted(members):
         for pattern in members[member].patterns:
             by_pattern.setdefault(pattern, []).append(member)
     by_topic: dict[int, tuple[KnownTopic, list[int]]] = {}
     for pattern, those in by_pattern.items():
-        for known in _matching(catalogue, Pattern.parse(pattern)):
+        for known in _matching(topic_table, Pattern.parse(pattern)):
             by_topic.setdefault(known.topic.topic, (known, []))[1].extend(those)
     alike: dict[Members, Members] = {}
-    parts: dict[GroupPartitionKey, Members] = {}
+    partitions: dict[GroupPartitionKey, Members] = {}
     for known, those in by_topic.values():
         kind = tuple(sorted(set(those)))
         kind = alike.setdefault(kind, kind)
         for served in known.partitions:
-            parts[GroupPartitionKey(served.partition.topic, served.partition.index)] = kind
-    return parts
+            partitions[GroupPartitionKey(served.partition.topic, served.partition.index)] = kind
+    return partitions
 
 
-def _matching(catalogue: TopicTable, pattern: Pattern) -> Iterator[KnownTopic]:
+def _matching(topic_table: TopicTable, pattern: Pattern) -> Iterator[KnownTopic]:
     after, more = "", True
     while more:
-        topics, after = catalogue.matching((pattern,), after, TOPICS_PER_PAGE_MAX)
+        topics, after = topic_table.matching((pattern,), after, TOPICS_PER_PAGE_MAX)
         more = bool(after)
         for topic in topics:
-            known = catalogue.named(topic.name)
+            known = topic_table.by_name(topic.name)
             if known is not None:
                 yield known
 
 
-def topic_of(catalogue: TopicTable, key: GroupPartitionKey) -> str | None:
-    """The name of the topic that a part belongs to; None if there is no such topic any more."""
-    served = catalogue.served.get(Partition(TopicId(key.topic), PartitionIndex(key.partition)))
+def topic_of(topic_table: TopicTable, key: GroupPartitionKey) -> str | None:
+    """The name of the partition's topic; None if that was deleted."""
+    served = topic_table.served.get(Partition(TopicId(key.topic), PartitionIndex(key.partition)))
     return served.topic if served is not None else None
 
 
 def present(
-    catalogue: TopicTable, parts: Mapping[GroupPartitionKey, GroupPartition]
+    topic_table: TopicTable, partitions: Mapping[GroupPartitionKey, GroupPartition]
 ) -> dict[GroupPartitionKey, GroupPartition]:
-    return {key: part for key, part in parts.items() if topic_of(catalogue, key) is not None}
+    return {key: row for key, row in partitions.items() if topic_of(topic_table, key) is not None}
 
 
 class StartOffsets:
-    """Where a subscription begins in a part that is new to it.
+    """Where a group begins in a partition that is new to it.
 
-    A topic that matches what the name had before was made meanwhile: nothing of it may be missed.
+    A topic that matches the group's earlier patterns was created since: it is read from its first record.
     """
 
-    def __init__(self, catalogue: TopicTable, settings: GroupConfigured, before: Iterable[str]) -> None:
-        self._catalogue = catalogue
+    def __init__(self, topic_table: TopicTable, settings: GroupConfigured, before: Iterable[str]) -> None:
+        self._catalogue = topic_table
         self._first = GroupPartition(start=settings.start, value=settings.value)
         self._before = [Pattern.parse(pattern) for pattern in before]
 

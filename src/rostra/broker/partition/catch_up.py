@@ -1,19 +1,19 @@
-"""How much is read from disk for subscribers that fell behind, so that records just published do not wait for them."""
+"""Throttles disk reads for subscribers that fell behind, so that they do not delay live records."""
 
 from __future__ import annotations
 
 WINDOW_US = 5_000
-"""Traffic is weighed over so long; whoever has to wait waits for the end of it."""
+"""Traffic is measured over this time; a throttled read waits until it ends."""
 QUIET_US = 200_000
-"""After so long without a commit nothing is held back; long enough to bridge a slow fsync under a full window."""
+"""After this time without a commit reads are not throttled; long enough to bridge a slow fsync under load."""
 
 
 class CatchUpThrottle:
-    """Reads share the node with live traffic: together they get `bytes_per_s`, and reads at least a quarter of what is
-    live, so that they always get on. Where nothing is live they are free.
+    """Reads and live traffic share `bytes_per_s`; reads get at least a quarter of the live bytes, so that they always
+    progress. Without live traffic they are unlimited.
 
-    Its clock is set by whoever steps it. A read is allowed while the allowance is above zero, and then counted with all
-    its bytes, which may leave a debt.
+    The caller sets `now_us`. A read is allowed while the allowance is positive, and then charged with all its bytes,
+    which may leave a debt.
     """
 
     __slots__ = ("_allowance", "_bytes_per_s", "_since_us", "live_bytes", "live_us", "now_us")
@@ -24,7 +24,7 @@ class CatchUpThrottle:
         self.live_bytes = 0
         """Committed in this window."""
         self.live_us = -QUIET_US
-        """When there was a commit last."""
+        """Time of the last commit."""
         self._since_us = 0
         self.now_us = 0
 
@@ -44,12 +44,12 @@ class CatchUpThrottle:
         self.live_bytes = 0
         self._since_us = self.now_us
 
-    def took(self, size: int) -> None:
+    def charge(self, size: int) -> None:
         self._allowance -= size
 
     @property
     def next_us(self) -> int:
-        """When to ask again."""
+        """When to try again."""
         return self._since_us + WINDOW_US
 
     def is_quiet(self, live_us: int) -> bool:

@@ -1,4 +1,4 @@
-"""Keeping only the latest record of each key: what the owner decides, and every copy carries out on its own."""
+"""How far a compacted topic may be compacted: decided by the owner, logged, carried out by each copy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rostra.broker.partition.undoable_map import UndoableMap
 
 
 class CompactBelow(msgspec.Struct, frozen=True, array_like=True, tag="compact"):
-    """Whole segments below `offset` may lose the records that later ones below it replace.
+    """In whole segments below `offset`, records that later ones below it replace may be removed.
 
-    Tombstones older than `tombstones_us` may go too. Every copy holds all below `offset`, so that none is sent it again
-    in pieces that differ from those it has.
+    So may tombstones older than `tombstones_us`. Every copy holds everything below `offset`, so none will be sent it
+    again in batches that differ from its own.
     """
 
     offset: int
@@ -19,7 +19,7 @@ class CompactBelow(msgspec.Struct, frozen=True, array_like=True, tag="compact"):
 
 
 class CompactionMark(UndoableMap[None, CompactBelow]):
-    """The latest word of the owner: one row or none."""
+    """The owner's latest decision: one row or none."""
 
     def apply(self, base: int, entry: CompactBelow) -> None:
         self.put(base, None, entry)

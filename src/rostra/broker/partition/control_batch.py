@@ -1,7 +1,7 @@
-"""Control records: what the broker itself writes into a partition's log.
+"""Control batches: records that the broker itself writes into a partition's log.
 
-An entry is a tagged Struct, defined beside the book that it changes and listed in `Booked`. One control batch holds one
-or more of them. A checkpoint is an entry too, of its own: it begins a segment, and says what all before it came to.
+An entry is a tagged Struct, defined beside the table that it changes and listed in `DerivedEntry`. One control batch
+holds one or more of them. A checkpoint is a batch of its own: it begins a segment and holds the state before it.
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ from rostra.model.decode import Batch
 from rostra.model.encode import encode
 from rostra.model.producer_move import ProducerMove
 
-Booked = CompactBelow | PublisherJoined | PublisherLeft | GroupEntry | ProducerMove
-"""Every entry that a book follows. Their tags differ from those of what a fabric writes into the same log."""
+DerivedEntry = CompactBelow | PublisherJoined | PublisherLeft | GroupEntry | ProducerMove
+"""Every entry that changes log-derived state. Their tags differ from those of a fabric's entries in the same log."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint"):
-    """The state of a partition before the offset it is written at: the first batch of every segment but the first.
+    """The derived state of a partition before the checkpoint's offset: the first batch of every segment but the first.
 
     `epochs` are the rows (owner epoch, its first offset) of the log so far, so that the epoch before log start is known
-    however much retention has removed. `entries`, encoded, make the books what they are when entered into empty ones.
+    however much retention has removed. `entries`, encoded, rebuild the tables from empty ones.
     """
 
     producers: list[tuple[int, ProducerEntry]]
     epochs: list[tuple[int, int]] = []
     entries: list[bytes] = []
     forgot: bool = False
-    """Whether there were more producers than were remembered."""
+    """Whether producers were evicted."""
 
 
 class _Epochs(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint"):
-    """The part that a checkpoint shares with whatever else a fabric begins a segment with."""
+    """The fields that a checkpoint shares with a fabric's own batches that begin a segment."""
 
     producers: msgspec.Raw
     epochs: list[tuple[int, int]] = []
 
 
-Control = Checkpoint | Booked
+Control = Checkpoint | DerivedEntry
 
 _checkpoints = msgspec.msgpack.Decoder(Checkpoint)
 _epochs = msgspec.msgpack.Decoder(_Epochs)
-_entries = msgspec.msgpack.Decoder(Booked)
+_entries = msgspec.msgpack.Decoder(DerivedEntry)
 
 
 def control_batch(entries: Sequence[Control], wall_us: int) -> bytearray:
     return encode([msgspec.msgpack.encode(entry) for entry in entries], timestamp_us=wall_us, control=True)
 
 
-def encode_entries(entries: Iterable[Booked]) -> list[bytes]:
+def encode_entries(entries: Iterable[DerivedEntry]) -> list[bytes]:
     return [msgspec.msgpack.encode(entry) for entry in entries]
 
 
-def decode_entries(values: Iterable[bytes | None]) -> list[Booked]:
-    """Those that this version knows: whoever does not know an entry keeps no book that it would change."""
-    entries: list[Booked] = []
+def decode_entries(values: Iterable[bytes | None]) -> list[DerivedEntry]:
+    """The entries that this version knows; unknown ones change tables that it does not have."""
+    entries: list[DerivedEntry] = []
     for value in values:
         try:
             entries.append(_entries.decode(value or b""))
@@ -70,7 +70,7 @@ def decode_entries(values: Iterable[bytes | None]) -> list[Booked]:
     return entries
 
 
-def read_control(batch: Buffer) -> list[Booked]:
+def read_control(batch: Buffer) -> list[DerivedEntry]:
     return decode_entries(Batch(batch).values())
 
 
@@ -79,5 +79,5 @@ def read_checkpoint(value: bytes) -> Checkpoint:
 
 
 def read_epochs(value: bytes) -> list[tuple[int, int]]:
-    """Of any batch that begins a segment, the fabric's own included."""
+    """The epochs of any batch that begins a segment, the fabric's included."""
     return _epochs.decode(value).epochs

@@ -1,9 +1,20 @@
-"""What a partition's log says beside its records, as of the log's end: the same at every copy, owner or not.
+"""State derived from a partition's log: producers, publishers, consumer groups, migrations, compaction mark.
 
-A table is made of one `UndoableMap` or more, or follows the log by itself. To add one: a file with its entries and the
-table (`apply`, `entries`, `commit`, `truncate`, `restore`), its entries in `Booked` (`partition/control_batch.py`), and
-here a line in `__init__` and a case in `_enter`. Retention takes nothing from it: the checkpoint carries the entries
-that make it.
+The log is the only storage. The owner appends control batches (`control_batch.py`) beside the records; every copy,
+owner or not, applies them when they are appended, so all copies with the same log have the same tables, and a new owner
+needs no hand-over. Three operations keep the tables in step with the log:
+
+- `apply` a control batch at the log's end, before it is committed. Each table remembers how to undo the change.
+- `truncate` when another owner's records replace the log's end: undoes the changes above the cut.
+- `commit`: changes below the commit offset are final, their undo information is dropped.
+
+A checkpoint at the beginning of each segment holds the entries that rebuild all tables, so retention may delete older
+segments and a start reads only the last one. A restored checkpoint cannot be undone: if the log is truncated below it,
+`ServedPartition` reads the log again (`InspectLog`).
+
+To add a table: a module with its entries and the table (`apply`, `entries`, `commit`, `truncate`, `restore`; usually an
+`UndoableMap`), its entries in `DerivedEntry` (`control_batch.py`), and here a line in `__init__` and a case in
+`_apply_entry`.
 """
 
 from __future__ import annotations
@@ -22,7 +33,7 @@ from rostra.broker.groups.group_table import (
     PositionsCommitted,
 )
 from rostra.broker.partition.compaction_mark import CompactBelow, CompactionMark
-from rostra.broker.partition.control_batch import Booked, Checkpoint, decode_entries, encode_entries, read_control
+from rostra.broker.partition.control_batch import Checkpoint, DerivedEntry, decode_entries, encode_entries, read_control
 from rostra.broker.publish.migration_table import MigrationTable
 from rostra.broker.publish.producer_table import ProducerTable
 from rostra.broker.publish.publisher_table import PublisherJoined, PublisherLeft, PublisherTable
@@ -34,7 +45,7 @@ EMPTY = Checkpoint([])
 
 
 class DerivedTable(Protocol):
-    """What follows the log by entries."""
+    """A table that control entries change."""
 
     def commit(self, offset: int) -> None: ...
 
@@ -44,27 +55,36 @@ class DerivedTable(Protocol):
 
 
 class LogDerivedState:
-    __slots__ = ("_carries", "_kept", "_newest", "compaction", "groups", "moves", "producers", "publishers")
+    __slots__ = (
+        "_checkpoints_state",
+        "_newest",
+        "_tables",
+        "compaction",
+        "groups",
+        "migrations",
+        "producers",
+        "publishers",
+    )
 
     def __init__(self, producers: ProducerTable, without: Without = ALL_ON) -> None:
         self.producers = producers
         self.compaction = CompactionMark()
         self.publishers = PublisherTable()
         self.groups = GroupTable()
-        self.moves = MigrationTable()
-        self._kept: tuple[DerivedTable, ...] = (self.compaction, self.publishers, self.groups, self.moves)
-        """All but the producers': those that change by entries."""
+        self.migrations = MigrationTable()
+        self._tables: tuple[DerivedTable, ...] = (self.compaction, self.publishers, self.groups, self.migrations)
+        """All tables that change by control entries: not the producers', which changes by batch headers."""
         self._newest = -1
-        """Where the last entries stand, while they may be cut."""
-        self._carries = Safeguard.CHECKPOINT_BATCH not in without
+        """Offset of the last control batch, while it may be truncated."""
+        self._checkpoints_state = Safeguard.CHECKPOINT_BATCH not in without
 
     def apply(self, base: int, batch: Buffer) -> None:
-        """The log has this control batch now, at its end."""
+        """This control batch is now at the end of the log."""
         self._newest = base
         for entry in read_control(batch):
-            self._enter(base, entry)
+            self._apply_entry(base, entry)
 
-    def _enter(self, base: int, entry: Booked) -> None:
+    def _apply_entry(self, base: int, entry: DerivedEntry) -> None:
         match entry:
             case CompactBelow():
                 self.compaction.apply(base, entry)
@@ -80,48 +100,48 @@ class LogDerivedState:
             ):
                 self.groups.apply(base, entry)
             case ProducerMove():
-                self.moves.apply(base, entry)
+                self.migrations.apply(base, entry)
                 if base >= 0:
                     self.producers.adopt(base, entry.producer, entry.epoch, entry.expected)
             case _:
                 assert_never(entry)
 
     def commit(self, offset: int) -> None:
-        """Below this offset nothing is undone any more."""
+        """Changes below this offset need no undo any more."""
         self.producers.commit(offset)
         if self._newest >= 0:
-            for book in self._kept:
-                book.commit(offset)
+            for table in self._tables:
+                table.commit(offset)
             if self._newest < offset:
                 self._newest = -1
 
     def truncate(self, offset: int) -> None:
-        """The log was cut to end at `offset`."""
+        """Undoes the changes at or above `offset`, where the log ends now."""
         self.producers.truncate(offset)
         if self._newest >= offset:
-            for book in self._kept:
-                book.truncate(offset)
+            for table in self._tables:
+                table.truncate(offset)
 
-    # --- as a whole ---
+    # --- checkpoints ---
 
     def checkpoint(self, epochs: list[tuple[int, int]]) -> Checkpoint:
-        if not self._carries:
+        if not self._checkpoints_state:
             return Checkpoint([], epochs)
         producers = self.producers
         return Checkpoint(producers.snapshot(), epochs, encode_entries(self._entries()), producers.forgot)
 
-    def _entries(self) -> Iterable[Booked]:
-        """Entered into empty books, these make them what they are."""
-        kept = self.compaction.entries(), self.publishers.entries(), self.groups.entries(), self.moves.entries()
-        return chain(*kept)
+    def _entries(self) -> Iterable[DerivedEntry]:
+        """The entries that rebuild all tables from empty ones."""
+        entries = self.compaction.entries(), self.publishers.entries(), self.groups.entries(), self.migrations.entries()
+        return chain(*entries)
 
     def restore(self, found: Checkpoint) -> None:
-        """As of the checkpoint; nothing of it can be undone."""
+        """Replaces the state by that of a checkpoint; it cannot be undone."""
         self.producers.restore(found.producers, found.forgot)
-        for book in self._kept:
-            book.restore([])
+        for table in self._tables:
+            table.restore([])
         for entry in decode_entries(found.entries):
-            self._enter(-1, entry)
-        for book in self._kept:
-            book.commit(0)
+            self._apply_entry(-1, entry)
+        for table in self._tables:
+            table.commit(0)
         self._newest = -1

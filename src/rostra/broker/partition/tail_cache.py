@@ -1,4 +1,4 @@
-"""Recent batches kept in memory, so that subscribers at the end of a partition are served without the disk."""
+"""Recent batches in memory, to serve subscribers at the end of a partition without the disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 
 class PartitionTail:
-    """The last batches of one partition, contiguous. `TailCache` bounds all of them together."""
+    """The last batches of one partition, contiguous. `TailCache` limits all of them together."""
 
     __slots__ = ("_head", "_memo", "_memo_key", "bases", "batches", "next")
 
@@ -21,39 +21,39 @@ class PartitionTail:
 
     @property
     def first(self) -> int:
-        """The oldest offset that is kept; the next if none is."""
+        """The oldest offset in memory; `next` if there is none."""
         return self.bases[self._head] if self._head < len(self.bases) else self.next
 
     def drop_oldest(self) -> int:
-        """Forgets one batch; returns its bytes."""
+        """Drops one batch; returns its bytes."""
         if self._head >= len(self.batches):
             return 0
         size = len(self.batches[self._head])
         self.batches[self._head] = _FORGOTTEN
         self._head += 1
-        self.forget_answers()
+        self.drop_memo()
         if self._head > 1024 and self._head * 2 > len(self.batches):
             del self.bases[: self._head], self.batches[: self._head]
             self._head = 0
         return size
 
     def truncate(self, offset: int) -> int:
-        """Forgets what lies at or above `offset`; returns its bytes."""
+        """Drops the batches at or above `offset`; returns their bytes."""
         size = 0
         while len(self.bases) > self._head and self.bases[-1] >= offset:
             self.bases.pop()
             size += len(self.batches.pop())
         self.next = min(self.next, offset)
-        self.forget_answers()
+        self.drop_memo()
         return size
 
     def take(self, offset: int, commit: int, bytes_max: int) -> tuple[tuple[bytearray, ...], int, int]:
         """Batches from the one holding `offset` up to `commit`, about `bytes_max`: (batches, next offset, bytes).
 
-        Empty if `offset` is older than what is kept. Subscribers at the same place share the answer.
+        Empty if `offset` is older than the cache. Subscribers at the same offset share the result.
         """
         if self.bases and self.bases[-1] == offset and self.next <= commit and self._head < len(self.bases):
-            # The last batch alone: what a subscriber that keeps up is told, with each batch.
+            # Only the last batch: the usual case for a subscriber that keeps up.
             batch = self.batches[-1]
             return (batch,), self.next, len(batch)
         key = (offset, commit, bytes_max)
@@ -78,11 +78,11 @@ class PartitionTail:
         return self._memo
 
     @property
-    def has_answers(self) -> bool:
+    def has_memo(self) -> bool:
         return self._memo_key is not None
 
-    def forget_answers(self) -> None:
-        """Lets go of the shared answer, which would keep its batches alive."""
+    def drop_memo(self) -> None:
+        """Drops the shared result, which would keep its batches alive."""
         self._memo_key = None
         self._memo = ((), 0, 0)
 
@@ -91,7 +91,7 @@ _FORGOTTEN = bytearray()
 
 
 class TailCache:
-    """All tails of a node under one bound: the oldest batch of the whole node is forgotten first."""
+    """All tails of a node under one limit: the oldest batch of the whole node is dropped first."""
 
     def __init__(self, bytes_max: int) -> None:
         self._max = bytes_max
@@ -116,10 +116,10 @@ class TailCache:
             self._bytes -= self._order.popleft().drop_oldest()
 
     def forget_below(self, tail: PartitionTail, offset: int) -> None:
-        """What lies below was compacted: from now on it is read as the log has it."""
+        """Batches below were compacted: from now on they are read from the log."""
         while tail.first < offset and (size := tail.drop_oldest()):
             self._bytes -= size
 
     def truncate(self, tail: PartitionTail, offset: int) -> None:
-        # Its entries in the order stay behind: popping one of them later forgets a batch early, never one too few.
+        # Its entries in `_order` stay: popping one of them later drops a batch early, never one too few.
         self._bytes -= tail.truncate(offset)

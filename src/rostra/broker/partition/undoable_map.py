@@ -1,4 +1,4 @@
-"""A dictionary that follows the log: what is cut from the log is undone in it."""
+"""A dictionary that follows the log: changes of truncated batches are undone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ V = TypeVar("V")
 
 
 class UndoableRow(NamedTuple, Generic[V]):
-    """`number` counts the keys as they came, so that an undone removal finds its place again."""
+    """`number` is the insertion order of the key, to restore its position when a removal is undone."""
 
     number: int
     value: V
 
 
 class UndoableMap(Generic[K, V]):
-    """The rows as of the end of the log. Copies of a partition that hold the same log hold the same rows in order."""
+    """The rows as of the end of the log. Copies with the same log have the same rows in the same order."""
 
     def __init__(self) -> None:
         self._rows: dict[K, UndoableRow[V]] = {}
@@ -36,12 +36,12 @@ class UndoableMap(Generic[K, V]):
         return None if row is None else row.value
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """In the order in which the keys came."""
+        """In insertion order."""
         for key, row in self._rows.items():
             yield key, row.value
 
     def put(self, base: int, key: K, value: V | None) -> None:
-        """What the batch at `base`, at the log's end, says of the key; None removes it."""
+        """Sets the key's value by the batch at `base`, at the log's end; None removes it."""
         before = self._rows.get(key)
         if value is None:
             if before is None:
@@ -53,13 +53,13 @@ class UndoableMap(Generic[K, V]):
         self._undo.append((base, key, before))
 
     def commit(self, offset: int) -> None:
-        """Below this offset nothing is undone any more."""
+        """Changes below this offset need no undo any more."""
         undo = self._undo
         while undo and undo[0][0] < offset:
             undo.popleft()
 
     def truncate(self, offset: int) -> None:
-        """The log was cut to end at `offset`."""
+        """Undoes the changes at or above `offset`, where the log ends now."""
         brought_back = False
         while self._undo and self._undo[-1][0] >= offset:
             _, key, before = self._undo.pop()
@@ -75,7 +75,7 @@ class UndoableMap(Generic[K, V]):
         return list(self.items())
 
     def restore(self, rows: list[tuple[K, V]]) -> None:
-        """These rows and no others; they cannot be undone."""
+        """Replaces all rows; this cannot be undone."""
         self._rows = {key: UndoableRow(number, value) for number, (key, value) in enumerate(rows)}
         self._numbered = len(rows)
         self._undo.clear()

@@ -1,1 +1,1 @@
-"""The way of a published batch: duplicates, offsets, publishers and their ownership."""
+"""Publishing: offsets, deduplication, exclusive ownership, producers that move between nodes."""

@@ -1,8 +1,8 @@
-"""Giving batches their offsets: those of publishers, and what the broker itself has to say in a partition's log.
+"""Proposes batches to the fabric, which gives them their offsets: publishers' batches and the broker's control batches.
 
-Whoever changes a book does it in two lines: `order` proposes the entries, which are in the books at every copy as soon
-as they are in its log; `reply_when_safe` parks the answer until they are committed. If they are cut instead, the books
-forget them and whoever waits hears why.
+To change log-derived state, call `append_control` with the entries, which every copy applies as soon as they are in its
+log, and `reply_when_committed` to park the reply until they are committed. If the entries are truncated instead, the
+change is undone and the request fails.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rostra.broker.api import Conn
-from rostra.broker.partition.control_batch import Booked, control_batch
+from rostra.broker.partition.control_batch import DerivedEntry, control_batch
 from rostra.broker.partition.served_partition import ParkedReply, ServedPartition
 from rostra.broker.sessions import Session
 from rostra.errors import NodeStopping, RostraError
@@ -27,38 +27,38 @@ class BatchOrdering:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._proposed = 0
-        self._place: tuple[int, int] | RostraError | None = None
+        self._result: tuple[int, int] | RostraError | None = None
 
     def propose(self, served: ServedPartition, batch: bytearray, flags: int) -> tuple[int, int] | RostraError:
-        """The batch's first and last offset."""
+        """The batch's first and last offset, or why the fabric refused it."""
         broker = self._broker
-        self._place = None
+        self._result = None
         self._proposed = broker.token = broker.token + 2
         broker.carry_out(broker.fabric.step(broker.now, Propose(self._proposed, served.partition, batch, flags)))
-        placed: tuple[int, int] | RostraError | None = self._place
-        assert placed is not None, "a fabric answers a proposal in the same step"
-        return placed
+        result: tuple[int, int] | RostraError | None = self._result
+        assert result is not None, "a fabric answers a proposal in the same step"
+        return result
 
     def accepted(self, token: int, base: int, last: int) -> None:
         assert token == self._proposed
-        self._place = (base, last)
+        self._result = (base, last)
 
     def refused(self, token: int, error: RostraError) -> bool:
-        """True if the token is that of the proposal under way."""
+        """True if the token is that of the current proposal."""
         if token != self._proposed:
             return False
-        self._place = error
+        self._result = error
         return True
 
     def roll(self, served: ServedPartition) -> None:
-        """The segment is full: begin a new one. If that is refused, so is the batch behind it."""
-        checkpoint = served.books.checkpoint(served.epochs)
+        """The segment is full: begins a new one with a checkpoint. If that is refused, so is the batch after it."""
+        checkpoint = served.derived.checkpoint(served.epochs)
         self.propose(served, control_batch([checkpoint], self._broker.now.wall_us), CHECKPOINT)
 
-    # --- what the broker has to say ---
+    # --- control batches ---
 
-    def refusal(self, served: ServedPartition) -> RostraError | None:
-        """Why nothing is ordered in the partition here and now, if so."""
+    def write_error(self, served: ServedPartition) -> RostraError | None:
+        """Why this node cannot order records in the partition now, if so."""
         broker = self._broker
         if broker.broken is not None:
             return broker.broken
@@ -68,25 +68,26 @@ class BatchOrdering:
             return served.blocked
         return None if served.owner else broker.placement.not_owner(served)
 
-    def order(self, served: ServedPartition, entries: Sequence[Booked]) -> int | RostraError:
-        """One control batch of these entries; the offset of the last, or why there is none. The books have them now.
+    def append_control(self, served: ServedPartition, entries: Sequence[DerivedEntry]) -> int | RostraError:
+        """Proposes one control batch of these entries, which are applied at once; returns its last offset or an error.
 
-        May be called while another proposal is under way, as when its commit is carried out.
+        May be called while another proposal is in progress, as when its commit is carried out.
         """
-        error = self.refusal(served)
+        error = self.write_error(served)
         if error is not None:
             return error
-        under_way = self._proposed, self._place
+        pending = self._proposed, self._result
         if served.segment_bytes >= served.segment_bytes_max:
             self.roll(served)
-        placed = self.propose(served, control_batch(entries, self._broker.now.wall_us), LEDGER)
-        self._proposed, self._place = under_way
-        return placed if isinstance(placed, RostraError) else placed[1]
+        result = self.propose(served, control_batch(entries, self._broker.now.wall_us), LEDGER)
+        self._proposed, self._result = pending
+        return result if isinstance(result, RostraError) else result[1]
 
-    def reply_when_safe(
+    def reply_when_committed(
         self, conn: Conn, session: Session, served: ServedPartition, last: int, message: NodeMessage, request: int = 0
     ) -> None:
-        """Sent when all up to `last` is committed. If it never is, `request` is refused; 0: nobody awaits an answer."""
+        """Sends the message when all up to `last` is committed. If it never is, `request` is refused; 0: no request
+        waits."""
         if last < served.commit:
             self._broker.reply(conn, message)
             return
@@ -94,6 +95,6 @@ class BatchOrdering:
         parked = ParkedReply(last, conn, request, 0, message)
         waiting = served.waiting_commit
         if waiting and waiting[-1].last > last:
-            served.park_early(parked, waiting)
+            served.park_in_order(parked, waiting)
         else:
             waiting.append(parked)

@@ -1,8 +1,8 @@
-"""Producers that came to this partition from another one, where every node has a partition of its own.
+"""The moves of producers to one partition, where every node has a partition of its own.
 
-A producer counts its moves. What it stored at an earlier place under a sequence that a later place has begun with, it
-has sent again: that surfaces late, is stored like everything, and shown to nobody. Nor is anything of a place that a
-later one did not know of: what the producer was not told is stored there it has sent again, to others.
+A producer numbers its moves. When it moves, it resends what was not acknowledged. Batches that it stored in an earlier
+partition under a sequence that a later move begins with are therefore duplicates: they may arrive late, are stored, but
+not delivered. The same holds for batches of a move that a later move did not know of.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from rostra.broker.partition.undoable_map import UndoableMap
 from rostra.broker.publish.producer_table import SEQUENCES
 from rostra.model.producer_move import ProducerMove
 
-REMEMBERED = 16
-"""Of one producer's moves to one partition, the latest."""
+MOVES_PER_PRODUCER = 16
+"""How many of one producer's moves to one partition are kept, the latest ones."""
 
 
 class MigrationTable(UndoableMap[int, tuple[ProducerMove, ...]]):
-    """By producer, its moves to this partition in their order."""
+    """By producer, its moves to this partition in order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waiting: deque[ProducerMove] = deque()
-        """Those of which it is not known that what came before them is here."""
+        """Moves whose preceding batches, in another partition, may not be committed here yet."""
 
     def apply(self, base: int, entry: ProducerMove) -> None:
         move = entry if entry.at >= 0 else msgspec.structs.replace(entry, at=base)
         before = self.get(move.producer) or ()
-        self.put(base, move.producer, (*before, move)[-REMEMBERED:])
+        self.put(base, move.producer, (*before, move)[-MOVES_PER_PRODUCER:])
         if move.after:
             self.waiting.append(move)
 
@@ -47,21 +47,21 @@ class MigrationTable(UndoableMap[int, tuple[ProducerMove, ...]]):
     def entries(self) -> list[ProducerMove]:
         return sorted((move for _, moves in self.items() for move in moves), key=lambda move: move.at)
 
-    def number_at(self, producer: int, offset: int) -> int:
-        """By which of its moves the producer wrote what stands at this offset; 0: it began here."""
+    def move_at(self, producer: int, offset: int) -> int:
+        """The number of the move after which the producer wrote at this offset; 0: it started here."""
         moves = self.get(producer) or ()
         return max((move.number for move in moves if move.at <= offset), default=0)
 
-    def number(self, producer: int) -> int:
+    def latest_move(self, producer: int) -> int:
         moves = self.get(producer)
         return moves[-1].number if moves else 0
 
 
-def is_hidden(moves: Iterable[ProducerMove], number: int, epoch: int, sequence: int) -> bool:
-    """Whether what a producer sent after its `number`th move it has sent again later, given all moves that are known.
+def is_superseded(moves: Iterable[ProducerMove], number: int, epoch: int, sequence: int) -> bool:
+    """Whether a batch sent after the producer's move `number` was sent again after a later move.
 
-    From the last move back, each to the one that it knew of: those that none of them knew never counted. Another epoch
-    of the producer has sequences of its own, and says nothing of these.
+    Follows the chain of known moves back from the last one; moves that no later one knew of do not count. Sequences of
+    other producer epochs are not comparable.
     """
     later = sorted(
         (move for move in moves if move.number > number and move.epoch == epoch), key=lambda move: move.number

@@ -1,4 +1,4 @@
-"""Who has written what to a partition: so that a batch sent twice is stored once."""
+"""Deduplication: the latest batches of each producer in a partition, so that a batch sent twice is stored once."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import msgspec
 from rostra.errors import ProducerFenced, RostraError, SequenceGap, UnknownProducer
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
-REMEMBERED = 64
-"""Batches per producer whose offsets are known when they come again: as many as a client keeps in flight."""
+BATCHES_PER_PRODUCER = 64
+"""Batches per producer whose offsets are kept to answer a repeat: as many as a client keeps in flight."""
 
 SNAPSHOT_BATCHES_MAX = 1 << 16
-"""Batches remembered in one checkpoint, all producers together: about 1.5 MiB."""
+"""Batches of all producers together in one checkpoint: about 1.5 MiB."""
 
 SEQUENCES = 1 << 32
 """Sequences count records modulo this."""
 
 
 Stored = tuple[int, int]
-"""First and last offset of a batch that is in the log already. If its place is forgotten, first is -1, and it ends at
-or before last."""
+"""First and last offset of a batch that is in the log already. If its exact offsets were evicted, first is -1, and it
+ends at or before last."""
 
 
 class ProducerEntry(msgspec.Struct, array_like=True):
@@ -33,7 +33,7 @@ class ProducerEntry(msgspec.Struct, array_like=True):
 
 
 class ProducerTable:
-    """The bounded table of one partition. It follows the log: what is cut from the log is undone here."""
+    """The bounded table of one partition. It follows the log: entries of truncated batches are undone."""
 
     __slots__ = ("_check_sequence", "_dedup", "_entries", "_max", "_undo", "forgot")
 
@@ -43,29 +43,29 @@ class ProducerTable:
         self._check_sequence = Safeguard.SEQUENCE not in without
         self._entries: OrderedDict[int, ProducerEntry] = OrderedDict()
         self.forgot = False
-        """Whether there was ever one too many."""
+        """Whether a producer was ever evicted."""
         self._undo: deque[tuple[int, int, ProducerEntry | None]] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def judge(
+    def check(
         self, producer: int, epoch: int, sequence: int, count: int, again: bool = False
     ) -> Stored | RostraError | None:
-        """None if it is new, where it is stored if it is repeated, or why it is refused.
+        """None if the batch is new, its offsets if it is a repeat, or why it is refused.
 
-        The first batch of a producer that nobody knows is new, unless it comes `again` where producers were forgotten:
-        it may be one of theirs.
+        The first batch of an unknown producer is new, unless it comes `again` and producers were evicted: it may be one
+        of theirs.
         """
-        return self.judge_by(self._entries.get(producer), producer, epoch, sequence, count, again)
+        return self.check_against(self._entries.get(producer), producer, epoch, sequence, count, again)
 
     def entry(self, producer: int) -> ProducerEntry | None:
         return self._entries.get(producer)
 
-    def judge_by(
+    def check_against(
         self, entry: ProducerEntry | None, producer: int, epoch: int, sequence: int, count: int, again: bool = False
     ) -> Stored | RostraError | None:
-        """By what is known of the producer, here or elsewhere."""
+        """Checks a batch against an entry of the producer, from this partition or another."""
         if entry is None or epoch > entry.epoch:
             if (sequence or (again and self.forgot and entry is None)) and self._check_sequence:
                 return UnknownProducer(producer) if entry is None else SequenceGap(producer, 0, sequence)
@@ -77,12 +77,12 @@ class ProducerTable:
         for known, base, last in entry.latest:
             if known == sequence:
                 if last - base + 1 != count:
-                    # Another batch under the numbers of one that is stored: to call it stored would lose it.
+                    # A different batch under a stored sequence: to acknowledge it would lose it.
                     return SequenceGap(producer, entry.expected, sequence)
                 return base, last
         behind = (entry.expected - sequence) % SEQUENCES
         if behind >= SEQUENCES >> 1 or count > behind:
-            # Ahead of what is expected, or a repeat that was cut differently and holds records nobody has stored.
+            # A gap, or a repeat that was split differently and holds records that are not stored.
             if not self._check_sequence:
                 return None
             return SequenceGap(producer, entry.expected, sequence)
@@ -90,16 +90,16 @@ class ProducerTable:
         return -1, max(oldest - 1, 0)
 
     def apply(self, base: int, last: int, producer: int, epoch: int, sequence: int, count: int) -> None:
-        """The log has this batch now, at its end."""
+        """This batch is now at the end of the log."""
         entries = self._entries
         before = entries.get(producer)
         self._undo.append((base, producer, before))
         latest: tuple[tuple[int, int, int], ...] = ((sequence, base, last),)
         if before is not None and before.epoch == epoch:
-            latest = before.latest[-REMEMBERED + 1 :] + latest
-        self._enter(base, producer, ProducerEntry(epoch, (sequence + count) % SEQUENCES, latest))
+            latest = before.latest[-BATCHES_PER_PRODUCER + 1 :] + latest
+        self._insert(base, producer, ProducerEntry(epoch, (sequence + count) % SEQUENCES, latest))
 
-    def _enter(self, base: int, producer: int, entry: ProducerEntry) -> None:
+    def _insert(self, base: int, producer: int, entry: ProducerEntry) -> None:
         entries = self._entries
         entries[producer] = entry
         entries.move_to_end(producer)
@@ -109,7 +109,7 @@ class ProducerTable:
             self._undo.append((base, forgotten, left))
 
     def adopt(self, base: int, producer: int, epoch: int, expected: int) -> None:
-        """The batch at `base` says that so much of the producer is stored, though not here."""
+        """The batch at `base` says that the producer is stored up to `expected`, though in another partition."""
         before = self._entries.get(producer)
         if before is not None and before.epoch == epoch:
             ahead = (expected - before.expected) % SEQUENCES
@@ -119,16 +119,16 @@ class ProducerTable:
             return
         self._undo.append((base, producer, before))
         latest = before.latest if before is not None and before.epoch == epoch else ()
-        self._enter(base, producer, ProducerEntry(epoch, expected, latest))
+        self._insert(base, producer, ProducerEntry(epoch, expected, latest))
 
     def commit(self, offset: int) -> None:
-        """Below this offset nothing is undone any more."""
+        """Changes below this offset need no undo any more."""
         undo = self._undo
         while undo and undo[0][0] < offset:
             undo.popleft()
 
     def truncate(self, offset: int) -> None:
-        """The log was cut to end at `offset`."""
+        """Undoes the changes at or above `offset`, where the log ends now."""
         while self._undo and self._undo[-1][0] >= offset:
             _, producer, before = self._undo.pop()
             if before is None:
@@ -140,11 +140,11 @@ class ProducerTable:
                     self._entries.move_to_end(producer, last=False)
 
     def snapshot(self) -> list[tuple[int, ProducerEntry]]:
-        """For a checkpoint. The more producers, the fewer batches of each: it must fit into one frame.
+        """For a checkpoint, which must fit into one frame: the more producers, the fewer batches of each.
 
-        A repeat of a batch left out is still known to be stored, only its offset is not.
+        A repeat of a batch left out is still recognised as stored, only its offset is unknown.
         """
-        kept = max(1, min(REMEMBERED, SNAPSHOT_BATCHES_MAX // max(1, len(self._entries))))
+        kept = max(1, min(BATCHES_PER_PRODUCER, SNAPSHOT_BATCHES_MAX // max(1, len(self._entries))))
         return [
             (producer, ProducerEntry(entry.epoch, entry.expected, entry.latest[-kept:]))
             for producer, entry in self._entries.items()

@@ -1,8 +1,7 @@
-"""Who publishes to a partition, and how strongly, as its log says.
+"""The publishers of a partition and their strengths, derived from its log.
 
 The rules are those of exclusive ownership in DDS: the records of the strongest publisher alive are delivered; of
-equals, those of the lowest id. A publisher lives from its registration until it departs, because it left or was not
-heard for its lease.
+equals, those of the lowest id. A publisher is alive from its registration until it resigns or its lease expires.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import msgspec
 from rostra.broker.partition.undoable_map import UndoableMap
 from rostra.wire.messages import PublisherState
 
-NOBODY = 0
-"""In place of a publisher; no producer has this id."""
+NO_PUBLISHER = 0
+"""Means no publisher; no producer has this id."""
 
 
 class PublisherJoined(msgspec.Struct, frozen=True, array_like=True, tag="registered"):
-    """From here on it publishes to the partition with this strength, whatever it had before."""
+    """From here on it publishes to the partition with this strength, which replaces any earlier one."""
 
     publisher: int
     strength: int
@@ -27,7 +26,7 @@ class PublisherJoined(msgspec.Struct, frozen=True, array_like=True, tag="registe
 
 
 class PublisherLeft(msgspec.Struct, frozen=True, array_like=True, tag="departed"):
-    """From here on it is none of the partition's publishers; its records stay."""
+    """From here on it does not publish to the partition; its records stay."""
 
     publisher: int
     reason: str
@@ -39,27 +38,25 @@ class RegisteredPublisher(msgspec.Struct, frozen=True, array_like=True, gc=False
 
 
 class PublisherTable(UndoableMap[int, RegisteredPublisher]):
-    """The publishers of one partition. Whoever has the log up to an offset has the same book there, and so the same
-    strongest publisher.
-    """
+    """The publishers of one partition. All copies that hold the log up to an offset agree on the strongest there."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._strongest: int | None = NOBODY
-        """None: to be looked for again."""
+        self._strongest: int | None = NO_PUBLISHER
+        """None: to be computed again."""
 
     @property
     def strongest(self) -> int:
-        """Looked for when the book has changed, which is rare, and not at every batch."""
+        """Computed after a change of the table, which is rare, and not for every batch."""
         if self._strongest is None:
-            ranked = [(-enrolled.strength, publisher) for publisher, enrolled in self.items()]
-            self._strongest = min(ranked)[1] if ranked else NOBODY
+            rows = [(-registered.strength, publisher) for publisher, registered in self.items()]
+            self._strongest = min(rows)[1] if rows else NO_PUBLISHER
         return self._strongest
 
     def apply(self, base: int, entry: PublisherJoined | PublisherLeft) -> None:
-        """The log has this entry now, in the batch at `base`."""
-        enrolled = RegisteredPublisher(entry.strength, entry.lease_ms) if isinstance(entry, PublisherJoined) else None
-        self.put(base, entry.publisher, enrolled)
+        """The batch at `base`, now in the log, holds this entry."""
+        registered = RegisteredPublisher(entry.strength, entry.lease_ms) if isinstance(entry, PublisherJoined) else None
+        self.put(base, entry.publisher, registered)
         self._strongest = None
 
     def truncate(self, offset: int) -> None:
@@ -71,10 +68,10 @@ class PublisherTable(UndoableMap[int, RegisteredPublisher]):
         self._strongest = None
 
     def entries(self) -> Iterable[PublisherJoined]:
-        """Entered into an empty book, these make this one."""
+        """The entries that rebuild this table from an empty one."""
         return (PublisherJoined(publisher, one.strength, one.lease_ms) for publisher, one in self.items())
 
-    def shown(self, count_max: int) -> tuple[PublisherState, ...]:
-        """The strongest first, at most so many."""
-        ranked = sorted(self.items(), key=lambda row: (-row[1].strength, row[0]))
-        return tuple(PublisherState(publisher, one.strength, one.lease_ms) for publisher, one in ranked[:count_max])
+    def ranked(self, count_max: int) -> tuple[PublisherState, ...]:
+        """The strongest first, at most `count_max`."""
+        rows = sorted(self.items(), key=lambda row: (-row[1].strength, row[0]))
+        return tuple(PublisherState(publisher, one.strength, one.lease_ms) for publisher, one in rows[:count_max])

@@ -1,1 +1,1 @@
-"""The topics that a broker knows, and the requests about them."""
+"""Topics: requests about them, where partitions are served, pattern watches."""

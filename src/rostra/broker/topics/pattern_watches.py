@@ -1,4 +1,4 @@
-"""Clients that want to know which topics match their patterns, now and as topics come and go."""
+"""Watches: clients that are notified of the topics that match their patterns, as these are created and deleted."""
 
 from __future__ import annotations
 
@@ -19,159 +19,159 @@ if TYPE_CHECKING:
 class ConnectionWatch:
     """One watch of one connection."""
 
-    __slots__ = ("begun", "behind", "conn", "number", "patterns", "request")
+    __slots__ = ("behind", "conn", "number", "patterns", "request", "started")
 
     def __init__(self, conn: Conn, number: int, patterns: tuple[Pattern, ...], request: int) -> None:
         self.conn = conn
         self.number = number
         self.patterns = patterns
         self.request = request
-        """With which it was asked for: what the fabric says to an earlier one of its number does not concern it."""
-        self.begun = False
-        """False until it is certain that this node knows all topics there are."""
+        """The request that opened it: a late answer to an earlier watch of the same number is ignored."""
+        self.started = False
+        """False until the fabric has confirmed that this node knows all topics."""
         self.behind = False
-        """Something was not told, because the connection had no room for it."""
+        """A notification was skipped because the connection was congested."""
 
 
 class PatternWatches:
-    """What a topic's coming costs depends on who watches for it, not on who watches for others.
+    """A trie finds the watches that match a topic: others cost nothing.
 
-    A watch begins when the fabric has confirmed the catalogue, and goes on only while it does so again and again: a
-    node that is cut off would tell of nothing, and its watchers would not know what they miss.
+    A watch starts when the fabric has confirmed the topic table, and is rechecked periodically: a node that is cut off
+    would miss topics without its watchers noticing.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._watchers: dict[Conn, dict[int, ConnectionWatch]] = {}
+        self._watches: dict[Conn, dict[int, ConnectionWatch]] = {}
         self._trie: PatternTrie[ConnectionWatch] = PatternTrie()
-        self._doubt: int | None = None
-        """The token under which the fabric is asked whether this node still knows all topics."""
+        self._recheck_token: int | None = None
+        """Token of the pending recheck."""
 
     # --- requests ---
 
     def watch(self, conn: Conn, session: Session, message: Watch) -> None:
-        watcher = self._find(conn, message.watch)
+        watch = self._find(conn, message.watch)
         if message.after:
-            error = self._next_page(message, watcher)
+            error = self._next_page(message, watch)
         else:
-            error = self._broker.too_many(session) or self._open(conn, message, watcher)
+            error = self._broker.over_limit(session) or self._open(conn, message, watch)
         if error is not None:
             self._broker.refuse(conn, message.request, error)
         elif Safeguard.CONFIRMED_WATCH in self._broker.without and not message.after:
-            self.begin(conn, message)
+            self.start(conn, message)
         elif not message.after:
-            self._broker.topics.confirm(conn, session, message, "")
+            self._broker.topic_requests.confirm(conn, session, message, "")
 
     def _open(self, conn: Conn, message: Watch, there: ConnectionWatch | None) -> RostraError | None:
-        """The same number again is the same client that starts over."""
+        """The same number again replaces the watch."""
         bound = self._broker.settings.watches_per_connection_max
         if self._broker.stopping:
             return NodeStopping()
-        if there is None and len(self._watchers.get(conn, ())) >= bound:
+        if there is None and len(self._watches.get(conn, ())) >= bound:
             return LimitExceeded("watches_per_connection_max", bound)
         try:
             patterns = tuple(dict.fromkeys(Pattern.parse(written) for written in message.patterns))
         except InvalidPattern as error:
             return error
         self.forget(conn, message.watch)
-        self._watchers.setdefault(conn, {})[message.watch] = ConnectionWatch(
+        self._watches.setdefault(conn, {})[message.watch] = ConnectionWatch(
             conn, message.watch, patterns, message.request
         )
         return None
 
-    def begin(self, conn: Conn, message: Watch) -> None:
-        """This node's catalogue was confirmed since the watch was asked for."""
-        watcher = self._find(conn, message.watch)
-        if watcher is None or watcher.request != message.request:
-            self._broker.refuse(conn, message.request, WatchEnded("it was given up meanwhile"))
+    def start(self, conn: Conn, message: Watch) -> None:
+        """The topic table was confirmed after the watch was requested."""
+        watch = self._find(conn, message.watch)
+        if watch is None or watch.request != message.request:
+            self._broker.refuse(conn, message.request, WatchEnded("it was cancelled meanwhile"))
             return
-        if not watcher.begun:
-            watcher.begun = True
-            for pattern in watcher.patterns:
-                self._trie.add(pattern, watcher)
-        self._page(message, watcher)
+        if not watch.started:
+            watch.started = True
+            for pattern in watch.patterns:
+                self._trie.add(pattern, watch)
+        self._page(message, watch)
 
-    def give_up(self, conn: Conn, message: Watch) -> None:
-        """It could not be confirmed. Whoever lost patience, and asked again since, has another watch by that number."""
-        watcher = self._find(conn, message.watch)
-        if watcher is not None and watcher.request == message.request:
+    def cancel(self, conn: Conn, message: Watch) -> None:
+        """It could not be confirmed. If the client has asked again since, another watch has that number."""
+        watch = self._find(conn, message.watch)
+        if watch is not None and watch.request == message.request:
             self.forget(conn, message.watch)
 
-    def _next_page(self, message: Watch, watcher: ConnectionWatch | None) -> RostraError | None:
-        if watcher is None or not watcher.begun:
+    def _next_page(self, message: Watch, watch: ConnectionWatch | None) -> RostraError | None:
+        if watch is None or not watch.started:
             return WatchEnded("there is no such watch")
-        self._page(message, watcher)
+        self._page(message, watch)
         return None
 
-    def _page(self, message: Watch, watcher: ConnectionWatch) -> None:
-        topics, after = self._broker.catalogue.matching(watcher.patterns, message.after, message.limit)
-        answer = Watched(message.request, watcher.number, topics, after, self._broker.neighbours)
-        self._broker.reply(watcher.conn, answer)
+    def _page(self, message: Watch, watch: ConnectionWatch) -> None:
+        topics, after = self._broker.topic_table.matching(watch.patterns, message.after, message.limit)
+        answer = Watched(message.request, watch.number, topics, after, self._broker.known_nodes)
+        self._broker.reply(watch.conn, answer)
 
     def unwatch(self, conn: Conn, message: Unwatch) -> None:
         self.forget(conn, message.watch)
         self._broker.reply(conn, Agreed(message.request))
 
-    # --- coming and going ---
+    # --- notifications ---
 
-    def appeared(self, topic: Topic) -> None:
-        for watcher in self._trie.match(topic.name):
-            self._tell(watcher, TopicsAppeared(watcher.number, (topic,)))
+    def topic_added(self, topic: Topic) -> None:
+        for watch in self._trie.match(topic.name):
+            self._notify(watch, TopicsAppeared(watch.number, (topic,)))
 
-    def gone(self, topic: Topic) -> None:
-        for watcher in self._trie.match(topic.name):
-            self._tell(watcher, TopicsGone(watcher.number, (topic.topic,)))
+    def topic_removed(self, topic: Topic) -> None:
+        for watch in self._trie.match(topic.name):
+            self._notify(watch, TopicsGone(watch.number, (topic.topic,)))
 
-    def _tell(self, watcher: ConnectionWatch, message: NodeMessage) -> None:
-        # Nobody asked for this message, so nothing else bounds how many wait for a client that reads none.
-        if watcher.behind or self._broker.delivery.is_congested(watcher.conn):
-            watcher.behind = True
+    def _notify(self, watch: ConnectionWatch, message: NodeMessage) -> None:
+        # Unsolicited messages have no other limit on how many wait for a client that does not read.
+        if watch.behind or self._broker.delivery.is_congested(watch.conn):
+            watch.behind = True
         else:
-            self._broker.reply(watcher.conn, message)
+            self._broker.reply(watch.conn, message)
 
     def drained(self, conn: Conn) -> None:
-        for watcher in list(self._watchers.get(conn, {}).values()):
-            if watcher.behind:
-                self._end(watcher, WatchEnded("the connection was full"))
+        for watch in list(self._watches.get(conn, {}).values()):
+            if watch.behind:
+                self._end(watch, WatchEnded("the connection was full"))
 
     def forget(self, conn: Conn, number: int) -> None:
-        watcher = self._watchers.get(conn, {}).pop(number, None)
-        if watcher is not None and watcher.begun:
-            for pattern in watcher.patterns:
-                self._trie.remove(pattern, watcher)
+        watch = self._watches.get(conn, {}).pop(number, None)
+        if watch is not None and watch.started:
+            for pattern in watch.patterns:
+                self._trie.remove(pattern, watch)
 
-    def lose(self, conn: Conn) -> None:
-        for number in list(self._watchers.get(conn, ())):
+    def connection_lost(self, conn: Conn) -> None:
+        for number in list(self._watches.get(conn, ())):
             self.forget(conn, number)
-        self._watchers.pop(conn, None)
+        self._watches.pop(conn, None)
 
     def _find(self, conn: Conn, number: int) -> ConnectionWatch | None:
-        return self._watchers.get(conn, {}).get(number)
+        return self._watches.get(conn, {}).get(number)
 
-    def _end(self, watcher: ConnectionWatch, error: RostraError) -> None:
-        self.forget(watcher.conn, watcher.number)
-        self._broker.reply(watcher.conn, Ended(watcher.number, type(error).__name__, error.carried()))
+    def _end(self, watch: ConnectionWatch, error: RostraError) -> None:
+        self.forget(watch.conn, watch.number)
+        self._broker.reply(watch.conn, Ended(watch.number, type(error).__name__, error.carried()))
 
-    # --- doubts ---
+    # --- rechecks ---
 
-    def doubt(self) -> None:
-        """Asks the fabric, now and then, whether this node still hears of all topics."""
-        if self._trie and self._doubt is None:
-            self._doubt = self._broker.next_token()
-            self._broker.ask_fabric(Confirm(self._doubt, ""))
+    def recheck(self) -> None:
+        """Asks the fabric whether this node still learns of all topics."""
+        if self._trie and self._recheck_token is None:
+            self._recheck_token = self._broker.next_token()
+            self._broker.step_fabric(Confirm(self._recheck_token, ""))
 
     def confirmed(self, token: int) -> bool:
-        """True if the token was that of a doubt."""
-        if token != self._doubt:
+        """True if the token belongs to a recheck."""
+        if token != self._recheck_token:
             return False
-        self._doubt = None
+        self._recheck_token = None
         return True
 
     def refused(self, token: int, error: RostraError) -> bool:
-        if token != self._doubt:
+        if token != self._recheck_token:
             return False
-        self._doubt = None
-        for watchers in list(self._watchers.values()):
-            for watcher in [watcher for watcher in watchers.values() if watcher.begun]:
-                self._end(watcher, WatchEnded("the node has lost the others"))
+        self._recheck_token = None
+        for watches in list(self._watches.values()):
+            for watch in [watch for watch in watches.values() if watch.started]:
+                self._end(watch, WatchEnded("the node has lost its peers"))
         return True

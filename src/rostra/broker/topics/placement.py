@@ -1,4 +1,4 @@
-"""What is served where: topics and partitions as the fabric announces them, and what becomes of those who wait."""
+"""Applies the fabric's announcements of topics and partitions: which exist, which this node serves or owns."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
 
-OWNER_PATIENCE_MS = 2_000
-"""So long whoever made a topic waits for its owners; then the answer says that none is known."""
+OWNER_WAIT_MS = 2_000
+"""How long the reply to a creation waits for the partitions' owners; then it says that none is known."""
 
 
 class PendingCreate(NamedTuple):
-    """A new topic whose maker waits for the answer."""
+    """A new topic whose creator waits for the reply."""
 
     token: int
     known: KnownTopic
@@ -49,18 +49,18 @@ class PendingCreate(NamedTuple):
 
 
 class TopicPlacement:
-    """Keeps the catalogue in step with the fabric's word."""
+    """Keeps the topic table in step with the fabric."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._logs: dict[Partition, RecoveredLog] = {}
-        """What the disk had, until the fabric serves it or drops it; that may be long after the start."""
-        self.opened_now: list[PendingCreate] = []
+        """Logs found on disk that the fabric has neither served nor dropped yet; that may take long after the start."""
+        self.pending_creates: list[PendingCreate] = []
 
     def boot(self, given: Boot) -> None:
         logs = [_with_earlier_epoch(recovered) for recovered in given.logs]
         self._logs = {recovered.log.partition: recovered for recovered in logs}
-        self._broker.ask_fabric(Started(given.hard, tuple(recovered.log for recovered in logs)))
+        self._broker.step_fabric(Started(given.hard, tuple(recovered.log for recovered in logs)))
 
     # --- topics ---
 
@@ -70,133 +70,133 @@ class TopicPlacement:
         known = KnownTopic(Topic(spec.topic, spec.name, settings))
         for index in range(spec.partitions):
             known.partitions.append(self._served(Partition(spec.topic, PartitionIndex(index)), known.topic))
-        self._broker.catalogue.add(known)
-        self._broker.watching.appeared(known.topic)
+        self._broker.topic_table.add(known)
+        self._broker.pattern_watches.topic_added(known.topic)
         self._broker.coordinator.topic_changed(spec.name)
         if effect.token is not None:
-            until_us = self._broker.now.mono_us + OWNER_PATIENCE_MS * 1000
-            self.opened_now.append(PendingCreate(effect.token, known, until_us))
+            until_us = self._broker.now.mono_us + OWNER_WAIT_MS * 1000
+            self.pending_creates.append(PendingCreate(effect.token, known, until_us))
 
     def topic_changed(self, effect: TopicChanged) -> None:
         spec = effect.spec
         topic = Topic(spec.topic, spec.name, msgspec.msgpack.decode(spec.settings, type=TopicSettings))
-        known = self._broker.catalogue.known(spec.topic)
+        known = self._broker.topic_table.by_id(spec.topic)
         if known is not None:
             known.topic = topic
             for served in known.partitions:
-                served.settle_on(topic.settings)
-        self._broker.topics.altered(effect.token, topic)
+                served.apply_settings(topic.settings)
+        self._broker.topic_requests.altered(effect.token, topic)
 
-    def answer_openers(self) -> None:
-        """Only when every partition has its owner, who is elected first: the answer says where the topic is served."""
+    def answer_creates(self) -> None:
+        """Replies once every partition has elected its owner, since the reply says where the topic is served."""
         now_us = self._broker.now.mono_us
-        opened, self.opened_now = self.opened_now, []
+        opened, self.pending_creates = self.pending_creates, []
         for one in opened:
-            is_there = self._broker.catalogue.known(TopicId(one.known.topic.topic)) is not None
+            is_there = self._broker.topic_table.by_id(TopicId(one.known.topic.topic)) is not None
             waits = any(not _has_owner(it) and not _is_joined(one.known, it) for it in one.known.partitions)
             if is_there and now_us < one.until_us and waits:
-                self.opened_now.append(one)
+                self.pending_creates.append(one)
             else:
-                self._broker.topics.opened(one.token, one.known)
-                self._broker.coordinator.places.opened(one.token)
+                self._broker.topic_requests.opened(one.token, one.known)
+                self._broker.coordinator.locator.opened(one.token)
 
     def topic_closed(self, effect: TopicClosed) -> None:
         broker = self._broker
-        known = broker.catalogue.drop(effect.topic)
+        known = broker.topic_table.drop(effect.topic)
         if known is not None:
             error = TopicDeleted(known.topic.name)
             for served in known.partitions:
-                broker.ownership.disowned(served.partition)
+                broker.ownership.lost(served.partition)
                 broker.fail(served.close(), error)
                 self._end_readers(served, error)
-            broker.watching.gone(known.topic)
+            broker.pattern_watches.topic_removed(known.topic)
             broker.coordinator.topic_changed(known.topic.name)
-        broker.topics.closed(effect.token, effect.topic)
+        broker.topic_requests.closed(effect.token, effect.topic)
 
-    def joined(self, effect: PartitionJoined) -> None:
-        known = self._broker.catalogue.known(effect.topic)
+    def partition_joined(self, effect: PartitionJoined) -> None:
+        known = self._broker.topic_table.by_id(effect.topic)
         if known is not None:
             served = self._served(effect.partition, known.topic)
-            self._broker.catalogue.join(known, served)
-            self._broker.topics.joined(known, served)
+            self._broker.topic_table.join(known, served)
+            self._broker.topic_requests.joined(known, served)
             self._broker.coordinator.topic_changed(known.topic.name)
 
     def _served(self, partition: Partition, topic: Topic) -> ServedPartition:
         broker = self._broker
         table = ProducerTable(broker.settings.producers_per_partition_max, broker.without)
-        return ServedPartition(partition, topic, LogDerivedState(table, broker.without), broker.tails)
+        return ServedPartition(partition, topic, LogDerivedState(table, broker.without), broker.tail_cache)
 
     # --- partitions ---
 
     def opened(self, effect: Open) -> None:
-        """An empty log: at a topic's making, or because this copy is filled anew from others."""
-        served = self._broker.catalogue.served.get(effect.partition)
+        """An empty log: the topic is new, or this copy is to be filled from other nodes."""
+        served = self._broker.topic_table.served.get(effect.partition)
         if served is not None:
-            served.emptied(effect.first)
+            served.reset(effect.first)
 
     def dropped(self, effect: Drop) -> None:
-        """What the disk had of it is gone: a copy that begins anew must not be taken for it."""
+        """The log on disk is deleted: a copy created later must not be mistaken for it."""
         self._logs.pop(effect.partition, None)
 
     def serving(self, effect: Serving) -> None:
-        served = self._broker.catalogue.served.get(effect.partition)
+        served = self._broker.topic_table.served.get(effect.partition)
         if served is None:
             return
         recovered = self._logs.pop(effect.partition, None)
         if recovered is not None:
             served.recovered(recovered)
-            served.commit_is_old = effect.commit < effect.end
+            served.commit_is_stale = effect.commit < effect.end
         begins = effect.owner and (not served.owner or served.epoch != effect.epoch)
-        served.copy, served.owner = True, effect.owner
+        served.has_log, served.owner = True, effect.owner
         served.epoch, served.address = effect.epoch, effect.address
         served.first, served.end, served.commit = effect.first, effect.end, effect.commit
         served.synced = min(served.synced, effect.end)
         served.tail.next = effect.end
-        served.books.commit(effect.commit)
-        served.blocked = served.unsure
+        served.derived.commit(effect.commit)
+        served.blocked = served.rebuilding
         if begins:
-            self._broker.ownership.owned(served)
+            self._broker.ownership.gained(served)
         if not effect.owner:
-            self._turn_away(served)
+            self._lost_ownership(served)
         self._broker.coordinator.serving(served)
 
-    def recalled(self, given: LogInspected) -> None:
-        """A log was looked at again. If it was cut once more meanwhile, or filled anew, this says nothing of it."""
-        served = self._broker.catalogue.served.get(given.partition)
-        if served is None or served.unsure is None or given.generation != served.generation:
+    def log_inspected(self, given: LogInspected) -> None:
+        """Rebuilds derived state from the log. Ignored if the log was truncated or replaced meanwhile."""
+        served = self._broker.topic_table.served.get(given.partition)
+        if served is None or served.rebuilding is None or given.generation != served.generation:
             return
         if not isinstance(given.log, RostraError):
-            served.recalled(given.log)
+            served.rebuilt(given.log)
             if served.owner:
-                self._broker.ownership.owned(served)
-            self._broker.coordinator.follow(served)
+                self._broker.ownership.gained(served)
+            self._broker.coordinator.state_rewound(served)
             return
-        note = LogLine("error", "log not read again", {"partition": str(given.partition), "error": str(given.log)})
+        note = LogLine("error", "log inspection failed", {"partition": str(given.partition), "error": str(given.log)})
         self._broker.out.append(note)
         if isinstance(given.log, CorruptLog):
-            # The fabric knows whether others have it whole. Anything else is tried again with the next survey.
-            self._broker.ask_fabric(ReadFailed(0, given.partition, given.log))
+            # The fabric knows whether other nodes have it intact. Other errors are retried by the retention timer.
+            self._broker.step_fabric(ReadFailed(0, given.partition, given.log))
 
-    def elsewhere(self, effect: ServedElsewhere) -> None:
-        served = self._broker.catalogue.served.get(effect.partition)
+    def served_elsewhere(self, effect: ServedElsewhere) -> None:
+        served = self._broker.topic_table.served.get(effect.partition)
         if served is not None:
-            served.copy = served.owner = False
+            served.has_log = served.owner = False
             served.epoch, served.address = effect.epoch, effect.address
-            self._turn_away(served)
+            self._lost_ownership(served)
             self._broker.coordinator.serving(served)
 
     def blocked(self, effect: Blocked) -> None:
-        served = self._broker.catalogue.served.get(effect.partition)
+        served = self._broker.topic_table.served.get(effect.partition)
         if served is not None:
             served.blocked = effect.error
             note = LogLine("error", "partition blocked", {"topic": served.topic, "error": str(effect.error)})
             self._broker.out.append(note)
 
-    def _turn_away(self, served: ServedPartition) -> None:
-        """This node does not own it any more. What was ordered here may still commit: the new owner will know it."""
-        self._broker.ownership.disowned(served.partition)
-        self._broker.fail(served.give_up(), self.not_owner(served))
-        error = self.no_reading(served)
+    def _lost_ownership(self, served: ServedPartition) -> None:
+        """This node does not own the partition any more. Batches ordered here may still commit: the new owner knows."""
+        self._broker.ownership.lost(served.partition)
+        self._broker.fail(served.take_parked(), self.not_owner(served))
+        error = self.read_error(served)
         if error is not None:
             self._end_readers(served, error)
 
@@ -205,19 +205,19 @@ class TopicPlacement:
             self._broker.delivery.end(reader, error, self._broker.out)
 
     def not_owner(self, served: ServedPartition) -> RostraError:
-        """Where a publish belongs that does not belong here."""
+        """Redirects a request to the owner, if it is known."""
         if served.address:
             return Moved(served.address, served.epoch)
         return Unavailable(served.topic, served.partition.index, "no owner is known yet")
 
-    def no_reading(self, served: ServedPartition) -> RostraError | None:
+    def read_error(self, served: ServedPartition) -> RostraError | None:
         """Why a subscription is not served here, if it is not."""
         match self._broker.fabric.guarantees.delivers:
             case Delivers.OWNER:
                 here = served.owner
             case Delivers.REPLICA:
-                # A copy that knows no owner may be cut off with its readers while the others go on without it.
-                here = served.copy and (served.owner or bool(served.address))
+                # A copy without a known owner may be partitioned from the others while these go on.
+                here = served.has_log and (served.owner or bool(served.address))
             case Delivers.HERE:
                 here = True
         return None if here else self.not_owner(served)
@@ -228,12 +228,12 @@ def _has_owner(served: ServedPartition) -> bool:
 
 
 def _is_joined(known: KnownTopic, served: ServedPartition) -> bool:
-    """Whether the partition has an id of its own, given to it by another node."""
+    """Whether the partition was added by another node and has an id of its own."""
     return served.partition.topic != known.topic.topic
 
 
 def _with_earlier_epoch(recovered: RecoveredLog) -> RecoveredLog:
-    """Adds the row of the epoch before log start, which retention took from the log but the checkpoint remembers."""
+    """Adds the epoch before log start, which retention removed from the log but the checkpoint holds."""
     log = recovered.log
     if recovered.checkpoint is None:
         return recovered

@@ -1,4 +1,4 @@
-"""The topics a broker knows, by id and by name, with their partitions."""
+"""The topics that a broker knows, by id and by name, with their partitions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rostra.model.patterns import Pattern, PatternTrie
 from rostra.wire.messages import Topic
 
 DROPPED_REMEMBERED = 10_000
-"""Topics whose deletion is remembered, to tell a client why its topic id no longer works."""
+"""Deleted topics that are remembered, to tell a client why its topic id no longer works."""
 
-LOOKED_AT_MAX = 10_000
-"""Names that are held against patterns at a time: others wait meanwhile."""
+NAMES_SCANNED_MAX = 10_000
+"""Names matched against patterns in one step, so that other requests are not delayed."""
 
 
 class TopicWaiter(NamedTuple):
-    """Who waits for a topic to be made or dropped; `lookup` answers with where it is served."""
+    """A client that waits for a topic to be created or deleted; `lookup` is answered with its location."""
 
     conn: Conn
     request: int
@@ -33,12 +33,12 @@ class TopicWaiter(NamedTuple):
 
 
 class KnownTopic:
-    __slots__ = ("followers", "partitions", "topic")
+    __slots__ = ("listeners", "partitions", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self.followers: dict[Conn, None] = {}
-        """Who is told of partitions that join."""
+        self.listeners: dict[Conn, None] = {}
+        """Connections to notify of partitions that join."""
         self.partitions: list[ServedPartition] = []
 
 
@@ -60,7 +60,7 @@ class TopicTable:
         insort(self._names, known.topic.name)
 
     def join(self, known: KnownTopic, served: ServedPartition) -> None:
-        """One partition more, with an id of its own in place of its topic's."""
+        """Adds a partition with an id of its own in place of its topic's."""
         if served.partition not in self.served:
             known.partitions.append(served)
             self.served[served.partition] = served
@@ -80,10 +80,10 @@ class TopicTable:
             self._dropped.popitem(last=False)
         return known
 
-    def named(self, name: str) -> KnownTopic | None:
+    def by_name(self, name: str) -> KnownTopic | None:
         return self._by_name.get(name)
 
-    def known(self, topic: TopicId) -> KnownTopic | None:
+    def by_id(self, topic: TopicId) -> KnownTopic | None:
         return self._by_id.get(topic)
 
     def find(self, topic: int, partition: int) -> ServedPartition | RostraError:
@@ -99,33 +99,34 @@ class TopicTable:
         return UnknownPartition(known.topic.name, partition)
 
     def page(self, after: str, limit: int) -> tuple[tuple[Topic, ...], bool]:
-        """Topics by name behind `after`, at most `limit`, and whether there are more. Rostra's own are not shown."""
+        """Topics by name after `after`, at most `limit`, and whether there are more. Internal topics are left out."""
         behind = (self._names[at] for at in range(bisect_right(self._names, after), len(self._names)))
         shown = list(islice((name for name in behind if not is_internal(name)), limit + 1))
         return tuple(self._by_name[name].topic for name in shown[:limit]), len(shown) > limit
 
     def matching(self, patterns: Sequence[Pattern], after: str, limit: int) -> tuple[tuple[Topic, ...], str]:
-        """Topics by name behind `after` that match a pattern, at most `limit`, and behind which name there may be more.
+        """Topics by name after `after` that match a pattern, at most `limit`; and the name to continue after, "" at the
+        end.
 
-        Where every pattern begins with fixed levels, only names that begin so are looked at.
+        If every pattern begins with fixed levels, only names that begin with these are scanned.
         """
         trie: PatternTrie[None] = PatternTrie()
         for pattern in patterns:
             trie.add(pattern, None)
         found: list[Topic] = []
-        looked_at, last = 0, ""
+        scanned, last = 0, ""
         for name in merge(*(self._candidates(pattern, after) for pattern in patterns)):
             if name == last:
                 continue
-            if len(found) == limit or looked_at == LOOKED_AT_MAX:
+            if len(found) == limit or scanned == NAMES_SCANNED_MAX:
                 return tuple(found), last
-            looked_at, last = looked_at + 1, name
+            scanned, last = scanned + 1, name
             if trie.match(name):
                 found.append(self._by_name[name].topic)
         return tuple(found), ""
 
     def _candidates(self, pattern: Pattern, after: str) -> Iterator[str]:
-        """Names in order behind `after`, all that match among them."""
+        """Names in order after `after`; every name that matches is among them."""
         names, fixed = self._names, pattern.fixed
         if fixed > after and fixed in self._by_name:
             yield fixed

@@ -71,8 +71,8 @@ class NodeCollector(Collector):
             yield CounterMetricFamily(name, text, value=value)
         gauges = {
             "rostra_connections": ("Connections open now", len(node.broker.sessions)),
-            "rostra_topics": ("Topics", len(node.broker.catalogue)),
-            "rostra_tail_bytes": ("Recent batches kept in memory", node.broker.tails.bytes),
+            "rostra_topics": ("Topics", len(node.broker.topic_table)),
+            "rostra_tail_bytes": ("Recent batches kept in memory", node.broker.tail_cache.bytes),
             "rostra_acknowledging": ("1 while publishes are acknowledged", int(node.broker.broken is None)),
         }
         for name, (text, value) in gauges.items():
@@ -92,7 +92,7 @@ class NodeCollector(Collector):
             violations.add_metric([reason], count)
         yield violations
         commit = GaugeMetricFamily("rostra_commit_offset", "Visible end of a partition", labels=["topic", "partition"])
-        for served in self._node.broker.catalogue.partitions():
+        for served in self._node.broker.topic_table.partitions():
             commit.add_metric([served.topic, str(served.partition.index)], served.commit)
         yield commit
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rostra.broker.partition.control_batch import Booked, decode_entries, read_checkpoint
+from rostra.broker.partition.control_batch import DerivedEntry, decode_entries, read_checkpoint
 from rostra.broker.publish.publisher_table import PublisherJoined, PublisherLeft
 from rostra.model.batch import CHECKPOINT, LEDGER, SUPPRESSED
 from rostra.simulator.history import FinalPartition, History, StoredRecord
@@ -56,7 +56,7 @@ def flaws_in(log: Iterable[StoredRecord]) -> list[str]:
     return found
 
 
-def _follow(alive: Strengths, entries: Iterable[Booked]) -> Strengths:
+def _follow(alive: Strengths, entries: Iterable[DerivedEntry]) -> Strengths:
     for entry in entries:
         if isinstance(entry, PublisherJoined):
             alive[entry.publisher] = entry.strength

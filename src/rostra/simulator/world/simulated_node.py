@@ -558,8 +558,8 @@ class SimulatedNode:
         if broker is None:
             return
         level, settings = self.history.level, self.settings
-        level("tail bytes", broker.tails.bytes, settings.tail_bytes_max)
+        level("tail bytes", broker.tail_cache.bytes, settings.tail_bytes_max)
         level("connections", len(broker.sessions), settings.connections_max)
-        level("topics", len(broker.catalogue), settings.topics_max)
-        for served in broker.catalogue.partitions():
+        level("topics", len(broker.topic_table), settings.topics_max)
+        for served in broker.topic_table.partitions():
             level("producers of a partition", len(served.producers), settings.producers_per_partition_max)
