@@ -1,4 +1,4 @@
-"""The requirement marker: checked when tests are collected, counted as they run, written down at the end.
+"""Settings of every test run: requirement marks, hypothesis profiles, the distribution of tests over processes.
 
 Where CI is set nothing may be skipped, and hypothesis draws the same examples in every run.
 """
@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from tools.requirements import Evidence, order_of, read_statements
+from tools.requirement_plugin import RequirementPlugin
 
-NUMBERS_PER_TEST_MAX = 2
 TOGETHER = (
     "tests/spark/test_commands.py",
     "tests/spark/test_example.py",
@@ -25,8 +24,6 @@ TOGETHER = (
 """What shares something dear: the tests of one of these run in one process, one after the other. Of Spark there are two
 sessions, since the tests of one would take longer than all others together."""
 
-_evidence = pytest.StashKey[Evidence]()
-
 
 # A slow machine is not a bug, so no example has a deadline.
 settings.register_profile("rostra", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -35,8 +32,7 @@ settings.register_profile("ci", settings.get_profile("rostra"), derandomize=True
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("ci" if _automatic() else "rostra")
-    config.stash[_evidence] = Evidence()
-    config.pluginmanager.register(_Recorder(config.stash[_evidence]), "requirement-recorder")
+    config.pluginmanager.register(RequirementPlugin(), "requirements")
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -50,54 +46,6 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
     return Scheduling(config, log)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    statements = read_statements()
-    complaints: list[str] = []
-    for item in items:
-        numbers = sorted({str(n) for mark in item.iter_markers("requirement") for n in mark.args})
-        complaints += [f"{item.nodeid}: no requirement is numbered {n}" for n in numbers if n not in statements]
-        if len(numbers) > NUMBERS_PER_TEST_MAX:
-            complaints.append(f"{item.nodeid}: carries {', '.join(numbers)}; at most {NUMBERS_PER_TEST_MAX} per test")
-        # User properties travel inside the reports, so the count is right wherever the test runs.
-        item.user_properties += [("requirement", number) for number in numbers]
-    if complaints:
-        raise pytest.UsageError(*complaints)
-
-
-class _Recorder:
-    """Collects the outcome of each phase of each marked test."""
-
-    def __init__(self, evidence: Evidence) -> None:
-        self._evidence = evidence
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # Setup and teardown speak only when something went wrong there; the call says whether the test passed.
-        if report.when != "call" and report.passed:
-            return
-        for name, number in report.user_properties:
-            if name == "requirement":
-                self._evidence.record(str(number), report.nodeid, _outcome(report))
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if not hasattr(session.config, "workerinput") and not session.config.option.collectonly:
-            self._evidence.write()
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        numbers = sorted(self._evidence.tests, key=order_of)
-        proved = [number for number in numbers if self._evidence.proved(number)]
-        if numbers:
-            terminalreporter.section("requirements")
-            terminalreporter.line(f"proved: {' '.join(proved) or 'none'}")
-        if unproved := [number for number in numbers if number not in proved]:
-            terminalreporter.line(f"carried by a test, but not proved: {' '.join(unproved)}", red=True)
-
-
-def _outcome(report: pytest.TestReport) -> str:
-    if hasattr(report, "wasxfail"):
-        return "xpassed" if report.passed else "xfailed"
-    return report.outcome
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,16 +1,27 @@
-"""The numbered statements of docs/requirements, and what a test run proved of them."""
+"""The numbered statements of docs/requirements, the parts a proof of them needs, and what a test run proved.
+
+A statement of several clauses is proved part by part: docs/requirements/proofs.toml lists the parts of a number, and
+for each part the fabrics that need a proof of their own. A number is proved when every part of it is.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 STATEMENTS = ROOT / "docs" / "requirements"
 RESULTS = ROOT / ".rostra" / "requirements.json"
+
+HOME = {"RF": "raft", "FL": "flood", "HR": "hashring", "ZK": "zookeeper", "SC": "scribe"}
+"""The fabric that the statements under these letters are about."""
+FABRIC_NEUTRAL = ""
+"""In place of a fabric: the same code serves every fabric, so that one proof is enough for all."""
 
 _STATEMENT = re.compile(r"^- ([A-Z]{2}-\d+) (.*)$")
 
@@ -40,42 +51,168 @@ def in_scope(number: str, scope: Iterable[str]) -> bool:
     return not wanted or any(number == part or number.partition("-")[0] == part for part in wanted)
 
 
+def number_of(claim: str) -> str:
+    """The number that a mark claims: of "CM-13:torn-tail" it is CM-13."""
+    return claim.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One clause of a statement, and the fabrics on which it must be proved."""
+
+    number: str
+    name: str
+    text: str
+    fabrics: tuple[str, ...]
+
+    def claimed_by(self, claim: str) -> bool:
+        """A mark without a part's name claims the whole statement."""
+        return claim in (self.number, f"{self.number}:{self.name}")
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """What a proof of each number consists of."""
+
+    parts: Mapping[str, tuple[Part, ...]]
+    not_promised: Mapping[tuple[str, str], str]
+    """By number and fabric: why that fabric does not promise the number, or a part of it."""
+    fabrics: tuple[str, ...]
+    """Those that are built, in the order of their columns."""
+
+    @classmethod
+    def read(cls, statements: Iterable[str], fabrics: Sequence[str], folder: Path = STATEMENTS) -> Proofs:
+        path = folder / "proofs.toml"
+        table: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        numbers = list(statements)
+        if strangers := [number for number in table if number not in numbers]:
+            raise ValueError(f"{path.name} lists parts of {', '.join(strangers)}, which nothing states")
+        excepted = {
+            (number, part, fabric): reason
+            for number, rules in table.items()
+            for fabric, reasons in rules.get("except", {}).items()
+            for part, reason in reasons.items()
+        }
+        parts = {number: tuple(_parts(number, table.get(number, {}), fabrics, excepted)) for number in numbers}
+        known = {(part.number, part.name) for found in parts.values() for part in found}
+        if loose := [f"{number}:{part}" for number, part, _ in excepted if (number, part) not in known]:
+            raise ValueError(f"{path.name} excepts {', '.join(loose)}, which is no part")
+        reasons = {(number, fabric): reason for (number, _, fabric), reason in excepted.items()}
+        return cls(parts, reasons, tuple(fabrics))
+
+    def knows(self, claim: str) -> bool:
+        return any(part.claimed_by(claim) for part in self.parts.get(number_of(claim), ()))
+
+    def demanded(self, number: str) -> tuple[str, ...]:
+        """The fabrics on which the number must be proved, built or not."""
+        found = {fabric for part in self.parts[number] for fabric in part.fabrics if fabric != FABRIC_NEUTRAL}
+        if not found:
+            return self.fabrics
+        return *(fabric for fabric in self.fabrics if fabric in found), *sorted(found - {*self.fabrics})
+
+
+def _parts(
+    number: str, rules: Mapping[str, Any], fabrics: Sequence[str], excepted: Mapping[tuple[str, str, str], str]
+) -> Iterator[Part]:
+    if unknown := rules.keys() - {"any", "each", "only", "except"}:
+        raise ValueError(f"{number} has parts under {', '.join(sorted(unknown))}; known are any, each, only, except")
+    for name, text in rules.get("any", {}).items():
+        yield Part(number, name, text, (FABRIC_NEUTRAL,))
+    for name, text in rules.get("each", {}).items():
+        yield Part(number, name, text, tuple(one for one in fabrics if (number, name, one) not in excepted))
+    for fabric, own in rules.get("only", {}).items():
+        yield from (Part(number, name, text, (fabric,)) for name, text in own.items())
+    if not rules.keys() & {"any", "each", "only"}:
+        yield Part(number, "", "", (HOME.get(number.partition("-")[0], FABRIC_NEUTRAL),))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How one test ended (passed, failed, skipped, xfailed or xpassed), and the fabrics it ran on."""
+
+    outcome: str
+    fabrics: tuple[str, ...] = ()
+
+
 @dataclass
 class Evidence:
-    """Outcome of each test that carries a number: passed, failed, skipped, xfailed or xpassed."""
+    """The tests that carry each claim. A claim is a number, or a number and one of its parts: "CM-13:torn-tail"."""
 
-    tests: dict[str, dict[str, str]] = field(default_factory=dict)
+    tests: dict[str, dict[str, Ran]] = field(default_factory=dict)
 
-    def record(self, number: str, test: str, outcome: str) -> None:
-        self.tests.setdefault(number, {})[test] = outcome
+    def record(self, claim: str, test: str, outcome: str, fabrics: Iterable[str] = ()) -> None:
+        # A test that passed and failed at its end has failed.
+        self.tests.setdefault(claim, {})[test] = Ran(outcome, tuple(sorted(fabrics)))
 
-    def proved(self, number: str) -> bool:
+    def of(self, number: str) -> dict[str, dict[str, Ran]]:
+        """The claims of one number."""
+        return {claim: tests for claim, tests in self.tests.items() if number_of(claim) == number}
+
+    def outcomes(self, part: Part, fabric: str) -> list[str]:
+        return [
+            ran.outcome
+            for claim, tests in self.tests.items()
+            if part.claimed_by(claim)
+            for ran in tests.values()
+            if fabric == FABRIC_NEUTRAL or fabric in ran.fabrics
+        ]
+
+    def proved(self, part: Part, fabric: str) -> bool:
         """One test passed and none failed. A test that was skipped or expected to fail proves nothing."""
-        outcomes = self.tests.get(number, {}).values()
+        outcomes = self.outcomes(part, fabric)
         return "passed" in outcomes and "failed" not in outcomes
 
     def write(self, path: Path = RESULTS) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        ordered = {number: self.tests[number] for number in sorted(self.tests, key=order_of)}
+        ordered = {
+            claim: {test: {"outcome": ran.outcome, "fabrics": list(ran.fabrics)} for test, ran in tests.items()}
+            for claim, tests in sorted(self.tests.items(), key=lambda pair: (order_of(number_of(pair[0])), pair[0]))
+        }
         path.write_text(json.dumps({"requirements": ordered}, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path = RESULTS) -> Evidence:
-        return cls(json.loads(path.read_text(encoding="utf-8"))["requirements"])
+        found = cls()
+        for claim, tests in json.loads(path.read_text(encoding="utf-8"))["requirements"].items():
+            for test, ran in tests.items():
+                found.record(claim, test, ran["outcome"], ran["fabrics"])
+        return found
 
 
-def report(statements: Mapping[str, str], evidence: Evidence, scope: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The lines to print, number by number, and the numbers in scope that nothing proves."""
-    wanted = list(scope)
-    lines: list[str] = []
-    missing: list[str] = []
-    for number, text in statements.items():
-        if not in_scope(number, wanted):
-            continue
-        proved = evidence.proved(number)
-        if not proved:
-            missing.append(number)
-        lines.append(f"{number:6} {'proved ' if proved else 'MISSING'} {text}")
-        for test, outcome in sorted(evidence.tests.get(number, {}).items()):
-            lines.append(f"         {outcome:7} {test}")
-    return lines, missing
+@dataclass(frozen=True)
+class Verdict:
+    """What is proved of one number, fabric by fabric."""
+
+    number: str
+    lacking: Mapping[str, tuple[str, ...]]
+    """By fabric on which the number is demanded: the parts that are not proved there."""
+    counts: Mapping[str, int]
+    """By the same fabrics: how many parts are demanded there."""
+    failed: frozenset[str]
+    """Fabrics on which a test of the number failed."""
+
+    @property
+    def done(self) -> bool:
+        return not any(self.lacking.values())
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of it is proved somewhere."""
+        return any(len(parts) < self.counts[fabric] for fabric, parts in self.lacking.items())
+
+
+def judge(number: str, proofs: Proofs, evidence: Evidence) -> Verdict:
+    lacking: dict[str, tuple[str, ...]] = {}
+    counts: dict[str, int] = {}
+    failed: set[str] = set()
+    for fabric in proofs.demanded(number):
+        wanted = [
+            (part, FABRIC_NEUTRAL if FABRIC_NEUTRAL in part.fabrics else fabric)
+            for part in proofs.parts[number]
+            if FABRIC_NEUTRAL in part.fabrics or fabric in part.fabrics
+        ]
+        counts[fabric] = len(wanted)
+        lacking[fabric] = tuple(part.name for part, where in wanted if not evidence.proved(part, where))
+        if any("failed" in evidence.outcomes(part, where) for part, where in wanted):
+            failed.add(fabric)
+    return Verdict(number, lacking, counts, frozenset(failed))

@@ -9,7 +9,6 @@ from rostra.fabric.registry import FABRICS
 
 
 @pytest.mark.parametrize("fabric", FABRICS)
-@pytest.mark.requirement("CM-24")
 def test_a_node_of_any_fabric_lives_inside_a_test(fabric: str) -> None:
     with rostra.testing.node(fabric=fabric) as node, node.client() as client:
         client.publish("t", b"x")

@@ -25,7 +25,7 @@ def assert_exactly_once(cluster: Cluster, producer: Producer, subscription: Subs
 
 
 @promised(survives=Survives.MINORITY)
-@pytest.mark.requirement("RF-6", "RF-32")
+@pytest.mark.requirement("CM-5:stored-once", "RF-32:majority")
 def test_each_record_is_delivered_once_across_the_crash_of_its_owner(cluster: Cluster) -> None:
     cluster.create_topic("t")
     owner = cluster.owner("t")
@@ -43,7 +43,7 @@ def test_each_record_is_delivered_once_across_the_crash_of_its_owner(cluster: Cl
 
 
 @promised(acks_all=AcksAll.MAJORITY)
-@pytest.mark.requirement("RF-32", "RF-35")
+@pytest.mark.requirement("RF-6:acknowledged", "RF-35:quorum")
 def test_an_acknowledgement_needs_a_majority_however_many_are_unreachable(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     cluster.publish("t", b"three")
@@ -63,13 +63,13 @@ def test_an_acknowledgement_needs_a_majority_however_many_are_unreachable(cluste
 
 
 @promised(acks_all=AcksAll.MAJORITY)
-@pytest.mark.requirement("RF-34", "CM-14")
+@pytest.mark.requirement("CM-14:power", "RF-34:fsynced")
 def test_what_a_majority_acknowledged_survives_a_power_cut_of_all(cluster: Cluster) -> None:
     survives_power_cut(cluster)
 
 
 @promised(alone=True)
-@pytest.mark.requirement("CM-14")
+@pytest.mark.requirement("CM-14:power")
 def test_what_a_node_alone_acknowledged_survives_its_power_cut(cluster: Cluster) -> None:
     survives_power_cut(cluster)
 
@@ -86,13 +86,13 @@ def survives_power_cut(cluster: Cluster) -> None:
 
 
 @promised(alone=True)
-@pytest.mark.requirement("CM-12")
+@pytest.mark.requirement("CM-12:restarts", "CM-14:kill")
 def test_a_crashed_node_goes_on_where_it_was(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
 
 
 @promised(several=True, topics=TopicsAre.ONE)
-@pytest.mark.requirement("CM-12", "CM-26")
+@pytest.mark.requirement("CM-12:restarts")
 def test_a_data_directory_restarts_a_member_as_what_it_was(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
 
@@ -115,7 +115,7 @@ def restarts_as_it_was(cluster: Cluster) -> None:
 
 
 @promised(survives=Survives.MINORITY)
-@pytest.mark.requirement("RF-33")
+@pytest.mark.requirement("RF-33:terms")
 def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_doubled(cluster: Cluster) -> None:
     cluster.create_topic("t")
     owner = cluster.owner("t")
@@ -137,7 +137,7 @@ def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_doubled(clus
 
 
 @promised(split=SplitBehaviour.REFUSES)
-@pytest.mark.requirement("RF-35", "RF-36")
+@pytest.mark.requirement("RF-35:quorum", "RF-36")
 def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", b"before")
@@ -161,7 +161,7 @@ def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Clus
 
 
 @promised(split=SplitBehaviour.REFUSES)
-@pytest.mark.requirement("RF-6")
+@pytest.mark.requirement("CM-4:shown-when-safe", "RF-6:majority")
 def test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", b"before")
@@ -182,7 +182,7 @@ def test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody(cluster: Clust
 
 
 @promised(split=SplitBehaviour.REFUSES)
-@pytest.mark.requirement("RF-33", "RF-35")
+@pytest.mark.requirement("CM-5:stored-once", "RF-33:terms")
 def test_each_record_is_delivered_once_across_a_split(cluster: Cluster) -> None:
     cluster.create_topic("t")
     owner = cluster.owner("t")
@@ -232,7 +232,7 @@ def test_a_node_that_is_away_is_shown_so_to_every_member(cluster: Cluster) -> No
 
 
 @promised(several=True, order=Order.PARTITION)
-@pytest.mark.requirement("RF-30")
+@pytest.mark.requirement("RF-30:log")
 def test_a_node_that_was_away_catches_up_by_itself(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *FEW[:5])
@@ -250,7 +250,6 @@ def test_a_node_that_was_away_catches_up_by_itself(cluster: Cluster) -> None:
 
 
 @promised(several=True, order=Order.PARTITION)
-@pytest.mark.requirement("RF-30")
 def test_a_node_that_was_away_longer_than_retention_catches_up_from_log_start(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=8_000, segment_bytes=1 << 12)
     cluster.publish("t", b"first")

@@ -32,7 +32,7 @@ def people_of(cluster: Cluster, parts: int) -> People:
 
 
 @promised()
-@pytest.mark.requirement("CM-8")
+@pytest.mark.requirement("CM-8:shared")
 def test_members_share_the_parts_and_lose_nothing_as_they_come_and_go(cluster: Cluster) -> None:
     people = people_of(cluster, PARTS)
     ann = people.join()
@@ -51,7 +51,7 @@ def test_members_share_the_parts_and_lose_nothing_as_they_come_and_go(cluster: C
 
 
 @promised(survives=Survives.MINORITY, groups_span_nodes=True)
-@pytest.mark.requirement("CM-8")
+@pytest.mark.requirement("CM-8:kept")
 def test_the_death_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cluster: Cluster) -> None:
     people = people_of(cluster, PARTS)
     people.join()
@@ -90,6 +90,7 @@ def test_a_coordinator_that_is_cut_off_or_stands_still_agrees_to_nothing_that_is
 
 
 @promised(survives=Survives.MINORITY, groups_span_nodes=True)
+@pytest.mark.requirement("CM-8:kept")
 def test_a_name_is_the_same_after_a_takeover_as_before(cluster: Cluster) -> None:
     people = people_of(cluster, PARTS)
     for _ in range(3):
@@ -107,7 +108,7 @@ def test_a_name_is_the_same_after_a_takeover_as_before(cluster: Cluster) -> None
 
 
 @promised()
-@pytest.mark.requirement("CM-14")
+@pytest.mark.requirement("CM-8:kept")
 def test_a_name_is_the_same_after_a_power_cut_of_all_as_before(cluster: Cluster) -> None:
     """Although retention has taken all segments of its log but the last."""
     people = people_of(cluster, PARTS)

@@ -47,7 +47,7 @@ def repeated(cluster: Cluster, topic: int, sequence: int) -> Answer:
 
 
 @promised(order=Order.PARTITION)
-@pytest.mark.requirement("CM-5")
+@pytest.mark.requirement("CM-5:stored-once")
 def test_retention_of_all_but_the_last_segment_loses_no_producer_sequence(cluster: Cluster) -> None:
     topic = cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
     producer = cluster.producer("t", at=cluster.running[0])
@@ -67,7 +67,7 @@ def test_retention_of_all_but_the_last_segment_loses_no_producer_sequence(cluste
 
 
 @promised(topics=TopicsAre.ONE)
-@pytest.mark.requirement("CM-3")
+@pytest.mark.requirement("CM-3:retention-size")
 def test_altered_settings_are_known_everywhere_and_take_effect_on_what_is_stored(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2, segment_bytes=4096)
     nodes = cluster.running
@@ -83,7 +83,7 @@ def test_altered_settings_are_known_everywhere_and_take_effect_on_what_is_stored
 
 
 @promised(order=Order.PARTITION)
-@pytest.mark.requirement("CM-1", "CM-3")
+@pytest.mark.requirement("CM-1:gaps", "CM-3:compaction")
 def test_of_a_compacted_topic_the_latest_record_of_each_key_stays_at_its_offset(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096, compaction=True)
     node = cluster.running[0]
@@ -119,7 +119,7 @@ def test_of_a_compacted_topic_the_latest_record_of_each_key_stays_at_its_offset(
 
 
 @promised(order=Order.PARTITION)
-@pytest.mark.requirement("CM-1")
+@pytest.mark.requirement("CM-1:gaps")
 def test_who_asks_for_what_retention_has_removed_hears_what_is_left(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
     fill(cluster, "t", beyond=10)

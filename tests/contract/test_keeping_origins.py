@@ -15,7 +15,7 @@ def first_at(cluster: Cluster, node: Node, topic: str = "t") -> int:
 
 
 @promised(order=Order.ORIGIN)
-@pytest.mark.requirement("CM-1", "CM-5")
+@pytest.mark.requirement("CM-1:gaps", "CM-3:retention-size")
 def test_every_node_lets_go_of_what_is_old_and_no_producer_notices(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
     nodes = cluster.running
@@ -38,7 +38,7 @@ def test_every_node_lets_go_of_what_is_old_and_no_producer_notices(cluster: Clus
 
 
 @promised(several=True, topics=TopicsAre.EACH)
-@pytest.mark.requirement("CM-3", "FL-4")
+@pytest.mark.requirement("CM-3:retention-size", "FL-4:topics")
 def test_settings_are_altered_at_one_node_and_take_effect_there_alone(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096)
     here, there, _ = cluster.running
@@ -60,7 +60,7 @@ def test_settings_are_altered_at_one_node_and_take_effect_there_alone(cluster: C
 
 
 @promised(order=Order.ORIGIN)
-@pytest.mark.requirement("CM-1")
+@pytest.mark.requirement("CM-1:gaps", "CM-3:compaction")
 def test_of_a_compacted_topic_every_node_keeps_the_latest_record_of_each_key(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096, compaction=True)
     nodes = cluster.running

@@ -26,7 +26,7 @@ def contract() -> Iterator[tuple[str, object]]:
         yield from ((name, found) for name, found in vars(module).items() if name.startswith("test_"))
 
 
-@pytest.mark.requirement("CM-25")
+@pytest.mark.requirement("CM-25:table")
 def test_the_table_of_promises_is_this() -> None:
     rows = {kind.name: msgspec.to_builtins(kind.guarantees) for kind in FABRICS.values()}
     assert rows == {
@@ -77,6 +77,7 @@ def test_each_promise_is_made_by_some_fabric() -> None:
     assert [name for name, promise in promises.items() if not promise.fabrics()] == []
 
 
+@pytest.mark.requirement("CM-25:rendered")
 def test_the_manual_shows_the_table_as_it_is() -> None:
     written = guarantees_docs.PAGE.read_text(encoding="utf-8")
     assert written == guarantees_docs.page(), "run `python -m tools.guarantees_docs`"

@@ -13,7 +13,7 @@ FEW = [b"%d" % number for number in range(20)]
 
 
 @promised(topics=TopicsAre.ONE)
-@pytest.mark.requirement("RF-5", "RF-36")
+@pytest.mark.requirement("RF-5:topics", "RF-36")
 def test_a_topic_made_or_deleted_at_any_node_is_so_at_all_as_soon_as_that_is_acknowledged(cluster: Cluster) -> None:
     nodes = cluster.running
     for node in nodes:
@@ -47,7 +47,7 @@ def test_partitions_are_spread_over_owners(cluster: Cluster) -> None:
 
 
 @promised(several=True, topics=TopicsAre.ONE)
-@pytest.mark.requirement("RF-10", "RF-12")
+@pytest.mark.requirement("RF-10:joins", "RF-12")
 def test_a_node_that_joins_knows_everything_and_what_is_published_there_reaches_earlier_subscribers(
     cluster: Cluster,
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_node_that_joins_knows_everything_and_what_is_published_there_reaches_
 
 
 @promised(several=True, order=Order.PARTITION)
-@pytest.mark.requirement("RF-10", "RF-33")
+@pytest.mark.requirement("CM-27:decommission", "RF-33:membership")
 def test_a_member_leaves_when_others_hold_what_it_held(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
     for partition in range(2):

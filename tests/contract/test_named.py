@@ -24,7 +24,7 @@ def in_order(cluster: Cluster, values: list[bytes | None]) -> list[bytes | None]
 
 
 @promised()
-@pytest.mark.requirement("RF-31", "CM-8")
+@pytest.mark.requirement("CM-8:resumes", "RF-31:missed")
 def test_a_named_subscriber_that_was_away_gets_all_it_missed_in_order_and_once(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
@@ -46,7 +46,7 @@ def test_a_named_subscriber_that_was_away_gets_all_it_missed_in_order_and_once(c
 
 
 @promised(order=Order.PARTITION)
-@pytest.mark.requirement("CM-8")
+@pytest.mark.requirement("CM-8:shared")
 def test_members_of_one_name_share_the_partitions_and_nobody_handles_what_another_does(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=4)
     first = cluster.member("billing", "t", at=cluster.sharing[0])
@@ -77,7 +77,7 @@ def test_members_of_one_name_share_the_partitions_and_nobody_handles_what_anothe
 
 
 @promised()
-@pytest.mark.requirement("CM-8")
+@pytest.mark.requirement("CM-8:slow-handler")
 def test_a_slow_handler_is_not_a_dead_member(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *numbers(0, 3))
@@ -106,6 +106,7 @@ def cluster_takes(cluster: Cluster, member: Member, count: int = 1) -> list[Grou
 
 
 @promised()
+@pytest.mark.requirement("CM-8:acknowledges")
 def test_what_a_dead_member_had_not_acknowledged_is_handed_to_another(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *numbers(0, 6))
@@ -157,7 +158,7 @@ def test_a_reset_name_goes_on_where_it_was_told_to_and_its_lag_can_be_seen(clust
 
 
 @promised(survives=Survives.MINORITY, groups_span_nodes=True)
-@pytest.mark.requirement("RF-31")
+@pytest.mark.requirement("RF-5:subscriptions", "RF-31:replicated")
 def test_members_go_on_at_another_coordinator_and_what_was_acknowledged_stays_so(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *numbers(0, 4))

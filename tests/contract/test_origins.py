@@ -30,7 +30,7 @@ def once(cluster: Cluster, subscriptions: list[Subscription], wanted: set[bytes]
 
 
 @promised(several=True, order=Order.ORIGIN)
-@pytest.mark.requirement("FL-5", "FL-23")
+@pytest.mark.requirement("CM-7:order", "FL-23:live")
 def test_everybody_gets_every_record_once_and_each_publishers_in_its_order(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
@@ -65,7 +65,7 @@ def test_whoever_comes_late_is_shown_everything_by_whatever_node_it_asks(cluster
 
 
 @promised(several=True, passes_on=True)
-@pytest.mark.requirement("FL-4", "FL-9")
+@pytest.mark.requirement("FL-2:topics")
 def test_every_node_takes_records_under_its_own_id_of_the_topic(cluster: Cluster) -> None:
     cluster.create_topic("t")
     subscriptions = [cluster.subscribe("t", at=node) for node in cluster.running]
@@ -78,7 +78,7 @@ def test_every_node_takes_records_under_its_own_id_of_the_topic(cluster: Cluster
 
 
 @promised(several=True, acks_all=AcksAll.VIEW)
-@pytest.mark.requirement("FL-8")
+@pytest.mark.requirement("CM-4:all-is-durable", "FL-8:view")
 def test_the_reply_names_every_node_that_has_the_record_on_its_disk(cluster: Cluster) -> None:
     cluster.create_topic("t")
     ids = {node.address: node.node for node in cluster.state().nodes}
@@ -102,7 +102,7 @@ def test_the_reply_names_every_node_that_has_the_record_on_its_disk(cluster: Clu
 
 
 @promised(several=True, survives=Survives.ANY)
-@pytest.mark.requirement("FL-21")
+@pytest.mark.requirement("FL-21:rejoins")
 def test_whoever_is_left_goes_on_and_whoever_returns_is_sent_what_it_missed(cluster: Cluster) -> None:
     cluster.create_topic("t")
     wanted = {b"before %d" % node for node in cluster.running}
@@ -119,7 +119,7 @@ def test_whoever_is_left_goes_on_and_whoever_returns_is_sent_what_it_missed(clus
 
 
 @promised(several=True, survives=Survives.ANY)
-@pytest.mark.requirement("FL-21", "FL-27")
+@pytest.mark.requirement("CM-5:stored-once", "FL-27:once")
 def test_a_producer_that_goes_on_at_another_node_is_delivered_once_when_its_node_dies_and_returns(
     cluster: Cluster,
 ) -> None:
@@ -143,7 +143,7 @@ def test_a_producer_that_goes_on_at_another_node_is_delivered_once_when_its_node
 
 
 @promised(several=True, survives=Survives.ANY)
-@pytest.mark.requirement("FL-27")
+@pytest.mark.requirement("CM-14:power")
 def test_what_every_node_acknowledged_survives_a_power_cut_of_all(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
@@ -158,7 +158,7 @@ def test_what_every_node_acknowledged_survives_a_power_cut_of_all(cluster: Clust
 
 
 @promised(several=True, survives=Survives.ANY)
-@pytest.mark.requirement("CM-12", "FL-21")
+@pytest.mark.requirement("CM-12:restarts")
 def test_a_data_directory_restarts_a_node_as_what_it_was(cluster: Cluster) -> None:
     cluster.create_topic("t")
     few = [b"%d" % number for number in range(20)]
@@ -181,7 +181,7 @@ def test_a_data_directory_restarts_a_node_as_what_it_was(cluster: Cluster) -> No
 
 
 @promised(several=True, survives=Survives.ANY)
-@pytest.mark.requirement("FL-21")
+@pytest.mark.requirement("FL-21:rejoins")
 def test_a_node_that_was_away_longer_than_retention_is_sent_what_is_left(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=8_000, segment_bytes=1 << 12)
     cluster.publish("t", b"first")
@@ -232,7 +232,7 @@ def test_both_sides_of_a_split_go_on_and_everybody_has_everything_once_after_hea
 
 
 @promised(several=True, topics=TopicsAre.EACH)
-@pytest.mark.requirement("FL-2", "FL-4")
+@pytest.mark.requirement("CM-9:deleted", "FL-4:topics")
 def test_a_topic_is_made_and_deleted_at_one_node_and_a_record_makes_it_anew(cluster: Cluster) -> None:
     cluster.create_topic_at(0, "t")
     assert [sorted(cluster.topics(at=node)) for node in cluster.running] == [["t"], [], []]
@@ -253,7 +253,7 @@ def test_a_topic_is_made_and_deleted_at_one_node_and_a_record_makes_it_anew(clus
 
 
 @promised(several=True, topics=TopicsAre.EACH)
-@pytest.mark.requirement("FL-20")
+@pytest.mark.requirement("CM-27:decommission", "FL-20:joins-leaves")
 def test_a_node_joins_a_running_ring_and_another_leaves_it(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", b"before")
@@ -271,7 +271,7 @@ def test_a_node_joins_a_running_ring_and_another_leaves_it(cluster: Cluster) -> 
 
 
 @promised(several=True, topics=TopicsAre.EACH)
-@pytest.mark.requirement("FL-5")
+@pytest.mark.requirement("CM-6:new-topics", "CM-6:patterns", "FL-5")
 def test_a_pattern_gets_every_topic_that_comes_to_its_node_whoever_publishes_to_it(cluster: Cluster) -> None:
     subscriptions = [cluster.subscribe("a/#", at=node) for node in cluster.running]
     wanted: set[bytes] = set()
@@ -307,7 +307,7 @@ def test_a_strength_says_nothing_where_everybody_is_delivered(cluster: Cluster) 
 
 
 @promised(several=True, groups_span_nodes=False)
-@pytest.mark.requirement("FL-2", "CM-8")
+@pytest.mark.requirement("FL-2:users", "FL-4:users")
 def test_a_name_is_its_nodes_own_and_at_each_node_it_gets_every_record_once(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
@@ -328,7 +328,7 @@ def test_a_name_is_its_nodes_own_and_at_each_node_it_gets_every_record_once(clus
 
 
 @promised(several=True, groups_span_nodes=False)
-@pytest.mark.requirement("FL-10", "FL-21")
+@pytest.mark.requirement("FL-7:vector", "FL-10:waits")
 def test_what_comes_while_nobody_reads_waits_at_its_node_even_if_that_dies(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
@@ -349,7 +349,6 @@ def test_what_comes_while_nobody_reads_waits_at_its_node_even_if_that_dies(clust
 
 
 @promised(several=True, groups_span_nodes=False)
-@pytest.mark.requirement("FL-21")
 def test_a_member_whose_node_dies_goes_on_at_another_with_what_it_has_not_handled(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
@@ -364,6 +363,7 @@ def test_a_member_whose_node_dies_goes_on_at_another_with_what_it_has_not_handle
 
 
 @promised(topics=TopicsAre.EACH)
+@pytest.mark.requirement("FL-23:alone")
 def test_a_node_alone_is_a_whole_ring(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", b"x", at=cluster.running[-1])

@@ -21,7 +21,7 @@ def await_all(cluster: Cluster, subscription: Subscription, expected: set[bytes]
 
 
 @promised(order=Order.PARTITION)
-@pytest.mark.requirement("CM-6")
+@pytest.mark.requirement("CM-6:patterns")
 def test_a_record_is_delivered_once_however_many_patterns_match_its_topic(cluster: Cluster) -> None:
     nodes = cluster.running
     cluster.create_topic("sensors/a/temp", partitions=2)
@@ -45,7 +45,7 @@ def test_a_record_is_delivered_once_however_many_patterns_match_its_topic(cluste
 
 
 @promised(order=Order.PARTITION)
-@pytest.mark.requirement("CM-6", "CM-25")
+@pytest.mark.requirement("CM-6:new-topics")
 def test_a_topic_that_is_made_later_is_picked_up_with_its_first_record_at_every_node(cluster: Cluster) -> None:
     nodes = cluster.running
     cluster.create_topic("a/old")
@@ -63,7 +63,7 @@ def test_a_topic_that_is_made_later_is_picked_up_with_its_first_record_at_every_
 
 
 @promised()
-@pytest.mark.requirement("CM-9")
+@pytest.mark.requirement("CM-9:unsubscribed")
 def test_after_an_acknowledged_unsubscribe_no_pattern_delivers_anything(cluster: Cluster) -> None:
     nodes = cluster.running
     cluster.create_topic("a/one")
@@ -81,7 +81,6 @@ def test_after_an_acknowledged_unsubscribe_no_pattern_delivers_anything(cluster:
 
 
 @promised(topics=TopicsAre.ONE)
-@pytest.mark.requirement("CM-6", "CM-9")
 def test_a_deleted_topic_leaves_a_pattern_quietly_and_comes_back_as_another(cluster: Cluster) -> None:
     nodes = cluster.running
     first = cluster.create_topic("a/one")
@@ -102,7 +101,7 @@ def test_a_deleted_topic_leaves_a_pattern_quietly_and_comes_back_as_another(clus
 
 
 @promised(survives=Survives.MINORITY)
-@pytest.mark.requirement("CM-6", "CM-10")
+@pytest.mark.requirement("CM-6:new-topics")
 def test_no_topic_is_missed_when_the_node_that_watches_crashes(cluster: Cluster) -> None:
     nodes = cluster.running
     subscriptions = [cluster.subscribe("a/#", at=node, start="latest") for node in nodes]
@@ -122,7 +121,7 @@ def test_no_topic_is_missed_when_the_node_that_watches_crashes(cluster: Cluster)
 
 
 @promised(alone=True)
-@pytest.mark.requirement("CM-6", "CM-10")
+@pytest.mark.requirement("CM-6:new-topics")
 def test_a_pattern_goes_on_after_the_node_was_started_again(cluster: Cluster) -> None:
     cluster.create_topic("a/one")
     subscription = cluster.subscribe("a/#", start="latest")
@@ -135,7 +134,7 @@ def test_a_pattern_goes_on_after_the_node_was_started_again(cluster: Cluster) ->
 
 
 @promised(split=SplitBehaviour.REFUSES)
-@pytest.mark.requirement("CM-6")
+@pytest.mark.requirement("CM-6:new-topics")
 def test_no_topic_is_missed_by_who_was_cut_off_when_it_was_made(cluster: Cluster) -> None:
     alone, one, other = cluster.running
     subscription = cluster.subscribe("a/#", at=alone, start="latest")
@@ -147,7 +146,6 @@ def test_no_topic_is_missed_by_who_was_cut_off_when_it_was_made(cluster: Cluster
 
 
 @promised(split=SplitBehaviour.REFUSES)
-@pytest.mark.requirement("CM-6")
 def test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone(cluster: Cluster) -> None:
     behind, one, other = cluster.running
     subscription = cluster.subscribe("a/#", at=one)
@@ -166,7 +164,7 @@ def test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_go
 
 
 @promised()
-@pytest.mark.requirement("CM-6", "CM-25")
+@pytest.mark.requirement("CM-6:start-time", "CM-25:same-result")
 def test_from_a_time_on_is_the_first_record_not_earlier_wherever_it_is_read(cluster: Cluster) -> None:
     nodes = cluster.running
     cluster.create_topic("t")

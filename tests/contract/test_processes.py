@@ -149,13 +149,13 @@ def kill_owners(directory: Path, count: int, note: Callable[[str], None]) -> Non
         note(f"{count} kills, {len(load.sent)} records: unavailable p50 {cuts[49]:.0f} ms, p99 {cuts[98]:.0f} ms")
 
 
-@pytest.mark.requirement("RF-32", "RF-34")
+@pytest.mark.requirement("CM-14:kill", "RF-32:majority")
 def test_owners_are_killed_under_load_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     kill_owners(tmp_path, KILLS, print)
 
 
 @pytest.mark.soak
-@pytest.mark.requirement("RF-32", "RF-34")
+@pytest.mark.requirement("CM-14:kill", "RF-32:majority")
 def test_owners_are_killed_again_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def note(line: str) -> None:
         with capsys.disabled():
@@ -164,7 +164,7 @@ def test_owners_are_killed_again_and_again(tmp_path: Path, capsys: pytest.Captur
     kill_owners(tmp_path, SOAK_KILLS, note)
 
 
-@pytest.mark.requirement("RF-33", "RF-35")
+@pytest.mark.requirement("RF-33:terms")
 def test_an_owner_that_was_stopped_for_seconds_comes_back_to_the_same_log(tmp_path: Path) -> None:
     with rostra.testing.process_cluster(3, directory=tmp_path) as cluster:
         with cluster[0].client() as client:

@@ -13,7 +13,7 @@ from tests.contract.promises import promised
 
 
 @promised(order=Order.PARTITION)
-@pytest.mark.requirement("CM-25")
+@pytest.mark.requirement("CM-7:order")
 def test_everybody_sees_one_order_in_a_partition_which_keeps_that_of_each_producer(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
     nodes = cluster.running
@@ -54,7 +54,7 @@ def test_a_publish_at_any_node_reaches_all_subscribers_wherever_they_hold_whatev
 
 
 @promised()
-@pytest.mark.requirement("RF-9", "CM-9")
+@pytest.mark.requirement("CM-9:unsubscribed", "RF-9")
 def test_after_an_acknowledged_unsubscribe_no_later_publish_is_delivered(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
@@ -71,7 +71,7 @@ def test_after_an_acknowledged_unsubscribe_no_later_publish_is_delivered(cluster
 
 
 @promised(topics=TopicsAre.ONE)
-@pytest.mark.requirement("CM-26")
+@pytest.mark.requirement("CM-9:deleted")
 def test_a_deleted_topic_ends_its_subscriptions_and_its_name_is_free_for_another(cluster: Cluster) -> None:
     first = cluster.create_topic("t")
     nodes = cluster.running

@@ -15,7 +15,7 @@ from tests.contract.promises import promised
 
 
 @promised(topics=TopicsAre.ONE)
-@pytest.mark.requirement("CM-3", "CM-25")
+@pytest.mark.requirement("CM-3:life")
 def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> None:
     nodes = cluster.running
     made = cluster.create_topic("orders/eu", 2, at=nodes[-1], retention_bytes=1 << 30, segment_bytes=1 << 20)
@@ -40,7 +40,6 @@ def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> Non
 
 
 @promised(several=True, topics=TopicsAre.ONE, survives=Survives.MINORITY)
-@pytest.mark.requirement("CM-3", "RF-34")
 def test_a_node_that_was_away_deletes_what_has_the_name_now(cluster: Cluster) -> None:
     """What it knows by that name may be gone, and another topic in its place."""
     cluster.create_topic("t")
@@ -55,7 +54,6 @@ def test_a_node_that_was_away_deletes_what_has_the_name_now(cluster: Cluster) ->
 
 
 @promised(several=True, order=Order.PARTITION)
-@pytest.mark.requirement("CM-3")
 def test_a_node_without_a_copy_describes_a_topic_as_its_owner_does(cluster: Cluster) -> None:
     cluster.create_topic("t")
     (ack,) = cluster.publish("t", b"one")
@@ -90,7 +88,7 @@ def publish_first(station: Station, topic: str, outcome: Outcome) -> None:
 
 
 @promised(order=Order.PARTITION)
-@pytest.mark.requirement("CM-1")
+@pytest.mark.requirement("CM-1:gaps", "CM-1:partitions", "CM-3:partitions")
 def test_offsets_rise_and_one_that_a_reader_does_not_see_was_given_to_no_record(cluster: Cluster) -> None:
     """Segments so small that entries of the log itself stand between the records."""
     cluster.create_topic("t", 2, segment_bytes=1 << 12)

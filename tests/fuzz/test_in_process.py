@@ -39,13 +39,11 @@ def missed(tally: Tally) -> list[str]:
     return never + [one.__name__ for one in mutations.ALL if not tally.mutations[one.__name__]]
 
 
-@pytest.mark.requirement("CM-20")
 def test_no_mutated_frame_harms_a_node_or_a_client() -> None:
     assert missed(fuzz(FRAMES)) == []
 
 
 @pytest.mark.soak
-@pytest.mark.requirement("CM-20")
 def test_no_mutated_frame_of_a_million_harms_a_node_or_a_client() -> None:
     assert missed(fuzz(FRAMES_SOAK)) == []
 

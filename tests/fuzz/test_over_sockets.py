@@ -76,7 +76,7 @@ def reasons_logged(node: ProcessNode) -> tuple[dict[str, str], Counter[str]]:
     return by_client, counted
 
 
-@pytest.mark.requirement("CM-20")
+@pytest.mark.requirement("CM-20:clients")
 def test_a_node_closes_every_bad_connection_with_a_logged_reason_and_serves_on() -> None:
     rng = Random(SEED)
     due: Counter[Violation] = Counter()

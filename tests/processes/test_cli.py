@@ -34,7 +34,7 @@ def cli(node: ProcessNode, tmp_path: Path) -> CommandLine:
 # --- publishing and subscribing ---
 
 
-@pytest.mark.requirement("CM-23")
+@pytest.mark.requirement("CM-23:streams")
 def test_what_is_published_in_one_command_is_read_in_another(cli: CommandLine) -> None:
     published = cli.run("pub", "greetings", "hello", "world", "--key", "k", "--header", "from=test")
     assert (published.code, published.err) == (0, "")
@@ -75,7 +75,7 @@ def test_a_subscription_begins_where_it_is_told_and_ends_when_nothing_comes(cli:
     assert "2 of 3 records came" in too_few.err
 
 
-@pytest.mark.requirement("CM-6", "CM-23")
+@pytest.mark.requirement("CM-6:new-topics", "CM-6:patterns")
 def test_several_topics_and_patterns_are_read_together_and_new_ones_join(cli: CommandLine) -> None:
     cli.run("pub", "house/a/temp", "1")
     cli.run("pub", "house/a/hum", "not it")
@@ -93,7 +93,7 @@ def test_several_topics_and_patterns_are_read_together_and_new_ones_join(cli: Co
     assert "'house/#/temp' is not a pattern of topic names" in wrong.err
 
 
-@pytest.mark.requirement("CM-6")
+@pytest.mark.requirement("CM-6:start-time")
 def test_a_subscription_begins_at_a_time_or_so_long_ago(cli: CommandLine, node: ProcessNode) -> None:
     noon_us = 1_714_564_800_000_000
     with node.client() as client:
@@ -108,7 +108,7 @@ def test_a_subscription_begins_at_a_time_or_so_long_ago(cli: CommandLine, node: 
     assert [row["value"] for row in recent.rows] == ["now"], recent.err
 
 
-@pytest.mark.requirement("CM-3", "CM-23")
+@pytest.mark.requirement("CM-3:life")
 def test_topics_are_created_listed_described_and_deleted(cli: CommandLine) -> None:
     made = cli.run(
         "topic", "create", "orders/eu", "--partitions", "3", "--retention", "7d", "--retention-bytes", "1GiB"
@@ -128,8 +128,6 @@ def test_topics_are_created_listed_described_and_deleted(cli: CommandLine) -> No
 # --- exit codes ---
 
 
-@pytest.mark.requirement("CM-11")
-@pytest.mark.requirement("CM-3")
 def test_settings_of_a_topic_are_altered_one_by_one(cli: CommandLine) -> None:
     cli.run("topic", "create", "altered", "--partitions", "2", "--retention", "7d")
     altered = cli.run("topic", "alter", "altered", "--retention-bytes", "1GiB", "--compaction", "--tombstones", "2h")
@@ -154,7 +152,7 @@ def test_an_unreachable_node_is_exit_code_3_with_the_remedy(cli: CommandLine) ->
         assert "hint: start one with `rostra serve`, or give the right address with --node" in ran.err
 
 
-@pytest.mark.requirement("CM-3")
+@pytest.mark.requirement("CM-3:quiet")
 def test_an_unknown_topic_is_exit_code_4_unless_that_is_fine(cli: CommandLine) -> None:
     for command in ("describe", "delete"):
         ran = cli.run("topic", command, "nobody/made/this")
@@ -164,7 +162,7 @@ def test_an_unknown_topic_is_exit_code_4_unless_that_is_fine(cli: CommandLine) -
     assert cli.run("topic", "delete", "nobody/made/this", "--if-exists").code == 0
 
 
-@pytest.mark.requirement("CM-3")
+@pytest.mark.requirement("CM-3:quiet")
 def test_a_topic_that_exists_is_exit_code_5_unless_that_is_fine(cli: CommandLine) -> None:
     assert cli.run("topic", "create", "twice").code == 0
     again = cli.run("topic", "create", "twice")
@@ -293,7 +291,7 @@ def test_ctrl_c_stops_a_node_gracefully(tmp_path: Path) -> None:
 # --- on a terminal ---
 
 
-@pytest.mark.requirement("CM-23", "CM-17")
+@pytest.mark.requirement("CM-23:forms")
 def test_on_a_terminal_people_see_tables_and_lines(cli: CommandLine) -> None:
     cli.run("topic", "create", "seen", "--partitions", "2")
     cli.run("pub", "seen", "hello", "--key", "k", "--partition", "1")
@@ -324,7 +322,7 @@ def _on_a_terminal(cli: CommandLine, *arguments: str) -> str:
     return shown.decode()
 
 
-@pytest.mark.requirement("CM-23")
+@pytest.mark.requirement("CM-23:completion")
 def test_the_shell_completes_commands_and_the_names_of_topics(cli: CommandLine) -> None:
     cli.run("topic", "create", "invoices")
     complete = {**cli.variables, "_ROSTRA_COMPLETE": "complete_bash", "COMP_CWORD": "2"}

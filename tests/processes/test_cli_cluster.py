@@ -32,7 +32,7 @@ def cli(cluster: Cluster[EmbeddedNode], tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path, cluster[0].address)
 
 
-@pytest.mark.requirement("CM-17")
+@pytest.mark.requirement("CM-17:members", "CM-17:placement", "CM-17:terms-and-logs")
 def test_status_has_a_row_for_every_partition_with_owner_term_commit_and_copies(
     cli: CommandLine, cluster: Cluster[EmbeddedNode]
 ) -> None:
@@ -61,7 +61,7 @@ def _lags(cli: CommandLine) -> set[int | None]:
     return {copy["lag"] for row in rows for copy in row["copies"]}  # type: ignore[attr-defined]
 
 
-@pytest.mark.requirement("RF-11")
+@pytest.mark.requirement("CM-17:forms", "CM-17:members")
 def test_a_member_that_is_away_is_shown_away_and_counts_against_the_quorum(
     cli: CommandLine, cluster: Cluster[EmbeddedNode]
 ) -> None:
@@ -95,7 +95,6 @@ def test_a_partition_is_transferred_to_the_member_named_by_its_address(
     assert [row["owner"] for row in whole.rows] == [members[cluster[1].address]] * 2
 
 
-@pytest.mark.requirement("RF-17")
 def test_what_add_prints_adds_a_node_and_remove_waits_until_it_is_gone(
     cli: CommandLine, cluster: Cluster[EmbeddedNode], tmp_path: Path
 ) -> None:
@@ -126,7 +125,6 @@ def test_the_node_that_is_asked_can_be_removed_itself(cli: CommandLine, cluster:
     assert len(others.run("cluster", "members").rows) == 2
 
 
-@pytest.mark.requirement("CM-11")
 def test_what_is_not_there_is_exit_code_4_and_nobody_there_3(cli: CommandLine) -> None:
     for arguments in (
         ["remove", "nobody"],

@@ -43,7 +43,7 @@ def lag(cli: Commands, name: str) -> list[object]:
     return [row["lag"] for row in shown.rows]
 
 
-@pytest.mark.requirement("CM-8", "CM-17")
+@pytest.mark.requirement("CM-17:lag")
 def test_a_name_goes_on_where_it_stands_and_its_lag_is_shown(cli: Commands) -> None:
     cli("pub", "orders", "a", "b", "c", "d")
     first = cli("sub", "orders", "--name", "billing", "--from", "earliest", "--count", "2", "--raw")
@@ -74,7 +74,7 @@ def test_a_name_is_listed_reset_and_deleted(cli: Commands) -> None:
     assert cli("subscription", "delete", "accounting", "--if-exists").code == 0
 
 
-@pytest.mark.requirement("FL-3")
+@pytest.mark.requirement("FL-3:commands", "FL-9:creates")
 def test_a_user_is_made_subscribed_gets_what_waits_and_is_destroyed(cli: Commands) -> None:
     assert cli("user", "create", "alice").code == 0
     twice = cli("user", "create", "alice")

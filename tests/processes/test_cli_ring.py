@@ -24,7 +24,7 @@ def cli(ring: Cluster[EmbeddedNode], tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path, ring[0].address)
 
 
-@pytest.mark.requirement("FL-1", "CM-17")
+@pytest.mark.requirement("CM-17:members", "FL-1:ring")
 def test_ring_shows_every_broker_with_its_neighbours_its_view_and_what_the_next_lacks(
     cli: CommandLine, ring: Cluster[EmbeddedNode]
 ) -> None:
@@ -44,7 +44,7 @@ def test_ring_shows_every_broker_with_its_neighbours_its_view_and_what_the_next_
     assert sorted(walked) == sorted(rows)
 
 
-@pytest.mark.requirement("FL-2", "FL-3")
+@pytest.mark.requirement("FL-2:topics", "FL-3:list")
 def test_topics_are_those_of_one_broker_unless_all_are_asked(cli: CommandLine, ring: Cluster[EmbeddedNode]) -> None:
     for number, node in enumerate(ring):
         with node.client() as client:

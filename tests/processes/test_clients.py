@@ -51,7 +51,7 @@ def take(subscription: Any, count: int) -> list[rostra.Record]:
 # --- the same names --------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-22")
+@pytest.mark.requirement("CM-22:same-names")
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -76,12 +76,11 @@ def test_both_clients_have_the_same_names_and_parameters(one: type, other: type)
             ], name
 
 
-@pytest.mark.requirement("CM-22")
+@pytest.mark.requirement("CM-22:same-names")
 def test_both_connect_functions_take_the_same() -> None:
     assert inspect.signature(rostra.connect).parameters == inspect.signature(blocking.connect).parameters
 
 
-@pytest.mark.requirement("CM-22")
 def test_the_package_says_that_it_is_typed() -> None:
     from importlib.resources import files
 
@@ -91,7 +90,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 # --- publishing and subscribing --------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-22", "CM-1")
+@pytest.mark.requirement("CM-1:record", "CM-22:both-work")
 def test_a_record_comes_out_as_it_went_in(node: EmbeddedNode, face: str, topic: str) -> None:
     with connected(face, node.address) as client:
         ack = client.publish(
@@ -105,7 +104,7 @@ def test_a_record_comes_out_as_it_went_in(node: EmbeddedNode, face: str, topic: 
         assert (tombstone.offset, tombstone.value) == (2, None)
 
 
-@pytest.mark.requirement("CM-4")
+@pytest.mark.requirement("CM-4:levels")
 @pytest.mark.parametrize("acks", ["none", "owner", "all"])
 def test_every_level_of_acknowledgement_stores_the_records(
     node: EmbeddedNode, face: str, topic: str, acks: str
@@ -142,6 +141,7 @@ def test_batches_come_as_values_and_as_arrow_however_they_are_packed(
         assert seen == arrow == values[5:]
 
 
+@pytest.mark.requirement("CM-6:start-last")
 def test_a_subscription_begins_where_asked_and_shows_where_it_is(node: EmbeddedNode, face: str, topic: str) -> None:
     with connected(face, node.address) as client:
         with client.producer(topic) as producer:
@@ -190,7 +190,7 @@ def test_keys_choose_partitions_and_a_subscription_may_take_one(node: EmbeddedNo
 # --- topics and errors -----------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-11", "CM-3")
+@pytest.mark.requirement("CM-3:life", "CM-3:quiet")
 def test_topics_are_made_shown_and_removed_with_clear_errors(node: EmbeddedNode, face: str, topic: str) -> None:
     with connected(face, node.address) as client:
         made = client.create_topic(topic, partitions=2, retention_ms=1000)
@@ -211,7 +211,7 @@ def test_topics_are_made_shown_and_removed_with_clear_errors(node: EmbeddedNode,
             client.create_topic("../escape")
 
 
-@pytest.mark.requirement("CM-9")
+@pytest.mark.requirement("CM-9:deleted")
 def test_a_deleted_topic_ends_its_subscription_with_the_reason(node: EmbeddedNode, face: str, topic: str) -> None:
     with connected(face, node.address) as client:
         client.publish(topic, b"last")
@@ -233,7 +233,6 @@ def test_a_subscription_with_room_for_one_batch_at_a_time_gets_all_of_them(
             assert [record.value for record in take(subscription, len(values))] == values
 
 
-@pytest.mark.requirement("CM-9")
 def test_an_unsubscribed_iterator_stops(node: EmbeddedNode, face: str, topic: str) -> None:
     with connected(face, node.address) as client:
         for n in range(3):
@@ -246,7 +245,6 @@ def test_an_unsubscribed_iterator_stops(node: EmbeddedNode, face: str, topic: st
         assert seen == [b"0"]
 
 
-@pytest.mark.requirement("CM-11")
 def test_nobody_at_the_address_is_said_within_the_timeout(face: str) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -290,7 +288,7 @@ def test_a_producer_block_that_fails_keeps_its_own_error_and_its_records(
 # --- lost connections ------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-10", "CM-5")
+@pytest.mark.requirement("CM-5:stored-once", "CM-10:resends", "CM-10:resubscribes", "CM-10:told")
 def test_a_killed_and_restarted_node_loses_and_repeats_nothing(face: str) -> None:
     with rostra.testing.node(fsync="commit") as node:
         events: list[rostra.ClientEvent] = []
@@ -319,7 +317,7 @@ def test_a_killed_and_restarted_node_loses_and_repeats_nothing(face: str) -> Non
         assert rostra.MayDuplicate not in kinds
 
 
-@pytest.mark.requirement("CM-10")
+@pytest.mark.requirement("CM-10:resubscribes")
 def test_a_subscription_goes_on_after_the_node_was_stopped_and_started(face: str) -> None:
     with (
         rostra.testing.node(fsync="never") as node,
@@ -479,7 +477,7 @@ def test_threads_may_share_a_blocking_client(node: EmbeddedNode, topic: str) -> 
         assert own == [b"%d-%d" % (number, n) for n in range(50)]
 
 
-@pytest.mark.requirement("CM-7")
+@pytest.mark.requirement("CM-7:slow-alone")
 def test_a_subscriber_that_does_not_read_does_not_hold_up_the_publisher(node: EmbeddedNode, topic: str) -> None:
     values = [b"%0100d" % n for n in range(20_000)]
     with (

@@ -65,7 +65,7 @@ def await_same_commit(cluster: Cluster[N], topic: str) -> None:
 # --- forming ---
 
 
-@pytest.mark.requirement("RF-10", "RF-2")
+@pytest.mark.requirement("RF-2", "RF-10:joins")
 def test_three_nodes_that_start_at_once_in_a_chain_of_joins_form_one_cluster(tmp_path: Path) -> None:
     """The last one asks the second, which has no cluster yet itself when it is asked."""
     peers = [free_address() for _ in range(3)]
@@ -92,7 +92,7 @@ def card(node: EmbeddedNode) -> dict[str, object]:
     return msgspec.json.decode((node.directory / "node.json").read_bytes(), type=dict[str, object])
 
 
-@pytest.mark.requirement("RF-5")
+@pytest.mark.requirement("RF-5:topics")
 def test_a_topic_made_at_one_node_is_seen_at_all(three: Cluster[EmbeddedNode]) -> None:
     for number, node in enumerate(three):
         with node.client() as client:
@@ -117,7 +117,7 @@ def test_partitions_are_led_by_different_nodes(three: Cluster[EmbeddedNode]) -> 
 # --- keeping ---
 
 
-@pytest.mark.requirement("RF-32", "RF-6")
+@pytest.mark.requirement("RF-32:majority")
 def test_a_record_is_in_every_log_and_survives_the_kill_of_its_owner(three: Cluster[EmbeddedNode]) -> None:
     with three[0].client() as client:
         client.create_topic("t")
@@ -134,7 +134,7 @@ def test_a_record_is_in_every_log_and_survives_the_kill_of_its_owner(three: Clus
     assert read(heir, "t", len(FEW) + 1) == [*FEW, b"after"]
 
 
-@pytest.mark.requirement("RF-30")
+@pytest.mark.requirement("RF-30:log")
 def test_a_node_that_was_away_catches_up_by_itself(three: Cluster[EmbeddedNode]) -> None:
     with three[0].client() as client:
         client.create_topic("t")
@@ -160,7 +160,7 @@ def test_a_client_that_was_given_only_the_owner_finds_its_successor(three: Clust
         assert client.publish("t", b"after").offset > 1
 
 
-@pytest.mark.requirement("RF-34")
+@pytest.mark.requirement("RF-34:log")
 def test_all_nodes_killed_at_once_come_back_with_what_they_acknowledged(three: Cluster[EmbeddedNode]) -> None:
     with three[0].client() as client:
         client.create_topic("t")
@@ -228,7 +228,6 @@ def test_a_paused_owner_is_replaced_and_nothing_forks_when_it_wakes(three: Clust
         assert read(node, "t", len(FEW) + 1) == [*FEW, b"meanwhile"]
 
 
-@pytest.mark.requirement("RF-10")
 def test_a_node_that_joins_later_gets_what_was_there_before_it(tmp_path: Path) -> None:
     with rostra.testing.cluster(1, directory=tmp_path / "cluster") as cluster:
         with cluster[0].client() as client:
@@ -242,7 +241,7 @@ def test_a_node_that_joins_later_gets_what_was_there_before_it(tmp_path: Path) -
 # --- processes ---
 
 
-@pytest.mark.requirement("RF-34", "RF-30")
+@pytest.mark.requirement("CM-14:kill", "RF-30:log")
 def test_kill_9_of_the_owner_of_real_processes_loses_nothing_acknowledged(tmp_path: Path) -> None:
     with rostra.testing.process_cluster(3, directory=tmp_path / "cluster") as cluster:
         with cluster[1].client() as client:

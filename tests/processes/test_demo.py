@@ -13,7 +13,7 @@ from tests.processes.command_line import CommandLine, children_of, is_alive, wai
 SMALL = ("demo", "--no-spark", "--records", "1500", "--duration", "2s")
 
 
-@pytest.mark.requirement("CM-14", "CM-10")
+@pytest.mark.requirement("CM-14:kill")
 def test_the_demo_kills_the_owner_and_counts_every_acknowledged_record_once(tmp_path: Path) -> None:
     ran = CommandLine(tmp_path).run(*SMALL, "--kills", "1")
     assert ran.code == 0, ran.out + ran.err

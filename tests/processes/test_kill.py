@@ -89,7 +89,7 @@ def stream_through(kills: int, seed: int) -> None:
         assert sum(isinstance(event, rostra.Reconnected) for _, event in events) >= kills
 
 
-@pytest.mark.requirement("CM-14", "CM-5")
+@pytest.mark.requirement("CM-5:stored-once", "CM-14:kill")
 def test_kill_9_at_random_moments_loses_and_doubles_nothing() -> None:
     stream_through(kills=5, seed=7)
 

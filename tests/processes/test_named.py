@@ -60,7 +60,7 @@ def compute(seconds: float) -> None:
 # --- taking and acknowledging ----------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-8", "CM-22")
+@pytest.mark.requirement("CM-8:acknowledges", "CM-22:both-work")
 def test_a_name_goes_on_where_it_stopped_acknowledging(node: EmbeddedNode, face: str, topic: str) -> None:
     with connected(face, node.address) as client:
         with client.subscribe(topic, name=topic) as first:
@@ -83,7 +83,7 @@ def test_a_name_goes_on_where_it_stopped_acknowledging(node: EmbeddedNode, face:
         assert topic in {known.name for known in client.list_subscriptions()}
 
 
-@pytest.mark.requirement("CM-8")
+@pytest.mark.requirement("CM-8:slow-handler")
 def test_a_handler_that_computes_for_longer_than_its_lease_keeps_it(node: EmbeddedNode, face: str, topic: str) -> None:
     with connected(face, node.address) as client, blocking.connect(node.address) as observer:
         with client.subscribe(topic, name=topic, lease_ms=LEASE_MS) as slow:
@@ -242,7 +242,7 @@ def test_a_name_with_members_cannot_be_reset_or_deleted_and_one_without_can(
 # --- users -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("FL-3", "FL-10")
+@pytest.mark.requirement("FL-3:client", "FL-9:creates")
 def test_what_is_published_waits_for_a_user_until_it_receives(node: EmbeddedNode, face: str, topic: str) -> None:
     other = f"{topic}-other"
     with connected(face, node.address) as client:
@@ -268,7 +268,7 @@ def test_what_is_published_waits_for_a_user_until_it_receives(node: EmbeddedNode
         assert topic not in {known.name for known in client.list_subscriptions()}
 
 
-@pytest.mark.requirement("FL-3", "FL-9")
+@pytest.mark.requirement("FL-3:client", "FL-9:errors")
 def test_what_a_user_cannot_do_is_a_clear_failure(node: EmbeddedNode, face: str, topic: str) -> None:
     with connected(face, node.address) as client, client.create_user(topic) as user:
         with pytest.raises(errors.GroupExists):

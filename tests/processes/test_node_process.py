@@ -35,7 +35,7 @@ from tests.processes.command_line import is_alive, wait_until
 ESCAPES = ["../../etc/passwd", "..", "a/../b", "/etc", "a//b", "a\x00b", "a b", "ü", "x" * 250, "", "."]
 
 
-@pytest.mark.requirement("CM-14", "CM-10")
+@pytest.mark.requirement("CM-10:resends", "CM-10:told", "CM-14:kill")
 def test_kill_9_in_mid_stream_loses_nothing_acknowledged_and_doubles_nothing() -> None:
     kills, chunk = 4, 200
     acknowledged = 0
@@ -67,7 +67,7 @@ def test_kill_9_in_mid_stream_loses_nothing_acknowledged_and_doubles_nothing() -
         assert read_all(node, "t", sent) == [b"%d" % number for number in range(sent)]
 
 
-@pytest.mark.requirement("CM-16")
+@pytest.mark.requirement("CM-16:in-flight")
 def test_a_graceful_stop_in_mid_stream_finishes_what_is_under_way_and_leaves_a_clean_log() -> None:
     with rostra.testing.process_node() as node:
         with blocking.connect(node.address, delivery_timeout_ms=60_000) as client, client.producer("t") as producer:
@@ -98,7 +98,6 @@ def read_all(node: ProcessNode, topic: str, count: int) -> list[bytes | None]:
     return values
 
 
-@pytest.mark.requirement("CM-18")
 def test_a_node_offers_metrics_and_logs_json_lines() -> None:
     with rostra.testing.process_node(metrics="127.0.0.1:0") as node:
         with blocking.connect(node.address) as client:
@@ -141,7 +140,7 @@ def scrape(node: ProcessNode, path: str) -> str:
         return bytes(answer.read()).decode()
 
 
-@pytest.mark.requirement("CM-2")
+@pytest.mark.requirement("CM-2:before-disk", "CM-2:refused")
 def test_a_name_that_is_no_topic_is_refused_by_the_node_itself_before_it_touches_the_disk() -> None:
     with rostra.testing.process_node() as node:
         before = files_of(node)
@@ -169,7 +168,7 @@ def files_of(node: ProcessNode) -> set[Path]:
     return {path for path in node.directory.rglob("*") if path != node.log_file}
 
 
-@pytest.mark.requirement("CM-2")
+@pytest.mark.requirement("CM-2:refused")
 @pytest.mark.parametrize("name", ESCAPES)
 def test_a_client_refuses_a_name_that_is_no_topic(rostra_node: EmbeddedNode, name: str) -> None:
     with rostra_node.client() as client:

@@ -61,7 +61,7 @@ def test_every_node_of_a_cluster_offers_metrics_and_logs_in_fields(three: Cluste
         assert listening[-1].about["address"] == node.address
 
 
-@pytest.mark.requirement("CM-16")
+@pytest.mark.requirement("CM-16:hands-over")
 def test_a_node_that_is_stopped_hands_over_what_it_owns_before_it_leaves(three: Cluster[ProcessNode]) -> None:
     with three[0].client() as client:
         client.create_topic("handed")
@@ -78,7 +78,7 @@ def test_a_node_that_is_stopped_hands_over_what_it_owns_before_it_leaves(three: 
     three.await_members(3)
 
 
-@pytest.mark.requirement("CM-26")
+@pytest.mark.requirement("CM-26:empty-directory")
 def test_an_empty_directory_is_a_new_node_and_a_name_used_again_is_another_topic(tmp_path: Path) -> None:
     seen: list[tuple[str, str, str]] = []
     for directory in ("one", "one", "other"):

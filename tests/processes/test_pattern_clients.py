@@ -37,7 +37,7 @@ def take(subscription: Any, count: int) -> list[tuple[str, bytes | None]]:
     return [(record.topic, record.value) for record in (next(subscription) for _ in range(count))]
 
 
-@pytest.mark.requirement("CM-6", "CM-22")
+@pytest.mark.requirement("CM-6:new-topics", "CM-6:patterns", "CM-22:both-work")
 def test_names_and_patterns_are_one_subscription_that_new_topics_join(
     node: EmbeddedNode, face: str, place: str
 ) -> None:
@@ -72,7 +72,7 @@ def test_names_and_patterns_are_one_subscription_that_new_topics_join(
     ]
 
 
-@pytest.mark.requirement("CM-6", "CM-22")
+@pytest.mark.requirement("CM-6:start-time", "CM-22:both-work")
 def test_a_subscription_begins_with_the_first_record_that_is_not_earlier(
     node: EmbeddedNode, face: str, place: str
 ) -> None:
@@ -97,7 +97,6 @@ def test_what_is_no_pattern_is_refused_when_the_subscription_opens(node: Embedde
             client.subscribe("a/#", partition=0).open()
 
 
-@pytest.mark.requirement("CM-6")
 def test_one_pattern_takes_in_thousands_of_topics(node: EmbeddedNode, face: str, place: str) -> None:
     count = 1_100
     with connected(face, node.address) as client:

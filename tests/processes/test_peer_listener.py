@@ -150,7 +150,7 @@ def expected(raw: bytes, *, greeted: bool) -> Violation | None:
     return None
 
 
-@pytest.mark.requirement("CM-20")
+@pytest.mark.requirement("CM-20:peers")
 def test_every_bad_frame_of_a_peer_costs_one_link_and_nothing_else() -> None:
     rng = Random(SEED)
     due: Counter[Violation] = Counter()

@@ -114,7 +114,7 @@ def start_on(copy: Path, tmp_path: Path) -> tuple[Recovery, list[bytes]]:
     return recovery, served
 
 
-@pytest.mark.requirement("CM-13", "CM-14")
+@pytest.mark.requirement("CM-13:torn-tail")
 def test_a_power_cut_keeps_what_was_synced_and_cuts_the_rest(image: Path, tmp_path: Path) -> None:
     story = [
         ["append"],
@@ -141,7 +141,7 @@ def test_a_power_cut_keeps_what_was_synced_and_cuts_the_rest(image: Path, tmp_pa
     assert lost > 0, "the copies hold unsynced bytes too: this proves nothing"
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:reported", "CM-13:torn-tail")
 def test_a_torn_tail_on_a_real_file_system_is_cut_and_damage_is_reported(image: Path, tmp_path: Path) -> None:
     _, (copy,) = cut_power(image, [["append", "sync", "append", "sync", "append", "sync", "append"]], tmp_path)
     segment = Path("store/topics/0000000000000007-0") / f"{0:020}.log"

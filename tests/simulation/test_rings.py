@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(900)
 """Two hundred seeds take a minute of two cores, which other tests want too."""
 
 
-@pytest.mark.requirement("FL-21", "FL-26")
+@pytest.mark.requirement("FL-21:resent", "FL-26")
 def test_two_hundred_seeds_of_rings_violate_nothing_under_every_fault_and_repeat_themselves() -> None:
     """One test: in several they would be run again by every process that has one of them."""
     results: list[SeedResult] = []
@@ -45,12 +45,12 @@ def finders(safeguard: Safeguard, seeds: range) -> Iterator[SeedResult]:
 
 
 PROVES = {
-    Safeguard.DEDUP_BY_VECTOR: "FL-7",
-    Safeguard.RESEND_BY_HOLDER: "FL-21",
-    Safeguard.SYNC_BEFORE_MARK: "FL-8",
-    Safeguard.HOP_BOUND: "FL-22",
-    Safeguard.BARRIER_AND_FENCE: "FL-27",
-    Safeguard.NEW_INCARNATION: "FL-7",
+    Safeguard.DEDUP_BY_VECTOR: "FL-7:once",
+    Safeguard.RESEND_BY_HOLDER: "FL-21:resent",
+    Safeguard.SYNC_BEFORE_MARK: "FL-8:marks",
+    Safeguard.HOP_BOUND: "FL-22:bounded",
+    Safeguard.BARRIER_AND_FENCE: "FL-27:once",
+    Safeguard.NEW_INCARNATION: "FL-7:incarnations",
 }
 
 
@@ -74,7 +74,7 @@ def test_every_safeguard_of_a_ring_is_searched_for() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.requirement("FL-21", "FL-26")
+@pytest.mark.requirement("FL-21:resent", "FL-26")
 def test_two_thousand_seeds_of_rings_violate_nothing_and_repeat_themselves() -> None:
     summary = run_seeds(range(2000), fabric=RING, workers=os.cpu_count() or 1, rerun=0.02)
     assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}

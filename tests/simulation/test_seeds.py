@@ -53,7 +53,7 @@ def ran(nodes: int) -> Ran:
     return Ran(summary, results)
 
 
-@pytest.mark.requirement("CM-14", "RF-35")
+@pytest.mark.requirement("CM-14:kill", "CM-14:power", "RF-35:one-leader")
 def test_two_hundred_seeds_violate_nothing(ran: Ran) -> None:
     assert {failed.seed: failed.violations[:3] for failed in ran.summary.failed} == {}
 
@@ -96,10 +96,10 @@ def finders(safeguard: Safeguard, seeds: range, nodes: int) -> Iterator[SeedResu
 
 
 PROVES = {
-    Safeguard.DEDUP: ("CM-5", "a record is stored once"),
-    Safeguard.SYNC_BEFORE_ACK: ("CM-14", "nothing acknowledged is lost"),
-    Safeguard.CHECKSUM: ("CM-13", "damage is reported, not served"),
-    Safeguard.SEQUENCE: ("CM-5", "nothing acknowledged is lost"),
+    Safeguard.DEDUP: ("CM-5:stored-once", "a record is stored once"),
+    Safeguard.SYNC_BEFORE_ACK: ("CM-14:power", "nothing acknowledged is lost"),
+    Safeguard.CHECKSUM: ("CM-13:checksums", "damage is reported, not served"),
+    Safeguard.SEQUENCE: ("CM-5:numbered", "nothing acknowledged is lost"),
     Safeguard.OWNERSHIP_LOGGED: ("HR-12", "the strongest publisher is delivered"),
 }
 
@@ -131,7 +131,7 @@ def test_every_safeguard_that_can_be_switched_off_is_searched_for() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.requirement("CM-14")
+@pytest.mark.requirement("CM-14:kill", "CM-14:power")
 def test_two_thousand_seeds_of_one_node_violate_nothing_and_repeat_themselves() -> None:
     summary = run_seeds(range(2000), nodes=ONE, workers=os.cpu_count() or 1, rerun=0.05)
     assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}
@@ -141,7 +141,7 @@ def test_two_thousand_seeds_of_one_node_violate_nothing_and_repeat_themselves() 
 
 
 @pytest.mark.soak
-@pytest.mark.requirement("RF-34", "RF-35")
+@pytest.mark.requirement("RF-34:fsynced", "RF-35:one-leader")
 def test_five_thousand_seeds_of_several_nodes_violate_nothing_and_repeat_themselves() -> None:
     summary = run_seeds(range(5000), workers=os.cpu_count() or 1, rerun=0.02)
     assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}

@@ -12,7 +12,6 @@ SILENT_HEARTBEATS = 3
 """So many the links of a client survive."""
 
 
-@pytest.mark.requirement("RF-33")
 @pytest.mark.parametrize("seed", range(6))
 def test_clients_of_an_owner_that_is_stopped_go_on_long_before_they_give_its_links_up(seed: int) -> None:
     cluster = SimulatedCluster(FABRICS["raft"], 3, seed, settings=BrokerSettings())

@@ -50,7 +50,7 @@ def test_in_fair_weather_everything_is_acknowledged_and_nothing_goes_wrong() -> 
     assert [fault for fault, count in world.tally.counts.items() if count] == [Fault.OVERTAKEN]
 
 
-@pytest.mark.requirement("CM-10")
+@pytest.mark.requirement("CM-10:told")
 def test_clients_say_that_they_came_back_resubscribed_and_sent_again() -> None:
     told: list[ClientEvent] = []
     for seed in range(3, 7):
@@ -72,7 +72,7 @@ def delivered(world: World) -> int:
     return sum(len(feed.got) for feed in feeds)
 
 
-@pytest.mark.requirement("CM-15")
+@pytest.mark.requirement("CM-15:full")
 def test_a_full_disk_refuses_publishes_while_reads_go_on_and_when_there_is_room_all_is_taken() -> None:
     world = world_of(4)
     (node,) = world.nodes
@@ -93,7 +93,7 @@ def test_a_full_disk_refuses_publishes_while_reads_go_on_and_when_there_is_room_
     assert world.history.escaped == []
 
 
-@pytest.mark.requirement("CM-15")
+@pytest.mark.requirement("CM-15:fsync")
 def test_after_a_failed_fsync_nothing_is_acknowledged_until_the_node_is_started_anew() -> None:
     world = world_of(4)
     (node,) = world.nodes

@@ -57,7 +57,7 @@ def begin(
 
 
 @both_ways
-@pytest.mark.requirement("PL-10")
+@pytest.mark.requirement("PL-10:exactly-once", "PL-10:layout")
 def test_the_lake_holds_every_record_once_by_topic_and_date_and_a_second_run_adds_what_is_new(
     way: str, spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
@@ -99,7 +99,7 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, place: str, times: int) -> None:
 
 
 @both_ways
-@pytest.mark.requirement("PL-10")
+@pytest.mark.requirement("PL-10:exactly-once")
 def test_a_death_between_writing_a_batch_and_adding_it_costs_and_doubles_nothing(
     way: str, spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
@@ -119,7 +119,7 @@ def test_a_death_between_writing_a_batch_and_adding_it_costs_and_doubles_nothing
 
 
 @both_ways
-@pytest.mark.requirement("PL-10")
+@pytest.mark.requirement("PL-10:compacted")
 def test_small_files_are_put_together_and_hold_the_same_records(
     way: str, spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
@@ -153,7 +153,7 @@ def test_putting_files_together_is_finished_by_the_next_who_opens_the_lake(
     assert rows(lake) == Counter(dict.fromkeys(range(30), 2))
 
 
-@pytest.mark.requirement("PL-10")
+@pytest.mark.requirement("PL-10:schema")
 def test_columns_may_come_later_and_none_changes_its_type(
     spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
@@ -170,7 +170,7 @@ def test_columns_may_come_later_and_none_changes_its_type(
 
 
 @both_ways
-@pytest.mark.requirement("PL-10")
+@pytest.mark.requirement("PL-10:exactly-once")
 def test_the_death_of_a_broker_while_a_lake_is_filled_costs_and_doubles_nothing(
     way: str, spark: SparkSession, rostra_cluster: Cluster[EmbeddedNode], tmp_path: Path
 ) -> None:
@@ -193,7 +193,6 @@ def test_plans_are_readable_and_bounded(spark: SparkSession, rostra_node: Embedd
     assert next(iter(plan["moves"].values())).startswith("topic=plant%2Fline-1/date=2023-11-14/part-once-")
 
 
-@pytest.mark.requirement("PL-16")
 def test_both_ways_of_archiving_write_the_same_rows_in_the_same_columns(
     spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:

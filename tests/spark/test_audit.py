@@ -114,7 +114,7 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return story, table, audit(read_traces(spark, str(place)))
 
 
-@pytest.mark.requirement("PL-13")
+@pytest.mark.requirement("PL-13:counts")
 def test_injected_losses_duplicates_and_reorderings_are_found_exactly(told: tuple[Story, pa.Table, Audit]) -> None:
     story, _, found = told
     for topic in found.topics:
@@ -127,7 +127,7 @@ def test_injected_losses_duplicates_and_reorderings_are_found_exactly(told: tupl
     assert [(topic.topic, topic.subscribed) for topic in found.topics] == [("clicks", 3), ("orders", 2)]
 
 
-@pytest.mark.requirement("PL-13", "PL-16")
+@pytest.mark.requirement("PL-13:figures", "PL-16:audit")
 def test_findings_equal_a_calculation_without_spark(told: tuple[Story, pa.Table, Audit]) -> None:
     _, table, found = told
 
@@ -156,7 +156,7 @@ def test_findings_equal_a_calculation_without_spark(told: tuple[Story, pa.Table,
     assert all(gap.gap_us > 0 and gap.epoch == 2 for gap in found.gaps)
 
 
-@pytest.mark.requirement("PL-13")
+@pytest.mark.requirement("PL-13:cluster")
 def test_of_a_real_cluster_every_record_arrived_once_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path / "traces"
     with (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.requirement("PL-1")
+@pytest.mark.requirement("PL-1:columns")
 def test_a_topic_is_read_with_all_its_columns(spark: SparkSession, rostra_node: EmbeddedNode) -> None:
     with rostra_node.client() as client:
         client.create_topic("orders")
@@ -32,7 +32,7 @@ def test_a_topic_is_read_with_all_its_columns(spark: SparkSession, rostra_node: 
     assert (two.key, two.value, two.headers) == (None, None, None)
 
 
-@pytest.mark.requirement("PL-1")
+@pytest.mark.requirement("PL-1:bounds")
 def test_a_read_begins_and_ends_where_it_is_told(spark: SparkSession, rostra_node: EmbeddedNode) -> None:
     with rostra_node.client() as client:
         client.create_topic("orders")
@@ -51,7 +51,7 @@ def test_a_read_begins_and_ends_where_it_is_told(spark: SparkSession, rostra_nod
     assert found(endingOffsetsByTimestamp=by_partition) == list(range(5))
 
 
-@pytest.mark.requirement("PL-1")
+@pytest.mark.requirement("PL-1:topics")
 def test_topics_are_chosen_by_names_pattern_or_partitions(spark: SparkSession, rostra_node: EmbeddedNode) -> None:
     with rostra_node.client() as client:
         for at, (topic, partitions) in enumerate([("plant/a", 2), ("plant/b", 1), ("orders", 1)]):
@@ -67,7 +67,7 @@ def test_topics_are_chosen_by_names_pattern_or_partitions(spark: SparkSession, r
     assert found(assign='{"plant/a":[1]}') == list(range(10, 20))
 
 
-@pytest.mark.requirement("PL-3")
+@pytest.mark.requirement("PL-3:parallel")
 def test_partitions_are_read_in_parallel_and_large_ranges_are_split(
     spark: SparkSession, rostra_node: EmbeddedNode
 ) -> None:
@@ -87,7 +87,7 @@ def test_partitions_are_read_in_parallel_and_large_ranges_are_split(
     assert {row.task for row in rows} == set(range(10))
 
 
-@pytest.mark.requirement("PL-3")
+@pytest.mark.requirement("PL-3:pushed-down")
 def test_filters_are_pushed_down_and_find_the_same_without(spark: SparkSession, rostra_node: EmbeddedNode) -> None:
     with rostra_node.client() as client:
         client.create_topic("orders", partitions=4)
@@ -120,7 +120,7 @@ def test_a_filter_that_lets_nothing_in_reads_nothing(spark: SparkSession, rostra
     assert values(read(spark, rostra_node.address, subscribe="orders").where("topic = 'others'")) == []
 
 
-@pytest.mark.requirement("PL-5")
+@pytest.mark.requirement("PL-5:discovers")
 def test_any_node_tells_where_the_others_are_and_the_death_of_the_one_named_is_survived(
     spark: SparkSession, rostra_cluster: Cluster[EmbeddedNode]
 ) -> None:
@@ -163,7 +163,7 @@ def test_an_unreachable_broker_is_told_with_its_address(spark: SparkSession, ros
     assert "rostra serve" in told
 
 
-@pytest.mark.requirement("PL-6")
+@pytest.mark.requirement("PL-6:fails")
 def test_offsets_that_retention_removed_are_missed_aloud(spark: SparkSession, hasty_node: EmbeddedNode) -> None:
     from tests.spark.topics import expire
 

@@ -127,7 +127,7 @@ def rounds_of_death(place: Path, cluster: Cluster[ProcessNode], rounds: int) -> 
     assert lake_rows(lake) == publisher.acknowledged
 
 
-@pytest.mark.requirement("PL-10")
+@pytest.mark.requirement("PL-10:exactly-once")
 def test_killed_with_all_its_workers_and_a_node_besides_the_lake_holds_what_was_acknowledged_once(
     here: Path,
 ) -> None:
@@ -141,7 +141,7 @@ def test_twenty_rounds_of_death(here: Path) -> None:
         rounds_of_death(here, cluster, 20)
 
 
-@pytest.mark.requirement("PL-14", "PL-15")
+@pytest.mark.requirement("PL-14:results", "PL-15")
 def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(here: Path) -> None:
     """`rollup` interrupted and started again, `audit` and `report` over the traces of commands."""
     # Whole paths: Java keeps the directory in which it was started.
@@ -182,7 +182,7 @@ def test_a_failing_query_is_told_in_one_line_with_what_to_do(here: Path, capfd: 
     assert "Traceback" not in told
 
 
-@pytest.mark.requirement("PL-13", "PL-14")
+@pytest.mark.requirement("PL-13:cluster", "PL-14:results")
 def test_the_demo_ends_with_an_audit_a_rollup_and_the_path_of_a_report(here: Path) -> None:
     screen = StringIO()
     shown = Console(file=screen, width=80)

@@ -44,7 +44,7 @@ def counted(table: pa.Table) -> dict[tuple[int, bytes], dict[str, float]]:
     return found
 
 
-@pytest.mark.requirement("PL-11", "PL-16")
+@pytest.mark.requirement("PL-11:figures", "PL-16:rollup")
 def test_windows_by_key_equal_a_count_without_spark(spark: SparkSession, rostra_node: EmbeddedNode) -> None:
     with rostra_node.client() as client:
         client.create_topic("orders", partitions=2)
@@ -63,7 +63,7 @@ def test_windows_by_key_equal_a_count_without_spark(spark: SparkSession, rostra_
     assert [(row.records, row["keys"]) for row in every] == [(3_000, 7)]
 
 
-@pytest.mark.requirement("PL-11")
+@pytest.mark.requirement("PL-11:lake", "PL-11:late")
 def test_a_window_is_written_once_when_it_is_over_and_late_records_are_counted(
     spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:

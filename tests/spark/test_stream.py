@@ -37,7 +37,7 @@ def into(batches: Batches) -> Callable[[DataFrame, int], None]:
     return take
 
 
-@pytest.mark.requirement("PL-2")
+@pytest.mark.requirement("PL-2:sized")
 def test_what_is_there_is_read_in_batches_of_the_size_that_was_asked_for_and_once(
     spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
@@ -66,7 +66,7 @@ class Broken(Exception):
     """Something that goes wrong in the middle of a query."""
 
 
-@pytest.mark.requirement("PL-2")
+@pytest.mark.requirement("PL-2:repeats")
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 def test_a_batch_that_failed_is_read_again_as_it_was_though_more_has_come(
     spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path, starting: str
@@ -110,7 +110,7 @@ def _keep_filling(client: Any, query: Any) -> None:
         sent += 10
 
 
-@pytest.mark.requirement("PL-5")
+@pytest.mark.requirement("PL-5:discovers", "PL-5:survives")
 def test_the_death_of_an_owner_during_a_query_costs_no_record(
     spark: SparkSession, rostra_cluster: Cluster[EmbeddedNode], tmp_path: Path
 ) -> None:
@@ -135,7 +135,6 @@ def test_the_death_of_an_owner_during_a_query_costs_no_record(
     assert sorted(n for found in batches.values() for n in found) == list(range(600))
 
 
-@pytest.mark.requirement("PL-2")
 def test_topics_that_are_made_during_a_query_are_picked_up(
     spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
@@ -160,7 +159,6 @@ def failure(frame: DataFrame, place: Path) -> str:
     return str(told.value)
 
 
-@pytest.mark.requirement("PL-6")
 def test_a_topic_that_was_deleted_or_made_again_ends_the_query_unless_loss_is_allowed(
     spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:
@@ -182,7 +180,7 @@ def test_a_topic_that_was_deleted_or_made_again_ends_the_query_unless_loss_is_al
     assert list(batches.values()) == [list(range(70, 75))]
 
 
-@pytest.mark.requirement("PL-6")
+@pytest.mark.requirement("PL-2:loss", "PL-6:fails")
 def test_records_that_expire_before_they_are_read_end_the_query_unless_loss_is_allowed(
     spark: SparkSession, hasty_node: EmbeddedNode, tmp_path: Path
 ) -> None:
@@ -205,7 +203,7 @@ def test_records_that_expire_before_they_are_read_end_the_query_unless_loss_is_a
     assert found[0] > 10
 
 
-@pytest.mark.requirement("PL-6")
+@pytest.mark.requirement("PL-6:fails")
 def test_more_partitions_than_at_the_checkpoint_are_read_from_their_first_record_or_missed_aloud(
     spark: SparkSession, hasty_node: EmbeddedNode, tmp_path: Path
 ) -> None:

@@ -14,6 +14,21 @@ from tools.requirements import ROOT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
+BORROWED = (
+    "tests/conftest.py",
+    "tools/__init__.py",
+    "tools/requirements.py",
+    "tools/requirement_plugin.py",
+    "docs/requirements/common.md",
+)
+PARTS = """
+[CM-8.any]
+one = "a part"
+two = "another"
+[CM-9.each]
+whole = "on every fabric"
+"""
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
@@ -21,8 +36,9 @@ def run(tmp_path: Path) -> Run:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tools").mkdir()
     (tmp_path / "docs" / "requirements").mkdir(parents=True)
-    for name in ("tests/conftest.py", "tools/__init__.py", "tools/requirements.py", "docs/requirements/common.md"):
+    for name in BORROWED:
         (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "docs" / "requirements" / "proofs.toml").write_text(PARTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n    requirement: a number\n")
 
     def run_pytest(source: str, *, ci: bool = False) -> subprocess.CompletedProcess[str]:
@@ -39,9 +55,15 @@ def run(tmp_path: Path) -> Run:
     return run_pytest
 
 
+def results(tmp_path: Path) -> dict[str, dict[str, dict[str, object]]]:
+    written: dict[str, dict[str, dict[str, object]]] = json.loads(
+        (tmp_path / ".rostra" / "requirements.json").read_text()
+    )["requirements"]
+    return written
+
+
 def evidence(tmp_path: Path) -> dict[str, list[str]]:
-    results = json.loads((tmp_path / ".rostra" / "requirements.json").read_text())["requirements"]
-    return {number: sorted(tests.values()) for number, tests in results.items()}
+    return {claim: sorted(str(ran["outcome"]) for ran in tests.values()) for claim, tests in results(tmp_path).items()}
 
 
 def test_a_number_nobody_stated_stops_the_run(run: Run) -> None:
@@ -79,13 +101,31 @@ def test_each_outcome_is_written_down_under_its_number(run: Run, tmp_path: Path)
     }
 
 
+def test_a_part_that_is_not_listed_stops_the_run(run: Run) -> None:
+    result = run("@proves('CM-8:three')\ndef test_it(): ...")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "proofs.toml lists no part CM-8:three" in result.stderr
+
+
+def test_the_fabric_of_a_test_is_written_down(run: Run, tmp_path: Path) -> None:
+    run("@pytest.mark.parametrize('fabric', ['flood'])\n@proves('CM-9')\ndef test_it(fabric): ...")
+    (ran,) = results(tmp_path)["CM-9"].values()
+    assert ran == {"outcome": "passed", "fabrics": ["flood"]}
+
+
 def test_a_run_ends_with_the_numbers_it_proved(run: Run) -> None:
     result = run(
-        "@proves('CM-10')\ndef test_a(): ...\n@proves('CM-9')\ndef test_b(): ...\n@proves('CM-3')\ndef test_c(): 1/0"
+        "@proves('CM-10')\ndef test_a(): ...\n"
+        "@proves('CM-7')\ndef test_b(): ...\n"
+        "@proves('CM-3')\ndef test_c(): 1/0\n"
+        "@proves('CM-8:one')\ndef test_d(): ...\n"
+        "@proves('CM-6')\ndef test_e(): pytest.skip('no')"
     )
-    assert "proved: CM-9 CM-10\n" in result.stdout
-    assert "carried by a test, but not proved: CM-3" in result.stdout
-    assert "1 failed, 2 passed" in result.stdout.splitlines()[-1]
+    assert "proved on every fabric that promises it: CM-7 10\n" in result.stdout
+    assert "proved in part: CM-8\n" in result.stdout
+    assert "carried by a test, but not proved: CM-6\n" in result.stdout
+    assert "a test failed: CM-3\n" in result.stdout
+    assert "1 failed, 3 passed" in result.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

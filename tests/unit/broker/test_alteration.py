@@ -25,7 +25,6 @@ def alter(desk: Desk, _name: str = "t", **changes: Any) -> None:
     desk.settle()
 
 
-@pytest.mark.requirement("CM-3")
 def test_altered_settings_are_told_by_every_lookup_and_survive_a_start(desk: Desk) -> None:
     desk.make_topic(1, partitions=3, retention_ms=5)
     alter(desk, retention_ms=7, compaction=1, segment_bytes=8192)
@@ -46,7 +45,7 @@ def test_altered_settings_are_told_by_every_lookup_and_survive_a_start(desk: Des
         assert described.topic == altered.topic and page.topics == (altered.topic,)
 
 
-@pytest.mark.requirement("CM-3")
+@pytest.mark.requirement("CM-3:retention-size")
 def test_a_shorter_retention_takes_effect_on_what_is_stored(desk: Desk) -> None:
     topic = desk.make_topic(1, segment_bytes=4096)
     for sequence in range(30):

@@ -144,7 +144,7 @@ def test_parts_move_only_when_their_holder_has_let_go(desk: Desk) -> None:
     assert [part.value for part in bob.parts.values()] == [0, 5]
 
 
-@pytest.mark.requirement("CM-8")
+@pytest.mark.requirement("CM-8:shared")
 def test_a_member_that_dies_leaves_its_parts_to_the_others(desk: Desk) -> None:
     desk.make_topic(CONN, "orders", partitions=4)
     ann, bob = Person(desk, 1), Person(desk, 2)
@@ -448,7 +448,7 @@ def test_a_pattern_that_cannot_be_one_is_refused(desk: Desk) -> None:
     assert isinstance(Person(desk, 1).join("a", dead_letter="//"), InvalidTopicName)
 
 
-@pytest.mark.requirement("CM-19")
+@pytest.mark.requirement("CM-19:groups")
 @pytest.mark.parametrize("limit", ["groups_max", "members_per_group_max", "groups_bytes_max"])
 def test_a_name_or_member_beyond_the_bound_is_refused(limit: str) -> None:
     bound = {limit: 150 if limit == "groups_bytes_max" else 1}
@@ -476,7 +476,7 @@ def test_partitions_beyond_the_limit_stay_unassigned_and_the_log_says_so() -> No
 # --- restarts ---
 
 
-@pytest.mark.requirement("CM-8")
+@pytest.mark.requirement("CM-8:kept")
 def test_everything_is_the_same_after_a_restart(desk: Desk) -> None:
     desk.make_topic(CONN, "orders", partitions=4)
     ann, bob = Person(desk, 1), Person(desk, 2)

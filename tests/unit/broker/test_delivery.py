@@ -50,7 +50,7 @@ def numbers(start: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, end)]
 
 
-@pytest.mark.requirement("CM-4")
+@pytest.mark.requirement("CM-4:shown-when-safe")
 def test_nobody_is_shown_a_record_before_it_is_safe() -> None:
     desk, topic = filled(0)
     desk.subscribe(2, topic)
@@ -71,7 +71,7 @@ def test_the_start_of_a_subscription_is_where_it_was_asked_for() -> None:
         assert desk.pushed(2, number) == numbers(max(first - FIRST, 0), 10)
 
 
-@pytest.mark.requirement("CM-6")
+@pytest.mark.requirement("CM-6:start-time")
 def test_from_a_time_on_begins_with_the_first_committed_record_that_is_not_earlier() -> None:
     desk, topic = filled(0)
     for number in range(5):
@@ -107,7 +107,7 @@ def test_a_topic_that_does_not_exist_is_refused() -> None:
     assert isinstance(desk.error(2), UnknownTopic)
 
 
-@pytest.mark.requirement("CM-7")
+@pytest.mark.requirement("CM-7:credit")
 def test_no_batch_is_pushed_without_credit() -> None:
     desk, topic = filled(20)
     size = len(desk.logs[part(topic)].batches[FIRST])
@@ -122,7 +122,7 @@ def test_no_batch_is_pushed_without_credit() -> None:
     assert desk.pushed(2) == [b"3"]
 
 
-@pytest.mark.requirement("CM-7")
+@pytest.mark.requirement("CM-7:credit")
 def test_credit_holds_for_what_is_read_from_the_log_too() -> None:
     desk, topic = filled(50, SMALL)
     size = len(desk.logs[part(topic)].batches[FIRST])
@@ -131,7 +131,7 @@ def test_credit_holds_for_what_is_read_from_the_log_too() -> None:
     assert desk.pushed(2) == [b"0", b"1"]
 
 
-@pytest.mark.requirement("CM-7")
+@pytest.mark.requirement("CM-7:memory", "CM-7:slow-alone")
 def test_a_slow_subscriber_slows_only_itself_and_loses_nothing() -> None:
     desk, topic = filled(0, SMALL)
     desk.connect(3)
@@ -241,7 +241,7 @@ def test_a_read_shows_nothing_beyond_commit() -> None:
     assert desk.pushed(2) == numbers(0, 50)
 
 
-@pytest.mark.requirement("CM-7")
+@pytest.mark.requirement("CM-19:output")
 def test_a_congested_connection_gets_nothing_until_it_drains() -> None:
     desk, topic = filled(0)
     desk.subscribe(2, topic)
@@ -266,7 +266,7 @@ def test_subscribers_at_the_same_place_share_the_same_bytes() -> None:
     assert all(push.batches[0] is batch for push in pushes)
 
 
-@pytest.mark.requirement("CM-7")
+@pytest.mark.requirement("CM-19:output")
 def test_a_burst_waits_for_the_connection_to_drain() -> None:
     desk, topic = filled(0, BrokerSettings(burst_bytes_max=1000))
     desk.subscribe(2, topic)
@@ -281,7 +281,7 @@ def test_a_burst_waits_for_the_connection_to_drain() -> None:
     assert desk.pushed(2, 1) == numbers(0, 40)
 
 
-@pytest.mark.requirement("CM-9")
+@pytest.mark.requirement("CM-9:unsubscribed")
 def test_unsubscribe_ends_delivery_once_acknowledged() -> None:
     desk, topic = filled(0)
     desk.subscribe(2, topic)
@@ -292,7 +292,7 @@ def test_unsubscribe_ends_delivery_once_acknowledged() -> None:
     assert desk.pushed(2) == []
 
 
-@pytest.mark.requirement("CM-9")
+@pytest.mark.requirement("CM-9:unsubscribed")
 def test_an_answer_from_the_log_to_one_who_unsubscribed_is_not_pushed() -> None:
     desk, topic = filled(50, SMALL)
     desk.subscribe(2, topic)
@@ -310,7 +310,7 @@ def test_a_subscription_number_is_free_again_after_unsubscribing_even_while_a_re
     assert desk.pushed(2) == numbers(40, 50)
 
 
-@pytest.mark.requirement("CM-9", "CM-11")
+@pytest.mark.requirement("CM-9:deleted")
 def test_deleting_a_topic_ends_its_subscriptions_with_a_reason() -> None:
     desk, topic = filled(1)
     desk.subscribe(2, topic, 4)
@@ -325,7 +325,7 @@ def test_deleting_a_topic_ends_its_subscriptions_with_a_reason() -> None:
     assert desk.closed == {}
 
 
-@pytest.mark.requirement("CM-19")
+@pytest.mark.requirement("CM-19:subscriptions")
 def test_subscriptions_are_bounded_per_connection() -> None:
     desk, topic = filled(1, BrokerSettings(subscriptions_per_connection_max=2))
     for number in range(3):
@@ -343,7 +343,7 @@ def test_the_last_n_are_bounded() -> None:
     assert asked.count == 4
 
 
-@pytest.mark.requirement("CM-19")
+@pytest.mark.requirement("CM-19:credit")
 def test_credit_beyond_the_bound_is_refused_at_first_and_capped_later() -> None:
     desk, topic = filled(0, BrokerSettings(credit_bytes_max=500))
     desk.subscribe(2, topic, credit=501)
@@ -384,7 +384,7 @@ def test_the_tail_lets_go_of_shared_answers_with_the_batches() -> None:
     assert served.tail.take(0, served.commit, 300) == ((), 0, 0)
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:reported")
 def test_damage_that_a_reader_comes_upon_is_told_and_ends_publishing() -> None:
     desk, topic = filled(50, SMALL)
     desk.subscribe(2, topic)
@@ -410,7 +410,6 @@ def test_a_log_that_is_not_there_yet_is_not_called_damaged() -> None:
     assert desk.heard(1, Published)
 
 
-@pytest.mark.requirement("CM-7")
 def test_every_reader_of_a_connection_has_its_turn_at_the_disk() -> None:
     """Far more of them than may read at once, all behind what is in memory, the connection full again and again."""
     desk, topic = filled(60, replace(SMALL, reads_per_connection_max=2, burst_bytes_max=600))

@@ -177,7 +177,7 @@ def test_what_was_suppressed_is_not_delivered_later_nor_given_as_history(desk: E
     assert desk.delivered() == [b"s1", b"w4"]
 
 
-@pytest.mark.requirement("HR-11")
+@pytest.mark.requirement("CM-3:history-depth", "HR-11")
 def test_history_is_bounded_by_the_topics_depth_and_goes_on_live_without_gap_or_repeat() -> None:
     desk = Exclusive().begin(history_depth=3)
     desk.connect(2)

@@ -34,7 +34,7 @@ def desk() -> Desk:
     return started
 
 
-@pytest.mark.requirement("CM-4")
+@pytest.mark.requirement("CM-4:levels")
 @pytest.mark.parametrize("acks", ["owner", "all"])
 def test_a_publish_is_written_and_synced_and_answered_only_then(desk: Desk, acks: str) -> None:
     topic = desk.make_topic(1)
@@ -81,7 +81,6 @@ def test_syncs_that_come_together_answer_as_if_they_came_one_after_the_other(des
     assert [published.request for published in desk.heard(1, Published)] == waiting[:1]
 
 
-@pytest.mark.requirement("CM-4")
 def test_a_sync_that_began_before_a_cut_vouches_for_nothing_behind_it(desk: Desk) -> None:
     topic = desk.make_topic(1)
     stale = Synced(part(topic), 0, FIRST + 1)
@@ -95,7 +94,7 @@ def test_a_sync_that_began_before_a_cut_vouches_for_nothing_behind_it(desk: Desk
     assert desk.heard(1, Published) == []
 
 
-@pytest.mark.requirement("CM-5")
+@pytest.mark.requirement("CM-5:stored-once")
 def test_a_batch_sent_again_is_stored_once_and_answered_with_its_offset(desk: Desk) -> None:
     topic = desk.make_topic(1)
     for sequence in range(3):
@@ -107,7 +106,7 @@ def test_a_batch_sent_again_is_stored_once_and_answered_with_its_offset(desk: De
     assert len(desk.logs[part(topic)].batches) == FIRST + 3
 
 
-@pytest.mark.requirement("CM-5")
+@pytest.mark.requirement("CM-5:stored-once")
 @pytest.mark.parametrize("acks", ["owner", "all"])
 def test_a_repeat_of_what_is_not_yet_safe_waits_with_it(desk: Desk, acks: str) -> None:
     topic = desk.make_topic(1)
@@ -130,7 +129,7 @@ def test_a_repeat_parked_behind_later_batches_is_answered_in_its_place(desk: Des
     assert desk.heard(1, Published) == [Published(second, FIRST + 1)]
 
 
-@pytest.mark.requirement("CM-5")
+@pytest.mark.requirement("CM-5:stored-once")
 def test_a_repeat_from_another_connection_is_stored_once(desk: Desk) -> None:
     topic = desk.make_topic(1)
     desk.publish(1, topic, producer=9)
@@ -153,7 +152,6 @@ def test_a_repeat_too_old_for_its_offset_to_be_known_is_still_not_stored_again(d
     assert len(desk.logs[part(topic)].batches) == FIRST + 100
 
 
-@pytest.mark.requirement("CM-5")
 def test_a_batch_is_refused_while_one_before_it_is_missing(desk: Desk) -> None:
     topic = desk.make_topic(1)
     desk.publish(1, topic, producer=9, sequence=0)
@@ -186,7 +184,7 @@ def test_sequences_go_on_beyond_their_largest_number(desk: Desk) -> None:
     assert [published.request for published in desk.heard(1, Published)][-2:] == [last, wrapped]
 
 
-@pytest.mark.requirement("CM-5")
+@pytest.mark.requirement("CM-19:producers")
 def test_a_producer_that_was_forgotten_hears_so_and_is_not_silently_accepted() -> None:
     desk = Desk(BrokerSettings(producers_per_partition_max=2)).start()
     desk.connect(1)
@@ -215,7 +213,7 @@ def test_a_new_producer_epoch_begins_with_sequence_zero(desk: Desk) -> None:
     assert desk.heard(1, Failed) == []
 
 
-@pytest.mark.requirement("CM-15")
+@pytest.mark.requirement("CM-15:full")
 def test_a_full_disk_refuses_the_publish_and_takes_its_repeat_as_new(desk: Desk) -> None:
     topic = desk.make_topic(1)
     desk.publish(1, topic, b"a", producer=9, sequence=0)
@@ -230,7 +228,7 @@ def test_a_full_disk_refuses_the_publish_and_takes_its_repeat_as_new(desk: Desk)
     assert desk.heard(1, Published) == [Published(again, FIRST + 1)]
 
 
-@pytest.mark.requirement("CM-15")
+@pytest.mark.requirement("CM-15:full")
 def test_while_the_disk_is_full_reads_go_on(desk: Desk) -> None:
     topic = desk.make_topic(1)
     desk.publish(1, topic, b"a")
@@ -262,7 +260,7 @@ def test_a_refused_write_does_not_count_as_bytes_stored(desk: Desk) -> None:
     assert (served.bytes, served.segment_bytes) == before
 
 
-@pytest.mark.requirement("CM-15")
+@pytest.mark.requirement("CM-15:fsync")
 def test_after_a_failed_fsync_nothing_is_acknowledged_any_more(desk: Desk) -> None:
     topic = desk.make_topic(1)
     desk.publish(1, topic, b"a")
@@ -280,7 +278,7 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_any_more(desk: Desk) -> No
     assert desk.heard(1, Published) == []
 
 
-@pytest.mark.requirement("CM-15")
+@pytest.mark.requirement("CM-15:fsync")
 def test_after_a_failed_fsync_what_was_committed_is_still_read(desk: Desk) -> None:
     topic = desk.make_topic(1)
     desk.publish(1, topic, b"a")
@@ -293,7 +291,7 @@ def test_after_a_failed_fsync_what_was_committed_is_still_read(desk: Desk) -> No
     assert desk.pushed(2) == [b"a"]
 
 
-@pytest.mark.requirement("CM-15")
+@pytest.mark.requirement("CM-15:fsync")
 def test_topics_being_made_are_refused_when_the_fsync_fails(desk: Desk) -> None:
     desk.say(1, CreateTopic(5, "t", TopicSettings()))
     desk.step(SyncFailed(DiskUntrusted("EIO")))
@@ -302,7 +300,7 @@ def test_topics_being_made_are_refused_when_the_fsync_fails(desk: Desk) -> None:
     assert desk.step(WriteFailed(META, 0, 1, DiskFull())) == []
 
 
-@pytest.mark.requirement("CM-19")
+@pytest.mark.requirement("CM-19:requests")
 def test_publishes_that_wait_are_bounded_per_connection() -> None:
     desk = Desk(BrokerSettings(requests_per_connection_max=3)).start()
     desk.connect(1)
@@ -316,7 +314,7 @@ def test_publishes_that_wait_are_bounded_per_connection() -> None:
     assert desk.heard(1, Failed) == []
 
 
-@pytest.mark.requirement("CM-19")
+@pytest.mark.requirement("CM-19:requests")
 def test_lookups_that_wait_for_a_topic_are_bounded_per_connection() -> None:
     desk = Desk(BrokerSettings(requests_per_connection_max=3)).start()
     desk.connect(1)
@@ -325,7 +323,7 @@ def test_lookups_that_wait_for_a_topic_are_bounded_per_connection() -> None:
     assert isinstance(desk.error(1), LimitExceeded)
 
 
-@pytest.mark.requirement("CM-19")
+@pytest.mark.requirement("CM-19:batch")
 def test_a_batch_over_the_limit_is_rejected_and_nothing_is_written() -> None:
     desk = Desk(BrokerSettings(batch_bytes_max=1000)).start()
     desk.connect(1)
@@ -373,7 +371,7 @@ def test_deleting_a_topic_answers_the_publishes_that_waited(desk: Desk) -> None:
     assert isinstance(desk.error(1), TopicDeleted)
 
 
-@pytest.mark.requirement("CM-16")
+@pytest.mark.requirement("CM-16:in-flight")
 def test_a_graceful_stop_waits_for_what_is_promised_and_refuses_what_is_new(desk: Desk) -> None:
     topic = desk.make_topic(1)
     parked = desk.publish(1, topic)
@@ -387,7 +385,7 @@ def test_a_graceful_stop_waits_for_what_is_promised_and_refuses_what_is_new(desk
     assert 1 in desk.closed
 
 
-@pytest.mark.requirement("CM-16")
+@pytest.mark.requirement("CM-16:in-flight")
 def test_a_graceful_stop_waits_for_topics_being_made(desk: Desk) -> None:
     desk.say(1, CreateTopic(5, "t", TopicSettings()))
     desk.step(Stop())

@@ -77,7 +77,7 @@ Plays.TestCase.settings = settings(
     max_examples=200, stateful_step_count=50, deadline=None, phases=set(Phase) - {Phase.explain}
 )
 # The machine that runs it may be busy with other things.
-TestPlays = pytest.mark.timeout(600)(pytest.mark.requirement("CM-5", "CM-14")(Plays.TestCase))
+TestPlays = pytest.mark.timeout(600)(pytest.mark.requirement("CM-5:stored-once", "CM-14:kill")(Plays.TestCase))
 
 
 def play_at_random(seed: int, steps: int, without: Without = ALL_ON) -> None:

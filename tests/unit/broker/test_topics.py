@@ -73,7 +73,7 @@ def desk() -> Desk:
 # --- names and topics ---
 
 
-@pytest.mark.requirement("CM-2")
+@pytest.mark.requirement("CM-2:before-disk", "CM-2:refused")
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_bad_name_is_refused_before_anything_is_written(desk: Desk, name: str) -> None:
     desk.say(1, CreateTopic(1, name, TopicSettings()))
@@ -85,7 +85,7 @@ def test_a_bad_name_is_refused_before_anything_is_written(desk: Desk, name: str)
     assert (desk.effects, desk.pending) == ([], [])
 
 
-@pytest.mark.requirement("CM-2")
+@pytest.mark.requirement("CM-2:accepted")
 @pytest.mark.parametrize("name", ["a", "a" * 249, "a/b/c", "A-1_x.y", "..."])
 def test_a_good_name_is_taken(desk: Desk, name: str) -> None:
     assert desk.make_topic(1, name)
@@ -174,7 +174,7 @@ def test_a_topic_is_described_with_its_ends(desk: Desk) -> None:
 # --- connections ---
 
 
-@pytest.mark.requirement("CM-19")
+@pytest.mark.requirement("CM-19:connections")
 def test_one_connection_too_many_is_told_so_and_closed() -> None:
     desk = Desk(BrokerSettings(connections_max=1)).start()
     desk.connect(1)
@@ -187,7 +187,7 @@ def test_one_connection_too_many_is_told_so_and_closed() -> None:
     assert 3 in desk.greeted
 
 
-@pytest.mark.requirement("CM-19")
+@pytest.mark.requirement("CM-19:topics")
 def test_topics_are_bounded() -> None:
     desk = Desk(BrokerSettings(topics_max=2)).start()
     desk.connect(1)
@@ -211,7 +211,6 @@ def test_no_common_version_closes_the_connection_with_the_reason(desk: Desk) -> 
     assert 2 in desk.closed
 
 
-@pytest.mark.requirement("CM-20")
 def test_whoever_speaks_before_hello_is_hung_up_on_and_not_heard_any_more(desk: Desk) -> None:
     desk.step(ConnectionAccepted(2))
     desk.say(2, Ping(1))
@@ -224,7 +223,6 @@ def test_whoever_speaks_before_hello_is_hung_up_on_and_not_heard_any_more(desk: 
     assert desk.heard(2, Welcome) == []
 
 
-@pytest.mark.requirement("CM-20")
 def test_a_message_out_of_order_closes_that_connection_only(desk: Desk) -> None:
     topic = desk.make_topic(1)
     desk.connect(2)
@@ -255,7 +253,6 @@ def test_a_silent_connection_is_closed_and_a_talking_one_is_not(desk: Desk) -> N
     assert list(desk.closed) == [1]
 
 
-@pytest.mark.requirement("CM-16")
 def test_a_stopping_node_says_goodbye_to_everyone_and_greets_nobody(desk: Desk) -> None:
     topic = desk.make_topic(1)
     desk.step(ConnectionAccepted(2))
@@ -301,7 +298,7 @@ def test_a_topic_begins_without_a_checkpoint() -> None:
     assert (first.base_offset, first.is_control) == (FIRST, False)
 
 
-@pytest.mark.requirement("CM-5")
+@pytest.mark.requirement("CM-5:stored-once")
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_a_start_knows_from_checkpoint_and_log_what_was_stored(trimmed: bool) -> None:
     desk, topic = filled_segments()
@@ -366,6 +363,7 @@ def test_a_checkpoint_of_many_producers_fits_into_a_frame() -> None:
     assert len(large) == 2, "a checkpoint larger than a segment does not begin one with every batch"
 
 
+@pytest.mark.requirement("CM-3:retention-age")
 def test_retention_by_age_drops_whole_segments_that_are_too_old() -> None:
     desk, topic = filled_segments(retention_ms=20_000)
     log = desk.logs[part(topic)]
@@ -380,6 +378,7 @@ def test_retention_by_age_drops_whole_segments_that_are_too_old() -> None:
     assert trim.first < log.end
 
 
+@pytest.mark.requirement("CM-3:retention-size")
 def test_retention_by_bytes_keeps_at_least_that_much() -> None:
     desk, topic = filled_segments(retention_bytes=10_000)
     desk.step(TimerFired(RETENTION))
@@ -406,7 +405,7 @@ def test_retention_without_a_bound_asks_nothing() -> None:
     assert desk.of(ListSegments) == []
 
 
-@pytest.mark.requirement("CM-15")
+@pytest.mark.requirement("CM-15:nothing-deleted")
 def test_a_full_disk_deletes_nothing_that_retention_would_keep() -> None:
     desk, topic = filled_segments(retention_bytes=30_000)
     desk.full = True

@@ -69,7 +69,7 @@ def watch(desk: Desk, *patterns: str, conn: int = 2, number: int = 7) -> list[st
     return [topic.name for topic in answer.topics]
 
 
-@pytest.mark.requirement("CM-6")
+@pytest.mark.requirement("CM-6:new-topics")
 def test_a_watch_is_told_of_what_is_there_and_of_what_comes_and_goes() -> None:
     desk = watching("a/one", "b", "a")
     assert watch(desk, "a/#", "a/+", "a/one") == ["a", "a/one"]
@@ -215,7 +215,7 @@ def test_nobody_watching_means_nobody_asked() -> None:
     assert fabric.asked == []
 
 
-@pytest.mark.requirement("CM-19")
+@pytest.mark.requirement("CM-19:output")
 def test_a_client_that_reads_nothing_is_told_nothing_and_its_watch_ends_when_it_reads_again() -> None:
     desk = watching()
     watch(desk, "#")
@@ -232,7 +232,7 @@ def test_a_client_that_reads_nothing_is_told_nothing_and_its_watch_ends_when_it_
     assert watch(desk, "#") == ["a", "b", "c", "d"]
 
 
-@pytest.mark.requirement("CM-19")
+@pytest.mark.requirement("CM-19:watches")
 def test_watches_have_a_bound() -> None:
     desk = watching(settings=BrokerSettings(watches_per_connection_max=2))
     watch(desk, "#", number=1)

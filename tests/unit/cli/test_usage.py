@@ -80,7 +80,6 @@ def test_wrong_use_names_the_fault_says_what_to_do_and_exits_with_2(
     assert shown.out == ""
 
 
-@pytest.mark.requirement("CM-23")
 def test_every_promised_command_is_there() -> None:
     promised = "serve topic cluster pub sub sim bench demo config version"
     assert {f"rostra {name}" for name in promised.split()} <= COMMANDS.keys()
@@ -109,7 +108,7 @@ def _uses(line: list[str], words: list[str]) -> bool:
     return all(word in rest for word in words)
 
 
-@pytest.mark.requirement("CM-23")
+@pytest.mark.requirement("CM-23:exit-codes")
 def test_the_help_lists_every_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
     run(["--help"])
     shown = " ".join(capfd.readouterr().out.split())

@@ -33,7 +33,7 @@ def parameters(call: Callable[..., object]) -> dict[str, object]:
     return {name: parameter.default for name, parameter in inspect.signature(call).parameters.items()}
 
 
-@pytest.mark.requirement("CM-22")
+@pytest.mark.requirement("CM-22:same-names")
 @pytest.mark.parametrize(("asyncio_kind", "blocking_kind"), PAIRS, ids=[pair[0].__name__ for pair in PAIRS])
 def test_both_clients_have_the_same_names_with_the_same_arguments(
     asyncio_kind: type[Any], blocking_kind: type[Any]
@@ -51,12 +51,12 @@ def test_both_clients_have_the_same_names_with_the_same_arguments(
         assert {**expected, "timeout": None} == {**given, "timeout": None}, name
 
 
-@pytest.mark.requirement("CM-22")
+@pytest.mark.requirement("CM-22:same-names")
 def test_both_are_opened_by_connect_with_the_same_options() -> None:
     assert parameters(rostra.connect) == parameters(blocking.connect)
 
 
-@pytest.mark.requirement("CM-22")
+@pytest.mark.requirement("CM-22:idioms")
 @pytest.mark.parametrize(("asyncio_kind", "blocking_kind"), PAIRS, ids=[pair[0].__name__ for pair in PAIRS])
 def test_both_are_context_managers_and_subscriptions_are_iterated(
     asyncio_kind: type[Any], blocking_kind: type[Any]
@@ -76,7 +76,7 @@ def calls() -> Iterator[Any]:
                 yield member.fget if isinstance(member, property) else member
 
 
-@pytest.mark.requirement("CM-22")
+@pytest.mark.requirement("CM-22:typed")
 def test_everything_public_is_typed_and_the_package_says_so() -> None:
     assert (Path(rostra.__file__).parent / "py.typed").is_file()
     for call in calls():

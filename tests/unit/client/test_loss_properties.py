@@ -172,4 +172,4 @@ class AnyLoss(RuleBasedStateMachine):
 
 
 AnyLoss.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestAnyLoss = pytest.mark.requirement("CM-5", "CM-10")(AnyLoss.TestCase)
+TestAnyLoss = pytest.mark.requirement("CM-5:numbered", "CM-10:resubscribes", "CM-10:resends")(AnyLoss.TestCase)

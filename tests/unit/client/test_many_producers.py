@@ -44,7 +44,6 @@ def send(harness: CoreHarness, state: ProducerState, value: bytes) -> None:
     harness.run()
 
 
-@pytest.mark.requirement("CM-4")
 def test_idle_producers_cost_nothing_when_another_one_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = connected()
     first, *idle = opened(harness, 50)
@@ -84,7 +83,7 @@ def test_records_of_publish_leave_at_the_end_of_the_turn_whichever_topics_they_a
     assert [len(harness.node.log(f"t{number}").values()) for number in range(20)] == [3] * 20
 
 
-@pytest.mark.requirement("CM-4")
+@pytest.mark.requirement("CM-4:window")
 def test_all_producers_together_hold_their_callers_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """And when there is room again, every one that waited is told."""
     monkeypatch.setattr(in_flight_window, "CLIENT_WINDOW_BYTES", 4 * BATCH_BYTES)

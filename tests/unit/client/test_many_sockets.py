@@ -67,7 +67,7 @@ def test_asyncio_reaches_every_owner(served: SocketCluster) -> None:
     run(body, served.addresses[0])
 
 
-@pytest.mark.requirement("CM-10")
+@pytest.mark.requirement("CM-10:reconnects", "CM-10:resends", "CM-10:resubscribes")
 def test_asyncio_follows_a_partition_whose_owner_dies(served: SocketCluster) -> None:
     async def body(client: rostra.Client) -> None:
         async with (
@@ -104,7 +104,7 @@ def test_a_blocking_client_reaches_every_owner(served: SocketCluster, busy_poll_
         assert served.links() == sorted(served.addresses)
 
 
-@pytest.mark.requirement("CM-10")
+@pytest.mark.requirement("CM-10:reconnects", "CM-10:resends", "CM-10:resubscribes")
 def test_a_blocking_client_follows_a_partition_whose_owner_dies(served: SocketCluster) -> None:
     with (
         blocking.connect(*served.addresses, delivery_timeout_ms=int(DEADLINE_S * 1000)) as client,

@@ -196,4 +196,4 @@ class AnyMove(RuleBasedStateMachine):
 
 
 AnyMove.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
-TestAnyMove = pytest.mark.requirement("CM-5", "CM-10")(AnyMove.TestCase)
+TestAnyMove = pytest.mark.requirement("CM-5:numbered", "CM-10:resubscribes", "CM-10:resends")(AnyMove.TestCase)

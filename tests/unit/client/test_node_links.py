@@ -44,7 +44,6 @@ def test_a_client_is_connected_once_a_node_has_welcomed_it() -> None:
     assert harness.events == [Connected("127.0.0.1:7400", 7, 1, "raft")]
 
 
-@pytest.mark.requirement("CM-11")
 def test_when_no_node_answers_the_error_names_the_addresses_and_the_reason() -> None:
     harness = CoreHarness(Options(("a:1", "b:2"), connect_timeout_ms=400))
     harness.reachable = False
@@ -82,7 +81,7 @@ def test_a_node_of_another_version_is_told_apart_from_one_that_is_away() -> None
     assert harness.core.closed
 
 
-@pytest.mark.requirement("CM-10")
+@pytest.mark.requirement("CM-10:reconnects", "CM-10:told")
 def test_a_client_comes_back_through_any_address_it_knows() -> None:
     harness = CoreHarness(Options(("a:1", "b:2")))
     harness.connect()
@@ -92,6 +91,7 @@ def test_a_client_comes_back_through_any_address_it_knows() -> None:
     assert harness.events[1:] == [Disconnected("a:1", "cut"), Reconnected("b:2", 7, 1, 1)]
 
 
+@pytest.mark.requirement("CM-10:reconnects")
 def test_pauses_between_attempts_grow_and_differ_between_clients() -> None:
     moments: list[list[int]] = []
     for seed in (1, 2):
@@ -151,7 +151,7 @@ def test_a_node_may_ask_too() -> None:
     assert harness.written[-1] == Pong(77)
 
 
-@pytest.mark.requirement("CM-10")
+@pytest.mark.requirement("CM-10:reconnects")
 def test_a_node_that_says_goodbye_is_left_and_looked_for_again() -> None:
     harness = CoreHarness()
     harness.connect()
@@ -201,7 +201,6 @@ def test_what_was_created_or_deleted_by_a_lost_attempt_is_no_error_at_the_next()
         assert call in harness.results
 
 
-@pytest.mark.requirement("CM-11")
 def test_a_topic_that_somebody_else_made_is_an_error_even_at_the_second_attempt() -> None:
     harness = CoreHarness()
     harness.connect()
@@ -214,7 +213,6 @@ def test_a_topic_that_somebody_else_made_is_an_error_even_at_the_second_attempt(
     assert isinstance(harness.errors[call], TopicExists)
 
 
-@pytest.mark.requirement("CM-11")
 def test_a_question_without_answer_times_out_and_its_late_answer_finds_nobody() -> None:
     harness = CoreHarness(Options(call_timeout_ms=300))
     harness.node.heartbeat_ms = 60_000

@@ -88,7 +88,7 @@ def test_records_published_one_by_one_take_turns_under_numbers_without_gap() -> 
     assert [harness.node.log("t", p).values() for p in range(2)] == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
 
 
-@pytest.mark.requirement("CM-5")
+@pytest.mark.requirement("CM-5:numbered")
 def test_a_record_published_alone_is_sent_again_under_its_number_and_stored_once() -> None:
     harness = connected()
     publish(harness, b"first")
@@ -127,7 +127,6 @@ def test_an_unknown_topic_is_looked_up_once_and_created_when_allowed() -> None:
     assert sum(isinstance(message, Locate) for message in harness.written) == 1
 
 
-@pytest.mark.requirement("CM-11")
 def test_without_auto_create_an_unknown_topic_is_an_error_and_asked_for_again_next_time() -> None:
     harness = CoreHarness(Options(auto_create=False))
     harness.connect()
@@ -173,7 +172,7 @@ def test_a_partition_that_does_not_exist_is_refused() -> None:
 # --- batches and the window ------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-4")
+@pytest.mark.requirement("CM-4:batches")
 def test_a_batch_leaves_when_it_is_full() -> None:
     harness = connected()
     state = producer(harness, settings=ProducerSettings(batch_bytes=1000))
@@ -186,7 +185,7 @@ def test_a_batch_leaves_when_it_is_full() -> None:
     assert [type(message) for message, _ in harness.to_node] == [Publish]
 
 
-@pytest.mark.requirement("CM-4")
+@pytest.mark.requirement("CM-4:batches")
 def test_an_open_batch_leaves_at_the_end_of_the_turn_unless_many_are_under_way() -> None:
     harness = connected()
     state = producer(harness)
@@ -239,6 +238,7 @@ def test_a_record_given_alone_to_a_producer_that_has_ended_stays_with_the_caller
     assert not state.send_single(harness.now_us, b"a") and not state.unacknowledged_batches
 
 
+@pytest.mark.requirement("CM-4:batches")
 def test_a_lingering_batch_waits_for_its_time_and_no_longer() -> None:
     harness = connected()
     state = producer(harness, settings=ProducerSettings(linger_ms=20))
@@ -253,7 +253,7 @@ def test_a_lingering_batch_waits_for_its_time_and_no_longer() -> None:
     assert len(harness.to_node) == 1
 
 
-@pytest.mark.requirement("CM-4")
+@pytest.mark.requirement("CM-4:window")
 def test_a_full_window_holds_the_caller_back_until_a_quarter_is_free() -> None:
     harness = connected()
     state = producer(harness, settings=ProducerSettings(batch_bytes=65_536, window_bytes=65_536))
@@ -270,7 +270,7 @@ def test_a_full_window_holds_the_caller_back_until_a_quarter_is_free() -> None:
     assert not state.full
 
 
-@pytest.mark.requirement("CM-4")
+@pytest.mark.requirement("CM-4:window")
 def test_the_window_counts_batches_too() -> None:
     harness = connected()
     state = producer(harness)
@@ -311,7 +311,6 @@ def test_values_of_very_different_sizes_still_fit_their_batches() -> None:
     assert max(len(batch) for _, _, batch in harness.node.log("t").batches) <= 131_072
 
 
-@pytest.mark.requirement("CM-11")
 def test_a_record_over_the_limit_of_the_node_fails_alone() -> None:
     harness = connected()
     harness.node.batch_bytes_max = 50_000
@@ -365,7 +364,6 @@ def test_settings_that_cannot_be_are_refused() -> None:
 # --- acknowledgements and flush --------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-4")
 def test_flush_is_done_when_everything_given_before_is_acknowledged() -> None:
     harness = connected(partitions=2)
     state = producer(harness)
@@ -462,7 +460,7 @@ def test_acks_none_waits_for_a_congested_connection() -> None:
 # --- again -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-5", "CM-10")
+@pytest.mark.requirement("CM-5:numbered", "CM-10:resends")
 @pytest.mark.parametrize("stored", range(5))
 @pytest.mark.parametrize("heard", range(5))
 def test_what_was_not_acknowledged_is_sent_again_and_stored_once(stored: int, heard: int) -> None:
@@ -481,7 +479,7 @@ def test_what_was_not_acknowledged_is_sent_again_and_stored_once(stored: int, he
     assert resent == ([Resent("t", 0, left, left)] if left else [])
 
 
-@pytest.mark.requirement("CM-5")
+@pytest.mark.requirement("CM-5:numbered")
 def test_a_batch_sent_again_carries_the_same_numbers() -> None:
     harness = connected()
     state = producer(harness)
@@ -516,7 +514,6 @@ def test_records_given_while_the_connection_is_away_leave_when_it_is_back() -> N
     assert harness.results[call] == Ack("t", 0, 1)
 
 
-@pytest.mark.requirement("CM-5")
 @pytest.mark.parametrize("error", [DiskFull(), LimitExceeded("publishes", 1), BatchRejected("body-crc", "damaged")])
 def test_a_refusal_that_a_retry_may_mend_is_retried_in_order(error: RostraError) -> None:
     harness = connected()
@@ -579,7 +576,6 @@ def test_a_batch_rejected_at_its_second_attempt_leaves_its_numbers_to_nobody() -
     assert not [event for event in harness.events if isinstance(event, MayDuplicate)]
 
 
-@pytest.mark.requirement("CM-5")
 def test_a_producer_the_node_forgot_goes_on_under_a_new_epoch() -> None:
     harness = connected()
     state = producer(harness)
@@ -595,7 +591,6 @@ def test_a_producer_the_node_forgot_goes_on_under_a_new_epoch() -> None:
     assert not [event for event in harness.events if isinstance(event, MayDuplicate)]
 
 
-@pytest.mark.requirement("CM-5")
 def test_a_first_batch_whose_producer_the_node_forgot_is_sent_under_a_new_epoch_and_said_to_be_doubtful() -> None:
     harness = connected()
     state = producer(harness)
@@ -626,7 +621,6 @@ def test_an_application_is_told_what_may_be_stored_twice() -> None:
     assert [(event.topic, event.records) for event in told] == [("t", 1)]
 
 
-@pytest.mark.requirement("CM-11")
 def test_what_is_not_acknowledged_in_time_is_given_up_and_the_rest_goes_on() -> None:
     harness = connected(Options(delivery_timeout_ms=1000, backoff_ms_max=100))
     state = producer(harness)
@@ -675,7 +669,7 @@ def test_what_follows_a_batch_that_was_given_up_is_stored_once_either_way(stored
     assert state.acked == 1
 
 
-@pytest.mark.requirement("CM-11")
+@pytest.mark.requirement("CM-26:recreated")
 def test_a_topic_created_anew_is_another_topic_for_its_producers() -> None:
     harness = connected()
     state = producer(harness)

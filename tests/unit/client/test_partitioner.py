@@ -40,7 +40,6 @@ def batches(harness: CoreHarness) -> list[int]:
     return [message.partition for message in harness.written if isinstance(message, Publish)]
 
 
-@pytest.mark.requirement("CM-1")
 @pytest.mark.parametrize("key", GOLDEN, ids=lambda key: repr(key[:12]))
 def test_a_key_has_the_same_partition_in_every_client_for_ever(key: bytes) -> None:
     assert tuple(partition_of(key, count) for count in (1, 2, 3, 8, 1000, 1024)) == GOLDEN[key]
@@ -57,7 +56,6 @@ def test_keys_spread_over_all_partitions() -> None:
     assert min(counts.values()) > 800 and max(counts.values()) < 1200
 
 
-@pytest.mark.requirement("CM-1")
 def test_records_with_a_key_go_where_their_key_says_and_keep_their_order() -> None:
     harness, state = producer(4)
     for number in range(60):
@@ -71,7 +69,6 @@ def test_records_with_a_key_go_where_their_key_says_and_keep_their_order() -> No
         assert values == [n for n in range(60) if partition_of(b"key-%d" % (n % 7), 4) == partition]
 
 
-@pytest.mark.requirement("CM-1")
 def test_without_a_key_a_batch_stays_together_and_the_next_goes_to_the_next_partition() -> None:
     harness, state = producer(3)
     for first in range(0, 28, 4):
@@ -97,7 +94,6 @@ def test_records_published_one_by_one_take_turns_too() -> None:
     assert batches(harness) == [0, 1, 2, 0, 1, 2, 0]
 
 
-@pytest.mark.requirement("CM-1")
 @pytest.mark.parametrize("partitions", [1, 2, 1024])
 def test_a_topic_has_as_many_partitions_as_were_asked_for(partitions: int) -> None:
     harness, state = producer(partitions)

@@ -58,7 +58,7 @@ def subscribed(harness: CoreHarness) -> list[int]:
     return [message.topic for message in harness.written if isinstance(message, Subscribe)]
 
 
-@pytest.mark.requirement("CM-6")
+@pytest.mark.requirement("CM-6:patterns")
 def test_a_topic_that_several_patterns_match_is_delivered_once() -> None:
     harness = connected("sensors/a/temp", "sensors/b/hum", "other")
     for name in ("sensors/a/temp", "sensors/b/hum", "other"):
@@ -69,7 +69,6 @@ def test_a_topic_that_several_patterns_match_is_delivered_once() -> None:
     assert gathering.by_topic([]) == {"other": {0: 1}, "sensors/a/temp": {0: 1}, "sensors/b/hum": {0: 1}}
 
 
-@pytest.mark.requirement("CM-6")
 @pytest.mark.parametrize(("start", "expected"), [("latest", []), ("earliest", [b"1", b"2", b"3"]), (Last(1), [b"3"])])
 def test_topics_there_at_the_beginning_start_as_asked_and_later_ones_with_their_first_record(
     start: Start, expected: list[bytes]
@@ -98,7 +97,6 @@ def test_a_pattern_that_nothing_matches_stands_and_waits() -> None:
     assert harness.values(gathering.number) == [b"x"]
 
 
-@pytest.mark.requirement("CM-9")
 @pytest.mark.parametrize("feed_first", [True, False])
 def test_a_deleted_topic_is_left_with_an_event_and_the_others_go_on(feed_first: bool) -> None:
     harness = connected("a/one", "a/two")
@@ -151,7 +149,6 @@ def test_a_topic_wrongly_reported_as_deleted_continues_where_it_stopped() -> Non
     assert not [event for event in harness.events if isinstance(event, TopicGone)]
 
 
-@pytest.mark.requirement("CM-10")
 def test_what_comes_and_goes_while_the_connection_is_lost_is_not_missed() -> None:
     harness = connected("a/one", "a/two")
     gathering = subscribe(harness, "a/#", start="latest")
@@ -206,7 +203,7 @@ def test_a_watch_that_the_node_ends_is_asked_for_again() -> None:
     assert harness.finished == {}
 
 
-@pytest.mark.requirement("CM-9")
+@pytest.mark.requirement("CM-9:unsubscribed")
 def test_unsubscribing_is_done_when_every_feed_and_the_watch_are_acknowledged() -> None:
     harness = connected("a/one", "a/two")
     gathering = subscribe(harness, "a/#")

@@ -68,7 +68,6 @@ def delivered(harness: CoreHarness) -> list[bytes | None]:
     return [value for batches in harness.delivered.values() for batch in batches for value in batch.values()]
 
 
-@pytest.mark.requirement("FL-23")
 def test_a_batch_that_waits_for_another_partition_is_delivered_when_that_is_far_enough(
     harness: CoreHarness,
 ) -> None:

@@ -80,7 +80,6 @@ def test_a_producer_with_a_partition_registers_at_that_partition_only() -> None:
     assert [book(harness, partition) for partition in range(3)] == [{}, {state.producer_id: 5}, {}]
 
 
-@pytest.mark.requirement("HR-17")
 def test_only_where_ownership_is_exclusive_a_plain_producer_registers_and_as_the_weakest() -> None:
     shared, exclusive = connected("shared"), connected("exclusive")
     opened(shared)
@@ -141,7 +140,6 @@ def test_a_plain_producer_may_take_a_strength_later() -> None:
     assert call in harness.results and book(harness) == {state.producer_id: 3}
 
 
-@pytest.mark.requirement("HR-9")
 def test_leaving_is_done_when_the_owners_know_it() -> None:
     harness = connected(partitions=2)
     state = opened(harness, strength=5)

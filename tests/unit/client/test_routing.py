@@ -295,7 +295,7 @@ def test_an_owner_named_by_others_is_followed_at_once_when_a_link_breaks() -> No
     assert call in harness.results
 
 
-@pytest.mark.requirement("CM-10")
+@pytest.mark.requirement("CM-10:resends", "CM-10:resubscribes")
 def test_the_death_of_an_owner_is_survived_without_loss_or_repeat() -> None:
     harness = three(3)
     subscription = harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest")
@@ -541,7 +541,6 @@ def test_nobody_asks_where_a_partition_is_for_a_producer_that_is_closed() -> Non
 # --- deadlines -------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-11")
 def test_the_delivery_deadline_holds_across_any_number_of_owners() -> None:
     harness = three(1, delivery_timeout_ms=5000)
     publish(harness, b"0")
@@ -558,7 +557,6 @@ def test_the_delivery_deadline_holds_across_any_number_of_owners() -> None:
     assert "delivery timeout" in str(error)
 
 
-@pytest.mark.requirement("CM-11")
 def test_a_subscription_that_finds_no_owner_fails_typed_when_its_call_is_due() -> None:
     harness = three(1, call_timeout_ms=3000)
     harness.cluster.move("t", 0, "")

@@ -92,7 +92,7 @@ def test_a_trimmed_batch_is_trimmed_in_every_form() -> None:
     assert batch.to_arrow().column("value").to_pylist() == [b"0002"]
 
 
-@pytest.mark.requirement("CM-10")
+@pytest.mark.requirement("CM-10:resubscribes", "CM-10:told")
 @pytest.mark.parametrize("delivered", range(5))
 def test_after_a_lost_connection_delivery_goes_on_without_gap_or_repeat(delivered: int) -> None:
     harness = connected(batches=4)
@@ -135,7 +135,7 @@ def test_all_partitions_are_one_subscription() -> None:
 # --- credit ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-7")
+@pytest.mark.requirement("CM-7:credit")
 def test_a_subscriber_that_takes_nothing_gets_no_more_than_its_credit() -> None:
     harness = connected(batches=50)
     size = len(harness.node.log("t").batches[0][2])
@@ -146,7 +146,7 @@ def test_a_subscriber_that_takes_nothing_gets_no_more_than_its_credit() -> None:
     assert not harness.node.credits
 
 
-@pytest.mark.requirement("CM-7")
+@pytest.mark.requirement("CM-7:credit")
 def test_credit_goes_back_in_halves_as_the_application_takes_batches() -> None:
     harness = connected(batches=50)
     size = len(harness.node.log("t").batches[0][2])
@@ -164,7 +164,7 @@ def test_credit_goes_back_in_halves_as_the_application_takes_batches() -> None:
     assert set(harness.node.credits) == {5 * size}
 
 
-@pytest.mark.requirement("CM-7")
+@pytest.mark.requirement("CM-7:credit")
 def test_a_new_connection_is_granted_only_what_is_free() -> None:
     harness = connected(batches=50)
     size = len(harness.node.log("t").batches[0][2])
@@ -178,7 +178,7 @@ def test_a_new_connection_is_granted_only_what_is_free() -> None:
     assert len(harness.delivered[state.number]) == 13
 
 
-@pytest.mark.requirement("CM-7")
+@pytest.mark.requirement("CM-7:credit")
 def test_what_is_taken_while_a_new_connection_is_asked_is_granted_when_it_answers() -> None:
     harness = connected(batches=50)
     size = len(harness.node.log("t").batches[0][2])
@@ -228,7 +228,7 @@ def test_control_batches_are_passed_over_and_their_credit_given_back() -> None:
 # --- ends ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("CM-9")
+@pytest.mark.requirement("CM-9:unsubscribed")
 def test_once_unsubscribed_nothing_is_delivered() -> None:
     harness = connected(batches=3)
     state = subscribe(harness)
@@ -259,7 +259,7 @@ def test_an_unsubscribe_is_done_when_the_connection_is_gone() -> None:
     assert sum(isinstance(message, Subscribe) for message in harness.written) == 1
 
 
-@pytest.mark.requirement("CM-9")
+@pytest.mark.requirement("CM-9:deleted")
 def test_deleting_a_topic_ends_its_subscriptions_with_the_reason() -> None:
     harness = connected(batches=1)
     state = subscribe(harness)
@@ -270,7 +270,7 @@ def test_deleting_a_topic_ends_its_subscriptions_with_the_reason() -> None:
     assert isinstance(harness.finished[state.number], TopicDeleted)
 
 
-@pytest.mark.requirement("CM-11")
+@pytest.mark.requirement("CM-26:recreated")
 def test_a_topic_created_anew_while_away_ends_the_subscription() -> None:
     harness = connected(batches=1)
     state = subscribe(harness)
@@ -348,7 +348,6 @@ def test_an_end_that_a_retry_may_mend_is_retried() -> None:
     assert numbers(harness.values(state.number)) == list(range(6))
 
 
-@pytest.mark.requirement("CM-11")
 def test_a_refused_subscription_fails_the_call_that_asked_for_it() -> None:
     harness = connected(batches=1)
     call = harness.call()
@@ -476,7 +475,7 @@ def stored_at(harness: CoreHarness, *stamps_us: int) -> None:
     harness.core.close_producer(producer)
 
 
-@pytest.mark.requirement("CM-6")
+@pytest.mark.requirement("CM-6:start-time")
 @pytest.mark.parametrize(
     ("start_us", "expected"),
     [

@@ -20,7 +20,7 @@ def everywhere(rig: Rig, name: str = "t") -> list[object]:
     return [broker.read(name) for broker in rig.up()]
 
 
-@pytest.mark.requirement("FL-5", "FL-7")
+@pytest.mark.requirement("FL-1:passes", "FL-7:incarnations")
 def test_a_publish_visits_every_broker_once_and_lies_at_the_same_offsets_everywhere() -> None:
     rig = Rig(4)
     sent: list[FloodMessage] = []
@@ -35,7 +35,7 @@ def test_a_publish_visits_every_broker_once_and_lies_at_the_same_offsets_everywh
     assert [broker.logs[own].batches for broker in rig.up()] == [rig[2].logs[own].batches] * 4
 
 
-@pytest.mark.requirement("FL-7")
+@pytest.mark.requirement("CM-4:shown-when-safe", "FL-7:origin-first")
 def test_nothing_leaves_its_origin_before_it_is_on_its_disk() -> None:
     rig = Rig(2)
     rig[1].publish("t", b"first")
@@ -48,6 +48,7 @@ def test_nothing_leaves_its_origin_before_it_is_on_its_disk() -> None:
     assert rig[2].read("t") == {own: [b"first", b"second"]}
 
 
+@pytest.mark.requirement("CM-13:no-say")
 def test_an_origin_that_finds_its_own_records_damaged_takes_no_more_and_starts_anew_with_a_new_part() -> None:
     rig = Rig(3)
     own, _ = rig[1].publish("t", b"a", b"b")
@@ -67,7 +68,7 @@ def test_an_origin_that_finds_its_own_records_damaged_takes_no_more_and_starts_a
     assert rig[1].topics["t"] == new, "once"
 
 
-@pytest.mark.requirement("FL-8")
+@pytest.mark.requirement("FL-8:marks")
 def test_a_broker_passes_a_record_on_at_once_but_its_mark_waits_for_its_sync() -> None:
     rig = Rig(3)
     rig[1].publish("t", b"first")
@@ -91,7 +92,7 @@ def test_without_that_wait_the_circle_closes_early() -> None:
     assert rig[1].covered[own] == (end, (1, 2, 3))
 
 
-@pytest.mark.requirement("FL-21")
+@pytest.mark.requirement("FL-21:resent")
 def test_what_is_under_way_when_a_broker_dies_is_sent_again_by_its_last_holder() -> None:
     rig = Rig(4)
     own, _ = rig[1].publish("t", b"0")
@@ -107,7 +108,7 @@ def test_what_is_under_way_when_a_broker_dies_is_sent_again_by_its_last_holder()
     assert offset == 20 and view == (1, 3, 4)
 
 
-@pytest.mark.requirement("FL-21")
+@pytest.mark.requirement("FL-21:rejoins")
 def test_a_broker_that_returns_is_sent_what_it_missed() -> None:
     rig = Rig(3)
     own, _ = rig[1].publish("t", b"before")
@@ -146,7 +147,7 @@ def test_both_sides_of_a_split_go_on_and_have_everything_once_after_healing() ->
     assert others == [first] * 3
 
 
-@pytest.mark.requirement("FL-22")
+@pytest.mark.requirement("FL-22:bounded")
 def test_what_its_origin_can_no_longer_end_ends_all_the_same() -> None:
     rig = Rig(4)
     rig[1].publish("t", b"x")
@@ -198,7 +199,7 @@ def test_passing_both_ways_halves_the_distance(count: int) -> None:
             assert sum(hops) / len(hops) == pytest.approx(count / 2)
 
 
-@pytest.mark.requirement("FL-2", "FL-4")
+@pytest.mark.requirement("FL-2:topics", "FL-4:topics")
 def test_making_and_deleting_a_topic_touches_one_broker_only() -> None:
     rig = Rig(3)
     rig[1].create("mine")
@@ -242,7 +243,7 @@ def test_a_copy_that_is_behind_what_retention_has_left_begins_there() -> None:
     assert rig[2].read("t") == {own: [b"6", b"7", b"8"]}
 
 
-@pytest.mark.requirement("FL-7")
+@pytest.mark.requirement("FL-7:once")
 def test_a_record_that_comes_again_is_neither_kept_nor_passed_on() -> None:
     rig = Rig(3)
     own, _ = rig[1].publish("t", b"x")
@@ -272,6 +273,7 @@ def test_an_origin_that_restarts_among_others_goes_on_where_it_was() -> None:
     assert everywhere(rig) == [{own: [b"x", b"y"]}] * 3
 
 
+@pytest.mark.requirement("FL-7:incarnations")
 def test_an_origin_that_restarts_alone_publishes_to_a_new_part() -> None:
     rig = Rig(3)
     own, _ = rig[1].publish("t", b"x")
@@ -308,7 +310,7 @@ def test_an_origin_that_has_lost_what_others_have_publishes_to_a_new_part_and_is
 # --- barriers ---
 
 
-@pytest.mark.requirement("FL-27")
+@pytest.mark.requirement("FL-27:once")
 def test_a_producer_is_admitted_when_all_that_any_broker_had_of_the_topic_is_here() -> None:
     rig = Rig(4)
     own, _ = rig[1].publish("t", b"a", producer=7)

@@ -17,7 +17,7 @@ from tests.unit.flood.brokers import WALL_US, Rig
 CLOSED = {1: (2, (1, 2, 3, 4)), 2: (3, (1, 2, 3, 4)), 3: (4, (1, 2, 3, 4)), 4: (1, (1, 2, 3, 4))}
 
 
-@pytest.mark.requirement("FL-1", "FL-20")
+@pytest.mark.requirement("FL-1:ring", "FL-20:any-order")
 @pytest.mark.parametrize(("apart_us", "every"), [(0, 1), (30_000, 5), (700_000, 7)])
 def test_brokers_that_start_in_any_order_all_at_once_or_one_by_one_close_the_same_ring(
     apart_us: int, every: int
@@ -26,7 +26,7 @@ def test_brokers_that_start_in_any_order_all_at_once_or_one_by_one_close_the_sam
         assert Rig(4, order=order, apart_us=apart_us).rings() == CLOSED
 
 
-@pytest.mark.requirement("FL-23")
+@pytest.mark.requirement("FL-23:alone")
 def test_a_ring_of_one_works() -> None:
     rig = Rig(1)
     own, end = rig[1].publish("t", b"a", b"b")
@@ -36,7 +36,7 @@ def test_a_ring_of_one_works() -> None:
     assert rig[1].machine.ring.next is None
 
 
-@pytest.mark.requirement("FL-21")
+@pytest.mark.requirement("FL-21:closes")
 def test_the_ring_closes_around_a_broker_that_dies_and_opens_for_it_when_it_returns() -> None:
     rig = Rig(4)
     rig[2].crash()
@@ -47,7 +47,6 @@ def test_the_ring_closes_around_a_broker_that_dies_and_opens_for_it_when_it_retu
     assert rig.rings() == CLOSED
 
 
-@pytest.mark.requirement("FL-26")
 def test_each_side_of_a_split_closes_a_ring_of_its_own() -> None:
     rig = Rig(4)
     rig.split([1, 3], [2, 4])
@@ -65,7 +64,7 @@ def test_a_broker_that_hears_another_but_is_not_heard_does_not_count_it() -> Non
     assert rig.rings() == {1: (3, (1, 3)), 2: (3, (2, 3)), 3: (1, (1, 2, 3))}
 
 
-@pytest.mark.requirement("FL-20")
+@pytest.mark.requirement("FL-20:joins-leaves")
 def test_a_member_that_is_removed_is_none_anywhere_even_when_it_returns() -> None:
     rig = Rig(4)
     rig[1].step(RemoveNode(2, NodeId(3)))
@@ -78,7 +77,7 @@ def test_a_member_that_is_removed_is_none_anywhere_even_when_it_returns() -> Non
     assert sorted(rig[1].machine.ring.members) == [1, 2, 4]
 
 
-@pytest.mark.requirement("FL-20")
+@pytest.mark.requirement("FL-20:joins-leaves")
 def test_a_member_that_is_removed_passes_on_first_what_only_it_has() -> None:
     rig = Rig(4)
     rig[3].publish("t", b"known")
@@ -99,7 +98,6 @@ def test_a_member_that_is_removed_passes_on_first_what_only_it_has() -> None:
     assert OperationDone(2) in rig[1].said
 
 
-@pytest.mark.requirement("FL-20")
 def test_a_member_that_cannot_pass_on_what_it_has_stays_and_whoever_asked_is_told() -> None:
     rig = Rig(3, settings=FloodSettings(retire_ms=2_000))
     rig[3].publish("t", b"known")

@@ -141,7 +141,7 @@ def campaign(cases: int, seed: int) -> tuple[Counter[str], Counter[str]]:
     return kinds, outcomes
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:checksums", "CM-13:reported")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_damaged_files_end_in_the_truth_or_in_a_typed_error(seed: int) -> None:
     kinds, outcomes = campaign(1000, seed)

@@ -23,7 +23,7 @@ def with_a_sync_begun(files: Files) -> Store:
     return Store(files, SMALL)
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:torn-tail")
 def test_a_sector_that_never_reached_the_disk_ends_the_log_and_does_not_block_it(files: Files) -> None:
     store = with_a_sync_begun(files)
     files.open(SEGMENT).write_at(SECTOR_BYTES, bytes(SECTOR_BYTES))
@@ -44,7 +44,7 @@ def test_a_next_segment_that_outran_the_end_of_the_one_before_goes_with_it(files
     assert not files.exists(f"{DIRECTORY}/{3:020}.log")
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:reported")
 def test_bytes_that_changed_between_whole_batches_are_corruption(files: Files) -> None:
     store = with_a_sync_begun(files)
     files.open(SEGMENT).write_at(HOLE_AT + 500, b"?")

@@ -80,7 +80,7 @@ def test_a_crash_between_two_syncs_is_never_taken_for_damage() -> None:
         assert loaded(files).state["term"] == b"1"
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:reported")
 def test_a_flipped_bit_in_what_was_synced_stops_the_start() -> None:
     files = faulty()
     journal = loaded(files)

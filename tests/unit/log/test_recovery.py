@@ -70,7 +70,7 @@ def started(contents: dict[str, bytes], segment: bytes | None = None) -> Store:
     return Store(files, SMALL)
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:torn-tail")
 def test_a_last_batch_cut_at_any_byte_is_a_torn_tail_unless_it_was_synced() -> None:
     whole = b"".join(BATCHES)
     for missing in range(1, SIZES[3] + 1):
@@ -86,7 +86,7 @@ def test_a_last_batch_cut_at_any_byte_is_a_torn_tail_unless_it_was_synced() -> N
         assert read_all(store) == BATCHES[:3] + again
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:reported")
 def test_a_synced_batch_cut_at_any_byte_is_corruption_and_nothing_is_cut_off() -> None:
     whole = b"".join(BATCHES)
     for missing in range(1, SIZES[3] + 1):
@@ -106,14 +106,14 @@ def test_a_synced_batch_cut_at_any_byte_is_corruption_and_nothing_is_cut_off() -
             store.close(clean=True)
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:checksums")
 @settings(max_examples=300)
 @given(bit=st.integers(0, 8 * sum(SIZES) - 1), contents=st.sampled_from([ALL_SYNCED, TWO_IN_DOUBT, CLEAN]))
 def test_a_flipped_bit_anywhere_is_never_served(bit: int, contents: dict[str, bytes]) -> None:
     check_flip(bit, contents)
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:checksums")
 @pytest.mark.parametrize("contents", [ALL_SYNCED, CLEAN], ids=["killed", "clean"])
 def test_a_flipped_bit_anywhere_in_a_header_is_never_served(contents: dict[str, bytes]) -> None:
     start = SIZES[0] + SIZES[1]
@@ -142,7 +142,7 @@ def check_flip(bit: int, contents: dict[str, bytes]) -> None:
         store.read(PARTITION, BOUNDS[hit], 10, 1 << 20)
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:reported")
 def test_damage_with_an_intact_batch_behind_it_is_corruption_where_a_sync_was_begun() -> None:
     damaged = bytearray(b"".join(BATCHES))
     damaged[SIZES[0] + SIZES[1] + 100] ^= 1
@@ -161,7 +161,6 @@ def test_where_no_sync_was_begun_a_hole_is_cut_with_all_that_lies_behind_it() ->
     assert [(note.event, note.bytes) for note in recovery.notes] == [("tail_cut", SIZES[2] + SIZES[3])]
 
 
-@pytest.mark.requirement("CM-13")
 def test_a_damaged_log_is_whole_again_when_cut_there_and_refilled() -> None:
     damaged = bytearray(b"".join(BATCHES))
     damaged[SIZES[0] + SIZES[1] + 100] ^= 1

@@ -252,7 +252,6 @@ def test_from_a_time_on_is_the_first_record_at_or_after_it(files: Files) -> None
             assert store.find_time(PARTITION, wanted, end) == min(first, end)
 
 
-@pytest.mark.requirement("HR-16")
 def test_what_is_suppressed_is_neither_counted_nor_found_by_its_time(files: Files) -> None:
     store = opened(files)
     store.append(PARTITION, [batch(0, 2), batch(2, 3, suppressed=True), batch(5), batch(6, suppressed=True)])
@@ -261,7 +260,6 @@ def test_what_is_suppressed_is_neither_counted_nor_found_by_its_time(files: File
     assert store.find_time(PARTITION, 1_000_006, 7) == 7
 
 
-@pytest.mark.requirement("CM-15")
 def test_a_full_disk_refuses_the_append_and_reads_go_on() -> None:
     files = faulty(capacity_bytes=6000)
     store = opened(files)
@@ -295,7 +293,6 @@ def test_a_refused_checkpoint_leaves_the_segment_before_it_active() -> None:
     assert read_all(store) == chain(0, 2, 2, 0)
 
 
-@pytest.mark.requirement("CM-15")
 def test_after_a_failed_sync_the_store_vouches_for_nothing() -> None:
     files = faulty()
     store = opened(files)
@@ -317,7 +314,6 @@ def test_after_a_failed_sync_the_store_vouches_for_nothing() -> None:
     assert not Store(files, SMALL).recover().clean
 
 
-@pytest.mark.requirement("CM-15")
 def test_the_start_after_a_failed_sync_saves_what_the_system_holds_for_written() -> None:
     files = faulty()
     store = opened(files)
@@ -478,7 +474,7 @@ def test_a_write_that_cannot_be_undone_closes_the_log_for_writing() -> None:
     assert read_all(store) == chain(2)
 
 
-@pytest.mark.requirement("CM-13")
+@pytest.mark.requirement("CM-13:checksums")
 def test_bits_flipped_below_what_a_start_found_are_always_noticed() -> None:
     for seed in range(60):
         files = faulty(seed)

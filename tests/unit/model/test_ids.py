@@ -62,13 +62,13 @@ def test_partitions_are_values_in_order() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(first), type=Partition) == first
 
 
-@pytest.mark.requirement("CM-2")
+@pytest.mark.requirement("CM-2:accepted")
 @pytest.mark.parametrize("name", ["a", "a" * 249, "plant/line-1/temp_c", "v1.2", "...", "a/.b", "_g"])
 def test_a_proper_topic_name_is_accepted(name: str) -> None:
     check_topic_name(name)
 
 
-@pytest.mark.requirement("CM-2")
+@pytest.mark.requirement("CM-2:refused")
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -35,7 +35,7 @@ def naive(pattern: str, name: str) -> bool:
     return re.fullmatch("/".join(levels) + ("(/.*)?" if rest else ""), name) is not None
 
 
-@pytest.mark.requirement("CM-6")
+@pytest.mark.requirement("CM-6:patterns")
 @pytest.mark.parametrize(
     ("pattern", "matching", "other"),
     [

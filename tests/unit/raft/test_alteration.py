@@ -17,7 +17,7 @@ def ready(settings: RaftSettings | None = None) -> Cluster:
     return cluster
 
 
-@pytest.mark.requirement("CM-3")
+@pytest.mark.requirement("RF-5:topics")
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_every_node_learns_altered_settings_whoever_was_asked(at: int) -> None:
     cluster = ready()

@@ -12,7 +12,7 @@ from tests.unit.raft.chaos import finds, run_seed
 SEEDS = range(120)
 
 
-@pytest.mark.requirement("RF-35")
+@pytest.mark.requirement("RF-35:one-leader")
 def test_one_leader_per_term_and_nothing_committed_is_ever_lost_or_changed() -> None:
     took_effect: Counter[str] = Counter()
     for seed in SEEDS:

@@ -154,7 +154,7 @@ class Churn:
         self.took_effect["trimmed"] += cluster[leader.node].media[META].first > 0
 
 
-@pytest.mark.requirement("RF-33")
+@pytest.mark.requirement("RF-33:membership")
 def test_nothing_acknowledged_is_lost_while_members_come_and_go() -> None:
     took_effect: Counter[str] = Counter()
     for seed in range(8):

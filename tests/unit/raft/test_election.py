@@ -66,7 +66,7 @@ def ask(member: Member, candidate: int, term: int) -> bool:
     return granted == [True]
 
 
-@pytest.mark.requirement("RF-3")
+@pytest.mark.requirement("RF-3:one-vote", "RF-34:vote")
 @pytest.mark.parametrize("remembers", [True, False])
 def test_a_node_votes_once_per_term_even_across_a_restart(remembers: bool) -> None:
     rig = Rig(3, without=ALL_ON if remembers else frozenset({Safeguard.PERSIST_VOTE}), start=False)
@@ -80,6 +80,7 @@ def test_a_node_votes_once_per_term_even_across_a_restart(remembers: bool) -> No
     assert ask(voter, 3, term=6)
 
 
+@pytest.mark.requirement("RF-34:vote")
 def test_no_vote_leaves_before_it_is_durable() -> None:
     rig = Rig(3, start=False)
     rig.sync_us = (50_000, 50_000)
@@ -93,7 +94,7 @@ def test_no_vote_leaves_before_it_is_durable() -> None:
     assert rig.sent["RequestVoteReply"] == 1
 
 
-@pytest.mark.requirement("RF-3")
+@pytest.mark.requirement("RF-3:split-vote")
 def test_a_split_vote_leads_to_a_new_term() -> None:
     rig = Rig(4, settings=RaftSettings(election_timeout_ms_min=600, election_timeout_ms_max=1200))
     Checkers(rig)
@@ -123,7 +124,7 @@ def test_equal_timeouts_give_candidates_again_and_again_and_different_ones_a_lea
 
 
 @pytest.mark.parametrize("asks_first", [True, False])
-@pytest.mark.requirement("RF-33")
+@pytest.mark.requirement("RF-33:pre-vote")
 def test_a_partitioned_servers_return_raises_no_term(asks_first: bool) -> None:
     rig = Rig(3, without=ALL_ON if asks_first else frozenset({Safeguard.PRE_VOTE}))
     leader = rig.elect()
@@ -140,7 +141,7 @@ def test_a_partitioned_servers_return_raises_no_term(asks_first: bool) -> None:
 
 
 @pytest.mark.parametrize("checks", [True, False])
-@pytest.mark.requirement("RF-35")
+@pytest.mark.requirement("RF-33:check-quorum")
 def test_a_leader_without_a_majority_steps_down_within_one_election_timeout(checks: bool) -> None:
     rig = Rig(5, without=ALL_ON if checks else frozenset({Safeguard.CHECK_QUORUM}))
     leader = rig.elect()
@@ -154,7 +155,7 @@ def test_a_leader_without_a_majority_steps_down_within_one_election_timeout(chec
         assert not leader.propose(b"nobody will ever read this")
 
 
-@pytest.mark.requirement("RF-35")
+@pytest.mark.requirement("RF-35:quorum")
 def test_an_unreachable_peer_never_shrinks_the_quorum() -> None:
     rig = Rig(3)
     checkers = Checkers(rig)
@@ -168,7 +169,6 @@ def test_an_unreachable_peer_never_shrinks_the_quorum() -> None:
     assert len(checkers.leaders) == 1, "alone it is elected in no term"
 
 
-@pytest.mark.requirement("RF-33")
 @pytest.mark.parametrize("seed", range(5))
 def test_links_as_slow_as_the_shortest_timeout_there_and_back_depose_nobody(seed: int) -> None:
     rig = Rig(3, seed=seed)
@@ -181,7 +181,7 @@ def test_links_as_slow_as_the_shortest_timeout_there_and_back_depose_nobody(seed
     assert leader.group.term == term
 
 
-@pytest.mark.requirement("RF-33")
+@pytest.mark.requirement("RF-33:terms")
 def test_a_deposed_leader_steps_down_when_it_hears_of_a_higher_term() -> None:
     rig = Rig(3, without=frozenset({Safeguard.CHECK_QUORUM}))
     old = rig.elect()
@@ -194,7 +194,7 @@ def test_a_deposed_leader_steps_down_when_it_hears_of_a_higher_term() -> None:
     rig.run_until(lambda: old.group.leader in others)
 
 
-@pytest.mark.requirement("RF-33")
+@pytest.mark.requirement("RF-33:transfer")
 def test_leadership_is_handed_over_without_an_election_timeout() -> None:
     rig = Rig(3)
     Checkers(rig)

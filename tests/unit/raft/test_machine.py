@@ -138,7 +138,7 @@ def test_a_publish_elsewhere_is_told_where_the_leader_is() -> None:
     assert sum(partition in node.media for node in cluster.nodes.values()) == 2
 
 
-@pytest.mark.requirement("RF-30")
+@pytest.mark.requirement("RF-30:log")
 def test_a_node_that_was_away_rejoins_by_itself_and_catches_up() -> None:
     cluster = Cluster(3)
     cluster.ready()
@@ -165,6 +165,7 @@ def test_a_node_that_was_away_rejoins_by_itself_and_catches_up() -> None:
     cluster.run_until(lambda: away.leads(first), 30_000)
 
 
+@pytest.mark.requirement("CM-4:all-is-durable", "RF-34:log")
 def test_what_was_acknowledged_survives_a_power_cut_of_all_nodes() -> None:
     cluster = Cluster(3)
     cluster.ready()
@@ -242,7 +243,7 @@ def test_a_minority_refuses_and_the_majority_goes_on() -> None:
     cluster.run_until(lambda: old.values(partition) == [b"yes"])
 
 
-@pytest.mark.requirement("RF-32")
+@pytest.mark.requirement("RF-32:group-each", "RF-32:idle")
 def test_idle_partitions_cost_no_traffic_of_their_own() -> None:
     cluster = Cluster(3)
     cluster.ready()

@@ -22,6 +22,7 @@ def with_spare(nodes: int, voters: int, **settings: object) -> Rig:
     return rig
 
 
+@pytest.mark.requirement("RF-10:counts-later")
 def test_a_new_node_is_brought_up_to_date_before_it_counts() -> None:
     rig = with_spare(4, voters=3)
     Checkers(rig)
@@ -40,7 +41,7 @@ def test_a_new_node_is_brought_up_to_date_before_it_counts() -> None:
     rig.run_until(lambda: all(4 in member.group.config.voters for member in rig.members.values()))
 
 
-@pytest.mark.requirement("RF-33")
+@pytest.mark.requirement("RF-10:counts-later", "RF-33:learners")
 @pytest.mark.parametrize("counts", [False, True])
 def test_a_learner_counts_in_no_majority(counts: bool) -> None:
     rig = with_spare(4, voters=3, without=frozenset({Safeguard.LEARNER_NOT_COUNTED}) if counts else ALL_ON)

@@ -57,7 +57,7 @@ def voters(cluster: Cluster, partition: Partition) -> tuple[int, ...]:
     return leader.raft.groups[partition].config.voters if leader is not None else ()
 
 
-@pytest.mark.requirement("RF-33")
+@pytest.mark.requirement("RF-33:membership")
 def test_the_copies_of_a_member_that_is_removed_are_at_others_before_it_goes() -> None:
     cluster, partitions = with_topic(4, 4)
     cluster.run(200)
@@ -102,7 +102,6 @@ def test_a_topic_whose_first_members_hear_of_it_and_of_its_move_at_once_is_serve
     cluster.publish(partition, b"taken")
 
 
-@pytest.mark.requirement("RF-17")
 def test_a_removed_member_is_told_stops_and_sends_its_clients_elsewhere() -> None:
     cluster, partitions = with_topic(4, 4)
     gone = cluster[2]
@@ -292,7 +291,7 @@ def test_a_member_that_is_away_with_the_only_copy_is_not_removed() -> None:
     assert isinstance(error, CopiesAway) and error.topic == "t"
 
 
-@pytest.mark.requirement("RF-10")
+@pytest.mark.requirement("RF-10:joins")
 def test_partitions_that_lack_copies_get_them_at_nodes_that_join() -> None:
     cluster, partitions = with_topic(1, 6)
     for node in (2, 3):

@@ -19,7 +19,7 @@ def shown(member: Member) -> int:
     return max((effect.offset for effect in member.effects if isinstance(effect, Committed)), default=0)
 
 
-@pytest.mark.requirement("RF-6", "RF-34")
+@pytest.mark.requirement("RF-6:majority", "RF-34:fsynced")
 def test_a_record_commits_when_a_majority_has_synced_it_and_followers_show_no_more() -> None:
     rig = Rig(3)
     Checkers(rig)
@@ -36,7 +36,7 @@ def test_a_record_commits_when_a_majority_has_synced_it_and_followers_show_no_mo
     assert [shown(member) for member in rig.members.values()] == [begin + 1] * 3
 
 
-@pytest.mark.requirement("RF-34")
+@pytest.mark.requirement("RF-34:log")
 def test_what_was_committed_survives_a_power_cut_of_all_nodes() -> None:
     rig = Rig(3)
     checkers = Checkers(rig)
@@ -177,7 +177,7 @@ def test_a_follower_that_was_away_catches_up_from_the_log() -> None:
     assert away.drops == 0
 
 
-@pytest.mark.requirement("RF-30", "RF-33")
+@pytest.mark.requirement("RF-33:snapshots")
 def test_a_follower_below_the_log_start_is_filled_from_there() -> None:
     rig = Rig(3)
     Checkers(rig)
@@ -196,6 +196,7 @@ def test_a_follower_below_the_log_start_is_filled_from_there() -> None:
     assert away.values() == [b"7", b"8", b"9"]
 
 
+@pytest.mark.requirement("CM-13:no-say", "CM-13:repaired")
 def test_a_damaged_copy_neither_votes_nor_acknowledges_until_it_is_refilled() -> None:
     rig = Rig(3)
     checkers = Checkers(rig)
@@ -220,6 +221,7 @@ def test_a_damaged_copy_neither_votes_nor_acknowledges_until_it_is_refilled() ->
     checkers.nothing_lost()
 
 
+@pytest.mark.requirement("RF-32:idle")
 def test_an_idle_group_says_nothing_and_wakes_when_the_pairs_heartbeat_is_lost() -> None:
     rig = Rig(3)
     Checkers(rig)
@@ -236,6 +238,7 @@ def test_an_idle_group_says_nothing_and_wakes_when_the_pairs_heartbeat_is_lost()
     rig.publish(b"y")
 
 
+@pytest.mark.requirement("RF-32:silent-when-known")
 def test_a_group_is_not_silent_while_a_follower_lacks_something() -> None:
     rig = Rig(3)
     leader = rig.elect()
@@ -250,6 +253,7 @@ def test_a_group_is_not_silent_while_a_follower_lacks_something() -> None:
     assert away.group.commit == leader.group.commit
 
 
+@pytest.mark.requirement("CM-19:peers")
 def test_what_is_on_its_way_to_a_follower_is_bounded() -> None:
     rig = Rig(3, settings=RaftSettings(window_bytes=1_000, window_messages=4))
     leader = rig.elect()

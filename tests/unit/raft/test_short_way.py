@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-import pytest
-
 from rostra.fabric.api import Accepted, Append, Committed, Fabric, Now, Propose, Synced
 from rostra.model.encode import encode
 from rostra.model.ids import Partition
@@ -85,7 +83,6 @@ def test_who_gets_a_second_member_leaves_the_short_way() -> None:
         assert leader.commit[partition] <= placed[1], "one of two is no majority"
 
 
-@pytest.mark.requirement("RF-32")
 def test_partitions_of_a_node_alone_cost_nothing_while_nothing_happens() -> None:
     def beat(partitions: int) -> int:
         cluster = Cluster(1)

@@ -29,7 +29,7 @@ def names(cluster: Cluster) -> list[list[str]]:
     return [sorted(node.topics) for node in cluster.alive]
 
 
-@pytest.mark.requirement("RF-33")
+@pytest.mark.requirement("RF-33:snapshots")
 def test_the_log_of_the_catalogue_is_trimmed_at_every_node() -> None:
     cluster = Cluster(3, settings=SMALL)
     cluster.ready()
@@ -44,7 +44,7 @@ def test_the_log_of_the_catalogue_is_trimmed_at_every_node() -> None:
     assert names(cluster) == [["t27", "t28", "t29"]] * 3
 
 
-@pytest.mark.requirement("RF-30")
+@pytest.mark.requirement("RF-30:snapshot")
 def test_a_node_that_was_away_meanwhile_gets_the_snapshot() -> None:
     cluster = Cluster(3, settings=SMALL)
     cluster.ready()

@@ -55,7 +55,7 @@ def node_of(desk: ClusterDesk) -> int:
     return desk.raft.node
 
 
-@pytest.mark.requirement("CM-9")
+@pytest.mark.requirement("CM-5:stored-once")
 def test_a_batch_that_is_sent_again_after_a_takeover_is_stored_once() -> None:
     desks, partition = with_topic()
     old = desks.run_until_owned(partition)

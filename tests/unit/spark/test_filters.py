@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-import pytest
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -36,7 +35,6 @@ def cut(*filters: Filter) -> tuple[int, int] | None:
     return None if span is None else (span.first, span.end)
 
 
-@pytest.mark.requirement("PL-3")
 def test_offsets_are_cut_exactly_so_that_spark_need_not_look_again() -> None:
     offset = ("offset",)
     assert cut() == (10, 90)
@@ -47,7 +45,6 @@ def test_offsets_are_cut_exactly_so_that_spark_need_not_look_again() -> None:
     assert cut(GreaterThan(offset, 89)) is None
 
 
-@pytest.mark.requirement("PL-3")
 def test_topics_and_partitions_that_are_not_asked_for_are_not_read() -> None:
     topic, partition = ("topic",), ("partition",)
     assert cut(EqualTo(topic, "orders"), In(partition, (1, 3))) == (10, 90)
@@ -56,7 +53,6 @@ def test_topics_and_partitions_that_are_not_asked_for_are_not_read() -> None:
     assert cut(EqualTo(partition, 4)) is None
 
 
-@pytest.mark.requirement("PL-3")
 def test_a_time_moves_the_start_and_spark_looks_again_since_times_need_not_rise() -> None:
     since = GreaterThanOrEqual(("timestamp",), datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))))
     later = GreaterThan(("timestamp",), datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC))

@@ -17,7 +17,6 @@ from rostra.spark.source.options import (
 )
 
 
-@pytest.mark.requirement("PL-1")
 def test_the_usual_read_needs_only_a_topic() -> None:
     batch = parse_options({"subscribe": "orders"}, streaming=False)
     assert (batch.nodes, batch.chosen) == (("127.0.0.1:7400",), TopicNames(("orders",)))
@@ -25,14 +24,12 @@ def test_the_usual_read_needs_only_a_topic() -> None:
     assert parse_options({"subscribe": "orders"}, streaming=True).starting == LATEST
 
 
-@pytest.mark.requirement("PL-1")
 def test_topics_are_chosen_by_name_by_pattern_and_by_partition() -> None:
     assert parse_options({"subscribe": "a, b,a"}, streaming=True).chosen == TopicNames(("a", "b"))
     assert parse_options({"subscribePattern": "x/+"}, streaming=True).chosen == TopicPattern(Pattern.parse("x/+"))
     assert parse_options({"assign": '{"b":[1,0]}'}, streaming=True).chosen == AssignedPartitions({"b": (0, 1)})
 
 
-@pytest.mark.requirement("PL-1")
 def test_bounds_are_words_offsets_or_times() -> None:
     def starting(**options: str) -> object:
         return parse_options({"subscribe": "a", **options}, streaming=False).starting

@@ -54,7 +54,6 @@ def test_an_offset_behind_the_end_is_refused_and_so_is_a_partition_that_is_not_n
 # --- admission ---
 
 
-@pytest.mark.requirement("PL-2")
 @given(sizes, st.integers(1, 20_000))
 def test_a_batch_takes_as_much_as_it_may_and_never_more(backlog: dict[int, int], limit: int) -> None:
     starts = {("t", p): 100 * p for p in backlog}
@@ -64,7 +63,6 @@ def test_a_batch_takes_as_much_as_it_may_and_never_more(backlog: dict[int, int],
     assert sum(reached[place] - starts[place] for place in ends) == min(limit, sum(backlog.values()))
 
 
-@pytest.mark.requirement("PL-2")
 @given(sizes, st.integers(1, 50))
 def test_every_partition_gets_its_turn_however_large_the_others_are(backlog: dict[int, int], limit: int) -> None:
     starts = {("t", p): 0 for p in backlog}
@@ -84,7 +82,6 @@ def test_without_a_limit_a_batch_takes_all() -> None:
 # --- splitting ---
 
 
-@pytest.mark.requirement("PL-3")
 @given(sizes, st.integers(0, 40), st.integers(1, 5_000))
 def test_tasks_cover_each_offset_once(by_partition: dict[int, int], tasks_min: int, most: int) -> None:
     spans = [Span("t", 1, p, p, p + size) for p, size in by_partition.items()]
@@ -98,7 +95,6 @@ def test_tasks_cover_each_offset_once(by_partition: dict[int, int], tasks_min: i
             assert all(before.end == after.first for before, after in pairwise(own))
 
 
-@pytest.mark.requirement("PL-3")
 def test_a_large_partition_is_split_to_have_the_tasks_that_are_wanted() -> None:
     tasks = split([Span("t", 1, 0, 0, 9_000), Span("t", 1, 1, 0, 1_000)], 10, 1_000_000)
     assert [(task.partition, len(task)) for task in tasks] == [(0, 1_000)] * 9 + [(1, 1_000)]
@@ -120,7 +116,6 @@ def test_an_end_that_a_new_owner_does_not_know_yet_is_no_step_back() -> None:
     assert advance(start, shelf(orders=(1, [(0, 5)]))).ends == {("orders", 0): 9}
 
 
-@pytest.mark.requirement("PL-6")
 def test_what_a_stream_must_leave_behind_is_named() -> None:
     start = Positions({("a", 0): 3, ("b", 0): 3, ("c", 0): 3}, {"a": 1, "b": 2, "c": 3})
     losses = advance(start, shelf(a=(1, [(5, 9)]), b=(20, [(0, 9)]))).losses
@@ -128,7 +123,6 @@ def test_what_a_stream_must_leave_behind_is_named() -> None:
     assert losses[2].carried() == {"topic": "a", "partition": 0, "offset": 3, "first": 5}
 
 
-@pytest.mark.requirement("PL-2")
 def test_partitions_that_came_since_the_checkpoint_are_read_from_their_first_record() -> None:
     start = Positions({("orders", 0): 3}, {"orders": 1})
     ahead = advance(start, shelf(orders=(1, [(0, 10), (0, 4)]), more=(2, [(0, 2)])))
@@ -190,7 +184,6 @@ def test_where_nothing_came_the_position_is_the_very_same() -> None:
     assert Positions({("a", 0): 3}, {"a": 1}).reached_from(start).to_json() == start.to_json()
 
 
-@pytest.mark.requirement("PL-2")
 def test_a_first_batch_that_is_repeated_begins_where_it_began_though_the_latest_moved_on() -> None:
     first = Positions({("a", 0): 3}, {"a": 1}, initial=True)
     end = Positions({("a", 0): 8}, {"a": 1}).reached_from(first)
@@ -199,7 +192,6 @@ def test_a_first_batch_that_is_repeated_begins_where_it_began_though_the_latest_
     assert spans_between(end, Positions({("a", 0): 9}, {"a": 1}).reached_from(end)) == [Span("a", 1, 0, 8, 9)]
 
 
-@pytest.mark.requirement("PL-15")
 def test_the_lag_is_what_lies_between_two_positions() -> None:
     here = Positions({("a", 0): 3, ("a", 1): 9}, {"a": 1}).to_json()
     there = Positions({("a", 0): 10, ("a", 1): 8, ("b", 0): 4}, {"a": 1, "b": 2}).to_json()

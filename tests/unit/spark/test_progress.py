@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from rostra.spark.pipelines.progress import cause_of, progress_of
 
 END = {"v": 1, "topics": {"a": {"0": 10}}, "ids": {"a": "0000000000000001"}}
 LATEST = {"v": 1, "topics": {"a": {"0": 1_510}}, "ids": {"a": "0000000000000001"}}
 
 
-@pytest.mark.requirement("PL-15")
 def test_a_batch_is_told_with_its_rate_and_its_lag() -> None:
     progress = progress_of(
         {

@@ -73,7 +73,7 @@ def windows() -> list[dict[str, object]]:
     ]
 
 
-@pytest.mark.requirement("PL-14")
+@pytest.mark.requirement("PL-14:page")
 def test_a_page_is_whole_and_needs_nothing_else() -> None:
     page = report(an_audit(), windows=windows())
     tags = Tags()
@@ -87,7 +87,6 @@ def test_a_page_is_whole_and_needs_nothing_else() -> None:
     assert "100 %" in page and "240,000" in page
 
 
-@pytest.mark.requirement("PL-14")
 def test_what_was_lost_is_said_at_the_top_and_listed() -> None:
     page = report(an_audit(lost=37))
     assert "Not every record arrived once and in order." in page

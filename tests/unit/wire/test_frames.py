@@ -117,7 +117,6 @@ def test_there_is_always_room_to_receive_into() -> None:
         at += n
 
 
-@pytest.mark.requirement("CM-20")
 @pytest.mark.parametrize("reason", BAD, ids=lambda reason: reason.name)
 def test_a_bad_frame_is_refused_with_its_typed_reason(reason: Violation) -> None:
     with pytest.raises(PeerViolation) as caught:
@@ -191,7 +190,7 @@ def test_a_length_inside_the_typed_part_costs_nothing(opening: bytes, before: by
     assert _allocated_by_refusing(frame) < 64 << 10
 
 
-@pytest.mark.requirement("CM-20", "CM-19")
+@pytest.mark.requirement("CM-19:frame")
 @pytest.mark.parametrize("length", [FRAME_BYTES_MAX + 1, 1 << 30, 2**32 - 1])
 def test_a_header_that_announces_gigabytes_costs_nothing(length: int) -> None:
     assert _allocated_by_refusing(struct.pack("<IIHHI", length, 10, Publish.kind, 0, 0)) < 64 << 10
@@ -208,7 +207,7 @@ def _allocated_by_refusing(frame: bytes) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.requirement("CM-19")
+@pytest.mark.requirement("CM-19:before-hello")
 def test_a_stranger_never_gets_more_room_than_one_small_frame() -> None:
     link: FrameReader[ClientMessage] = FrameReader(FROM_CLIENT)
     link.feed(struct.pack("<IIHHI", BEFORE_HELLO_BYTES_MAX, 10, Publish.kind, 0, 0))
