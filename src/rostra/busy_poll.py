@@ -1,4 +1,4 @@
-"""Polling instead of sleeping, for those who pay a core for a shorter delay."""
+"""Busy polling: lower latency at the cost of a CPU core."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import Callable
 from time import monotonic
 
 SLICE_S = 0.0002
-"""So long at most the loop's timers wait for those who look."""
+"""How long the loop's timers may be delayed by polling."""
 
 
 class BusyPoll:
-    """Keeps a loop turning for a while after bytes came in: the next ones find it awake, and its code in the caches.
+    """Keeps an event loop running for a while after bytes were received, so that the next ones find it awake and its
+    code in the caches.
 
-    Waking a core that sleeps, and reading everything into its caches again, costs more than all that a node does for a
-    record. Every look gives way to whoever else wants the core.
+    Waking a sleeping core and reloading its caches costs more than all that a node does for a record. Every poll yields
+    to other processes that want the core.
 
-    Whoever has a loop of its own (`owns_loop`) looks many times in each turn, since a turn takes several times as long
-    as a look. Where others use the loop too, what they have to do would wait for that.
+    With a loop of its own (`owns_loop`) it polls many times per turn, since a turn takes several times as long as a
+    poll. On a shared loop that would delay the others.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, for_ms: int, *, owns_loop: bool = False) -> None:
@@ -27,11 +28,11 @@ class BusyPoll:
         self._for_s = for_ms / 1000
         self._until_s = 0.0
         self.polling = False
-        """Whether it does so now."""
+        """Whether it polls now."""
         self._ready = _readiness_poll(loop) if for_ms and owns_loop else None
 
     def extend(self) -> None:
-        """Bytes came in."""
+        """Bytes were received: poll for a while."""
         if self._for_s:
             self._until_s = monotonic() + self._for_s
             if not self.polling:
@@ -53,7 +54,7 @@ class BusyPoll:
 
 
 def _readiness_poll(loop: asyncio.AbstractEventLoop) -> Callable[[float], list[tuple[int, int]]] | None:
-    """What tells of anything that the loop waits for; None where the loop lets nobody look."""
+    """A poll that reports anything the loop waits for; None if the loop does not expose its file descriptor."""
     backend: Callable[[], int] | None = getattr(loop, "_get_backend_id", None)
     if backend is None:
         return None

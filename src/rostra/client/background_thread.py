@@ -1,7 +1,7 @@
-"""What must go on while the application computes: a thread with an event loop and connections of its own.
+"""The thread on which named subscriptions run, with an event loop and connections of its own.
 
-Named subscriptions live here, so that no handler, however slow, keeps their heartbeats from being sent. Applications
-take and settle records on their own threads: one lock guards the core, and is held for moments only.
+So a slow record handler does not delay their heartbeats. Applications take and settle records on their own threads; a
+lock guards the core and is only held for moments.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 LEAVE_S_MAX = 5.0
-"""So long a client that is closed waits for its members to leave; otherwise their leases end by themselves."""
+"""How long a client that is closed waits for its members to leave; after that their leases expire."""
 
 
 class SharedDriver(AsyncioDriver):
-    """Whatever touches the core, be it the loop or the application, has the lock."""
+    """A driver whose core is guarded by a lock, because the application's threads use it, too."""
 
     def __init__(self, options: Options, on_event: Callable[[ClientEvent], None] | None) -> None:
         super().__init__(options, on_event)
@@ -80,7 +80,7 @@ class SharedDriver(AsyncioDriver):
 
 
 class BackgroundThread:
-    """Begins with the first named subscription of a client, and ends with the client."""
+    """Starts with the first named subscription of a client, and stops with the client."""
 
     def __init__(self, options: Options, on_event: Callable[[ClientEvent], None]) -> None:
         self.driver = SharedDriver(options, on_event)
@@ -100,7 +100,7 @@ class BackgroundThread:
             self.loop.close()
 
     def submit(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
-        """Run this over there."""
+        """Run the coroutine on the thread."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self.loop)
         except RuntimeError:
@@ -109,7 +109,7 @@ class BackgroundThread:
 
     @property
     def failed(self) -> bool:
-        """It could not connect, and will not try again."""
+        """Whether it could not connect and does not try again."""
         return self.driver.core.closed
 
     async def _connected(self) -> None:
@@ -126,7 +126,7 @@ class BackgroundThread:
         def begin(call: int) -> None:
             handle.membership = driver.core.join(now_us(), call, name, settings, handle)
             self._handles[handle.membership.number] = handle
-            # It is woken and told of its end like any inbox.
+            # A handle is woken and finished like an inbox.
             driver.inboxes[handle.membership.number] = cast("AsyncioInbox", handle)
 
         try:
@@ -136,7 +136,7 @@ class BackgroundThread:
             raise
 
     async def leave(self, handle: MemberHandle) -> None:
-        """When this returns its positions are kept."""
+        """Leave the group; when this returns, the positions are committed."""
         membership = handle.membership
         if membership is None or self._handles.pop(membership.number, None) is None:
             return
@@ -152,11 +152,11 @@ class BackgroundThread:
                 await self.leave(handle)
 
     def wake_loop(self) -> None:
-        """The core has something to do that its timer does not know of. Called with the lock."""
+        """Make the loop run the core, which has work that its timer does not know of. Called with the lock."""
         if self._wake_pending:
             return
         self._wake_pending = True
-        # The loop may have ended meanwhile, and with it whatever there was to do.
+        # The loop may have been closed meanwhile; then there is no work left.
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._run_driver)
 
@@ -165,7 +165,7 @@ class BackgroundThread:
             self._wake_pending = False
             self.driver.run()
 
-    # --- the end -------------------------------------------------------------------------------------
+    # --- closing -------------------------------------------------------------------------------------
 
     async def _stop(self) -> None:
         await asyncio.gather(*(self._leave_quietly(handle) for handle in list(self._handles.values())))
@@ -174,7 +174,7 @@ class BackgroundThread:
             await asyncio.gather(self._connecting, return_exceptions=True)
 
     def stopping(self) -> Future[None]:
-        """Begin the end; `join` when this is done."""
+        """Start to stop; call `finish` when the future is done."""
         return self.submit(self._stop())
 
     def finish(self) -> None:
@@ -184,7 +184,7 @@ class BackgroundThread:
 
 
 class MemberHandle:
-    """Where an application takes the records of one membership and settles them, on whatever thread."""
+    """Takes and settles the records of one membership for the application, on any thread."""
 
     def __init__(self, background: BackgroundThread, on_wake: Callable[[], None]) -> None:
         self.background = background
@@ -194,14 +194,14 @@ class MemberHandle:
         self._on_wake = on_wake
 
     def take(self) -> GroupRecord | None:
-        """The next record; if there is none, `woken` is called when there is one, or never will be."""
+        """The next record. If there is none, `on_wake` is called when there is one or the membership has ended."""
         with self.lock:
             membership = self.membership
             if membership is None or self.error is not None:
                 return None
             record = membership.dispatcher.take(now_us())
             if record is None:
-                # Another thread that gets one must not let this one be forgotten.
+                # Set even if another thread waits already, so that a record for that one does not lose this waiter.
                 membership.dispatcher.waiting = True
             self._schedule_work(membership)
             return record
@@ -229,11 +229,11 @@ class MemberHandle:
             membership.timer_moved = False
             self.background.wake_loop()
 
-    # --- where it stands -----------------------------------------------------------------------------
+    # --- position ------------------------------------------------------------------------------------
 
     @property
     def topics(self) -> dict[str, dict[int, int]]:
-        """The parts it holds, by topic and partition, and the first offset of each that is not acknowledged."""
+        """The assigned partitions by topic and number, with the first offset that is not acknowledged."""
         topics: dict[str, dict[int, int]] = {}
         with self.lock:
             for assigned in self.membership.partitions.values() if self.membership is not None else ():
@@ -247,7 +247,7 @@ class MemberHandle:
         with self.lock:
             return 0 if self.membership is None else self.membership.lag
 
-    # --- what the driver tells -----------------------------------------------------------------------
+    # --- driver --------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         self._on_wake()

@@ -1,4 +1,4 @@
-"""The trace of a client: what it published, what it subscribed to, what it was given."""
+"""The trace of a client: what it published, subscribed to and received."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rostra.traces.events import TraceEvent, TraceRole, TraceRow
 from rostra.traces.recorder import Recorder
 
 NextOffsets = dict[tuple[str, int], int]
-"""By topic and partition, the offset behind what was handed out."""
+"""By topic and partition, the offset behind the last delivered record."""
 PRODUCERS_MAX = 1 << 16
-"""What older ones publish to is forgotten; by then they are long closed."""
+"""The topics of older producers are forgotten; these are closed by then."""
 
 
 class ClientTrace:
-    """A client has none unless it was asked for."""
+    """Only present if tracing was requested."""
 
     def __init__(self, metadata: str) -> None:
         self._recorder = Recorder(metadata, TraceRole.CLIENT, randbits(ID_BITS))
         self._number = 0
         self._live: dict[int, NextOffsets] = {}
         self._topics: dict[int, str] = {}
-        """By producer, the latest of them."""
+        """By producer number, for the latest producers."""
 
     def close(self) -> None:
         for subscription in list(self._live):
@@ -62,7 +62,7 @@ class ClientTrace:
         next_offsets = self._live.setdefault(subscription, {})
         topic, partition, header = batch.topic, batch.partition, batch.header
         if (topic, partition) not in next_offsets:
-            # A topic that was made later is subscribed to from its first record on.
+            # A topic created later is subscribed to from its first record on.
             self.subscribed(subscription, {topic: {partition: 0}})
         next_offsets[topic, partition] = batch.next_offset
         self._number += 1

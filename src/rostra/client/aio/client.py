@@ -48,7 +48,7 @@ from rostra.wire.messages import PUBLISHER_LEASE_MS, TOMBSTONE_MS, Acks, Ownersh
 
 
 class Client:
-    """Connections to the nodes it needs, which mend themselves. Made by `rostra.connect`; not safe across threads.
+    """A client with its connections, which are restored when lost. Made by `rostra.connect`; not thread-safe.
 
     >>> client = await rostra.connect("127.0.0.1:7400")  # doctest: +SKIP
     >>> await client.create_topic("orders", partitions=4, if_not_exists=True)  # doctest: +SKIP
@@ -60,7 +60,7 @@ class Client:
     # --- opening and closing -------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End the connection; subscriptions end, and what is not acknowledged fails with `ClientClosed`."""
+        """Close all connections. Subscriptions end; unacknowledged records fail with `ClientClosed`."""
         await self._driver.close()
 
     async def __aenter__(self) -> Self:
@@ -92,9 +92,9 @@ class Client:
         history_depth: int = 0,
         if_not_exists: bool = False,
     ) -> Topic:
-        """Zero for a retention means that nothing is ever removed on its account, for `replicas` the fabric's default,
-        for `history_depth`, the most that `Last(n)` gives, the node's. With `ownership="exclusive"` only the records
-        of the strongest publisher alive are delivered.
+        """Create a topic. A retention of 0 removes nothing, `replicas` 0 is the fabric's default. `history_depth` 0,
+        the most that `Last(n)` gives, is the node's. With `ownership="exclusive"` only the records of the strongest
+        live publisher are delivered.
 
         >>> await client.create_topic("orders", partitions=4, retention_ms=86_400_000)  # doctest: +SKIP
         """
@@ -133,7 +133,7 @@ class Client:
         tombstone_ms: int | None = None,
         history_depth: int | None = None,
     ) -> Topic:
-        """Gives the settings that are named another value; the others stay.
+        """Change the given settings; the others stay.
 
         >>> await client.alter_topic("orders", retention_ms=86_400_000)  # doctest: +SKIP
         """
@@ -151,7 +151,7 @@ class Client:
         return topic
 
     async def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
-        """Its records are gone, and its subscriptions end with `TopicDeleted`."""
+        """Delete a topic with its records. Subscriptions to it end with `TopicDeleted`."""
         core = self._driver.core
         try:
             await self._driver.call(lambda call: core.delete_topic(now_us(), call, name))
@@ -166,7 +166,7 @@ class Client:
         return topics
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        """Its settings, and how far each partition reaches."""
+        """Return the settings of a topic and the extent of each partition."""
         core = self._driver.core
         described = await self._driver.call(lambda call: core.describe_topic(now_us(), call, name))
         assert isinstance(described, TopicDescription)
@@ -175,7 +175,7 @@ class Client:
     # --- the cluster ---------------------------------------------------------------------------------
 
     async def describe_cluster(self) -> ClusterState:
-        """Its nodes, and for every partition who owns it and how far each copy is; whichever node is asked.
+        """Return the nodes, and the owner and the replicas of every partition. Any node can answer.
 
         >>> state = await client.describe_cluster()  # doctest: +SKIP
         >>> [node.address for node in state.nodes if not node.there]  # doctest: +SKIP
@@ -187,15 +187,15 @@ class Client:
         return state
 
     async def remove_member(self, node: int) -> None:
-        """Returns when it is certain to go: its copies are moved first, which `describe_cluster` shows.
+        """Remove a node. Returns when the removal is agreed; its replicas are moved first, as `describe_cluster` shows.
 
-        A member that is away can be removed too. `QuorumAtRisk` and `CopiesAway` say what stands against it.
+        A node that is down can be removed, too. `QuorumAtRisk` and `CopiesAway` say why it can not.
         """
         core = self._driver.core
         await self._driver.call(lambda call: core.remove_member(now_us(), call, node))
 
     async def transfer_partition(self, topic: str, partition: int, node: int) -> None:
-        """Makes another node, which has a complete copy, the owner of the partition."""
+        """Make another node, which has a complete replica, the owner of the partition."""
         core = self._driver.core
         await self._driver.call(lambda call: core.transfer_partition(now_us(), call, topic, partition, node))
 
@@ -212,7 +212,7 @@ class Client:
         partition: int | None = None,
         acks: Acks = "all",
     ) -> Ack:
-        """Store one record and tell where. For many records take a `producer`.
+        """Store one record and return where. For many records use a `producer`.
 
         >>> ack = await client.publish("orders", b"milk", key=b"customer-7")  # doctest: +SKIP
         >>> ack.offset  # doctest: +SKIP
@@ -242,10 +242,10 @@ class Client:
         lease_ms: int = PUBLISHER_LEASE_MS,
         on_ack: Callable[[Acknowledged], None] | None = None,
     ) -> Producer:
-        """For streams of records: batches, keeps a window under way, holds the caller back when it is full.
+        """A producer for streams of records: it batches, pipelines, and makes the caller wait when its window is full.
 
-        With a `strength` it is a publisher among others: where a topic's ownership is exclusive, only the records of
-        the strongest one alive are delivered. It counts as dead when it is not heard for `lease_ms`; close it to leave.
+        With a `strength` it competes with other publishers: in a topic with exclusive ownership, only the records of
+        the strongest live one are delivered. One that is silent for `lease_ms` counts as dead; close it to resign.
 
         >>> async with client.producer("orders") as producer:  # doctest: +SKIP
         ...     for line in lines:
@@ -296,24 +296,24 @@ class Client:
         dead_letter: str = "",
         lease_ms: int = LEASE_MS,
     ) -> Subscription | NamedSubscription:
-        """Records as they are stored, from `start` on; of all partitions unless one is named.
+        """Subscribe to the records of a topic from `start` on, in all partitions unless one is given.
 
-        Several topics can be named, and patterns, in which `+` stands for one level and `#` for the rest. Each topic is
-        delivered once, whatever matches it. One that is made later is picked up with its first record; one that is
-        deleted is left, which a `TopicGone` event says. Only a subscription to one named topic ends with its deletion.
+        Several topics and patterns can be given; in a pattern `+` matches one level and `#` the rest. Each topic is
+        delivered once, whatever matches it. A topic created later is delivered from its first record; one that is
+        deleted is dropped with a `TopicGone` event. Only a subscription to one topic by name ends with its deletion.
 
-        When retention has removed what would be read next it ends with `OffsetOutOfRange`; if `below_start` is
-        "earliest" it goes on with what is left, and a `Skipped` event says so.
+        When retention has removed the next record, the subscription ends with `OffsetOutOfRange`; if `below_start` is
+        "earliest" it continues with the first record that is left, and emits a `Skipped` event.
 
         >>> async with client.subscribe("orders", start=rostra.Last(10)) as records:  # doctest: +SKIP
         ...     async for record in records:
         ...         print(record.value)
         >>> async with client.subscribe("orders", "sensors/+/temp") as records: ...  # doctest: +SKIP
 
-        With a `name` the cluster keeps the position, and all who use that name share the partitions. `start` is for the
-        first who uses it; later ones go on where it stands. Each record is handed out until it is acknowledged, or was
-        tried in vain so many `tries` (0: without end): then it goes to the topic `dead_letter`, if one is named. A
-        member that is not heard of for `lease_ms` is taken for dead; its handler may take any time.
+        With a `name` it is a consumer group: the cluster stores the position, and all members share the partitions.
+        `start` counts for the first member; later ones continue at the position. Each record is delivered until it is
+        acknowledged or has failed `tries` times (0: without limit); then it goes to the topic `dead_letter`, if given.
+        A member that is silent for `lease_ms` counts as dead; record handlers may take any time.
 
         >>> async with client.subscribe("orders", name="billing") as records:  # doctest: +SKIP
         ...     async for record in records:
@@ -330,14 +330,14 @@ class Client:
     # --- named subscriptions -------------------------------------------------------------------------
 
     async def list_subscriptions(self) -> tuple[GroupSummary, ...]:
-        """Every name, and how many members and parts it has."""
+        """List all named subscriptions, with the numbers of their members and partitions."""
         core = self._driver.core
         listed = await self._driver.call(lambda call: core.groups.list_all(now_us(), call))
         assert isinstance(listed, SubscriptionList)
         return listed.subscriptions
 
     async def describe_subscription(self, name: str) -> SubscriptionDescription:
-        """Its members, and for every partition how far it is acknowledged and how much lies behind that.
+        """Return the members, and the position and lag in every partition.
 
         >>> (await client.describe_subscription("billing")).lag  # doctest: +SKIP
         0
@@ -348,7 +348,7 @@ class Client:
         return described
 
     async def reset_subscription(self, name: str, start: Start, *, topic: str | None = None) -> None:
-        """Lets it go on elsewhere, in all of its topics or in one. It must have no members, else `GroupBusy`.
+        """Set the position, in all topics or in one. There must be no members, else `GroupBusy`.
 
         >>> await client.reset_subscription("billing", "earliest")  # doctest: +SKIP
         """
@@ -356,7 +356,7 @@ class Client:
         await self._driver.call(lambda call: core.groups.reset(now_us(), call, name, start, topic))
 
     async def delete_subscription(self, name: str, *, if_exists: bool = False) -> None:
-        """Forgets the name and its positions. It must have no members, else `GroupBusy`."""
+        """Delete the name and its positions. There must be no members, else `GroupBusy`."""
         core = self._driver.core
         try:
             await self._driver.call(lambda call: core.groups.delete(now_us(), call, name))
@@ -367,7 +367,7 @@ class Client:
     # --- users ---------------------------------------------------------------------------------------
 
     async def create_user(self, name: str) -> User:
-        """A user has topics, and what is published there waits for it until it receives; `GroupExists` if it is there.
+        """Create a user: a queue of the records of its topics, from which it receives. `GroupExists` if it exists.
 
         >>> alice = await client.create_user("alice")  # doctest: +SKIP
         >>> await alice.subscribe("news")  # doctest: +SKIP
@@ -377,13 +377,13 @@ class Client:
         return user
 
     def user(self, name: str) -> User:
-        """A user that is there already."""
+        """An existing user."""
         return User(self, self._driver, name)
 
     # --- events --------------------------------------------------------------------------------------
 
     def events(self) -> AsyncGenerator[ClientEvent, None]:
-        """What happens to the connection from now on. The oldest are dropped when nobody reads them.
+        """Events of the client from now on. The oldest are dropped if they are not read.
 
         >>> async for event in client.events():  # doctest: +SKIP
         ...     print(event)
@@ -392,7 +392,7 @@ class Client:
 
 
 class Connecting:
-    """What `rostra.connect` gives: await it, or enter it with `async with`."""
+    """The result of `rostra.connect`: await it, or enter it with `async with`."""
 
     def __init__(self, driver: AsyncioDriver) -> None:
         self._driver = driver
@@ -426,9 +426,9 @@ def connect(
     trace: str | None = None,
     on_event: Callable[[ClientEvent], None] | None = None,
 ) -> Connecting:
-    """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400. It names the others.
+    """Connect to the cluster through any of the addresses, by default 127.0.0.1:7400; the nodes name the others.
 
-    With `trace` what the client does is noted in that directory, for `rostra pipeline audit`.
+    With `trace` the client writes a trace into that directory, for `rostra pipeline audit`.
 
     >>> async with rostra.connect("10.0.0.1:7400", "10.0.0.2:7400") as client:  # doctest: +SKIP
     ...     await client.publish("orders", b"one more")

@@ -20,7 +20,7 @@ ABORT_AFTER_S = 2.0
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One socket, received straight into the frame reader's buffer."""
+    """One socket, which receives directly into the frame reader's buffer."""
 
     def __init__(self, driver: AsyncioDriver, number: int) -> None:
         self._driver = driver
@@ -30,7 +30,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none of asyncio's classes, only of their shape.
+        # uvloop's transports are not subclasses of asyncio's.
         self.transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)
         raw = transport.get_extra_info("socket")
@@ -65,5 +65,5 @@ class Connection(asyncio.BufferedProtocol):
         if self.transport is not None:
             self.transport.close()
             if self.transport.get_write_buffer_size():
-                # Closing sends what is left first, and a node that does not answer takes nothing.
+                # Closing flushes the send buffer first, which never ends if the node does not read.
                 asyncio.get_running_loop().call_later(ABORT_AFTER_S, self.transport.abort)

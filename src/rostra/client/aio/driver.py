@@ -1,4 +1,4 @@
-"""What carries out the effects of the core on an asyncio loop."""
+"""The driver that carries out the core's effects on an asyncio loop."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class AsyncioDriver:
         self._timer_us = 0
         self._turn_scheduled = False
         self.background: BackgroundThread | None = None
-        """The client's named subscriptions, if it has any."""
+        """Runs the named subscriptions, if there are any."""
 
     # --- opening and closing -------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class AsyncioDriver:
         if self._timer is not None:
             self._timer.cancel()
         self._event_arrived.set()
-        # One turn, so that the transport gets to send what was written and to close its socket.
+        # One turn of the loop, so that the transport can flush and close its socket.
         await asyncio.sleep(0)
         trace, self.trace = self.trace, None
         if trace is not None:
@@ -100,7 +100,7 @@ class AsyncioDriver:
     # --- calls ---------------------------------------------------------------------------------------
 
     async def call(self, begin: Callable[[int], object]) -> Result:
-        """Begin something under a new number and wait for its answer."""
+        """Start a call under a new number and wait for its answer."""
         call, answer = self.new_call()
         begin(call)
         self.run()
@@ -121,14 +121,14 @@ class AsyncioDriver:
         return self._loop
 
     def resumed(self, producer: int) -> asyncio.Future[None]:
-        """Done when that producer has room again."""
+        """Done when the producer may send again."""
         resumed = self._resumed.get(producer)
         if resumed is None:
             resumed = self._resumed[producer] = self.loop.create_future()
         return resumed
 
     def published(self, producer: ProducerState) -> None:
-        """A record was published: it has left already, or leaves at the end of this turn."""
+        """A record was published: it was sent already, or is sent at the end of this turn."""
         if self.core.out:
             self.run()
         elif not self._turn_scheduled and producer.senders:
@@ -175,7 +175,7 @@ class AsyncioDriver:
     # --- effects -------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Carry out the effects. The application's callbacks get a turn of their own: they may cause other effects."""
+        """Carry out the effects. Callbacks of the application run in a later turn, as they may cause effects."""
         writes: list[Buffer] = []
         link = 0
         for effect in self.core.take():
@@ -237,7 +237,7 @@ class AsyncioDriver:
             case Notify():
                 self.notify(effect.event)
             case BatchRefused() | Write():
-                # The producer remembers its first error for `flush`; writes were gathered before.
+                # The producer keeps its first error for `flush`; writes were collected before.
                 pass
             case _:
                 assert_never(effect)

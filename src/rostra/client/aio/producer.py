@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Producer:
     """Sends a stream of records into a topic. Made by `Client.producer`.
 
-    A record given to `send` leaves by the end of the loop's turn, or when the batches before it have become few;
-    `flush` tells when all are stored.
+    A record given to `send` is sent by the end of the loop's turn, or when few batches are in flight; `flush` waits
+    until all are stored.
 
     >>> async with client.producer("orders") as producer:  # doctest: +SKIP
     ...     await producer.send_many([b"one", b"two"])
@@ -47,7 +47,7 @@ class Producer:
     # --- opening and closing -------------------------------------------------------------------------
 
     async def open(self) -> Self:
-        """Find the topic; `async with` and `await` do it too."""
+        """Locate the topic; `async with` and `await` do it, too."""
         if self._state is None:
             driver = self._driver
             call, answer = driver.new_call()
@@ -72,25 +72,25 @@ class Producer:
         if kind is None:
             await self.close()
         elif issubclass(kind, Exception):
-            # The block failed for its own reason, which must not be hidden by ours.
+            # The exception of the block must not be hidden by ours.
             with suppress(RostraError):
                 await self.close()
         else:
             self._forget()
 
     async def close(self) -> None:
-        """Flush, leave, and give up the producer."""
+        """Flush, resign as a publisher, and close the producer."""
         try:
             if self._state is not None and not self._driver.core.closed:
                 await self.flush()
-                # If nobody hears it now, the end of its lease will tell.
+                # If the message is lost, the lease expires.
                 with suppress(RostraError):
                     await self._resign()
         finally:
             self._forget()
 
     async def leave(self) -> None:
-        """The same, certain that it is no publisher of the topic any more: the next strongest is delivered from now on.
+        """Close, and be certain that it is not registered any more, so that the next strongest publisher is delivered.
 
         >>> await producer.leave()  # doctest: +SKIP
         """
@@ -101,7 +101,7 @@ class Producer:
             self._forget()
 
     async def set_strength(self, strength: int) -> None:
-        """Returns when it is judged by that: the records sent before this call by what it was, those after by this.
+        """Change the strength. Records sent before this call are judged by the old strength, later ones by the new.
 
         >>> await producer.set_strength(10)  # doctest: +SKIP
         """
@@ -131,7 +131,7 @@ class Producer:
         timestamp: int | None = None,
         partition: int | None = None,
     ) -> None:
-        """Give one record; waits only while the window is full.
+        """Send one record; waits only while the window is full.
 
         >>> await producer.send(b"milk", key=b"customer-7")  # doctest: +SKIP
         """
@@ -153,7 +153,7 @@ class Producer:
                 await self._wait_for_window()
             state.add(_now_us(), value, key, headers, timestamp, partition)
         if self._sent_batch():
-            # At least one turn of the loop per batch: acknowledgements can only be read there.
+            # At least one turn of the loop per batch: acknowledgements are received there.
             await asyncio.sleep(0)
 
     def send_nowait(
@@ -164,7 +164,7 @@ class Producer:
         timestamp: int | None = None,
         partition: int | None = None,
     ) -> None:
-        """Give one record without waiting; raises `LimitExceeded` when the window is full."""
+        """Send one record without waiting; raises `LimitExceeded` if the window is full."""
         state = self._state
         if state is None:
             raise ClientClosed()
@@ -179,7 +179,7 @@ class Producer:
         state.close(_now_us())
 
     def _sent_batch(self) -> bool:
-        """Carry out what a record caused: True if a batch left; otherwise it will at the end of the turn."""
+        """Carry out the effects of a record. True if a batch was sent; otherwise it is sent at the end of the turn."""
         if self._driver.core.out:
             self._driver.run()
             return True
@@ -190,7 +190,7 @@ class Producer:
         return False
 
     async def send_many(self, values: Sequence[bytes | None]) -> None:
-        """Give many records at once, the fastest way in.
+        """Send many records, the fastest way.
 
         >>> await producer.send_many([b"%d" % n for n in range(100_000)])  # doctest: +SKIP
         """
@@ -208,7 +208,7 @@ class Producer:
             self._schedule_turn()
 
     async def flush(self) -> None:
-        """Return when all records given so far are acknowledged; raise the first error if some were given up."""
+        """Wait until all records sent so far are acknowledged; raise the first error if some failed."""
         if self._state is None:
             raise ClientClosed()
         state = self._state

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AsyncioInbox:
-    """What was delivered and not yet taken; the driver fills it."""
+    """Delivered batches that the application has not taken; filled by the driver."""
 
     __slots__ = ("error", "ready", "waiter")
 
@@ -46,8 +46,8 @@ class AsyncioInbox:
 class Subscription:
     """Records of one or several topics, in order within each partition. Made by `Client.subscribe`.
 
-    Iterate over it for records, over `batches()` for speed. It goes on by itself after a lost connection, where it
-    stopped; it ends with an error when it cannot.
+    Iterate over it for records, over `batches()` for speed. After a lost connection it continues where it stopped; if
+    it can not, it ends with an error.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Subscription:
     ) -> None:
         self._driver = driver
         self.names = names
-        """What was subscribed to: topics, and patterns of topics."""
+        """The topics and patterns subscribed to."""
         self._start = start
         self._partition = partition
         self._credit_bytes = credit_bytes
@@ -71,13 +71,13 @@ class Subscription:
         self._over = False
         self._records: AsyncIterator[Record] | None = None
         self._current: DeliveredBatch | None = None
-        """The batch whose records are being handed out, up to `_reached`."""
+        """The batch whose records are being delivered; the next one is at `_current_next`."""
         self._current_next = 0
 
     # --- opening and closing -------------------------------------------------------------------------
 
     async def open(self) -> Self:
-        """Subscribe; `async with`, `await` and the first iteration do it too."""
+        """Subscribe; `async with`, `await` and the first iteration do it, too."""
         if self._state is None:
             driver = self._driver
             call, answer = driver.new_call()
@@ -109,7 +109,7 @@ class Subscription:
         await self.unsubscribe()
 
     async def unsubscribe(self) -> None:
-        """End delivery. When this returns the node sends nothing more, and iteration stops."""
+        """Unsubscribe. When this returns, no node sends anything more, and iteration stops."""
         if self._state is None or self._over:
             return
         self._over = True
@@ -126,7 +126,7 @@ class Subscription:
     # --- reading -------------------------------------------------------------------------------------
 
     async def batches(self) -> AsyncGenerator[DeliveredBatch, None]:
-        """Whole batches as they come, the fastest way out.
+        """Whole batches, the fastest way.
 
         >>> async for batch in subscription.batches():  # doctest: +SKIP
         ...     table = batch.to_arrow()
@@ -162,7 +162,7 @@ class Subscription:
                 return
 
     async def _more(self) -> bool:
-        """Wait for batches; False when there will be none."""
+        """Wait for batches; False after the end."""
         if self._over:
             return False
         if self._inbox.error is not None:
@@ -184,11 +184,11 @@ class Subscription:
             self._driver.run()
         return delivered
 
-    # --- where it stands -----------------------------------------------------------------------------
+    # --- position ------------------------------------------------------------------------------------
 
     @property
     def topics(self) -> dict[str, dict[int, int]]:
-        """The topics it has now, and of each, by partition, the offset before which everything was handed out."""
+        """By topic and partition, the offset of the next record that the application gets."""
         if self._state is None:
             return {}
         topics = self._state.by_topic(self._inbox.ready)
@@ -199,21 +199,21 @@ class Subscription:
 
     @property
     def positions(self) -> dict[int, int]:
-        """By partition, the offset before which everything was handed out; what is no record needs no handing out.
+        """By partition, the offset of the next record that the application gets.
 
-        It is of one topic. With several, look at `topics`.
+        For a subscription to one topic; with several, use `topics`.
         """
         return positions_of_one(self.topics)
 
     @property
     def next_offset(self) -> int:
-        """The offset before which everything was handed out; of the only partition, or the first, of one topic."""
+        """The offset of the next record, in the only partition or the first one of the topic."""
         positions = self.positions
         return positions[min(positions)] if positions else 0
 
     @property
     def lag(self) -> int:
-        """How many offsets lie between what was handed out and the end, as last heard."""
+        """The number of offsets between the position and the end, as last reported."""
         return 0 if self._state is None else self._state.lag(self.topics)
 
 

@@ -1,4 +1,4 @@
-"""A user for asyncio: topics, and a queue in which what is published there waits."""
+"""A user for asyncio: a queue of the records of its topics."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from rostra.client.aio.driver import AsyncioDriver
 
 NO_TOPIC = "_nothing"
-"""Stands for no topic at all: a name keeps what it was last joined with, unless something else is named."""
+"""Stands for no topic, because joining a group without topics keeps those it has."""
 
 
 class User:
-    """A named subscription for those who want to receive and nothing else. Made by `Client.create_user`.
+    """A named subscription with a simple interface: subscribe and receive. Made by `Client.create_user`.
 
-    What is published to its topics waits on the disks of the cluster, as long as the topics keep it. `receive` takes
-    the next record, which is gone then.
+    Records of its topics wait in the cluster, as long as the topics retain them. `receive` takes the next record and
+    acknowledges it.
 
     >>> async with await client.create_user("alice") as alice:  # doctest: +SKIP
     ...     await alice.subscribe("news")
@@ -47,7 +47,7 @@ class User:
         await self.close()
 
     async def create(self) -> None:
-        """`GroupExists` if there is such a one already."""
+        """Create the user; `GroupExists` if it exists."""
         try:
             await self._client.describe_subscription(self.name)
         except UnknownGroup:
@@ -56,12 +56,12 @@ class User:
             raise GroupExists(self.name)
 
     async def topics(self) -> tuple[str, ...]:
-        """What it is subscribed to."""
+        """The topics it is subscribed to."""
         described = await self._client.describe_subscription(self.name)
         return tuple(topic for topic in described.patterns if topic != NO_TOPIC)
 
     async def subscribe(self, topic: str) -> None:
-        """What is published there from now on waits for the user. A topic that is not there is made."""
+        """Queue the topic's records for the user from now on. The topic is created if it does not exist."""
         check_topic_name(topic)
         described = await self._client.describe_subscription(self.name)
         if topic in described.patterns:
@@ -70,11 +70,11 @@ class User:
         await self._stop_receiving()
         await self._join_briefly(*topics, topic)
         if any(part.topic == topic for part in described.parts):
-            # It was subscribed before: what came since it left is none of its business.
+            # It was subscribed before: skip what was published since then.
             await self._client.reset_subscription(self.name, "latest", topic=topic)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Nothing more of it is received, not even what waits."""
+        """Receive nothing more of the topic, including records that wait."""
         topics = await self.topics()
         if topic not in topics:
             raise NotSubscribed(self.name, topic)
@@ -82,11 +82,11 @@ class User:
         await self._join_briefly(*([known for known in topics if known != topic] or [NO_TOPIC]))
 
     async def publish(self, topic: str, value: bytes | None) -> Ack:
-        """As anybody does."""
+        """The same as `Client.publish`."""
         return await self._client.publish(topic, value)
 
     async def receive(self, timeout: float | None = None) -> Record | None:
-        """Take the next record that waits, or wait for one; None when none came within that many seconds."""
+        """Take the next record, or wait for one; None if none came within that many seconds."""
         if self._subscription is None:
             await self._client.describe_subscription(self.name)
             self._subscription = await self._open_subscription().open()
@@ -96,21 +96,21 @@ class User:
         return record
 
     async def close(self) -> None:
-        """Stop receiving; what was received is gone, and the rest waits."""
+        """Stop receiving; the remaining records wait."""
         await self._stop_receiving()
 
     async def destroy(self) -> None:
-        """The user is no more, and nothing waits for it."""
+        """Delete the user and its queue."""
         await self._stop_receiving()
         await self._client.delete_subscription(self.name)
 
-    # --- as a member ---------------------------------------------------------------------------------
+    # --- group membership ----------------------------------------------------------------------------
 
     def _open_subscription(self, *topics: str) -> NamedSubscription:
         return NamedSubscription(self._driver, self.name, MemberSettings(topics, "latest"))
 
     async def _join_briefly(self, *topics: str) -> None:
-        """Join for a moment: from now on the cluster knows of these topics, and where they begin."""
+        """Join and leave, which stores these topics and where they start."""
         async with self._open_subscription(*topics):
             pass
 

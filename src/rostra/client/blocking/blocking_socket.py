@@ -1,4 +1,4 @@
-"""A socket that waits: one system call to send, one to receive, nothing in between."""
+"""A blocking socket: one system call to send, one to receive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rostra.wire.messages import NodeMessage
 
 FRAME_BYTES_MAX = 64 << 20
 SLICE_US = 100_000
-"""A wait in the kernel lasts at most this long; timers are kept to this precision."""
+"""Longest wait in the kernel; timers have this precision."""
 BUFFERS_MAX = 512
 _NONBLOCKING: int = socket.MSG_DONTWAIT
 
@@ -27,11 +27,11 @@ Messages = list[tuple[NodeMessage, bytearray | None]]
 
 
 class BlockingSocket:
-    """Receives straight into the frame reader's buffer; what cannot be sent at once leaves while it waits."""
+    """Receives directly into the frame reader's buffer; what can not be sent at once is sent while reading."""
 
     def __init__(self, number: int, connected: socket.socket, busy_poll_ms: int = 0) -> None:
         self.number = number
-        """The core's, of the link."""
+        """The core's number of the link."""
         self.reported_congested = False
         self._socket = connected
         if connected.family != socket.AF_UNIX:
@@ -54,7 +54,7 @@ class BlockingSocket:
         return bool(self._outbox)
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Of one frame, which are few."""
+        """Send the few buffers of one frame, or queue what the kernel does not take."""
         if not self._outbox:
             try:
                 sent = self._socket.sendmsg(buffers, (), _NONBLOCKING)
@@ -85,7 +85,7 @@ class BlockingSocket:
             outbox[0] = memoryview(outbox[0])[sent:]
 
     def read(self, wait_us: int) -> Messages:
-        """What arrives within that time, or within one slice of it; nothing if nothing does."""
+        """The messages that arrive within that time, or within one slice of it."""
         flags = _NONBLOCKING
         if self._outbox:
             self._wait_for_either(wait_us)
@@ -104,14 +104,14 @@ class BlockingSocket:
         return self._reader.took(size)
 
     def _busy_read(self, wait_us: int) -> int:
-        """Bytes received without sleeping; 0 if none came for as long as this is worth a core."""
+        """Receive without sleeping, for at most the busy-poll time; return the number of bytes, 0 if none came."""
         room = self._reader.room()
         until_ns = time.monotonic_ns() + min(self._busy_poll_ns, wait_us * 1000)
         while time.monotonic_ns() < until_ns:
             try:
                 size = self._socket.recv_into(room, 0, _NONBLOCKING)
             except BlockingIOError:
-                # Whoever else wants this core, such as the node that we wait for, goes first.
+                # Let other processes run first, such as the node that the client waits for.
                 os.sched_yield()
             else:
                 if size == 0:
@@ -129,14 +129,14 @@ class BlockingSocket:
             self._send_outbox()
 
     def close(self) -> None:
-        # Best effort for a goodbye; whoever closes does not wait for it.
+        # Best effort for a Goodbye; closing does not wait for it.
         with suppress(OSError):
             self._send_outbox()
         self._socket.close()
 
 
 class DialingSocket:
-    """A connection on its way while others are listened to: the addresses of a host, one after the other."""
+    """A connection being opened while other sockets are read; it tries the addresses of a host one after the other."""
 
     def __init__(self, number: int, address: str) -> None:
         self.number = number
@@ -159,7 +159,7 @@ class DialingSocket:
         raise OSError(reason)
 
     def finished(self) -> socket.socket | None:
-        """Called when something happened to it: the connection, or None if the next address is being tried."""
+        """Called after an event: return the connected socket, or None if the next address is being tried."""
         failure = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if not failure:
             return self._socket
@@ -172,7 +172,7 @@ class DialingSocket:
 
 
 def _resolve(address: str) -> list[tuple[int, Any]]:
-    """Family and address of each place that the address may mean."""
+    """Family and address of everything that the address resolves to."""
     path = unix_path(address)
     if path is not None:
         return [(socket.AF_UNIX, path)]

@@ -1,11 +1,11 @@
-"""The client without asyncio: blocking sockets, no thread, no loop; the lowest latency from Python.
+"""The blocking client: sockets without a thread or an event loop, for the lowest latency from Python.
 
 >>> with rostra.blocking.connect() as client:  # doctest: +SKIP
 ...     ack = client.publish("orders", b"one more")
 ...     for record in client.subscribe("orders", start="earliest"):
 ...         print(record.offset, record.value)
 
-Nothing happens between calls: heartbeats are answered, connections mended and batches sent inside them. A lock makes
+Nothing happens between calls: inside them heartbeats are answered, connections restored and batches sent. A lock makes
 one client safe to share, but a thread that waits for records holds it; give each thread a client of its own.
 """
 
@@ -49,7 +49,7 @@ from rostra.wire.messages import PUBLISHER_LEASE_MS, TOMBSTONE_MS, Acks, Ownersh
 
 
 class Client:
-    """Connections to the nodes that are needed, which mend themselves. Made by `rostra.blocking.connect`.
+    """A client with its connections, which are restored when lost. Made by `rostra.blocking.connect`.
 
     >>> client = rostra.blocking.connect("127.0.0.1:7400")  # doctest: +SKIP
     >>> client.create_topic("orders", partitions=4, if_not_exists=True)  # doctest: +SKIP
@@ -61,7 +61,7 @@ class Client:
     # --- opening and closing -------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the connection; subscriptions end, and what is not acknowledged fails with `ClientClosed`."""
+        """Close all connections. Subscriptions end; unacknowledged records fail with `ClientClosed`."""
         self._driver.close()
 
     def __enter__(self) -> Self:
@@ -94,9 +94,9 @@ class Client:
         history_depth: int = 0,
         if_not_exists: bool = False,
     ) -> Topic:
-        """Zero for a retention means that nothing is ever removed on its account, for `replicas` the fabric's default,
-        for `history_depth`, the most that `Last(n)` gives, the node's. With `ownership="exclusive"` only the records
-        of the strongest publisher alive are delivered.
+        """Create a topic. A retention of 0 removes nothing, `replicas` 0 is the fabric's default. `history_depth` 0,
+        the most that `Last(n)` gives, is the node's. With `ownership="exclusive"` only the records of the strongest
+        live publisher are delivered.
 
         >>> client.create_topic("orders", partitions=4, retention_ms=86_400_000)  # doctest: +SKIP
         """
@@ -134,7 +134,7 @@ class Client:
         tombstone_ms: int | None = None,
         history_depth: int | None = None,
     ) -> Topic:
-        """Gives the settings that are named another value; the others stay.
+        """Change the given settings; the others stay.
 
         >>> client.alter_topic("orders", retention_ms=86_400_000)  # doctest: +SKIP
         """
@@ -152,7 +152,7 @@ class Client:
         return topic
 
     def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
-        """Its records are gone, and its subscriptions end with `TopicDeleted`."""
+        """Delete a topic with its records. Subscriptions to it end with `TopicDeleted`."""
         try:
             self._driver.call(lambda call: self._driver.core.delete_topic(now_us(), call, name))
         except UnknownTopic:
@@ -165,7 +165,7 @@ class Client:
         return topics
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """Its settings, and how far each partition reaches."""
+        """Return the settings of a topic and the extent of each partition."""
         described = self._driver.call(lambda call: self._driver.core.describe_topic(now_us(), call, name))
         assert isinstance(described, TopicDescription)
         return described
@@ -173,7 +173,7 @@ class Client:
     # --- the cluster ---------------------------------------------------------------------------------
 
     def describe_cluster(self) -> ClusterState:
-        """Its nodes, and for every partition who owns it and how far each copy is; whichever node is asked.
+        """Return the nodes, and the owner and the replicas of every partition. Any node can answer.
 
         >>> state = client.describe_cluster()  # doctest: +SKIP
         >>> [node.address for node in state.nodes if not node.there]  # doctest: +SKIP
@@ -184,14 +184,14 @@ class Client:
         return state
 
     def remove_member(self, node: int) -> None:
-        """Returns when it is certain to go: its copies are moved first, which `describe_cluster` shows.
+        """Remove a node. Returns when the removal is agreed; its replicas are moved first, as `describe_cluster` shows.
 
-        A member that is away can be removed too. `QuorumAtRisk` and `CopiesAway` say what stands against it.
+        A node that is down can be removed, too. `QuorumAtRisk` and `CopiesAway` say why it can not.
         """
         self._driver.call(lambda call: self._driver.core.remove_member(now_us(), call, node))
 
     def transfer_partition(self, topic: str, partition: int, node: int) -> None:
-        """Makes another node, which has a complete copy, the owner of the partition."""
+        """Make another node, which has a complete replica, the owner of the partition."""
         self._driver.call(lambda call: self._driver.core.transfer_partition(now_us(), call, topic, partition, node))
 
     # --- publishing ----------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Client:
         partition: int | None = None,
         acks: Acks = "all",
     ) -> Ack:
-        """Store one record and tell where. For many records take a `producer`.
+        """Store one record and return where. For many records use a `producer`.
 
         >>> client.publish("orders", b"milk", key=b"customer-7").offset  # doctest: +SKIP
         41
@@ -242,10 +242,10 @@ class Client:
         lease_ms: int = PUBLISHER_LEASE_MS,
         on_ack: Callable[[Acknowledged], None] | None = None,
     ) -> Producer:
-        """For streams of records: batches, keeps a window under way, holds the caller back when it is full.
+        """A producer for streams of records: it batches, pipelines, and makes the caller wait when its window is full.
 
-        With a `strength` it is a publisher among others: where a topic's ownership is exclusive, only the records of
-        the strongest one alive are delivered. It counts as dead when it is not heard for `lease_ms`; close it to leave.
+        With a `strength` it competes with other publishers: in a topic with exclusive ownership, only the records of
+        the strongest live one are delivered. One that is silent for `lease_ms` counts as dead; close it to resign.
 
         >>> with client.producer("orders") as producer:  # doctest: +SKIP
         ...     for line in lines:
@@ -296,23 +296,23 @@ class Client:
         dead_letter: str = "",
         lease_ms: int = LEASE_MS,
     ) -> Subscription | NamedSubscription:
-        """Records as they are stored, from `start` on; of all partitions unless one is named.
+        """Subscribe to the records of a topic from `start` on, in all partitions unless one is given.
 
-        Several topics can be named, and patterns, in which `+` stands for one level and `#` for the rest. Each topic is
-        delivered once, whatever matches it. One that is made later is picked up with its first record; one that is
-        deleted is left, which a `TopicGone` event says. Only a subscription to one named topic ends with its deletion.
+        Several topics and patterns can be given; in a pattern `+` matches one level and `#` the rest. Each topic is
+        delivered once, whatever matches it. A topic created later is delivered from its first record; one that is
+        deleted is dropped with a `TopicGone` event. Only a subscription to one topic by name ends with its deletion.
 
-        When retention has removed what would be read next it ends with `OffsetOutOfRange`; if `below_start` is
-        "earliest" it goes on with what is left, and a `Skipped` event says so.
+        When retention has removed the next record, the subscription ends with `OffsetOutOfRange`; if `below_start` is
+        "earliest" it continues with the first record that is left, and emits a `Skipped` event.
 
         >>> with client.subscribe("orders", start=rostra.Last(10)) as records:  # doctest: +SKIP
         ...     for record in records:
         ...         print(record.value)
 
-        With a `name` the cluster keeps the position, and all who use that name share the partitions. `start` is for the
-        first who uses it; later ones go on where it stands. Each record is handed out until it is acknowledged, or was
-        tried in vain so many `tries` (0: without end): then it goes to the topic `dead_letter`, if one is named. A
-        member that is not heard of for `lease_ms` is taken for dead; its handler may take any time.
+        With a `name` it is a consumer group: the cluster stores the position, and all members share the partitions.
+        `start` counts for the first member; later ones continue at the position. Each record is delivered until it is
+        acknowledged or has failed `tries` times (0: without limit); then it goes to the topic `dead_letter`, if given.
+        A member that is silent for `lease_ms` counts as dead; record handlers may take any time.
 
         >>> with client.subscribe("orders", name="billing") as records:  # doctest: +SKIP
         ...     for record in records:
@@ -329,14 +329,14 @@ class Client:
     # --- named subscriptions -------------------------------------------------------------------------
 
     def list_subscriptions(self) -> tuple[GroupSummary, ...]:
-        """Every name, and how many members and parts it has."""
+        """List all named subscriptions, with the numbers of their members and partitions."""
         core = self._driver.core
         listed = self._driver.call(lambda call: core.groups.list_all(now_us(), call))
         assert isinstance(listed, SubscriptionList)
         return listed.subscriptions
 
     def describe_subscription(self, name: str) -> SubscriptionDescription:
-        """Its members, and for every partition how far it is acknowledged and how much lies behind that.
+        """Return the members, and the position and lag in every partition.
 
         >>> (client.describe_subscription("billing")).lag  # doctest: +SKIP
         0
@@ -347,7 +347,7 @@ class Client:
         return described
 
     def reset_subscription(self, name: str, start: Start, *, topic: str | None = None) -> None:
-        """Lets it go on elsewhere, in all of its topics or in one. It must have no members, else `GroupBusy`.
+        """Set the position, in all topics or in one. There must be no members, else `GroupBusy`.
 
         >>> client.reset_subscription("billing", "earliest")  # doctest: +SKIP
         """
@@ -355,7 +355,7 @@ class Client:
         self._driver.call(lambda call: core.groups.reset(now_us(), call, name, start, topic))
 
     def delete_subscription(self, name: str, *, if_exists: bool = False) -> None:
-        """Forgets the name and its positions. It must have no members, else `GroupBusy`."""
+        """Delete the name and its positions. There must be no members, else `GroupBusy`."""
         core = self._driver.core
         try:
             self._driver.call(lambda call: core.groups.delete(now_us(), call, name))
@@ -366,7 +366,7 @@ class Client:
     # --- users ---------------------------------------------------------------------------------------
 
     def create_user(self, name: str) -> User:
-        """A user has topics, and what is published there waits for it until it receives; `GroupExists` if it is there.
+        """Create a user: a queue of the records of its topics, from which it receives. `GroupExists` if it exists.
 
         >>> alice = client.create_user("alice")  # doctest: +SKIP
         >>> alice.subscribe("news")  # doctest: +SKIP
@@ -376,13 +376,13 @@ class Client:
         return user
 
     def user(self, name: str) -> User:
-        """A user that is there already."""
+        """An existing user."""
         return User(self, self._driver, name)
 
     # --- events --------------------------------------------------------------------------------------
 
     def events(self) -> Iterator[ClientEvent]:
-        """What happened to the connection since the last time this was asked; never waits.
+        """Events of the client since the last call; never waits.
 
         >>> for event in client.events():  # doctest: +SKIP
         ...     print(event)
@@ -405,12 +405,12 @@ def connect(
     trace: str | None = None,
     on_event: Callable[[ClientEvent], None] | None = None,
 ) -> Client:
-    """Connect to a node at any of the addresses; without one, to 127.0.0.1:7400. It names the others.
+    """Connect to the cluster through any of the addresses, by default 127.0.0.1:7400; the nodes name the others.
 
-    With `busy_poll_ms` a call that waits looks at the socket for so long before it sleeps: a record arrives sooner, for
-    the price of a core. It pays where records come more often than that.
+    With `busy_poll_ms` a waiting call polls the socket for that long before it sleeps, which lowers the latency at the
+    cost of a CPU core. It pays if records come more often than that.
 
-    With `trace` what the client does is noted in that directory, for `rostra pipeline audit`.
+    With `trace` the client writes a trace into that directory, for `rostra pipeline audit`.
 
     >>> with rostra.blocking.connect("10.0.0.1:7400", "10.0.0.2:7400") as client:  # doctest: +SKIP
     ...     client.publish("orders", b"one more")

@@ -1,4 +1,4 @@
-"""What carries out the effects of the core on blocking sockets, inside the application's calls."""
+"""The driver that carries out the core's effects on blocking sockets, inside the application's calls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EVENTS_KEPT_MAX = 1000
 
 
 class BlockingDriver:
-    """One core and its sockets. Nothing happens between calls, but what the lease of a publisher asks for."""
+    """One core and its sockets. Nothing happens between calls, except for the heartbeats of publishers with a lease."""
 
     def __init__(
         self, options: Options, on_event: Callable[[ClientEvent], None] | None, trace: ClientTrace | None = None
@@ -62,9 +62,9 @@ class BlockingDriver:
         self._answers: dict[int, Result | RostraError | EllipsisType] = {}
         self._last_call = 0
         self.background: BackgroundThread | None = None
-        """The client's named subscriptions, if it has any."""
+        """Runs the named subscriptions, if there are any."""
         self.background_events: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT_MAX)
-        """What happened there, until the application calls."""
+        """Events of named subscriptions, until the application's next call."""
 
     # --- opening and closing -------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class BlockingDriver:
         return answer  # type: ignore[return-value]
 
     def step(self, due_us: int | None) -> None:
-        """Wait for one thing to happen: something received, a timer, the caller's time."""
+        """Wait until something is received, a timer is due, or the caller's time has come."""
         with self.lock:
             try:
                 now = now_us()
@@ -139,14 +139,14 @@ class BlockingDriver:
             except Exception:
                 raise
             except BaseException:
-                # Interrupted anywhere: bytes may be lost between a socket and the core. New connections are certain.
+                # An interruption may lose bytes between a socket and the core, so start with new connections.
                 for number in self._sockets.close_all():
                     self.core.lost(now_us(), number, "interrupted")
                 self.run()
                 raise
 
     def _tick(self) -> None:
-        # First what lies in the socket: a node is not silent if we did not listen.
+        # Read the sockets first: a node is not silent just because nothing was read.
         while self.receive(0):
             pass
         now = now_us()
@@ -184,7 +184,7 @@ class BlockingDriver:
         return bool(messages)
 
     def _dialed(self, number: int) -> bool:
-        """Whether it was one that is being dialed to which something happened."""
+        """Process an event of a socket that is being dialed; False if it is not one."""
         try:
             opened = self._sockets.opened(number)
         except OSError as error:
@@ -203,7 +203,7 @@ class BlockingDriver:
     # --- effects -------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Carry out the effects, and those they cause; the application's callbacks come last."""
+        """Carry out the effects, and those they cause; callbacks of the application run last."""
         core = self.core
         callbacks: list[Callable[[], None]] = []
         while core.out:
@@ -246,14 +246,14 @@ class BlockingDriver:
                     on_event, event = self._on_event, effect.event
                     callbacks.append(lambda: on_event(event))
             case Resume() | BatchRefused() | Deliver() | RecordsReady():
-                # Whoever waits for room looks for itself; the producer remembers its first error for `flush`.
-                # Batches lie in the inbox that the subscription was given; named subscriptions have another driver.
+                # A caller that waits checks the window itself; the producer keeps its first error for `flush`.
+                # Batches are in the subscription's inbox; named subscriptions have another driver.
                 pass
             case _:
                 assert_never(effect)
 
     def forward_background_events(self) -> None:
-        """What happened to named subscriptions is told on the application's own thread."""
+        """Pass on events of named subscriptions, on the application's own thread."""
         while self.background_events:
             event = self.background_events.popleft()
             self.events.append(event)
@@ -275,7 +275,7 @@ class BlockingDriver:
             self.core.congested(effect.link)
 
     def _dial(self, effect: Dial) -> None:
-        # Of links alone: producers may be woken earlier than they need to be.
+        # Of the links only: producers may be woken earlier than needed.
         due_us = self.core.links.deadline_us()
         timeout_s = 0.001 if due_us is None else max((due_us - now_us()) / 1_000_000, 0.001)
         try:

@@ -1,4 +1,4 @@
-"""What a publisher's lease needs of a blocking client: to be heard while the application does something else."""
+"""Heartbeats of a blocking client with publishers, while the application makes no calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class HeartbeatThread:
-    """A thread that steps the driver now and then, as long as there is a publisher whose lease depends on it."""
+    """A thread that steps the driver regularly, as long as there is a publisher with a lease."""
 
     def __init__(self, driver: BlockingDriver) -> None:
         self._driver = driver
@@ -22,7 +22,7 @@ class HeartbeatThread:
         self._thread: Thread | None = None
 
     def ensure(self, lease_ms: int) -> None:
-        """From now on, at least as often as this lease asks for. The driver's lock is held by the caller."""
+        """Step at least as often as this lease requires. The caller holds the driver's lock."""
         pause_s = lease_ms / 1000 / PINGS_PER_LEASE
         if self._thread is None:
             self._pause_s = pause_s
@@ -37,7 +37,7 @@ class HeartbeatThread:
         while not driver.core.closed:
             self._wake.wait(self._pause_s)
             self._wake.clear()
-            # Whoever holds the lock for long is waiting for an answer, and steps the driver itself meanwhile.
+            # A thread that holds the lock for long waits for an answer and steps the driver itself.
             if driver.lock.acquire(blocking=False):
                 try:
                     if not driver.core.has_leases:
@@ -48,7 +48,7 @@ class HeartbeatThread:
                     driver.lock.release()
 
     def stop(self) -> None:
-        """The client is closed."""
+        """Stop the thread; the client is closed."""
         thread = self._thread
         self._wake.set()
         if thread is not None and thread is not current_thread():

@@ -31,10 +31,10 @@ def background_of(driver: BlockingDriver) -> BackgroundThread:
 
 
 class NamedSubscription:
-    """Records of a subscription whose position the cluster keeps. Made by `Client.subscribe` with a `name`.
+    """A subscription whose position the cluster stores, as a consumer group. Made by `Client.subscribe` with a `name`.
 
-    All who use one name share its partitions. Each record is handed out until it is acknowledged: `with record:` does
-    that at the end of the block, and hands it out again if the block fails. Several threads may take from one.
+    All members of a name share its partitions. Each record is delivered until it is acknowledged: `with record:` does
+    that at the end of the block; if the block raises, the record is delivered again. Several threads may receive.
 
     >>> with client.subscribe("orders/#", name="billing") as records:  # doctest: +SKIP
     ...     for record in records:
@@ -53,7 +53,7 @@ class NamedSubscription:
     # --- opening and closing -------------------------------------------------------------------------
 
     def open(self) -> Self:
-        """Become a member; `with` and the first iteration do it too."""
+        """Join the group; `with` and the first iteration do it, too."""
         if self._handle is None:
             background = background_of(self._driver)
             self._condition = Condition(background.driver.lock)
@@ -71,12 +71,12 @@ class NamedSubscription:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A block that failed has a reason of its own, which must not be hidden by ours.
+        # The exception of the block must not be hidden by ours.
         with suppress(*(() if kind is None else (RostraError,))):
             self.unsubscribe()
 
     def unsubscribe(self) -> None:
-        """Leave the others to it. When this returns, what was acknowledged is kept; the name stays."""
+        """Leave the group. When this returns, all acknowledgements are stored; the name and its position stay."""
         if self._handle is None or self._over:
             return
         with self._condition:
@@ -98,7 +98,7 @@ class NamedSubscription:
         return record
 
     def receive(self, timeout: float | None = None) -> GroupRecord | None:
-        """The next record, or None when none came within that many seconds, or there will be none.
+        """The next record; None if none came within that many seconds, or after the end.
 
         >>> record = subscription.receive(timeout=0.5)  # doctest: +SKIP
         """
@@ -127,14 +127,14 @@ class NamedSubscription:
         with self._condition:
             self._condition.notify_all()
 
-    # --- where it stands -----------------------------------------------------------------------------
+    # --- position ------------------------------------------------------------------------------------
 
     @property
     def topics(self) -> dict[str, dict[int, int]]:
-        """What this member holds, by topic and partition, and the first offset of each that is not acknowledged."""
+        """The partitions of this member by topic and number, with the first offset that is not acknowledged."""
         return {} if self._handle is None else self._handle.topics
 
     @property
     def lag(self) -> int:
-        """How many offsets lie between its positions and the ends, as last heard, in what this member holds."""
+        """The number of offsets between the positions and the ends, as last reported, in this member's partitions."""
         return 0 if self._handle is None else self._handle.lag

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from rostra.client.blocking.driver import BlockingDriver
 
 POLL_EVERY_US = 500
-"""How often a stream of records looks for acknowledgements, which costs a system call, before its batch is full."""
+"""How often a stream of records polls for acknowledgements, at one system call, before its batch is full."""
 
 
 class Producer:
     """Sends a stream of records into a topic. Made by `Client.producer`.
 
-    A record leaves at once when nothing is under way, otherwise with others. Call `flush` when a stream pauses: between
+    A record is sent at once if nothing is in flight, otherwise with others. Call `flush` when a stream pauses: between
     calls nothing is sent.
 
     >>> with client.producer("orders") as producer:  # doctest: +SKIP
@@ -50,7 +50,7 @@ class Producer:
     # --- opening and closing -------------------------------------------------------------------------
 
     def open(self) -> Self:
-        """Find the topic; `with` and the first record do it too."""
+        """Locate the topic; `with` and the first record do it, too."""
         if self._state is None:
             driver = self._driver
             with driver.lock:
@@ -74,25 +74,25 @@ class Producer:
         if kind is None:
             self.close()
         elif issubclass(kind, Exception):
-            # The block failed for its own reason, which must not be hidden by ours.
+            # The exception of the block must not be hidden by ours.
             with suppress(RostraError):
                 self.close()
         else:
             self._forget()
 
     def close(self) -> None:
-        """Flush, leave, and give up the producer."""
+        """Flush, resign as a publisher, and close the producer."""
         try:
             if self._state is not None and not self._driver.core.closed:
                 self.flush()
-                # If nobody hears it now, the end of its lease will tell.
+                # If the message is lost, the lease expires.
                 with suppress(RostraError):
                     self._resign()
         finally:
             self._forget()
 
     def leave(self) -> None:
-        """The same, certain that it is no publisher of the topic any more: the next strongest is delivered from now on.
+        """Close, and be certain that it is not registered any more, so that the next strongest publisher is delivered.
 
         >>> producer.leave()  # doctest: +SKIP
         """
@@ -103,7 +103,7 @@ class Producer:
             self._forget()
 
     def set_strength(self, strength: int) -> None:
-        """Returns when it is judged by that: the records sent before this call by what it was, those after by this.
+        """Change the strength. Records sent before this call are judged by the old strength, later ones by the new.
 
         >>> producer.set_strength(10)  # doctest: +SKIP
         """
@@ -134,7 +134,7 @@ class Producer:
         timestamp: int | None = None,
         partition: int | None = None,
     ) -> None:
-        """Give one record; waits only while the window is full.
+        """Send one record; waits only while the window is full.
 
         >>> producer.send(b"milk", key=b"customer-7")  # doctest: +SKIP
         """
@@ -168,7 +168,7 @@ class Producer:
         timestamp: int | None = None,
         partition: int | None = None,
     ) -> None:
-        """Give one record without waiting; raises `LimitExceeded` when the window is full."""
+        """Send one record without waiting; raises `LimitExceeded` if the window is full."""
         with self._lock:
             state = self._opened()
             if state.full:
@@ -182,7 +182,7 @@ class Producer:
             self._poll(state)
 
     def send_many(self, values: Sequence[bytes | None]) -> None:
-        """Give many records at once, the fastest way in.
+        """Send many records, the fastest way.
 
         >>> producer.send_many([b"%d" % n for n in range(100_000)])  # doctest: +SKIP
         """
@@ -196,7 +196,7 @@ class Producer:
             self._poll(state)
 
     def flush(self) -> None:
-        """Return when all records given so far are acknowledged; raise the first error if some were given up."""
+        """Wait until all records sent so far are acknowledged; raise the first error if some failed."""
         with self._lock:
             state = self._opened()
             call = self._driver.new_call()
@@ -213,9 +213,9 @@ class Producer:
         return self._state
 
     def _poll(self, state: ProducerState) -> None:
-        """Let the open batch go if few are under way, take in what was acknowledged, see to timers; never waits."""
+        """Send the open batch if few are in flight, receive acknowledgements, run timers; never waits."""
         driver = self._driver
-        # The record first: to take in the last answer takes as long as to send, and nobody waits for it here.
+        # Send first: receiving an answer takes as long as sending, and no caller waits for it here.
         state.end_turn(_now_us())
         driver.run()
         driver.step(0)
@@ -237,7 +237,7 @@ class Producer:
 
     @property
     def acked(self) -> int:
-        """Records acknowledged, as far as heard."""
+        """Records acknowledged, as far as received."""
         return 0 if self._state is None else self._state.acked
 
 

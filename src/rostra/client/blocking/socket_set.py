@@ -1,4 +1,4 @@
-"""The sockets of a blocking client: mostly one, which is waited for without a detour; else whichever is first."""
+"""The sockets of a blocking client. With only one, which is usual, it is read without polling."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class BlockingSockets:
     def __bool__(self) -> bool:
         return bool(self.by_number or self._dialing)
 
-    # --- coming and going ----------------------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------------------
 
     def dial(self, number: int, address: str, timeout_s: float) -> bool:
-        """Whether the connection stands when this returns: while others do, nobody waits for it here."""
+        """Connect, or start to connect if there are other sockets; return whether it is connected."""
         if self:
             self._dialing[number] = DialingSocket(number, address)
             self._changed()
@@ -49,7 +49,7 @@ class BlockingSockets:
         self._changed()
 
     def close_all(self) -> list[int]:
-        """The numbers of those that there were."""
+        """Close all sockets and return their numbers."""
         numbers = [*self._dialing, *self.by_number]
         for number in numbers:
             self.close(number)
@@ -63,12 +63,12 @@ class BlockingSockets:
     # --- waiting -------------------------------------------------------------------------------------
 
     def wait(self, wait_us: int) -> list[int]:
-        """Those to which something happened within that time, or within one slice of it."""
+        """The numbers of the sockets with events within that time, or within one slice of it."""
         poll = self._poll or self._registered()
         for connected in self.by_number.values():
             if connected.congested:
                 poll.modify(connected, select.POLLIN | select.POLLOUT)
-                # For this time only: mostly there is nothing to send.
+                # For this call only: usually there is nothing to send.
                 self._poll = None
         wait_us = max(min(wait_us, SLICE_US), 0)
         ready = self._busy_wait(poll, wait_us) if self._busy_poll_ms and wait_us else []
@@ -76,7 +76,7 @@ class BlockingSockets:
         return [self._numbers[descriptor] for descriptor, _ in ready]
 
     def _busy_wait(self, poll: select.poll, wait_us: int) -> list[tuple[int, int]]:
-        """What is there without sleeping; nothing if nothing came for as long as this is worth a core."""
+        """Poll without sleeping, for at most the busy-poll time."""
         until_ns = time.monotonic_ns() + min(self._busy_poll_ms * 1_000_000, wait_us * 1000)
         while not (ready := poll.poll(0)) and time.monotonic_ns() < until_ns:
             os.sched_yield()
@@ -94,7 +94,7 @@ class BlockingSockets:
         return poll
 
     def opened(self, number: int) -> bool | None:
-        """Whether one that was dialed stands now; None if it is none that was dialed. Raises if it failed."""
+        """Whether a dialed socket is connected now; None if it was not being dialed. Raises if it failed."""
         dialing = self._dialing.get(number)
         if dialing is None:
             return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BlockingInbox:
-    """What was delivered and not yet taken; the driver fills it."""
+    """Delivered batches that the application has not taken; filled by the driver."""
 
     __slots__ = ("error", "ready")
 
@@ -31,8 +31,8 @@ class BlockingInbox:
 class Subscription:
     """Records of one or several topics, in order within each partition. Made by `Client.subscribe`.
 
-    Iterate over it for records, over `batches()` for speed, or `poll`. It goes on by itself after a lost connection,
-    where it stopped; it ends with an error when it cannot.
+    Iterate over it for records, over `batches()` for speed, or `poll`. After a lost connection it continues where it
+    stopped; if it can not, it ends with an error.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Subscription:
     ) -> None:
         self._driver = driver
         self.names = names
-        """What was subscribed to: topics, and patterns of topics."""
+        """The topics and patterns subscribed to."""
         self._start = start
         self._partition = partition
         self._credit_bytes = credit_bytes
@@ -54,17 +54,17 @@ class Subscription:
         self._state: AnySubscription | None = None
         self._inbox = BlockingInbox()
         self._uncredited: deque[DeliveredBatch] = deque()
-        """What the application has, and the node has not heard of."""
+        """Batches that the application has taken, whose credit was not granted again."""
         self._over = False
         self._records: Iterator[Record] | None = None
         self._current: DeliveredBatch | None = None
-        """The batch whose records are being handed out, up to `_reached`."""
+        """The batch whose records are being delivered; the next one is at `_current_next`."""
         self._current_next = 0
 
     # --- opening and closing -------------------------------------------------------------------------
 
     def open(self) -> Self:
-        """Subscribe; `with` and the first iteration do it too."""
+        """Subscribe; `with` and the first iteration do it, too."""
         if self._state is None:
             driver = self._driver
             with driver.lock:
@@ -95,7 +95,7 @@ class Subscription:
         self.unsubscribe()
 
     def unsubscribe(self) -> None:
-        """End delivery. When this returns the node sends nothing more, and iteration stops."""
+        """Unsubscribe. When this returns, no node sends anything more, and iteration stops."""
         if self._state is None or self._over:
             return
         driver = self._driver
@@ -113,14 +113,14 @@ class Subscription:
     # --- reading -------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None = None) -> DeliveredBatch | None:
-        """The next batch, or None when none came within that many seconds, or there will be none.
+        """The next batch; None if none came within that many seconds, or after the end.
 
         >>> batch = subscription.poll(timeout=0.5)  # doctest: +SKIP
         """
         return self._next(timeout)
 
     def batches(self, timeout: float | None = None) -> Iterator[DeliveredBatch]:
-        """Whole batches as they come, the fastest way out; ends when none came within that many seconds.
+        """Whole batches, the fastest way; ends if none came within that many seconds.
 
         >>> for batch in subscription.batches(timeout=1.0):  # doctest: +SKIP
         ...     table = batch.to_arrow()
@@ -161,7 +161,7 @@ class Subscription:
                 return None
             now = _now_us()
             if due_us is not None and now >= due_us:
-                # What lies in the socket already is not late.
+                # What the socket has received already is in time.
                 driver.step(now)
                 if not ready:
                     return None
@@ -176,7 +176,7 @@ class Subscription:
         return delivered
 
     def _return_credit(self, state: AnySubscription) -> None:
-        """Only when the application comes for more: whoever waits for one record shall not wait for this."""
+        """Grant credit again. Only when the application asks for more, so that the current batch is not delayed."""
         driver = self._driver
         with driver.lock:
             while self._uncredited:
@@ -193,11 +193,11 @@ class Subscription:
             return True
         raise self._inbox.error
 
-    # --- where it stands -----------------------------------------------------------------------------
+    # --- position ------------------------------------------------------------------------------------
 
     @property
     def topics(self) -> dict[str, dict[int, int]]:
-        """The topics it has now, and of each, by partition, the offset before which everything was handed out."""
+        """By topic and partition, the offset of the next record that the application gets."""
         if self._state is None:
             return {}
         topics = self._state.by_topic(self._inbox.ready)
@@ -208,21 +208,21 @@ class Subscription:
 
     @property
     def positions(self) -> dict[int, int]:
-        """By partition, the offset before which everything was handed out; what is no record needs no handing out.
+        """By partition, the offset of the next record that the application gets.
 
-        It is of one topic. With several, look at `topics`.
+        For a subscription to one topic; with several, use `topics`.
         """
         return positions_of_one(self.topics)
 
     @property
     def next_offset(self) -> int:
-        """The offset before which everything was handed out; of the only partition, or the first, of one topic."""
+        """The offset of the next record, in the only partition or the first one of the topic."""
         positions = self.positions
         return positions[min(positions)] if positions else 0
 
     @property
     def lag(self) -> int:
-        """How many offsets lie between what was handed out and the end, as last heard."""
+        """The number of offsets between the position and the end, as last reported."""
         return 0 if self._state is None else self._state.lag(self.topics)
 
 

@@ -1,4 +1,4 @@
-"""Questions and orders of operators: describe the cluster, remove a member, transfer a partition."""
+"""Cluster administration: describe the cluster, remove a member, transfer a partition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClusterAdmin:
         self._timeout_us = timeout_us
 
     def describe(self, now_us: int, call: CallNumber, so_far: tuple[PlacedPartition, ...] = ()) -> None:
-        """Page by page, each asked for when the one before has come; the last tells of the nodes."""
+        """Request page after page; the last one contains the nodes."""
 
         def answered(now_us: int, message: Answer) -> None:
             if not isinstance(message, ClusterDescribed):

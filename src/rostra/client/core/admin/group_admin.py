@@ -1,4 +1,4 @@
-"""Questions and orders about named subscriptions: list, describe, reset, delete."""
+"""Administration of named subscriptions: list, describe, reset, delete."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from rostra.wire.groups import (
 from rostra.wire.messages import ClientMessage, StartAt, Topic
 
 Ends = dict[tuple[int, int], tuple[int, int, int]]
-"""By topic id and index: where a start leads to, the end of what can be seen, and the number for applications."""
+"""By topic id and index: the offset of a start, the end of what is readable, the application-visible number."""
 OnDescribed = Callable[[int, GroupDescribed], None]
 
 
@@ -70,10 +70,10 @@ class GroupAdmin:
     def _list(
         self, now_us: int, call: CallNumber, partition: int, after: str, so_far: tuple[GroupSummary, ...]
     ) -> None:
-        """One partition after another, page by page; each is asked of its owner."""
+        """Request one partition after another, page by page, each from its owner."""
 
         def found(now_us: int, topic: Topic, routes: list[PartitionRoute]) -> None:
-            # Where each node keeps names of its own, the one that answers tells those.
+            # Where each node keeps groups of its own, list those of the node that answers.
             routes = [route for route in routes if route.own] or routes
             if partition >= len(routes):
                 self._out.append(Done(call, SubscriptionList(tuple(sorted(so_far, key=lambda group: group.name)))))
@@ -93,9 +93,9 @@ class GroupAdmin:
                 self._list(now_us, call, partition + 1, "", groups)
 
         def failed(now_us: int, error: RostraError) -> None:
-            # Nobody has used a name yet.
-            nobody = isinstance(error, UnknownTopic)
-            self._out.append(Done(call, SubscriptionList(())) if nobody else Fail(call, error))
+            # No group exists yet.
+            none_yet = isinstance(error, UnknownTopic)
+            self._out.append(Done(call, SubscriptionList(())) if none_yet else Fail(call, error))
 
         self._metadata.find(now_us, GROUPS_TOPIC, found, failed, create=False)
 
@@ -145,8 +145,8 @@ class GroupAdmin:
         found: Callable[[int, dict[str, Ends]], None],
         failed: Callable[[int, RostraError], None],
     ) -> None:
-        """Where this start leads to in each partition of these topics. Those who serve them know: a subscription tells,
-        which has no credit and is given up at once.
+        """Find the offset of this start in each partition of these topics, by subscriptions without credit that are
+        closed at once.
         """
         if not topics:
             found(now_us, so_far)
@@ -173,7 +173,7 @@ class GroupAdmin:
     # --- reset, delete -------------------------------------------------------------------------------
 
     def reset(self, now_us: int, call: CallNumber, name: str, start: Start, topic: str | None = None) -> None:
-        """Every position to where this start leads to now, or only those in one topic."""
+        """Set all positions, or those in one topic, to where this start is now."""
         wired = wire_start(start)
 
         def described(now_us: int, group: GroupDescribed) -> None:
@@ -214,7 +214,7 @@ class GroupAdmin:
         check_group_name(name)
         self._send(now_us, call, name, f"delete {name}", partial(DeleteGroup, name=name), answered)
 
-    # --- asking --------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
     def _send(
         self,
@@ -238,7 +238,7 @@ def _description(group: GroupDescribed, ends: dict[str, Ends]) -> SubscriptionDe
     parts = []
     for part in group.parts:
         _, end, number = ends.get(part.name, {}).get((part.topic, part.partition), (0, 0, part.partition))
-        # Before anything was moved it begins where it was told to, and has no position.
+        # Before the first commit there is no position, only the start.
         offset = part.value if part.start == "offset" else end if part.start == "latest" else 0
         lag = max(end - offset, 0)
         parts.append(SubscriptionPart(part.name, number, offset, part.tries, end, lag, part.holder))

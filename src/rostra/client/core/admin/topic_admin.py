@@ -1,4 +1,4 @@
-"""Questions about topics: create, alter, delete, list, describe."""
+"""Topic administration: create, alter, delete, list, describe."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TopicAdmin:
 
         def failed(now_us: int, error: RostraError) -> None:
             if isinstance(error, TopicExists) and pending.attempts > 1:
-                # Perhaps our own work, of which the answer was lost: then the topic is as we wanted it.
+                # Perhaps our own request created it and the answer was lost; then the settings are as requested.
                 self._describe(now_us, call, name, compare, self._failing(call))
             else:
                 self._out.append(Fail(call, error))
@@ -66,7 +66,7 @@ class TopicAdmin:
         pending = self._request(now_us, f"create {name}", build, self._answering(call), failed)
 
     def alter(self, now_us: int, call: CallNumber, name: str, changes: dict[str, int | str]) -> None:
-        """Asked twice, it comes to the same."""
+        """Idempotent."""
         check_topic_name(name)
         build = partial(AlterTopic, name=name, changes=changes)
         pending = PendingRequest(
@@ -94,7 +94,7 @@ class TopicAdmin:
         self._request(now_us, f"describe {name}", partial(DescribeTopic, name=name), answered, failed)
 
     def list(self, now_us: int, call: CallNumber, so_far: tuple[Topic, ...] = ()) -> None:
-        """Page by page, each asked for when the one before has come."""
+        """Request page after page."""
 
         def answered(now_us: int, message: Answer) -> None:
             if not isinstance(message, TopicPage):
@@ -129,7 +129,7 @@ class TopicAdmin:
 
 
 def _is_as_asked(found: TopicSettings, asked: TopicSettings) -> bool:
-    """What was left to the node, it has decided."""
+    """Whether the settings match; `replicas` 0 left the number to the node."""
     return found == msgspec.structs.replace(asked, replicas=asked.replicas or found.replicas)
 
 

@@ -1,4 +1,4 @@
-"""A partition that a member of a named subscription holds: what is in hand, what is acknowledged, where it stands."""
+"""A partition assigned to a group member: its unacknowledged records and its position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OFFSET = attrgetter("offset")
 
 
 class AckHandler(Protocol):
-    """Where records are settled that were handed out."""
+    """Settles records that were delivered."""
 
     def ack(self, record: GroupRecord) -> None: ...
     def retry(self, record: GroupRecord) -> None: ...
@@ -28,10 +28,10 @@ class AckHandler(Protocol):
 
 
 class GroupRecord(Record, frozen=True, gc=True):
-    """A record of a named subscription. It is yours until it is settled, once: later words about it change nothing.
+    """A record of a named subscription. It is yours until you settle it; only the first settlement counts.
 
-    `with record:` and `async with record:` acknowledge it at the end of the block. If the block fails, the record is
-    handed out again and the exception goes on; if it was interrupted or cancelled, that does not count as a try.
+    `with record:` and `async with record:` acknowledge it at the end of the block. If the block raises, the record is
+    delivered again and the exception propagates; an interruption or cancellation does not count as a try.
 
     >>> for record in client.subscribe("orders", name="billing"):  # doctest: +SKIP
     ...     with record:
@@ -39,21 +39,21 @@ class GroupRecord(Record, frozen=True, gc=True):
     """
 
     tries: int = 0
-    """How often it was handed out before, to no avail."""
+    """How often it was delivered before and failed."""
     assigned: AssignedPartition | None = None
 
     def ack(self) -> None:
-        """It is done with: no member will get it again once the position has moved, which it does in a moment."""
+        """Acknowledge it. No member gets it again once the position is committed, which happens within moments."""
         if self.assigned is not None:
             self.assigned.ack_handler.ack(self)
 
     def retry(self) -> None:
-        """It failed: it is handed out again before what comes behind it, or goes to the dead-letter topic."""
+        """It failed: deliver it again before later records, or move it to the dead-letter topic."""
         if self.assigned is not None:
             self.assigned.ack_handler.retry(self)
 
     def give_back(self) -> None:
-        """It was not dealt with, through no fault of its own: it is handed out again, and that is no further try."""
+        """It was not processed: deliver it again, without counting a try."""
         if self.assigned is not None:
             self.assigned.ack_handler.give_back(self)
 
@@ -83,15 +83,15 @@ class GroupRecord(Record, frozen=True, gc=True):
 
 
 class AckedPosition(msgspec.Struct, frozen=True):
-    """The first offset that is not acknowledged, and how often what lies there was handed out to no avail."""
+    """The first offset that is not acknowledged, and how often the record there was delivered and failed."""
 
     offset: int
     tries: int = 0
 
 
 class AssignedPartition:
-    """Every record delivered here is in one of these places, in this order: the feed's `queue`, `_opened` (decoded),
-    `in_hand`, and if it failed `_returned`, from where it is handed out before anything else; or it is acknowledged.
+    """Every delivered record is in one of these, in this order: the feed's `queue`, `_opened` (decoded), `unacked`, and
+    if it failed `_returned`, from where it is delivered before anything else; or it is acknowledged.
     """
 
     def __init__(self, ack_handler: AckHandler, part: GroupPart, committed: AckedPosition | None) -> None:
@@ -101,31 +101,31 @@ class AssignedPartition:
         self.partition = part.partition
         self.since = part.since
         self.committed = committed
-        """What the coordinator is known to have; None before anything was moved."""
+        """The position that the coordinator has; None before the first commit."""
         self.queue: deque[DeliveredBatch] = deque()
         self.subscription: TopicSubscription | None = None
         self.unacked: dict[int, GroupRecord] = {}
         self.revoked = False
-        """It was taken away: nothing more is handed out, and it is released when nothing is in hand."""
+        """Assigned to another member: nothing more is delivered, and it is released when nothing is unacknowledged."""
         self.resume_at_us = 0
-        """What has failed is not handed out again before."""
+        """Failed records are not delivered again before this time."""
         self._opened: deque[GroupRecord] = deque()
         self._returned: list[GroupRecord] = []
         self._tries = part.tries
-        """Of the first record, until it is met."""
+        """The tries of the first record, until it is decoded."""
 
     def __repr__(self) -> str:
-        return f"<Holding of {self.name}/{self.partition}, {len(self.unacked)} in hand>"
+        return f"<AssignedPartition {self.name}/{self.partition}, {len(self.unacked)} unacknowledged>"
 
-    # --- where it stands -----------------------------------------------------------------------------
+    # --- position ------------------------------------------------------------------------------------
 
     @property
     def started(self) -> bool:
-        """Whether delivery has begun, so that it is known where."""
+        """Whether the start of delivery is known."""
         return self._feed_next() is not None
 
     def _feed(self) -> PartitionFeed | None:
-        """The only one that its subscription has."""
+        """The only feed of its subscription."""
         return None if self.subscription is None else next(iter(self.subscription.feeds.values()), None)
 
     def _feed_next(self) -> int | None:
@@ -134,12 +134,12 @@ class AssignedPartition:
 
     @property
     def commit(self) -> int:
-        """The end of what can be seen, as last heard."""
+        """The end of what is readable, as last reported."""
         feed = self._feed()
         return 0 if feed is None else feed.commit
 
     def position(self) -> AckedPosition | None:
-        """None while it is not known where delivery begins."""
+        """The position to commit; None while the start of delivery is not known."""
         following = self._feed_next()
         if following is None:
             return self.committed
@@ -149,7 +149,7 @@ class AssignedPartition:
             following, tries = self.queue[0].first_offset, self._tries
         else:
             if following >= self.commit:
-                # There is no record yet that anybody could have failed at.
+                # No record is there yet that could have failed.
                 self._tries = 0
             tries = self._tries
         waiting = list(self._returned[:1])
@@ -161,7 +161,7 @@ class AssignedPartition:
         return AckedPosition(lowest.offset, lowest.tries)
 
     def carry_over(self, part: GroupPart) -> bool:
-        """Whether it goes on as it stands at a coordinator that did not know it; not if others have come further."""
+        """Continue at a coordinator that did not know this partition; False if another member has come further."""
         position = self.position()
         if position is None or self.revoked or (part.start == "offset" and part.value > position.offset):
             return False
@@ -174,10 +174,10 @@ class AssignedPartition:
         position = self.position()
         return 0 if position is None else max(self.commit - position.offset, 0)
 
-    # --- handing out ---------------------------------------------------------------------------------
+    # --- delivery ------------------------------------------------------------------------------------
 
     def next(self, now_us: int) -> GroupRecord | None:
-        """The next record, which is in hand from now on."""
+        """The next record, which is unacknowledged from now on."""
         if self.revoked:
             return None
         if self._returned:
@@ -200,7 +200,7 @@ class AssignedPartition:
 
     @property
     def paused(self) -> bool:
-        """Whether something failed that is to be handed out again later."""
+        """Whether a failed record waits to be delivered again."""
         return bool(self._returned) and not self.revoked
 
     @property
@@ -208,7 +208,7 @@ class AssignedPartition:
         return not self._opened
 
     def _open(self) -> bool:
-        """Decode the next batch; its bytes make room for others."""
+        """Decode the next batch, which frees its credit."""
         while self.queue:
             batch = self.queue[0]
             columns = batch.offsets(), batch.timestamps(), batch.keys(), batch.values(), batch.headers()
@@ -224,21 +224,21 @@ class AssignedPartition:
                 return True
         return False
 
-    # --- settling ------------------------------------------------------------------------------------
+    # --- settlement ----------------------------------------------------------------------------------
 
     def settled(self, record: GroupRecord) -> bool:
-        """Whether it was in hand until now. It may have been handed out again since, or taken away."""
+        """Remove the record from those unacknowledged; False if it was settled, delivered again or revoked before."""
         if self.unacked.get(record.offset) is not record:
             return False
         del self.unacked[record.offset]
         return True
 
     def put_back(self, record: GroupRecord) -> None:
-        """To be handed out again, before what comes behind it."""
+        """Deliver it again, before later records."""
         insort(self._returned, record, key=_OFFSET)
 
     def end(self) -> None:
-        """What is still in hand is nobody's business here any more."""
+        """Drop everything; records that are still unacknowledged can not be settled any more."""
         self.revoked = True
         self.unacked.clear()
         self._returned.clear()

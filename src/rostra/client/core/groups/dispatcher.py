@@ -1,4 +1,4 @@
-"""What a member hands out: the next record of whatever it holds, until each is settled."""
+"""Delivers the records of a member's partitions to the application, and settles them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from rostra.client.core.groups.assigned_partition import AssignedPartition, Grou
 
 COMMIT_MS = 100
 COMMIT_RECORDS = 1_000
-"""Positions move when so much time has passed since an acknowledgement, or so many were given."""
+"""Positions are committed after this time since an acknowledgement, or after this many of them."""
 UNACKED_MAX = 10_000
-"""Nothing more is handed out while so many records are in hand: what dies with the member comes again."""
+"""Nothing more is delivered while this many records are unacknowledged; they are delivered again if the member dies."""
 
 
 class DeadLetters(Protocol):
-    """Who brings records to the dead-letter topic, and tells `buried` or `not_buried`."""
+    """Publishes records to the dead-letter topic and calls `dead_letter_stored` or `dead_letter_failed`."""
 
     def pause_us(self, failures: int) -> int: ...
     def publish_dead_letter(self, now_us: int, dispatcher: Dispatcher, record: GroupRecord) -> None: ...
 
 
 class Dispatcher:
-    """`may` says whether anything may be handed out at this time; `hurry` that positions are to be moved by then."""
+    """`may_deliver` says whether anything may be delivered now; `commit_by` requests a commit of positions by that
+    time.
+    """
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class Dispatcher:
         self.tries_max = 0
         self.dead_letter = ""
         self.waiting = False
-        """Whether somebody waits for records, who is to be told when there are any."""
+        """Whether a caller waits for records and is to be woken."""
         self._dead_letters = dead_letters
         self._may_deliver = may_deliver
         self._commit_by = commit_by
@@ -62,13 +64,13 @@ class Dispatcher:
         assigned.end()
 
     def committing(self) -> None:
-        """What was acknowledged so far is on its way to the coordinator."""
+        """Everything acknowledged so far is being committed."""
         self._uncommitted = 0
 
-    # --- taking --------------------------------------------------------------------------------------
+    # --- delivery ------------------------------------------------------------------------------------
 
     def take(self, now_us: int) -> GroupRecord | None:
-        """The next record; part after part, a batch of each. None when there is none now."""
+        """The next record, taking turns among partitions after each batch; None if there is none now."""
         if self._unacked >= UNACKED_MAX or not self._may_deliver(now_us):
             return None
         empty = 0
@@ -88,7 +90,7 @@ class Dispatcher:
         return None
 
     def wake_waiter(self, now_us: int) -> None:
-        """Tell whoever waits, if there is something to take."""
+        """Wake a waiting caller if there is a record for it."""
         self._checked_us = now_us
         if not self.waiting or self._unacked >= UNACKED_MAX or not self._may_deliver(now_us):
             return
@@ -97,17 +99,17 @@ class Dispatcher:
             self._out.append(RecordsReady(self.number))
 
     def deadline_us(self) -> int | None:
-        """When something that failed may be handed out again to whoever waits."""
+        """When a failed record may be delivered again to a waiting caller."""
         if not self.waiting:
             return None
         paused = (assigned.resume_at_us for assigned in self._ring if assigned.paused)
-        # What is over already waits for something else: nothing may be handed out now.
+        # A time that has passed is blocked by something else: nothing may be delivered now.
         return min((resume_us for resume_us in paused if resume_us > self._checked_us), default=None)
 
-    # --- settling ------------------------------------------------------------------------------------
+    # --- settlement ----------------------------------------------------------------------------------
 
     def _settled(self, record: GroupRecord) -> AssignedPartition | None:
-        """What held it, if it was in hand until now."""
+        """The partition of the record, if the record was unacknowledged until now."""
         assigned = record.assigned
         if assigned is None or not assigned.settled(record):
             return None
@@ -141,12 +143,12 @@ class Dispatcher:
     def give_back(self, now_us: int, record: GroupRecord) -> None:
         assigned = self._settled(record)
         if assigned is not None:
-            # Another object, so that whoever still has the first one can say nothing about it any more.
+            # A new object, so that the old one can not settle it any more.
             assigned.put_back(msgspec.structs.replace(record))
             self._commit_by(now_us + COMMIT_MS * 1000)
 
     def _give_up(self, now_us: int, record: GroupRecord) -> None:
-        """It stays in hand until the dead-letter topic has it."""
+        """The record stays unacknowledged until it is stored in the dead-letter topic."""
         if self.dead_letter:
             self._dead_letters.publish_dead_letter(now_us, self, record)
         else:

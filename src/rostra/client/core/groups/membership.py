@@ -1,8 +1,25 @@
-"""One member of a named subscription: how it joins and stays, what it holds, and how its positions move.
+"""One member of a consumer group: joining, heartbeats, assigned partitions and the commit of positions.
 
-It follows the coordinator of the name like a lane follows its partition. Whatever is said to it is answered, and every
-answer renews the lease. A member that hears none for as long as its lease hands out nothing more until it was told anew
-what it holds: others may handle that by then.
+Coordinator. A group is stored in one partition of `_groups`; the owner of that partition coordinates it. The membership
+is a follower of that partition's route: when the owner changes or the link is lost, it sends JoinGroup again under the
+same member id and keeps its partitions.
+
+Lease. Every message to the coordinator is answered, and an answer renews the lease from the time the message was sent.
+Heartbeats are sent several times per lease. A member without an answer for its whole lease may have been replaced: it
+delivers nothing until a new assignment says what it holds. If the coordinator has removed it (`NotAMember`), it joins
+again.
+
+Assignment. The coordinator sends the complete list of partitions with a generation, possibly in several messages.
+Partitions that are missing in it are *revoked*: nothing more is delivered from them, their last positions are
+committed, and they are dropped when nothing is unacknowledged, or after `REVOKE_MS_MAX`. Then `Released` tells the
+coordinator that they may go to others. New partitions are subscribed to at the position in the assignment.
+
+Positions. Per partition, the lowest offset that is not acknowledged. Changed positions are committed together, one
+request at a time, some time after an acknowledgement or after many. A commit under an old generation is refused
+(`StaleGeneration`): a revoked partition in it has gone to another member and is dropped; without one, the member joins
+again to learn its assignment.
+
+Leaving commits the positions first, then sends LeaveGroup; unacknowledged records go to other members.
 """
 
 from __future__ import annotations
@@ -36,7 +53,7 @@ from rostra.wire.groups import (
 from rostra.wire.messages import ClientMessage
 
 REVOKE_MS_MAX = 60_000
-"""What is in hand when its part is taken away may still be acknowledged for so long; then the next member gets it."""
+"""Unacknowledged records of a revoked partition may be acknowledged for this long; then another member gets them."""
 HEARTBEATS_PER_LEASE = 4
 
 PartitionKey = tuple[int, int]
@@ -44,7 +61,7 @@ MessageOf = Callable[[int], ClientMessage]
 
 
 class MembershipHost(DeadLetters, Protocol):
-    """What a member needs of the client that it is part of."""
+    """What a membership needs from its client."""
 
     def find(self, now_us: int, membership: Membership) -> None: ...
     def open_feed(self, now_us: int, membership: Membership, assigned: AssignedPartition, part: GroupPart) -> None: ...
@@ -82,7 +99,7 @@ class Membership:
         self.partitions: dict[PartitionKey, AssignedPartition] = {}
         self.dispatcher = Dispatcher(number, name, host, self._may_deliver, self._commit_by, out)
         self.timer_moved = False
-        """Set when something became due earlier than it was: whoever keeps the timer looks again."""
+        """Set when something became due earlier than before, so that the timer must be set again."""
         self.link: NodeLink
         self.route: PartitionRoute | None = None
         self.find_at_us: int | None = None
@@ -91,27 +108,27 @@ class Membership:
         self._out = out
         self._lease_us = settings.lease_ms * 1000
         self._call = call
-        """Whoever waits for it to stand; zero afterwards."""
+        """The call that waits for the first assignment; 0 afterwards."""
         self._due_us = due_us
         self._leaving: CallNumber | None = None
         self._leave_by_us = 0
         self._link_epoch = 0
-        """Raised whenever the connection is another: answers to what was said before it are not for us."""
+        """Incremented with every change of the connection; answers to earlier messages are ignored."""
         self._lease_renewed_us = 0
-        """When the last thing was said that was answered."""
+        """When the last answered message was sent."""
         self._heartbeat_at_us = 0
         self._partial_assignment: dict[PartitionKey, GroupPart] = {}
-        """Of an assignment that comes in several messages, what has come."""
+        """The parts received so far of an assignment that comes in several messages."""
         self._partial_generation = 0
         self._carry_over = False
-        """Whether the next assignment is that of a node which keeps names of its own: what is held goes along."""
+        """The next assignment comes from a node that keeps groups of its own: the partitions are carried over."""
         self._has_assignment = False
         self._released = -1
-        """The generation that was last answered with `Released`."""
+        """The generation last answered with `Released`."""
         self._committing = False
         self._commit_at_us: int | None = None
         self._revoked: dict[AssignedPartition, int] = {}
-        """What was taken away, and by when it is let go of."""
+        """Revoked partitions, and when they are dropped at the latest."""
 
     # --- the coordinator -----------------------------------------------------------------------------
 
@@ -163,10 +180,10 @@ class Membership:
         self.link = link
 
     def partition_changed(self) -> None:
-        """Of no concern here."""
+        """The coordinator does not depend on the partition's number."""
 
     def fail(self, error: RostraError) -> None:
-        """The partition that kept the name is gone, or its node is: another may keep it."""
+        """The partition that stored the group is gone, or its node is; another one may store it."""
         self.suspend()
         self._carry_over = True
         self.route = None
@@ -180,7 +197,7 @@ class Membership:
 
     def _answered(self, link_epoch: int, sent_us: int, answered: OnReply, now_us: int, message: Reply) -> None:
         if self.state is MembershipState.ENDED and isinstance(message, GroupJoined):
-            # Nobody waits for it any more, but the coordinator does not know.
+            # The caller has given up, but the coordinator does not know.
             self._send_leave()
         elif link_epoch == self._link_epoch and self.state is not MembershipState.ENDED:
             self._lease_renewed_us = max(self._lease_renewed_us, sent_us)
@@ -204,14 +221,14 @@ class Membership:
         self._committing = False
         self._commit_by(now_us)
         for assigned in revoked:
-            # Another has it already, as happens after an absence.
+            # Another member has it already, as happens after a long absence.
             self._drop(assigned)
         if not revoked and self.generation == generation:
-            # It crossed no assignment that says what is held now, so that is to be asked for.
+            # No newer assignment is on its way, so ask for one.
             self._rejoin(now_us)
 
     def ended_by_node(self, now_us: int, error: RostraError) -> None:
-        """The node does not coordinate the name, or not now; or this is no member of it."""
+        """The node does not coordinate the group, or not now; or this is not a member of it."""
         if isinstance(error, NotAMember):
             self._removed(now_us, error)
             return
@@ -220,7 +237,7 @@ class Membership:
             self.route.refused(now_us, error)
 
     def _removed(self, now_us: int, error: RostraError) -> None:
-        """It was taken for dead: what it held may be with others. The next assignment will tell."""
+        """The coordinator removed this member. Its partitions may be with others; the next assignment will say."""
         self._out.append(Notify(MembershipLost(self.name, str(error))))
         self._lease_renewed_us = now_us - self._lease_us
         if self._leaving is not None:
@@ -248,7 +265,7 @@ class Membership:
         self._commit_by(now_us)
 
     def leave(self, now_us: int, call: CallNumber, due_us: int) -> None:
-        """Positions first. What is in hand is given back."""
+        """Leave the group: commit the positions first; unacknowledged records go to other members."""
         self._leaving, self._leave_by_us = call, due_us
         if self.state is MembershipState.ENDED or (self.state is not MembershipState.MEMBER and not self.partitions):
             self._finish_leave()
@@ -294,12 +311,12 @@ class Membership:
         self.find_at_us = None
 
     def _send_leave(self) -> None:
-        """Its connection may live on with others, and would keep a member alive that is none any more."""
+        """Leave explicitly, because the connection may be used by others and would keep the member alive."""
         if self.link.up:
             ignored = Rpc(lambda now_us, message: None, lambda now_us, error: None)
             self.link.send_request(ignored, partial(LeaveGroup, name=self.name, member=self.member))
 
-    # --- what it holds -------------------------------------------------------------------------------
+    # --- assigned partitions -------------------------------------------------------------------------
 
     def assigned(self, now_us: int, message: Assignment) -> None:
         if self.state is not MembershipState.MEMBER or message.generation < self.generation:
@@ -317,7 +334,7 @@ class Membership:
                 assigned.revoked = True
                 self._revoked[assigned] = now_us + REVOKE_MS_MAX * 1000
             elif key in assignment and not self._continues(assigned, assignment[key]):
-                # It was another's meanwhile, and is a new one.
+                # Another member had it meanwhile, so it starts anew.
                 self._drop(assigned)
         self._carry_over = False
         for key, part in assignment.items():
@@ -344,7 +361,7 @@ class Membership:
         self.dispatcher.remove(assigned)
 
     def feed_failed(self, now_us: int, assigned: AssignedPartition, error: RostraError | None) -> None:
-        """Its topic is gone, which the coordinator will tell too; or with an error it cannot be read."""
+        """The feed ended: its topic was deleted, or with an error it can not be read."""
         if self.partitions.get((assigned.topic, assigned.partition)) is assigned:
             if error is not None:
                 self.end(error)
@@ -353,7 +370,7 @@ class Membership:
                 self._commit_by(now_us)
 
     def feed_started(self, now_us: int) -> None:
-        """Another part has told where delivery begins: its position is moved there at once."""
+        """The start of a partition is known: commit it at once."""
         self._commit_by(now_us)
         self._advance(now_us)
 
@@ -373,12 +390,12 @@ class Membership:
         return sum(assigned.lag for assigned in self.partitions.values())
 
     def skipped(self, now_us: int, assigned: AssignedPartition) -> None:
-        """Something came that may hold no record: the position goes past it."""
+        """A push may have contained no records: the position passes it."""
         if not assigned.unacked and not assigned.queue:
             self._commit_by(now_us + COMMIT_MS * 1000)
 
     def _advance(self, now_us: int) -> None:
-        """Move what has changed; then let go of what was taken away, and say so; then leave, if that is wanted."""
+        """Commit changed positions; then drop revoked partitions and send Released; then leave, if requested."""
         if not self._has_assignment or self._committing or self._commit_at_us is None or self._commit_at_us > now_us:
             return
         self._commit_at_us = None
@@ -388,7 +405,7 @@ class Membership:
             for assigned in self.partitions.values()
             if (position := assigned.position()) is not None and position != assigned.committed
         }
-        # What was taken away may be another's already: a refusal of that must not hold up the rest.
+        # A revoked partition may be another's already; a refusal because of it must not delay the others.
         revoked = {assigned: position for assigned, position in changed.items() if assigned in self._revoked}
         if changed:
             self._commit(now_us, dict(list((revoked or changed).items())[:PARTS_PER_PAGE_MAX]))
@@ -433,7 +450,7 @@ class Membership:
             self._advance(now_us)
 
     def _heartbeat_answered(self, now_us: int, message: Reply) -> None:
-        """That it was heard is all there is to it: if there was a doubt, it is gone."""
+        """The lease is renewed: deliver again if that was in doubt."""
         self.dispatcher.wake_waiter(now_us)
 
     def _member_message(self, kind: type[Released] | type[MemberHeartbeat]) -> MessageOf:
@@ -442,7 +459,7 @@ class Membership:
     # --- time ----------------------------------------------------------------------------------------
 
     def _may_deliver(self, now_us: int) -> bool:
-        """Not while its lease may have ended, nor before it was told anew what it holds: it may be another's."""
+        """Not while the lease may have expired, nor before a new assignment: the partitions may be another's."""
         assignment = self._has_assignment or self.state is not MembershipState.MEMBER
         return assignment and self._leaving is None and now_us < self._lease_renewed_us + self._lease_us
 

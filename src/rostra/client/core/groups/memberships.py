@@ -1,4 +1,4 @@
-"""All memberships of a client, the feeds of what they hold, and the dead letters they write."""
+"""All group memberships of a client, the feeds of their partitions, and their dead letters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rostra.wire.messages import StartAt, Topic
 
 
 class MemberFeed:
-    """One feed of a member, and from where on it was to be opened."""
+    """The feed of an assigned partition, and where it was to start."""
 
     __slots__ = ("assigned", "membership", "part")
 
@@ -61,11 +61,11 @@ class Memberships:
         self._out = out
         self._all: dict[SubscriptionNumber, Membership] = {}
         self.member_feeds: dict[SubscriptionNumber, MemberFeed] = {}
-        """Who gets what a subscription delivers."""
+        """By the number of the subscription that delivers it."""
         self._retry_at_us: dict[SubscriptionNumber, int] = {}
-        """Feeds that could not be opened, and when that is tried again."""
+        """Feeds that could not be opened, and when to try again."""
 
-    # --- coming and going ----------------------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------------------
 
     def join(
         self, now_us: int, call: CallNumber, name: str, settings: MemberSettings, ack_handler: AckHandler
@@ -78,7 +78,7 @@ class Memberships:
         return membership
 
     def _create_topics(self, now_us: int, membership: Membership, topics: list[str]) -> None:
-        """Topics that are named must be there, or are made if this client makes topics; then to the coordinator."""
+        """Locate the named topics, which creates them if allowed; then find the coordinator."""
         if not topics or is_internal(topics[0]):
             self.find(now_us, membership)
             return
@@ -96,7 +96,7 @@ class Memberships:
             membership.end(error)
         self._all.clear()
 
-    # --- what members need ---------------------------------------------------------------------------
+    # --- services for members ------------------------------------------------------------------------
 
     def find(self, now_us: int, membership: Membership) -> None:
         self._coordinators.find(now_us, membership.name, membership.found, membership.not_found)
@@ -113,7 +113,7 @@ class Memberships:
     def _open(self, now_us: int, feed: MemberFeed, start: tuple[StartAt, int]) -> None:
         assigned, credit_bytes = feed.assigned, feed.membership.settings.credit_bytes
         call = self._internal_calls.new(partial(self._feed_started, feed))
-        # A topic that is gone must not be made anew only because somebody still held a part of it.
+        # A deleted topic must not be created again because a member was still assigned to it.
         part = assigned.topic, assigned.partition
         subscription = self._subscriptions.begin(
             now_us, call, assigned.name, start, None, credit_bytes, "earliest", create=False, part=part
@@ -156,7 +156,7 @@ class Memberships:
         else:
             producer.end_turn(now_us)
 
-    # --- what becomes of feeds -----------------------------------------------------------------------
+    # --- feeds ---------------------------------------------------------------------------------------
 
     def _feed_started(self, feed: MemberFeed, now_us: int, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
@@ -171,7 +171,7 @@ class Memberships:
         if isinstance(error, TopicError) and assigned.started:
             feed.membership.feed_failed(now_us, assigned, None)
         elif error.retryable or isinstance(error, TopicError):
-            # Whoever answered may not have heard of a topic that was just made. If it is gone the coordinator says so.
+            # The node that answered may not know a new topic yet. If it was deleted, the coordinator says so.
             self._retry_at_us[assigned.subscription.number] = now_us + self._backoff.pause_us(3)
         else:
             feed.membership.feed_failed(now_us, assigned, error)

@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""The pause before a retry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rostra.client.core.options import Options
 
 
 class Backoff:
-    """Exponential, with jitter, so that clients of a lost node do not come back all at once."""
+    """Exponential backoff with jitter, so that the clients of a lost node do not reconnect all at once."""
 
     def __init__(self, options: Options, random: Random) -> None:
         self._options = options

@@ -1,4 +1,4 @@
-"""The connection to a node: greeting, heartbeats, numbered requests."""
+"""The connection to one node: handshake, heartbeats, numbered requests."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 SILENT_HEARTBEATS_MAX = 3
 PINGS_PER_LEASE = 4
-"""One may be late, and the next one too."""
+"""So that two pings in a row may be late."""
 BATCH_BYTES_MAX = 1 << 20
-"""Until a node has told its own."""
+"""Assumed until a node's Welcome states its own limit."""
 HEARTBEAT_MS_MIN = 10
 UNANSWERED_MAX = 1024
 DOUBT_MS = 1_000
-"""What is unanswered from one look to the next, so far apart, makes a node doubtful: another may own its partitions."""
+"""Interval of checks for requests without an answer. One that stays unanswered from one check to the next makes its
+node suspect: another node may own its partitions by now.
+"""
 
 
 class LinkState(Enum):
@@ -44,7 +46,7 @@ class LinkState(Enum):
 
 
 class NodeLink:
-    """One connection, or the attempt at one. What is gone stays gone: another one has another number."""
+    """One connection, or the attempt to open one. A closed link is never opened again; the next one has another number."""
 
     def __init__(self, number: LinkNumber, address: str, due_us: int, out: list[ClientEffect]) -> None:
         self.number = number
@@ -53,42 +55,42 @@ class NodeLink:
         self.state = LinkState.DIALING
         self.up = False
         self.node = 0
-        """Who answered, as long as nobody did: 0."""
+        """The id in its Welcome; 0 before that."""
         self.congested = False
         self.batch_bytes_max = BATCH_BYTES_MAX
         self.features: tuple[str, ...] = ()
-        """What the node of this connection and this client both have."""
+        """The features that the node and this client share."""
         self.awaiting: dict[int, Waiter] = {}
-        """Who gets the answer to which request of this connection."""
+        """Who receives the answer, by request number."""
         self.unanswered: deque[tuple[int, PartitionSender, int]] = deque(maxlen=UNANSWERED_MAX)
-        """The latest batches sent with acks `none`, with their producer epoch: only a refusal is ever heard of them."""
+        """The latest batches sent with acks `none`, with their producer epoch; only refusals are answered."""
         self.routes: dict[PartitionRoute, None] = {}
-        """The partitions that are reached through it, in the order they came."""
+        """The partitions reached through this link, in the order they were added."""
         self.watches: dict[TopicWatch, None] = {}
-        """The watches that its node keeps."""
+        """The topic watches that its node serves."""
         self.unused_since_us: int | None = None
         self.last_request = 0
-        """The number of the last one."""
+        """The number of the latest request."""
         self.due_us = due_us
         self._heartbeat_us = 0
         self._ping_us = 0
-        """How often the node hears us: more often than it asks for, where a publisher's lease is short."""
+        """Interval of pings; shorter than the node's heartbeat if a publisher's lease requires it."""
         self._heartbeat_due_us = 0
-        """When the present heartbeat is over."""
+        """When the current heartbeat interval ends."""
         self.missed_heartbeats = 0
-        """Heartbeats since the node was last heard."""
+        """Heartbeat intervals since anything was received from the node."""
         self.check_at_us = 0
-        """When it is looked whether what was asked is answered; 0 while nothing is."""
+        """When to check for requests without an answer; 0 while there are none."""
         self.suspect = False
-        """Not heard since a look found something unanswered."""
+        """A check found a request without an answer, and nothing was received since."""
         self._oldest = 0
-        """The oldest request without an answer at the last look."""
+        """The oldest request without an answer at the last check."""
 
     @property
     def unused(self) -> bool:
         return not self.routes and not self.awaiting and not self.watches
 
-    # --- coming and going ----------------------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------------------
 
     def send_hello(self, name: str) -> None:
         self.state = LinkState.HANDSHAKE
@@ -111,13 +113,13 @@ class NodeLink:
         self.awaiting.clear()
         self.unanswered.clear()
 
-    # --- while it stands -----------------------------------------------------------------------------
+    # --- while connected -----------------------------------------------------------------------------
 
     def require_pings(self, lease_ms: int) -> None:
-        """A publisher on it must be heard several times in its lease."""
+        """Send several pings within the lease of a publisher on this link."""
         ping_us = max(lease_ms // PINGS_PER_LEASE, HEARTBEAT_MS_MIN) * 1000
         if ping_us < self._ping_us:
-            # The next one at once: nobody knows here how long ago the last was.
+            # Ping now, because the time of the last ping is not known here.
             self._ping_us, self.due_us = ping_us, 0
 
     def write(self, message: ClientMessage, payload: Buffer | None = None) -> None:
@@ -127,7 +129,7 @@ class NodeLink:
             self.out.append(Write(self.number, (encode(message, len(payload)), payload)))
 
     def send_request(self, waiter: Waiter, message: Callable[[int], ClientMessage]) -> int:
-        """Send under the next request number; the answer is the waiter's."""
+        """Send a message under the next request number; `waiter` receives the answer."""
         request = self.last_request = self.last_request + 1
         self.awaiting[request] = waiter
         self.write(message(request))
@@ -135,11 +137,11 @@ class NodeLink:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something that was asked has no answer yet."""
+        """Whether a request or a ping is without an answer."""
         return bool(self.awaiting or self.missed_heartbeats)
 
     def arm_check(self, now_us: int) -> None:
-        """Something was asked: it shall not go unanswered unnoticed."""
+        """Schedule a check for the answer to what was just sent."""
         if not self.check_at_us or (
             self.check_at_us <= now_us and len(self.awaiting) <= 1 and not self.missed_heartbeats
         ):
@@ -147,7 +149,7 @@ class NodeLink:
             self._oldest = next(iter(self.awaiting), 0)
 
     def check(self, now_us: int) -> bool:
-        """Whether the node has left the same question, or a ping, unanswered since the last look."""
+        """Whether the same request, or a ping, was without an answer at the last check and still is."""
         before, self._oldest = self._oldest, next(iter(self.awaiting), 0)
         self.check_at_us = now_us + DOUBT_MS * 1000 if self.has_pending else 0
         self.suspect = self.up and (before == self._oldest != 0 or self.missed_heartbeats > 0)
@@ -160,7 +162,7 @@ class NodeLink:
     # --- time ----------------------------------------------------------------------------------------
 
     def tick(self, now_us: int) -> str | None:
-        """Pings when due; the reason when the link is to be given up."""
+        """Send a ping if one is due; return the reason if the link is to be closed."""
         if now_us < self.due_us:
             return None
         match self.state:
@@ -171,8 +173,8 @@ class NodeLink:
             ):
                 return f"silent for {SILENT_HEARTBEATS_MAX} heartbeats"
             case LinkState.UP:
-                # Sent even while the node is heard, for it wants to hear us. Silence is counted in pings and not in
-                # time: a driver that slept must not blame the node.
+                # Pings are sent even while the node sends, because it expects them. Silence is counted in pings rather
+                # than time: a driver that slept must not blame the node.
                 if not self.has_pending:
                     self.check_at_us = 0
                 if now_us >= self._heartbeat_due_us:

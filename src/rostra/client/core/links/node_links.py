@@ -1,4 +1,4 @@
-"""All connections of a client: which addresses it knows, when it tries which, and when one is no longer needed."""
+"""All connections of a client: the known addresses, when to dial them, when to close a link."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rostra.errors import InvalidSetting
 from rostra.wire.messages import Goodbye, Welcome
 
 ADDRESSES_MAX = 64
-"""Beyond it, what was learned longest ago is forgotten; the application's own addresses never are."""
+"""Beyond it, the address learned longest ago is forgotten; the application's own addresses are kept."""
 LINKS_MAX = 64
-"""Beyond it, a link that nobody uses makes room; if there is none, whoever wants another one waits."""
+"""Beyond it, an unused link is closed for a new one; if all are in use, no link is opened."""
 UNUSED_MS_MAX = 60_000
-"""A link that carried nothing for so long is closed, unless it is the last one."""
+"""A link without use for this long is closed, unless it is the last one."""
 
 
 class NodeLinks:
-    """One link per node that is needed. While none stands, the known addresses are tried in turn."""
+    """One link per node in use. Without a connected link, the known addresses are dialed in turn."""
 
     def __init__(self, options: Options, backoff: Backoff, out: list[ClientEffect]) -> None:
         self._options = options
@@ -27,30 +27,30 @@ class NodeLinks:
         self.addresses = list(dict.fromkeys(options.addresses))
         self.by_number: dict[LinkNumber, NodeLink] = {}
         self.latest = NodeLink(0, self.addresses[0], 0, out)
-        """The one dialed last, which may be gone."""
+        """The link dialed last; it may be closed."""
         self.latest.mark_closed()
         self.attempts = 0
-        """In vain since a link last stood."""
+        """Failed attempts since a link was last connected."""
         self.last_reason = "not tried"
         self._backoffs: dict[str, tuple[int, int]] = {}
-        """By address: how often it failed in a row, and until when it is left alone."""
+        """By address: failures in a row, and until when it is not dialed."""
         self._turn = -1
         self._seeking: NodeLink | None = None
         self._seek_at_us: int | None = None
         self._number = 0
 
-    # --- which there are -----------------------------------------------------------------------------
+    # --- known links ---------------------------------------------------------------------------------
 
     def pick(self, turn: int = 0, exclude: NodeLink | None = None) -> NodeLink | None:
-        """A link that stands, rather one that answers; with another `turn`, another one if there is."""
+        """A connected link, preferably one that is not suspect; another `turn` picks another one if there are several."""
         up = [link for link in self.by_number.values() if link.up and link is not exclude]
         up = [link for link in up if not link.suspect] or up
         return up[turn % len(up)] if up else None
 
     @property
     def connected(self) -> bool:
-        """Whether there is `any`."""
-        # Asked after every step: a loop costs half of what a generator does.
+        """Whether any link is connected."""
+        # Called after every step: a loop costs half as much as a generator.
         for link in self.by_number.values():  # noqa: SIM110
             if link.up:
                 return True
@@ -63,7 +63,7 @@ class NodeLinks:
         return None
 
     def add_address(self, address: str) -> None:
-        """An address that a node named."""
+        """Remember an address that a node named."""
         if address in self.addresses or not _is_dialable(address):
             return
         if len(self.addresses) >= ADDRESSES_MAX:
@@ -77,14 +77,14 @@ class NodeLinks:
     # --- dialing -------------------------------------------------------------------------------------
 
     def dial_next(self, now_us: int) -> None:
-        """Try the next of the known addresses."""
+        """Dial the next known address."""
         self._seek_at_us = None
         self._turn = (self._turn + 1) % len(self.addresses)
         address = self.addresses[self._turn]
         self._seeking = self._at(address) or self._dial(now_us, address)
 
     def link_to(self, now_us: int, address: str) -> NodeLink | None:
-        """The link to this address, dialed if need be; None while the address is left alone."""
+        """The link to this address, dialed if needed; None while the address is in its backoff."""
         link = self._at(address)
         if link is None and _is_dialable(address) and now_us >= self.retry_at_us(address) and self._make_space():
             self.add_address(address)
@@ -92,11 +92,11 @@ class NodeLinks:
         return link
 
     def retry_at_us(self, address: str) -> int:
-        """Until when an address that failed is left alone."""
+        """When an address that failed may be dialed again."""
         return self._backoffs.get(address, (0, 0))[1]
 
     def dial_another(self, now_us: int) -> None:
-        """Who answers is of no help: try to have a link to somebody else too."""
+        """Dial a further node, because the connected ones cannot answer."""
         for address in self.addresses:
             if self._at(address) is None and now_us >= self.retry_at_us(address) and self._make_space():
                 self._dial(now_us, address)
@@ -113,13 +113,13 @@ class NodeLinks:
 
     def _dial(self, now_us: int, address: str) -> NodeLink:
         self._number += 1
-        # A share of the time for each address, so that one that swallows everything does not use it up.
+        # A share of the time per address, so that one that never answers leaves time for the others.
         due_us = now_us + self._options.connect_timeout_ms * 1000 // len(self.addresses)
         link = self.latest = self.by_number[self._number] = NodeLink(self._number, address, due_us, self._out)
         self._out.append(Dial(link.number, address))
         return link
 
-    # --- coming and going ----------------------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------------------
 
     def welcomed(self, now_us: int, link: NodeLink, welcome: Welcome) -> None:
         link.welcomed(now_us, welcome)
@@ -129,8 +129,8 @@ class NodeLinks:
         self._seek_at_us = None
 
     def disconnected(self, now_us: int, link: NodeLink, reason: str, *, hang_up: bool) -> None:
-        """Gone, or never came about. Without another, the next attempt is due after a pause, which is shorter while
-        addresses are untried.
+        """A link was lost or could not be opened. Without another one, the next attempt follows after a pause, which is
+        shorter while some addresses are untried.
         """
         if hang_up:
             self._out.append(HangUp(link.number))
@@ -182,13 +182,13 @@ class NodeLinks:
         return due
 
     def check_suspects(self, now_us: int) -> list[NodeLink]:
-        """Those that leave questions unanswered. Who is the only one known is not doubted."""
+        """Check for unanswered requests and return the suspect links. The only known node is never suspect."""
         if len(self.addresses) < 2:
             return []
         return [link for link in self.by_number.values() if 0 < link.check_at_us <= now_us and link.check(now_us)]
 
     def tick(self, now_us: int) -> list[tuple[NodeLink, str]]:
-        """Dials and pings what is due; the links that are to be given up, and why."""
+        """Dial and ping what is due; return the links to close, with the reasons."""
         failed: list[tuple[NodeLink, str]] = []
         for link in list(self.by_number.values()):
             if now_us >= link.due_us:
@@ -214,7 +214,7 @@ class NodeLinks:
 
 
 def _is_dialable(address: str) -> bool:
-    """Whether what a node named can be dialed at all. Of paths on this machine no node has a say."""
+    """Whether an address named by a node can be dialed. Paths on this machine are not accepted from nodes."""
     try:
         host_and_port(address)
     except InvalidSetting:

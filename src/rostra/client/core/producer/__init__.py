@@ -1,1 +1,1 @@
-"""Producers: batches, sequence numbers, retries, bounds on what is in flight."""
+"""Producers: batches, sequence numbers, retries, limits on what is in flight."""

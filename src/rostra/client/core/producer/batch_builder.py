@@ -1,4 +1,4 @@
-"""The open batch of one partition, before it is turned into bytes."""
+"""The open batch of one partition, before it is encoded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from rostra.model.encode import Headers
 
 
 class BatchBuilder:
-    """The open batch. Columns besides the values are filled up when it is closed, so a plain value costs one append."""
+    """Collects records for one batch. Columns other than the values are padded when it is closed, so that a plain value
+    costs one append.
+    """
 
     __slots__ = ("bytes", "calls", "due_us", "headers", "keys", "timestamps", "values")
 
@@ -60,7 +62,7 @@ class BatchBuilder:
         self.bytes += size
 
     def moved(self) -> BatchBuilder:
-        """All of it in another draft, and this one empty: whoever adds to it need not look for a new one."""
+        """Move the contents to another builder and clear this one, so that references to it stay valid."""
         moved = BatchBuilder.__new__(BatchBuilder)
         moved.values, moved.bytes = self.values, self.bytes
         moved.keys, moved.headers, moved.timestamps = self.keys, self.headers, self.timestamps
@@ -69,7 +71,7 @@ class BatchBuilder:
         return moved
 
     def half(self) -> tuple[BatchBuilder, BatchBuilder]:
-        """Two of it, for a batch that came out too large."""
+        """Split into two, for a batch that is too large when encoded."""
         middle = len(self.values) // 2
         halves = BatchBuilder(), BatchBuilder()
         for builder, part in zip(halves, (slice(None, middle), slice(middle, None)), strict=True):

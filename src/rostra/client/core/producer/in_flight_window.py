@@ -1,4 +1,4 @@
-"""What all producers of a client have under way together."""
+"""The limit on the bytes that all producers of a client have in flight together."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from rostra.client.core.producer.producer_state import ProducerState
 
 CLIENT_WINDOW_BYTES = 32 << 20
-"""Of all producers of a client, however many there are, unless one of them was given a larger window of its own."""
+"""The limit for all producers of a client, unless one of them was given a larger window."""
 
 
 class InFlightWindow:
     def __init__(self) -> None:
         self.bytes = 0
-        """Closed into batches and not settled."""
+        """In closed batches that are not settled."""
         self.bytes_max = CLIENT_WINDOW_BYTES
         self.waiting: dict[ProducerNumber, ProducerState] = {}
-        """Those that were told to wait until there is room, for whichever reason."""
+        """Producers that wait for `Resume`, for whichever reason."""
         self._blocked = False
-        """Somebody waits for this bound: who waits for one of its own looks again by itself."""
+        """A producer waits for this limit. Those that wait for their own window check it themselves."""
 
     def raise_limit(self, own_bytes_max: int) -> None:
-        """A producer may use what it was given as its own window."""
+        """Allow at least the window that a producer was given."""
         self.bytes_max = max(self.bytes_max, own_bytes_max)
 
     def full(self) -> bool:
@@ -34,7 +34,7 @@ class InFlightWindow:
         return True
 
     def has_space(self) -> bool:
-        """A quarter is free, as each producer waits for in its own window."""
+        """Whether a quarter is free, the same share as each producer waits for in its own window."""
         if self.bytes * 4 <= self.bytes_max * 3:
             return True
         self._blocked = True
@@ -47,6 +47,6 @@ class InFlightWindow:
             self.wake()
 
     def wake(self) -> None:
-        """There may be room now for those that wait."""
+        """Resume the waiting producers that have space now."""
         for producer in list(self.waiting.values()):
             producer.drained()

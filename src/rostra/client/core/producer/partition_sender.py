@@ -1,4 +1,23 @@
-"""One producer's way into one partition: an open batch, and closed ones until they are acknowledged."""
+"""Sends one producer's batches to the owner of one partition, in order and stored exactly once.
+
+Sequence numbers. Every record of a producer in a partition has a sequence number, counted modulo 2**32; a batch carries
+that of its first record, with the producer id and the producer epoch. The owner stores a batch only if its number
+continues the last one, answers a repeated batch with its first offset, and refuses a gap (`SequenceGap`). Batches are
+pipelined: many are in flight, and a refusal makes the owner refuse those behind it, too.
+
+Resending. Batches stay in `queue` until they are acknowledged or fail. While `active`, all of them have been written on
+the current link. When the link is lost, the partition moves, or an error is retryable, the sender stops; it later
+resumes with the oldest unacknowledged batch under the *same* numbers. So a batch is stored once, however often it is
+sent and to whichever node, and the order is kept. A batch that is not acknowledged within the delivery timeout fails.
+
+A batch that is refused for good fails alone: the batches behind it, refused for the gap, take over its numbers and are
+sent again. If an earlier attempt may have been stored, the numbers stay; should there be a gap, the owner reports it.
+
+Epochs. If the owner does not know the producer any more (`UnknownProducer`) or reports a gap, the old numbers are
+useless. The sender raises the producer epoch and renumbers the queue from zero. Batches that were sent before may then
+be stored twice, which a `MayDuplicate` event says. With acks `none` nothing is acknowledged, so every lost connection
+raises the epoch.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +65,10 @@ if TYPE_CHECKING:
     from rostra.client.core.producer.producer_state import ProducerState
 
 SEQUENCES = 2**32
-"""Sequences count records modulo this."""
+"""Sequence numbers count records modulo this."""
 
 PUBLISHERS_MAX = "publishers_per_partition_max"
-"""Of the bounds that a node may name, the one that waiting a little does not help against."""
+"""The one limit of a node for which a short wait does not help."""
 
 _STAMP = Struct("<II")
 _STAMP_AT = 48
@@ -57,7 +76,7 @@ _UINT32 = Struct("<I")
 
 
 class SentBatch(msgspec.Struct, eq=False):
-    """A closed batch and what became of it."""
+    """A closed batch with its state."""
 
     sender: PartitionSender
     batch: Buffer
@@ -66,16 +85,16 @@ class SentBatch(msgspec.Struct, eq=False):
     calls: list[CallNumber] | None
     closed_us: int
     ordinal: int = 0
-    """Its place among all batches of the producer."""
+    """Its index among all batches of the producer."""
     attempts: int = 0
     sent: bool = False
-    """Whether it has left under the numbers that it has now."""
+    """Whether it was sent under its current numbers."""
     request: int = 0
     settled: bool = False
 
     def restamp(self, epoch: int, sequence: int) -> None:
         self.sent = False
-        # A copy: the old bytes may still lie in a send buffer.
+        # A copy, because the old bytes may still be in a send buffer.
         batch = bytearray(self.batch)
         _STAMP.pack_into(batch, _STAMP_AT, epoch, sequence)
         with memoryview(batch) as whole, whole[CHECKED_FROM:] as covered:
@@ -85,18 +104,13 @@ class SentBatch(msgspec.Struct, eq=False):
 
 
 class PartitionSender:
-    """Batches of one partition leave in order, under sequence numbers without gap.
-
-    While `flowing`, everything in `queue` has been written on the present link. When it stops flowing (link lost, the
-    partition moved, or a refusal that a retry may mend) it later resumes from the first batch that is not acknowledged,
-    with the same numbers: a batch is stored once, however often it is sent and to whichever node.
-    """
+    """The open batch and the unacknowledged batches of one producer for one partition; see the module's docstring."""
 
     def __init__(self, producer: ProducerState, route: PartitionRoute) -> None:
         self.producer = producer
         self.route = route
         self.link = route.link
-        """Where batches go, or went last; it may be gone."""
+        """The link that batches are sent on, or were last; it may be closed."""
         self.out = producer.out
         self._acks = producer.settings.acks
         self._answered = producer.answered
@@ -108,7 +122,7 @@ class PartitionSender:
         self.refusals = 0
         self.paused_until_us: int | None = None
         self.registered_version = 0
-        """What the partition's owner has confirmed of its producer's enrolment."""
+        """The version of the registration that the partition's owner has confirmed."""
         self._pending_registration: PendingRegistration | None = None
 
     @property
@@ -118,7 +132,7 @@ class PartitionSender:
     # --- closing batches -----------------------------------------------------------------------------
 
     def close(self, now_us: int) -> None:
-        """Turn the open batch into bytes on their way."""
+        """Close the open batch and send it."""
         if self.builder.values:
             builder = self.builder.moved()
             if self.producer.ended is None:
@@ -155,7 +169,7 @@ class PartitionSender:
             self._enqueue(SentBatch(self, batch, size, count, builder.calls, now_us))
 
     def send_single(self, now_us: int, value: bytes, call: CallNumber) -> bool:
-        """Whether the value could leave at once, as a batch that was never open."""
+        """Send the value at once as a batch of its own, if possible; return whether it was."""
         if (
             self.builder.values
             or not self.active
@@ -208,13 +222,13 @@ class PartitionSender:
             self._forget_unacknowledged()
 
     def _forget_unacknowledged(self) -> None:
-        """With acks `none`, to have written a batch is all there is."""
+        """With acks `none`, a batch that was written is done."""
         if not self._answered:
             while self.queue:
                 self._settle(self.queue.popleft(), -1)
 
     def resume(self, now_us: int) -> None:
-        """Send all that is not acknowledged, oldest first."""
+        """Send all unacknowledged batches, oldest first."""
         if self.active or not self.link.up:
             return
         self.active = True
@@ -229,24 +243,24 @@ class PartitionSender:
         self._close_waiting(now_us)
 
     def register(self, now_us: int) -> None:
-        """Say on this link with which strength the batches behind it are sent, where there is such a thing."""
+        """Register the producer's strength on this link, if it has one, before the batches that follow."""
         registration = self.producer.registration
         if registration is not None:
             self._pending_registration = registration.send(self)
             self.link.arm_check(now_us)
 
     def move(self, link: NodeLink) -> None:
-        """Another node orders the partition: what is not acknowledged goes there, under the same numbers."""
+        """The partition has another owner: unacknowledged batches go there, under the same numbers."""
         self._abandon()
         self.suspend()
         self.link = link
 
     def suspend(self) -> None:
-        """The connection is gone."""
+        """The link is closed."""
         self.active = False
         self.paused_until_us = None
         if not self._answered and self.sequence:
-            # Nobody knows which of the batches arrived, so the numbers cannot go on without a gap.
+            # It is not known which batches arrived, so the numbers cannot continue without a gap.
             self._renumber(self.epoch + 1, 0)
 
     def _pause(self, now_us: int) -> None:
@@ -261,7 +275,7 @@ class PartitionSender:
         self.refusals += 1
 
     def _abandon(self) -> None:
-        """Answers to what was sent so far no longer count."""
+        """Ignore the answers to what was sent so far."""
         awaiting = self.link.awaiting
         for outgoing in self.queue:
             awaiting.pop(outgoing.request, None)
@@ -276,7 +290,7 @@ class PartitionSender:
                 self.sequence = (self.sequence + outgoing.count) % SEQUENCES
 
     def _new_epoch(self, reason: RostraError, *, refused_from: int) -> None:
-        """Numbers of the old epoch are of no use any more: start again from zero with what is left."""
+        """The numbers of the old epoch are useless: start again from zero with what is left."""
         self._abandon()
         uncertain = [o.count for o in self.queue if not o.settled and o.attempts > (o.ordinal >= refused_from)]
         if uncertain:
@@ -295,14 +309,14 @@ class PartitionSender:
         self._close_waiting(now_us)
 
     def _close_waiting(self, now_us: int) -> None:
-        """An open batch waited for others to be settled, in whichever way that came about."""
+        """Send an open batch that waited for others to be settled."""
         if self.builder.values and not self.producer.settings.linger_ms and len(self.queue) < EAGER_BATCHES:
             self.close(now_us)
 
     def refused(self, now_us: int, outgoing: SentBatch, error: RostraError) -> None:
         match error:
             case UnknownProducer() | SequenceGap():
-                # The node refused this attempt of all from here on; only an earlier one may have been stored.
+                # The node refused this attempt of all batches from here on; only an earlier attempt may be stored.
                 self._new_epoch(error, refused_from=outgoing.ordinal)
             case Moved() | Unavailable() | NodeStopping() | MemberRemoved() | DiskUntrusted():
                 self._stop()
@@ -315,7 +329,7 @@ class PartitionSender:
             case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition() | ProducerFenced():
                 self.producer.end(error)
             case _ if error.retryable or isinstance(error, LimitExceeded):
-                # A connection may have only so many publishes under way; fewer will be after a while.
+                # The connection has too many publishes in flight; there will be fewer after a pause.
                 self._pause(now_us)
             case _:
                 self._drop(outgoing, error)
@@ -336,7 +350,7 @@ class PartitionSender:
             self.producer.end(error)
 
     def registration_refused(self, now_us: int, error: RostraError) -> None:
-        """The owner does not take it as a publisher. What was sent behind that is refused for the same reason."""
+        """The owner refused the registration; batches sent behind it are refused for the same reason."""
         match error:
             case Moved() | Unavailable() | NodeStopping() | MemberRemoved() | DiskUntrusted():
                 self._stop()
@@ -354,17 +368,17 @@ class PartitionSender:
                     self._pause(now_us)
 
     def unregistered(self, now_us: int, *, lapsed: bool) -> None:
-        """Say it again: if another node orders the partition, the answer leads there."""
+        """Register again. If the partition has another owner, the answer names it."""
         if lapsed:
             self._notify(LeaseExpired(self.producer.name, self.partition))
         if self.active:
             self.register(now_us)
 
     def _drop(self, outgoing: SentBatch, error: RostraError) -> None:
-        """Go on without this batch. What follows it was refused too, for the gap, and takes over its numbers.
+        """Continue without this batch. Those behind it were refused for the gap and take over its numbers.
 
-        Unless it was sent before: then an earlier attempt may be stored under these numbers, and what follows with it.
-        If so all is well; if not, the node will say SequenceGap.
+        Unless it was sent before: then an earlier attempt may be stored under these numbers, and those behind it, too.
+        If so, nothing is to be done; if not, the node answers SequenceGap.
         """
         _, sequence = _STAMP.unpack_from(outgoing.batch, _STAMP_AT)
         self._settle(outgoing, error)
@@ -389,7 +403,7 @@ class PartitionSender:
             queue.popleft()
 
     def _settle(self, outgoing: SentBatch, outcome: int | RostraError) -> None:
-        """The fate of a batch is known: its first offset, or why it is given up."""
+        """Record the outcome of a batch: its first offset, or the error it failed with."""
         outgoing.settled = True
         producer = self.producer
         if isinstance(outcome, RostraError):
@@ -424,14 +438,14 @@ class PartitionSender:
             self._settle(outgoing, error)
 
     def partition_changed(self) -> None:
-        """Whoever asks is told what its place has."""
+        """The number is read from the route when needed."""
 
     def fail(self, error: RostraError) -> None:
-        """The partition is gone, and with it its topic."""
+        """The partition, and so its topic, does not exist any more."""
         self.producer.end(error)
 
     def oldest_ordinal(self) -> int | None:
-        """Of the oldest batch whose fate is open."""
+        """The ordinal of the oldest unsettled batch."""
         for outgoing in self.queue:
             if not outgoing.settled:
                 return outgoing.ordinal
@@ -470,7 +484,7 @@ class PartitionSender:
             self._settle(outgoing, NotAcknowledged(outgoing.count, (now_us - outgoing.closed_us) // 1000))
         self._drop_settled()
         if not expired[0].attempts:
-            # None of these numbers was ever used. Otherwise they stay: if there is a gap now, the node will say so.
+            # None of these numbers was ever used. Otherwise they stay: if there is a gap now, the node reports it.
             self._renumber(self.epoch, sequence)
         self._close_waiting(now_us)
 

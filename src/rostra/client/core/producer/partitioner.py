@@ -1,4 +1,4 @@
-"""Which partition a record with a key goes to."""
+"""The partition of a record with a key."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import xxhash
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The same key, the same partition, in every client and for ever: part of the protocol."""
+    """Hash a key to a partition. Part of the protocol: it must be the same in every client, for ever."""
     return int(xxhash.xxh3_64_intdigest(key)) % partitions

@@ -1,4 +1,4 @@
-"""A producer: which lane a record takes, how much is under way, when there is room for more."""
+"""The state of one producer: which partition a record goes to, what is in flight, when the caller must wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNROUTED_MAX = 100_000
 
 
 class UnroutedRecord:
-    """A record that came before the topic's place was known."""
+    """A record given before the topic was located."""
 
     __slots__ = ("call", "headers", "key", "partition", "timestamp_us", "value")
 
@@ -48,7 +48,7 @@ class UnroutedRecord:
 
 
 class ProducerState:
-    """The producer's state. Drivers may append plain values to `draft` themselves; the rest goes through methods."""
+    """One producer. Drivers may append plain values to `builder` themselves; everything else goes through methods."""
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class ProducerState:
         self._wakeups = wakeups
         self._window = window
         self.wakeup_us = NEVER_US
-        """When it is woken, not later than it wants to be."""
+        """When it is woken; never later than `deadline_us`."""
         self.answered = settings.acks != "none"
         self.wall_offset_us = 0
         self.topic = 0
         self.senders: list[PartitionSender] = []
         self.builder = BatchBuilder()
-        """The open batch for records without a key, once the topic is located; another one after each `close`."""
+        """The open batch for records without a key, once the topic is located; may change with each `close`."""
         self.registration: PublisherRegistration | None = None
-        """As a publisher with a strength, if it is one."""
+        """Its registration as a publisher with a strength, if it is one."""
         self.ended: RostraError | None = None
         self.error: RostraError | None = None
-        """The first failure that no call was told of; `flush` tells."""
+        """The first failure that was reported to no call; `flush` raises it."""
         self.sent = 0
         self.acked = 0
         self.unacknowledged_bytes = 0
@@ -96,19 +96,19 @@ class ProducerState:
         self._rotates = False
         """Whether records without a key go to the next partition after each batch."""
         self._may_send_single = not settings.linger_ms and settings.codec is Codec.NONE
-        """Whether a record may leave without having waited or been packed."""
+        """Whether a record may be sent without waiting and without compression."""
         self._ordinal = 0
         self._flushes: list[tuple[int, CallNumber]] = []
         self.record_bytes = 0.0
-        """Of a record in the batch that was closed last."""
+        """Average bytes of a record in the batch that was closed last."""
 
-    # --- where it goes -------------------------------------------------------------------------------
+    # --- routing -------------------------------------------------------------------------------------
 
     def located(self, now_us: int, topic: Topic, routes: list[PartitionRoute]) -> None:
         if self.ended is not None:
             return
         self.topic = topic.topic
-        # Where every node has a partition of its own, all goes to that of the node that answers.
+        # With per-node partitions, everything goes to that of the node that answers.
         routes = [route for route in routes if route.own] or routes
         chosen = self.settings.partition
         if chosen is not None and chosen >= len(routes):
@@ -135,7 +135,7 @@ class ProducerState:
         return self.registration
 
     def set_strength(self, now_us: int, call: CallNumber, strength: int) -> None:
-        """Done when the owners of all its partitions judge it by that."""
+        """Done when the owners of all its partitions have the new strength."""
         check_strength(strength)
         if self.ended is not None:
             raise self.ended
@@ -144,7 +144,7 @@ class ProducerState:
         (self.registration or self._publish_with(strength)).change(now_us, call, strength)
 
     def resign(self, now_us: int, call: CallNumber) -> None:
-        """Done when it is no publisher of the topic any more; `flush` first."""
+        """Done when it is not registered in the topic any more; `flush` first."""
         if self.registration is None or self.ended is not None:
             self.out.append(Done(call, None))
         else:
@@ -161,7 +161,7 @@ class ProducerState:
             return self.senders[self._sticky]
         return self.senders[partition_of(key, len(self.senders))]
 
-    # --- records in ----------------------------------------------------------------------------------
+    # --- records -------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -173,7 +173,7 @@ class ProducerState:
         partition: int | None = None,
         call: CallNumber = 0,
     ) -> None:
-        """Put one record into an open batch, which closes when it is full."""
+        """Add one record to an open batch, which is closed when it is full."""
         if self.ended is not None:
             raise self.ended
         if not self.senders:
@@ -202,7 +202,9 @@ class ProducerState:
         partition: int | None,
         call: CallNumber,
     ) -> bool:
-        """Whether the record has left, as a batch of its own. If not it lies in an open one, which the caller turns."""
+        """Send the record at once as a batch of its own, and return True; or add it to an open batch, which the caller
+        must send with `end_turn`.
+        """
         if (
             key is None
             and headers is None
@@ -216,10 +218,10 @@ class ProducerState:
         return False
 
     def send_single(self, now_us: int, value: bytes | None, call: CallNumber = 0) -> bool:
-        """Whether a plain value has left, as a batch that was never open.
+        """Send a plain value at once as a batch of its own, if possible; return whether it was.
 
-        Where nothing is open and little under way the outcome is that of `add` and `turn`, for a third of the steps. At
-        a low rate that is nearly every record, and each step is taken with cold caches.
+        With no open batch and little in flight the outcome is that of `add` and `end_turn`, in a third of the steps. At
+        a low rate that is nearly every record, and each step runs with cold caches.
         """
         if type(value) is not bytes or not self._may_send_single or not self.senders or self.ended is not None:
             return False
@@ -231,7 +233,7 @@ class ProducerState:
         return True
 
     def close(self, now_us: int, sender: PartitionSender | None = None) -> None:
-        """Close one open batch, by default the one of records without a key; they go to the next partition then."""
+        """Close one open batch, by default that of records without a key; these go to the next partition then."""
         if sender is None:
             sender = self.senders[self._sticky]
         sender.close(now_us)
@@ -243,7 +245,7 @@ class ProducerState:
             self.builder = self.senders[self._sticky].builder
 
     def add_many(self, now_us: int, values: Sequence[bytes | None], at: int) -> int:
-        """Take as many of the values from `at` on as make one batch; where to go on."""
+        """Take values from `at` on for one batch; return the index of the next one."""
         if self.ended is not None:
             raise self.ended
         size = self.record_bytes or self._guess(values)
@@ -258,7 +260,7 @@ class ProducerState:
             return len(values)
         if builder.values:
             self.close(now_us)
-        # The list is the caller's: what goes into a draft must be a copy of it.
+        # The list is the caller's: the builder needs a copy.
         self.builder.values = list(values[at : at + fitting])
         self.close(now_us)
         return at + fitting
@@ -268,7 +270,7 @@ class ProducerState:
         return sum(len(value) for value in sample if value) / max(len(sample), 1) + PER_RECORD_BYTES
 
     def end_turn(self, now_us: int) -> None:
-        """The caller gives way: open batches leave, unless many are under way already or they are to linger."""
+        """End an event-loop turn: send open batches, unless many are in flight already or they are to linger."""
         linger_us = self.settings.linger_ms * 1000
         for sender in self.senders:
             builder = sender.builder
@@ -282,13 +284,13 @@ class ProducerState:
                 self.close(now_us, sender)
 
     def flush(self, now_us: int, call: CallNumber) -> None:
-        """All that was given so far leaves now; the call is done when all of it is settled."""
+        """Send everything given so far; the call is done when all of it is settled."""
         for sender in self.senders:
             sender.close(now_us)
         self._flushes.append((self._ordinal, call))
         self._answer_flushes()
 
-    # --- bookkeeping for the lanes -------------------------------------------------------------------
+    # --- bookkeeping for the senders -----------------------------------------------------------------
 
     def closed(self, outgoing: SentBatch) -> None:
         outgoing.ordinal = self._ordinal = self._ordinal + 1
@@ -324,7 +326,7 @@ class ProducerState:
 
     @property
     def full(self) -> bool:
-        """Whether the caller must wait for `Resume`. Of one that has ended it is to hear why."""
+        """Whether the caller must wait for `Resume`. False after the end, so that the caller gets the error."""
         if self.ended is not None or (
             self.unacknowledged_bytes < self.settings.window_bytes
             and self.unacknowledged_batches < BATCHES_IN_FLIGHT_MAX
@@ -340,7 +342,7 @@ class ProducerState:
         return any(sender.link.congested for sender in self.senders)
 
     def _has_space(self) -> bool:
-        """A quarter of the window free: waking the caller for every batch would cost more than it gains."""
+        """Whether a quarter of the window is free; waking the caller for every batch would cost more than it gains."""
         return (
             self.unacknowledged_bytes * 4 <= self.settings.window_bytes * 3
             and self.unacknowledged_batches * 4 <= BATCHES_IN_FLIGHT_MAX * 3
@@ -349,7 +351,7 @@ class ProducerState:
         )
 
     def drained(self) -> None:
-        """Something left: whoever waits for room may have it now."""
+        """Resume a waiting caller if there is space now."""
         if self.was_full and self._has_space():
             self._resume()
 
@@ -367,17 +369,17 @@ class ProducerState:
     # --- end, time -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Nothing more is sent: it is no publisher any more, and its lanes follow their partitions no longer."""
+        """Stop: resign as a publisher and leave the routes."""
         if self.registration is not None:
             self.registration.resign()
         for sender in self.senders:
             sender.route.leave(sender)
 
     def end(self, error: RostraError) -> None:
-        """Nothing more can be produced here, and what is under way is given up."""
+        """End the producer; everything in flight fails with this error."""
         if self.ended is None:
             self.ended = error
-            # To be forgotten.
+            # `tick` then forgets it.
             self.wake_at(0)
         unrouted, self.unrouted = self.unrouted, []
         for record in unrouted:
@@ -393,7 +395,7 @@ class ProducerState:
         self._answer_flushes()
 
     def wake_at(self, due_us: int) -> None:
-        """`tick` is due then. Whoever asked for an earlier moment keeps it: to be woken for nothing costs little."""
+        """Request a `tick` at this time, unless an earlier one is requested already."""
         if due_us < self.wakeup_us:
             self.wakeup_us = due_us
             self._wakeups.add(due_us, self.number)

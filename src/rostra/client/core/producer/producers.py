@@ -17,7 +17,7 @@ from rostra.model.ids import check_topic_name
 from rostra.wire.messages import Acks, Topic, Unregistered
 
 PUBLISHERS_MAX = 16_384
-"""Topics that `publish` keeps a producer for, some kilobytes each; beyond it, one that is idle is forgotten."""
+"""Topics for which `publish` keeps a producer, a few kilobytes each; beyond it, an idle one is forgotten."""
 
 
 class Producers:
@@ -37,9 +37,9 @@ class Producers:
         self._window = InFlightWindow()
         self._publishers: dict[tuple[str, str], ProducerState] = {}
         self._unsent: dict[ProducerNumber, ProducerState] = {}
-        """Of those, the ones that were given records in this turn."""
+        """Those of them that were given records in this turn."""
 
-    # --- coming and going ----------------------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------------------
 
     def open(self, now_us: int, call: CallNumber, name: str, settings: ProducerSettings) -> ProducerState:
         check_topic_name(name)
@@ -118,7 +118,7 @@ class Producers:
                 return
 
     def forget_topic(self, name: str) -> None:
-        """What the name meant is gone; the next `publish` gets what it means then."""
+        """Forget the producers of a deleted topic, so that the next `publish` looks the name up again."""
         for acks in ("none", "owner", "all"):
             producer = self._publishers.pop((name, acks), None)
             if producer is not None and not producer.busy:
@@ -133,7 +133,7 @@ class Producers:
         self._unsent.pop(producer.number, None)
         return self._all.pop(producer.number, None) is not None
 
-    # --- publishers with a strength ------------------------------------------------------------------
+    # --- publisher registration ----------------------------------------------------------------------
 
     def unregistered(self, now_us: int, message: Unregistered) -> None:
         for producer in self._all.values():
@@ -146,22 +146,22 @@ class Producers:
         return any(one.registration is not None and not one.registration.leaving for one in self._all.values())
 
     def resign_all(self) -> None:
-        """While the links stand; nobody waits for an answer."""
+        """Resign all publishers on the connected links, without waiting for answers."""
         for producer in self._all.values():
             if producer.registration is not None:
                 producer.registration.resign()
 
-    # --- what concerns all ---------------------------------------------------------------------------
+    # --- all producers -------------------------------------------------------------------------------
 
     def added(self, now_us: int, producer: ProducerState) -> None:
-        """It was given a record by `publish`, which leaves now, or with others at the end of the turn."""
+        """`publish` added a record: send it now, or with others at the end of the turn."""
         if producer.unacknowledged_batches:
             self._unsent[producer.number] = producer
         else:
             producer.end_turn(now_us)
 
     def end_turn(self, now_us: int) -> None:
-        # One by one: should one of them raise, for a value that is none, the others leave with the next turn.
+        # One by one: if one raises because of an invalid value, the others are sent with the next turn.
         while self._unsent:
             self._unsent.pop(next(iter(self._unsent))).end_turn(now_us)
 
@@ -195,7 +195,7 @@ class Producers:
                 self._sleep(producer)
 
     def _sleep(self, producer: ProducerState) -> None:
-        """Until it wants to be woken again."""
+        """Schedule its next wakeup."""
         due_us = producer.deadline_us()
         if producer.ended is not None:
             self._forget(producer)

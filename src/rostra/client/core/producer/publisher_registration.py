@@ -1,4 +1,4 @@
-"""A producer as a publisher: with which strength it is registered at the owners of its partitions, and its leaving."""
+"""The registration of a producer as a publisher with a strength, at the owners of its partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PendingRegistration:
-    """What was said about it to the owner of one partition, until it is answered."""
+    """A Register or Resign sent to the owner of one partition, until it is answered."""
 
     __slots__ = ("request", "sender", "version")
 
@@ -35,7 +35,7 @@ class PendingRegistration:
 
 
 class RegistrationWaiter:
-    """Whoever waits until all owners have answered to what was said from this version on."""
+    """A call that waits until all owners have confirmed this version."""
 
     __slots__ = ("call", "due_us", "version", "waited_ms", "what")
 
@@ -48,8 +48,8 @@ class RegistrationWaiter:
 
 
 class PublisherRegistration:
-    """It is said again on every new connection, before any batch: so a batch is judged by the strength that its
-    producer has, and the lease is renewed by whatever is heard there.
+    """Sent on every new connection before any batch, so that batches are judged by the producer's current strength.
+    Anything received on that connection renews the lease.
     """
 
     def __init__(self, producer: ProducerState, strength: int, lease_ms: int, timeout_ms: int) -> None:
@@ -59,18 +59,18 @@ class PublisherRegistration:
         self.leaving = False
         self._timeout_ms = timeout_ms
         self._version = 1
-        """Raised by every change."""
+        """Incremented by every change."""
         self._waiting: list[RegistrationWaiter] = []
 
     def _senders(self) -> Iterable[PartitionSender]:
-        """It is a publisher of the partitions it may write to without being told each time."""
+        """The senders of the partitions that it is registered in: all, or the one it is bound to."""
         chosen = self._producer.settings.partition
         return self._producer.senders if chosen is None else self._producer.senders[chosen : chosen + 1]
 
     # --- changes -------------------------------------------------------------------------------------
 
     def change(self, now_us: int, call: CallNumber, strength: int) -> None:
-        """What was given to the producer before leaves under the strength that it had then."""
+        """Change the strength. Records given before are sent under the old one."""
         self.strength = strength
         self.leaving = False
         self._version += 1
@@ -78,7 +78,7 @@ class PublisherRegistration:
         self._send_all(now_us)
 
     def leave(self, now_us: int, call: CallNumber) -> None:
-        """When it is not heard for its lease it has left too: nobody needs to wait longer."""
+        """Resign. The call waits no longer than the lease, after which the owners forget the publisher anyway."""
         self.leaving = True
         self._version += 1
         self._timeout_ms = min(self._timeout_ms, self.lease_ms)
@@ -92,16 +92,16 @@ class PublisherRegistration:
         self._answer()
 
     def wait(self, now_us: int, call: CallNumber, what: str) -> None:
-        """Done when all owners know what holds now."""
+        """Done when all owners have confirmed the current version."""
         due_us = now_us + self._timeout_ms * 1000
         self._waiting.append(RegistrationWaiter(call, what, self._version, due_us, self._timeout_ms))
         self._producer.wake_at(due_us)
         self._answer()
 
-    # --- what is said and heard ----------------------------------------------------------------------
+    # --- messages ------------------------------------------------------------------------------------
 
     def send(self, sender: PartitionSender) -> PendingRegistration | None:
-        """To the owner of the lane's partition, on its present link."""
+        """Send to the owner of the sender's partition, on its current link."""
         if self._producer.settings.partition not in (None, sender.route.index):
             return None
         link, producer = sender.link, self._producer
@@ -132,12 +132,12 @@ class PublisherRegistration:
             self._producer.out.append(Done(self._waiting.pop(0).call, None))
 
     def fail(self, error: RostraError) -> None:
-        """Nobody will do what was asked for."""
+        """Fail all waiting calls."""
         waiting, self._waiting = self._waiting, []
         self._producer.out.extend(Fail(waiter.call, error) for waiter in waiting)
 
     def resign(self) -> None:
-        """Without waiting for an answer: the producer is given up. What is not heard now, the lease will tell."""
+        """Resign without waiting for answers; where the message is lost, the lease expires."""
         if self.leaving:
             return
         self.leaving = True

@@ -1,4 +1,4 @@
-"""When producers want to be woken: those that want nothing cost nothing, however many there are."""
+"""The times at which producers want to be woken. Idle producers cost nothing, however many there are."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 NEVER_US = 1 << 62
 SPARE = 64
-"""So many moments may be kept for nothing before they are looked through."""
+"""Outdated entries to keep before the heap is rebuilt."""
 
 
 class WakeupQueue:
-    """A heap of moments. One that a producer no longer waits for stays in it until it comes, or until most are such."""
+    """A heap of times. Outdated entries stay in it until they come up, or until most entries are outdated."""
 
     def __init__(self, producers: Mapping[ProducerNumber, ProducerState]) -> None:
         self._producers = producers
@@ -27,7 +27,7 @@ class WakeupQueue:
         return len(self._heap)
 
     def add(self, due_us: int, number: ProducerNumber) -> None:
-        """Of those that are there: nobody wakes one that is gone."""
+        """Add a wakeup, unless the producer is gone."""
         if number not in self._producers:
             return
         if len(self._heap) >= 2 * len(self._producers) + SPARE:
@@ -43,7 +43,7 @@ class WakeupQueue:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_us: int) -> Iterator[ProducerState]:
-        """Those whose moment has come, one after the other; they wait for nothing then."""
+        """The producers whose time has come, one after the other; each has no wakeup afterwards."""
         while self._heap and self._heap[0][0] <= now_us:
             due_us, number = heappop(self._heap)
             producer = self._producers.get(number)

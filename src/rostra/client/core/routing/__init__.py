@@ -1,1 +1,1 @@
-"""Which node serves which partition, and requests that follow it there."""
+"""Which node owns which partition, and requests that follow the owner."""

@@ -1,4 +1,4 @@
-"""What is said to the owner of one partition, wherever that is: words on one connection, and errands that follow it."""
+"""Requests to the coordinator of a consumer group: its lookup, and requests that follow it when it moves."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rostra.wire.messages import Agreed, ClientMessage, PartitionPlace, Topic, T
 GROUPS_TOPIC = "_groups"
 
 Reply = Agreed | GroupJoined | GroupPage | GroupDescribed
-"""The messages that answer a `Rpc`."""
+"""The messages that answer an `Rpc`."""
 OnReply = Callable[[int, Reply], None]
 OnError = Callable[[int, RostraError], None]
 OnRoute = Callable[[int, PartitionRoute], None]
 
 
 class Rpc:
-    """Something said to the node of one link. It is forgotten when the link goes, and heard of no more."""
+    """A request on one link. It is forgotten when the link is closed."""
 
     __slots__ = ("answered", "refused")
 
@@ -35,7 +35,7 @@ class Rpc:
 
 
 class CoordinatorLookup:
-    """Which partition of `_groups` keeps a name, and where that is."""
+    """Finds the partition of `_groups` that stores a group, and tracks the requests sent to its owner."""
 
     def __init__(self, requests: PendingRequests, metadata: MetadataCache, timeout_us: int) -> None:
         self._requests = requests
@@ -44,7 +44,7 @@ class CoordinatorLookup:
         self._in_flight: dict[CoordinatorRequest, None] = {}
 
     def find(self, now_us: int, name: str, found: OnRoute, failed: OnError) -> None:
-        """The first time, this makes `_groups`."""
+        """Find the coordinator's partition; the first lookup creates `_groups`."""
 
         def answered(now_us: int, message: Answer) -> None:
             if not isinstance(message, GroupPlace):
@@ -60,7 +60,7 @@ class CoordinatorLookup:
         )
         self._requests.add(now_us, lookup)
 
-    # --- errands -------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
     def send(
         self,
@@ -71,7 +71,7 @@ class CoordinatorLookup:
         answered: OnReply,
         failed: OnError,
     ) -> None:
-        """One request to the coordinator of a name."""
+        """Send one request to the coordinator of a group."""
 
         def found(now_us: int, route: PartitionRoute) -> None:
             self.follow(now_us, CoordinatorRequest(what, build, answered, failed, now_us + self._timeout_us), route)
@@ -99,7 +99,7 @@ class CoordinatorLookup:
 
 
 class CoordinatorRequest:
-    """One request that only the owner of a partition answers: it follows the partition until it is answered."""
+    """A request that only the owner of a partition answers. It follows the partition until it is answered."""
 
     def __init__(
         self, what: str, build: Callable[[int], ClientMessage], answered: OnReply, failed: OnError, due_us: int
@@ -116,7 +116,7 @@ class CoordinatorRequest:
 
     @property
     def last_error(self) -> RostraError | None:
-        """What was last heard against the partition."""
+        """The last error about the partition."""
         return None if self._route is None else self._route.error
 
     def start(self, now_us: int, route: PartitionRoute) -> None:
@@ -140,7 +140,7 @@ class CoordinatorRequest:
         self.link = link
 
     def partition_changed(self) -> None:
-        """Of no concern here."""
+        """Group requests do not depend on the partition's number."""
 
     def fail(self, error: RostraError) -> None:
         self.give_up(0, error)

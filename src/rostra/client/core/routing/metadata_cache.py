@@ -1,4 +1,21 @@
-"""Looking up which topic a name means and where its partitions are served, again and again as they move."""
+"""The client's cache of topic metadata: which topic a name means, and which node owns each of its partitions.
+
+Looking up. `find` sends Locate for a name; concurrent callers share one request. A caller that comes later causes
+another request, since the topic may have been deleted and created again. What an answer says about a partition is kept
+in its `PartitionRoute`, which all senders, feeds and group members of that partition follow.
+
+Staleness. A route is *stale* when its link is closed or its node refuses to serve the partition. It is then looked up
+at any node, with growing pauses, until one names an owner that answers. Owners are compared by epoch: an answer with an
+older epoch than the route's is ignored unless the route is stale. A `Moved` error names the new owner and is followed
+at once, for at most `HOPS_MAX` hops in a row.
+
+Suspects. A node that leaves requests unanswered may be stopped or partitioned away. Its topics are then looked up at
+other nodes; the followers move only if these name an owner with a newer epoch.
+
+Per-node partitions. On fabrics where every node has partitions of its own (`Located.roams`), a name has one *own*
+route, to the partition of whichever node answers, for publishing, and one route per known partition for reading.
+Further partitions are added when a node reports them (`PlaceJoined`).
+"""
 
 from __future__ import annotations
 
@@ -20,16 +37,11 @@ OnRoutes = Callable[[int, Topic, list[PartitionRoute]], None]
 OnError = Callable[[int, RostraError], None]
 
 HOPS_MAX = 3
-"""Nodes that may send a follower on without a pause: two that name each other must not make it spin."""
+"""Owners to follow without a pause: two nodes that name each other must not make the client spin."""
 
 
 class MetadataCache:
-    """A name is asked for once however many wait for it. Whoever comes anew asks anew, for the topic may have been
-    created again meanwhile; what is learned about a partition serves all who use it.
-
-    A place is *lost* when its link is gone or its node says that it does not serve it. It is then asked for at any
-    node, after a pause that grows, until one names an owner that answers.
-    """
+    """All routes of a client, by topic id and partition index."""
 
     def __init__(
         self, links: NodeLinks, requests: PendingRequests, backoff: Backoff, *, create: bool, timeout_us: int
@@ -44,17 +56,17 @@ class MetadataCache:
         self._stale: dict[PartitionRoute, None] = {}
         self._relocating: dict[str, None] = {}
         self._verifying: dict[str, None] = {}
-        """Names of which somebody else is asked, because the node that was named does not answer."""
+        """Names being looked up at another node, because their owner is suspect."""
         self._turn = 0
         self._own_routes: dict[str, PartitionRoute] = {}
-        """By name, where to publish to a topic of which every node has a partition of its own."""
+        """By name, the route for publishing to a topic with per-node partitions."""
         self.partition_added: Callable[[int, str, PartitionRoute], None] = lambda now_us, name, route: None
-        """Told of partitions that were not there when their topic was looked up."""
+        """Called for each partition that is reported after its topic was looked up."""
 
-    # --- whoever comes anew --------------------------------------------------------------------------
+    # --- lookups -------------------------------------------------------------------------------------
 
     def find(self, now_us: int, name: str, found: OnRoutes, failed: OnError, *, create: bool | None = None) -> None:
-        """With `create`, a topic that is not there is made; unless told, as the client is set."""
+        """Look up a topic; with `create` it is created if missing. The default is the client's `auto_create`."""
         create = self._create if create is None else create
         waiting = self._waiting.setdefault((name, create), [])
         waiting.append((found, failed))
@@ -63,7 +75,7 @@ class MetadataCache:
             self._locate(now_us, name, answered, refused, create=create, turn=0)
 
     def add_reported(self, now_us: int, link: NodeLink, topic: Topic, reported: PartitionPlace) -> PartitionRoute:
-        """The place of a partition of which this link's node told; whoever asked joins it, or it is forgotten."""
+        """The route of a partition that this link's node reported. The caller must join it, or it is forgotten."""
         route = self._route(topic, reported.partition, link)
         route.pinned = True
         if reported.address:
@@ -73,7 +85,7 @@ class MetadataCache:
         return route
 
     def routes_of(self, topic: Topic) -> list[PartitionRoute]:
-        """The places of a topic that a node told of. Those that nobody used so far are lost: `tick` asks for them."""
+        """The routes of a topic that a node reported. New ones are stale, so that `tick` looks them up."""
         link = self._links.pick() or self._links.latest
         return [self._route(topic, partition, link) for partition in range(topic.settings.partitions)]
 
@@ -93,8 +105,8 @@ class MetadataCache:
             if not isinstance(message, Located):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to Locate")
             assert pending.link is not None
-            for route in message.places:
-                self._links.add_address(route.address)
+            for reported in message.places:
+                self._links.add_address(reported.address)
             for address in message.neighbours:
                 self._links.add_address(address)
             found(name, now_us, pending.link, message)
@@ -154,7 +166,7 @@ class MetadataCache:
         return route
 
     def place_joined(self, now_us: int, link: NodeLink, message: PlaceJoined) -> None:
-        """A node says unasked that a topic has one partition more."""
+        """A node reports a further partition of a topic."""
         own = self._own_routes.get(message.name)
         known = own or next((route for route in self._routes.values() if route.name == message.name), None)
         if known is not None and (message.place.topic, message.place.partition) not in self._routes:
@@ -172,7 +184,7 @@ class MetadataCache:
             self.forget(route)
 
     def forget(self, route: PartitionRoute) -> None:
-        """Nobody uses it any more."""
+        """Remove a route without followers."""
         if route.own:
             self._own_routes.pop(route.name, None)
         else:
@@ -180,7 +192,7 @@ class MetadataCache:
         self._stale.pop(route, None)
         route.link.routes.pop(route, None)
 
-    # --- what nodes tell -----------------------------------------------------------------------------
+    # --- answers from nodes --------------------------------------------------------------------------
 
     def _apply_located(self, now_us: int, link: NodeLink, message: Located) -> None:
         if message.roams:
@@ -191,19 +203,21 @@ class MetadataCache:
                 continue
             if message.roams:
                 route.become_per_node()
-            # What is in its pause stays there, unless this is news: the answer may be on another partition's account.
+            # A route in its pause stays there unless the epoch is new: the answer may be due to another partition.
             if reported.epoch > route.epoch or (route.stale and route.retry_at_us <= now_us):
                 self._apply_reported(now_us, route, reported, link)
 
     def _apply_own(self, now_us: int, link: NodeLink, message: Located) -> None:
-        """Whatever node answers: it takes what is to be published, under its own id of the topic."""
+        """Publish to the node that answers, under its own id of the topic."""
         own = self._own_routes.get(message.topic.name)
         if own is not None and own.stale and own.retry_at_us <= now_us:
             own.switch_topic(message.topic.topic)
             self._attach(now_us, own, link)
 
     def _apply_reported(self, now_us: int, route: PartitionRoute, reported: PartitionPlace, link: NodeLink) -> None:
-        """An empty address is the node that answers. For what is lost, even old news are better than none."""
+        """Attach the route to the reported owner. An empty address means the node that answers. For a stale route, an
+        old epoch is better than none.
+        """
         target = None
         if reported.known:
             target = self._links.link_to(now_us, reported.address) if reported.address else link
@@ -211,7 +225,7 @@ class MetadataCache:
             route.epoch = max(route.epoch, reported.epoch)
             self._attach(now_us, route, target)
         elif route.stale:
-            # Nobody is known, or it is the one that just failed: perhaps another node has newer news.
+            # No owner is known, or it is in its backoff: another node may know better.
             self._back_off(now_us, route)
             route.retry_at_us = max(route.retry_at_us, self._links.retry_at_us(reported.address))
             self._links.dial_another(now_us)
@@ -233,7 +247,7 @@ class MetadataCache:
         route.error = error
         self._mark_stale(now_us, route)
 
-    # --- places --------------------------------------------------------------------------------------
+    # --- routes --------------------------------------------------------------------------------------
 
     def _attach(self, now_us: int, route: PartitionRoute, link: NodeLink) -> None:
         self._stale.pop(route, None)
@@ -248,7 +262,7 @@ class MetadataCache:
                 follower.resume(now_us)
 
     def _mark_stale(self, now_us: int, route: PartitionRoute) -> None:
-        """It is to be asked for again; followers that are served go on until it is found elsewhere."""
+        """Look the route up again; followers that are still served continue until another owner is found."""
         if not route.stale:
             route.stale = True
             self._stale[route] = None
@@ -267,7 +281,7 @@ class MetadataCache:
                 follower.resume(now_us)
         for route in list(self._stale):
             if not route.link.up and route.link.node == link.node != 0 and not route.per_node:
-                # The node it was lost with is back: most likely it still serves it.
+                # The node is connected again and most likely still serves the partition.
                 self._attach(now_us, route, link)
         self.tick(now_us)
 
@@ -279,10 +293,10 @@ class MetadataCache:
             first = not route.failures
             self._mark_stale(now_us, route)
             if first:
-                # Others may know at once where it is now.
+                # Another node may know the new owner at once.
                 route.retry_at_us = now_us
 
-    # --- asking again --------------------------------------------------------------------------------
+    # --- retries -------------------------------------------------------------------------------------
 
     def _relocated(self, name: str, now_us: int, link: NodeLink, message: Located) -> None:
         self._relocating.pop(name, None)
@@ -295,7 +309,7 @@ class MetadataCache:
             self._add_missing(now_us, name, link, message)
 
     def _add_missing(self, now_us: int, name: str, link: NodeLink, message: Located) -> None:
-        """This node may have partitions that the one before had not, and lack some for a while."""
+        """Add the partitions that the previous node did not have; this node may lack others for a while."""
         for reported in message.places:
             identity = reported.topic or message.topic.topic
             if (identity, reported.partition) not in self._routes:
@@ -313,18 +327,18 @@ class MetadataCache:
             else:
                 self._fail(route, error)
 
-    # --- in doubt ------------------------------------------------------------------------------------
+    # --- suspect nodes -------------------------------------------------------------------------------
 
     def _verify_elsewhere(self, now_us: int, link: NodeLink) -> None:
-        """The node may be stopped, or cut off from the others. Whoever they have chosen in its place has a newer epoch:
-        told of that, the followers go there; until then they stay.
+        """Look up the topics of a suspect link at other nodes. The node may be stopped or cut off; a new owner has a
+        newer epoch, and the followers move only to such a one.
         """
         for name in dict.fromkeys(route.name for route in link.routes):
             if name not in self._verifying and name not in self._relocating:
                 self._verifying[name] = None
                 found, failed = self._verified, self._not_verified
                 self._locate(now_us, name, found, failed, create=False, turn=self._turn, exclude=link)
-        # Whoever is asked next time may know more.
+        # Ask another node next time.
         self._turn += 1
 
     def _verified(self, name: str, now_us: int, link: NodeLink, message: Located) -> None:
@@ -355,8 +369,8 @@ class MetadataCache:
             if route.retry_at_us <= now_us and route.name not in self._relocating:
                 self._relocating[route.name] = None
                 found, failed = self._relocated, self._not_relocated
-                # Whoever goes on at a node that has topics of its own makes it there, too.
+                # The node that continues must have the topic, too.
                 create = route.per_node and self._create
-                # A node that was away may know only what had this name before: it must find out first.
+                # A node that was away may know only an earlier topic of this name; the id makes it catch up first.
                 topic = 0 if route.per_node else route.topic
                 self._locate(now_us, route.name, found, failed, create=create, turn=route.failures, topic=topic)

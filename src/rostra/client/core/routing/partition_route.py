@@ -1,4 +1,4 @@
-"""Where one partition is served, as far as this client knows, and who follows it there."""
+"""The route to one partition: the link to its owner, as far as known, and the followers that use it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from rostra.errors import Moved, RostraError, UnknownTopic
 
 
 class RouteFollower(Protocol):
-    """A lane or a feed: it uses the link that its place names."""
+    """A sender, feed or group member: it uses the link of its route."""
 
     link: NodeLink
 
     def resume(self, now_us: int) -> None:
-        """The link stands: begin, or go on."""
+        """The link is connected: start, or continue."""
 
     def suspend(self) -> None:
-        """The link is gone."""
+        """The link is closed."""
 
     def move(self, link: NodeLink) -> None:
-        """Stop where it is, and wait for this link instead."""
+        """Stop, and wait for this link instead."""
 
     def partition_changed(self) -> None:
-        """Its place has another number for applications."""
+        """The application-visible number of the partition changed."""
 
     def fail(self, error: RostraError) -> None:
-        """There is no such partition any more."""
+        """The partition does not exist any more."""
 
 
 class RouteTable(Protocol):
-    """Whoever keeps the places."""
+    """The owner of the routes."""
 
     def moved(self, now_us: int, route: PartitionRoute, error: Moved) -> None: ...
     def refused(self, now_us: int, route: PartitionRoute, error: RostraError) -> None: ...
@@ -38,7 +38,7 @@ class RouteTable(Protocol):
 
 
 class PartitionRoute:
-    """Shared by all lanes and feeds of a partition, so that one of them finds the new owner for all."""
+    """Shared by all senders and feeds of a partition, so that one of them finds the new owner for all."""
 
     __slots__ = (
         "_table",
@@ -74,30 +74,30 @@ class PartitionRoute:
         self._table = table
         self.name = name
         self.topic = topic
-        """To be named in requests, with the index."""
+        """The topic id used in requests, together with `index`."""
         self.index = index
         self.partition = topic if per_node else index
-        """As applications know it: where every node has partitions of its own, their ids tell them apart."""
+        """The number shown to applications; with per-node partitions this is the topic id."""
         self.per_node = per_node
         self.pinned = False
-        """Whether no other node has a copy of it where every node has partitions of its own."""
+        """A per-node partition of which no other node has a copy."""
         self.own = own
-        """Whether it is that of whichever node answers, to publish to."""
+        """The publishing route: it leads to the partition of whichever node answers."""
         self.migrations = 0
-        """How often it has become another node's."""
+        """How often the own route changed to another node."""
         self.link = link
         self.epoch = 0
-        """Of the newest owner heard of."""
+        """Owner epoch of the newest known owner."""
         self.followers: dict[RouteFollower, None] = {}
         self.stale = True
-        """Whether it must be asked for again before it is of use."""
+        """Whether the owner must be looked up again."""
         self.retry_at_us = 0
         self.failures = 0
-        """Since something was last stored or delivered there."""
+        """Lookups since something was last stored or delivered there."""
         self.hops = 0
-        """Nodes that sent us on to another, in a row."""
+        """Redirects in a row."""
         self.error: RostraError | None = None
-        """What was last heard against it."""
+        """The last error about this partition."""
 
     def join(self, follower: RouteFollower) -> None:
         self.followers[follower] = None
@@ -108,7 +108,7 @@ class PartitionRoute:
             self._table.forget(self)
 
     def become_per_node(self) -> None:
-        """It turns out that every node has partitions of its own: then an id tells it from the others."""
+        """Every node turned out to have partitions of its own; from now on the id identifies this one."""
         if not self.per_node and not self.pinned:
             self.per_node = True
             self.partition = self.topic
@@ -123,18 +123,18 @@ class PartitionRoute:
             self.migrations += 1
 
     def may_retry(self, error: RostraError) -> bool:
-        """Whether such a refusal only says that this node has not heard of it."""
+        """Whether the error may only mean that this node does not know the partition yet."""
         return error.retryable or (self.per_node and isinstance(error, UnknownTopic))
 
     def confirm(self) -> None:
-        """The node serves it."""
+        """The node serves the partition: reset the failures."""
         self.failures = self.hops = 0
         self.error = None
 
     def refused(self, now_us: int, error: RostraError) -> None:
-        """A follower was told that the partition is not served here, or not now."""
+        """A follower's request was refused because the partition is not served there, or not now."""
         if not self.followers:
-            # It has left meanwhile: nobody wants to know where the partition is.
+            # The follower has left meanwhile; no lookup is needed.
             return
         if isinstance(error, Moved):
             self._table.moved(now_us, self, error)

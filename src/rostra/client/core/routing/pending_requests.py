@@ -1,4 +1,4 @@
-"""Requests that are answered once: topics, their places. They outlive the connection they were sent on."""
+"""Requests that any node answers, such as lookups and administration. They survive the connection they were sent on."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ Answer = (
     | Agreed
     | GroupPlace
 )
-"""The messages that answer an `PendingRequest`."""
+"""The messages that answer a `PendingRequest`."""
 
 ANSWER_MS = 3_000
-"""A node that has not answered by then is asked no further if another one can be: it may be cut off from the others."""
+"""If a node has not answered by then, the request goes to another one: the node may be cut off."""
 
 
 class PendingRequest:
-    """One question, asked again on another link or after an error that a retry may mend, if possible of another node.
+    """One request. It is sent again on another link, or after a retryable error, if possible to another node.
 
-    Where it needs a `feature` that the node lacks, it fails with `NotSupported` and is not sent.
+    If it needs a `feature` that the node lacks, it fails with `NotSupported` and is not sent.
     """
 
     __slots__ = (
@@ -81,10 +81,10 @@ class PendingRequest:
         self.turn = turn
         """Which of several nodes is asked first."""
         self.exclude = exclude
-        """The one that is not asked, for it is the one in doubt."""
+        """A suspect link that is not used."""
         self.attempts = 0
         self.link: NodeLink | None = None
-        """Where it was sent and not answered yet."""
+        """The link it was sent on, while unanswered."""
         self.request = 0
         self.not_before_us = 0
         self.answer_by_us = 0
@@ -92,7 +92,7 @@ class PendingRequest:
 
 
 class PendingRequests:
-    """All that is asked, oldest first; they share one timeout, so the first is also the first to run out."""
+    """All pending requests, oldest first. They share one timeout, so the first is also the first to expire."""
 
     def __init__(self, links: NodeLinks, backoff: Backoff) -> None:
         self._links = links
@@ -147,7 +147,7 @@ class PendingRequests:
                 self._send(now_us, pending)
 
     def fail_all(self, now_us: int, error: RostraError, link: NodeLink | None = None) -> None:
-        """Those asked over this link, by default all."""
+        """Fail the requests sent on this link, by default all."""
         for pending in [pending for pending in self._open if link is None or pending.link is link]:
             del self._open[pending]
             pending.failed(now_us, error)
@@ -186,7 +186,7 @@ class PendingRequests:
             self._abandon(pending)
 
     def _abandon(self, pending: PendingRequest) -> None:
-        """An answer that comes later finds nobody."""
+        """Ignore an answer that comes later."""
         if pending.link is not None:
             pending.link.awaiting.pop(pending.request, None)
             pending.link = None

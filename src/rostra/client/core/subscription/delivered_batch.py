@@ -1,4 +1,4 @@
-"""A batch as a subscriber gets it: decoded when asked, without the records below the offset asked for."""
+"""A batch as delivered to a subscriber: decoded on demand, without records below the start offset."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class DeliveredBatch(msgspec.Struct, eq=False):
 
     topic: str
     topic_id: int
-    """A topic that was deleted and made again has the same name, and another id."""
+    """A topic that was deleted and created again has the same name and another id."""
     partition: int
     next_offset: int
     """The offset behind the last record."""
     bytes: int
     _batch: Batch
     _skipped: int
-    """Records before the place where the subscription begins, which may lie inside a batch: nobody's business."""
+    """Number of records at the beginning of the batch that lie before the subscription's start."""
 
     def __len__(self) -> int:
         return self._batch.header.count - self._skipped
@@ -68,7 +68,7 @@ class DeliveredBatch(msgspec.Struct, eq=False):
         return records[self._skipped :] if self._skipped else records
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """Columns key, value, offset, timestamp, headers; they lie over the received bytes."""
+        """Columns key, value, offset, timestamp, headers, backed by the received bytes."""
         return self._batch.to_arrow().slice(self._skipped)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A subscription to several topics, by their names and by patterns: each topic once, whatever matches it."""
+"""A subscription to several topics, by names and patterns; each topic is delivered once, whatever matches it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rostra.errors import RostraError, TimedOut, TopicError
 from rostra.wire.messages import StartAt, Topic
 
 SHARES = 16
-"""Each topic's partition may have this part of the whole subscription's credit on its way."""
+"""The fraction of the subscription's credit that each partition gets is one in so many."""
 SHARE_BYTES_MIN = 64 << 10
 SUSPECT_US = 500_000
-"""After so long a topic that somebody called gone, and that the watch still shows, is tried again."""
+"""After this time, a topic that was reported as deleted while the watch still shows it is tried again."""
 
 
 class SubscriptionOpener(Protocol):
-    """Whoever opens subscriptions to single topics, and ends the watch."""
+    """Opens subscriptions to single topics, and ends the watch."""
 
     def open_topic(
         self,
@@ -35,27 +35,27 @@ class SubscriptionOpener(Protocol):
         resume_at: dict[int, int],
     ) -> None: ...
     def locate_topics(self, now_us: int) -> None:
-        """Where are those that were opened without places?"""
+        """Look up the topics that were opened without routes."""
 
     def forget_topic(self, part: TopicSubscription) -> None: ...
     def unwatch(self, watch: TopicWatch, leaving: PendingUnsubscribe) -> bool: ...
 
 
 class SuspectTopic(NamedTuple):
-    """A topic that somebody called gone."""
+    """A topic that a node reported as deleted."""
 
     topic: Topic
     start: tuple[StartAt, int]
     resume_at: dict[int, int]
     again_us: int = 0
-    """When to try it again; it is set by the first tick."""
+    """When to try it again; set by the first tick."""
 
 
 class PatternSubscription:
-    """One `TopicSubscription` per topic. Existing topics begin as asked, later ones with their first record.
+    """One `TopicSubscription` per topic. Existing topics start as requested, later ones with their first record.
 
-    A topic that is deleted is left quietly. Whether it was is for the watch to say: the node that was asked where a
-    topic is may be behind the one that told of it.
+    A deleted topic is dropped with an event. Only the watch decides that a topic was deleted: the node that was asked
+    for its partitions may lag behind the node that serves the watch.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class PatternSubscription:
         self.below_start: BelowStart = "raise"
         self.out = out
         self.call = call
-        """Whoever waits for the subscription to stand; zero afterwards."""
+        """The call that waits for the subscription to be live; 0 afterwards."""
         self.ended = False
         self.parts: dict[int, TopicSubscription] = {}
-        """By topic."""
+        """By topic id."""
         self.watch: TopicWatch | None = None
-        """None until the topics that were named are found."""
+        """None until the named topics are found."""
         self._reported = False
         self._opener = opener
         self._known: dict[int, Topic] = {}
         self._awaited: list[TopicSubscription] = []
-        """Those that have not told where they begin, as far as somebody waits for that."""
+        """Those not live yet, while a call waits for that."""
         self._suspects: dict[int, SuspectTopic] = {}
         self._inbox: deque[DeliveredBatch] | None = None
 
@@ -104,10 +104,10 @@ class PatternSubscription:
         for part in self.parts.values():
             part.inbox = inbox
 
-    # --- topics come and go --------------------------------------------------------------------------
+    # --- topics --------------------------------------------------------------------------------------
 
     def found(self, now_us: int, topic: Topic, routes: list[PartitionRoute]) -> None:
-        """One that was named."""
+        """A topic that was subscribed to by name was located."""
         if not self.ended and topic.topic not in self._known:
             self._join(now_us, topic, self.start, {}, routes)
 
@@ -156,7 +156,7 @@ class PatternSubscription:
         self.gone(now_us, [topic for topic in self._known if topic not in topics])
 
     def topic_ended(self, subscription: TopicSubscription, error: RostraError) -> None:
-        """The part has ended by itself."""
+        """The subscription to one of the topics ended with an error."""
         number = subscription.topic
         if self.ended or self.parts.get(number) is not subscription:
             return
@@ -169,10 +169,10 @@ class PatternSubscription:
         else:
             self.end(error)
 
-    # --- standing ------------------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------------
 
     def check_live(self) -> None:
-        """Called whenever something came about that the caller may have waited for."""
+        """Answer the waiting call if all topics are live."""
         if not self.call:
             return
         awaited = self._awaited
@@ -195,7 +195,7 @@ class PatternSubscription:
             part.consumed(partition, size)
 
     def by_topic(self, queued: Iterable[DeliveredBatch]) -> dict[str, dict[int, int]]:
-        """By topic and partition, the offset before which nothing was handed out, given what still waits to be."""
+        """By topic and partition, the offset of the first record that the application has not taken."""
         waiting: dict[int, list[DeliveredBatch]] = {}
         for delivered in list(queued):
             waiting.setdefault(delivered.topic_id, []).append(delivered)
@@ -204,10 +204,10 @@ class PatternSubscription:
     def lag(self, by_topic: dict[str, dict[int, int]]) -> int:
         return sum(part.lag(by_topic) for part in list(self.parts.values()))
 
-    # --- ending --------------------------------------------------------------------------------------
+    # --- end -----------------------------------------------------------------------------------------
 
     def leave(self, call: CallNumber) -> None:
-        """Unsubscribe: nothing is delivered any more, and the call is done when the nodes know."""
+        """Unsubscribe. Nothing more is delivered; the call is done when all nodes have answered."""
         leaving = PendingUnsubscribe(call, 0)
         feeds = [feed for part in self.parts.values() for feed in part.feeds.values()]
         leaving.open = sum(feed.leave(leaving) for feed in feeds)

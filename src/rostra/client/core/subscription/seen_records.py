@@ -1,21 +1,21 @@
-"""Which records of which producers a subscription was given, where the same ones may come from two nodes."""
+"""The records that a subscription has seen, by producer, to drop those that two nodes deliver."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
 PRODUCERS_MAX = 10_000
-"""Remembered at a time; the one that was silent longest is forgotten first."""
+"""Producers to remember; the one that was silent longest is forgotten first."""
 
 
 class SeenRecords:
-    """Sequences by producer and its epoch, as few spans as they make: those from one node follow each other."""
+    """Spans of sequence numbers, by producer and epoch. Those from one node are contiguous, so there are few."""
 
     def __init__(self) -> None:
         self._spans: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()
 
     def has(self, producer: int, epoch: int, sequence: int, count: int) -> bool:
-        """Whether these came before; from now on they have."""
+        """Whether all of these were seen before; they are recorded as seen."""
         who = producer, epoch
         spans = self._spans.setdefault(who, [])
         self._spans.move_to_end(who)

@@ -1,4 +1,4 @@
-"""All subscriptions of a client, and the feeds that pushes are for."""
+"""All subscriptions of a client, and the feeds that receive pushes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Subscriptions:
         self._pattern_subscriptions: dict[SubscriptionNumber, PatternSubscription] = {}
         """Those of them that have deadlines of their own."""
         self.feeds: dict[int, PartitionFeed] = {}
-        """By the numbers that nodes know them under."""
+        """By the numbers that nodes use for them."""
         self._last = 0
         metadata.partition_added = self._partition_added
         self._awaited: dict[AnySubscription, int] = {}
-        """Those that do not stand yet, and until when their callers wait; they share one timeout, so in that order."""
+        """Subscriptions that are not live yet, with their deadlines, in order since they share one timeout."""
 
-    # --- coming and going ----------------------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------------------
 
     def open(
         self,
@@ -91,7 +91,7 @@ class Subscriptions:
         return subscription
 
     def _partition_added(self, now_us: int, name: str, route: PartitionRoute) -> None:
-        """A topic has one partition more: whoever subscribes to it all gets that, too."""
+        """A topic has a further partition: add it to all subscriptions to the whole topic."""
         for subscription in list(self._all.values()):
             parts = subscription.parts.values() if isinstance(subscription, PatternSubscription) else (subscription,)
             for part in [part for part in parts if part.name == name]:
@@ -109,7 +109,7 @@ class Subscriptions:
         credit_bytes: int,
         below_start: BelowStart,
     ) -> PatternSubscription:
-        """First the topics that are named, which may have to be made; then the watch, which sees them too."""
+        """Locate the named topics first, creating them if allowed; then open the watch, which also covers them."""
         patterns = tuple(dict.fromkeys(Pattern.parse(name) for name in names))
         if not 0 < len(patterns) <= PATTERNS_PER_WATCH_MAX:
             raise InvalidSetting("topics", f"{len(patterns)} names and patterns; 1 to {PATTERNS_PER_WATCH_MAX} can be")
@@ -177,7 +177,7 @@ class Subscriptions:
             self.feeds.pop(feed.number, None)
 
     def unwatch(self, watch: TopicWatch, leaving: PendingUnsubscribe) -> bool:
-        """Whether a node had to be told."""
+        """End the watch; return whether a node must answer."""
         link = self._watches.close(watch)
         if link is None:
             return False
@@ -199,7 +199,7 @@ class Subscriptions:
             self.forget_topic(part)
 
     def left(self, leaving: PendingUnsubscribe) -> None:
-        """One of the nodes knows that nothing more is wanted, or is gone."""
+        """A node answered the unsubscribe, or its connection is closed."""
         leaving.open -= 1
         if leaving.open == 0 and leaving.call:
             self._out.append(Done(leaving.call, None))
@@ -225,7 +225,7 @@ class Subscriptions:
 
     def ended(self, now_us: int, link: NodeLink, message: Ended) -> None:
         feed = self.feeds.get(message.subscription)
-        # Before it is answered, this can only be about an earlier subscription under the same number.
+        # Before the answer to Subscribe, this can only be about an earlier subscription under the same number.
         if feed is not None and feed.link is link and feed.state is FeedState.LIVE:
             feed.refused(now_us, from_wire(message.code, message.carried))
 
@@ -253,7 +253,7 @@ class Subscriptions:
 
 
 def positions_of_one(topics: dict[str, dict[int, int]]) -> dict[int, int]:
-    """The positions of the one topic that there is."""
+    """The positions of the only topic."""
     if len(topics) > 1:
         raise InvalidSetting("positions", "there are several topics; `topics` has the positions of each")
     return next(iter(topics.values()), {})

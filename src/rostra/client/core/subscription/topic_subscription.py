@@ -1,4 +1,21 @@
-"""A subscription: one feed per partition, each with its place, its credit and its way back after a lost connection."""
+"""A subscription to one topic: a feed per partition, with its position, its credit and its resumption.
+
+Position. A feed subscribes at the owner of its partition with a start (`earliest`, `latest`, an offset, …). From the
+answer on, `next` is the first offset that was not received; it survives the connection. After a lost link or a move the
+feed subscribes at `next`, so that delivery continues without gap or repeat. A push that overlaps is trimmed. A push
+that leaves a gap is a protocol violation: the link is closed and all of it is requested again. If retention removed
+`next`, the subscription ends with `OffsetOutOfRange` or skips to the start of the log, as `below_start` says.
+
+Credit. The node may push as many bytes as it was granted. Bytes that the application has taken are granted again in
+halves of the credit, so that one message serves many batches.
+
+Start. The subscription is *live* when every feed was answered; that answers the caller. A `PatternSubscription` opens
+one `TopicSubscription` per topic and is its parent.
+
+Per-node partitions. Where every node orders records of its own, a producer that migrated may have sent the same batch
+to two nodes: `SeenRecords` drops the second. A control record says up to which offset of its previous partition a
+producer's records come first (`ProducerMove`); batches behind it are held until that offset was delivered.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +55,7 @@ from rostra.wire.frames import Violation
 from rostra.wire.messages import Credit, Push, StartAt, Subscribe, Subscribed, Unsubscribe
 
 GRANT_BYTES_MAX = 8 << 20
-"""A node counts only so much credit, whatever it is granted: more must come before that is used up."""
+"""A node counts at most this much credit, whatever it is granted; more must be granted before it is used up."""
 
 
 class FeedState(Enum):
@@ -49,7 +66,7 @@ class FeedState(Enum):
 
 
 class PendingUnsubscribe:
-    """An unsubscribe that is under way; all feeds of the subscription must have answered."""
+    """An unsubscribe in progress; all feeds of the subscription must answer."""
 
     __slots__ = ("call", "open")
 
@@ -59,14 +76,14 @@ class PendingUnsubscribe:
 
 
 class PartitionFeed:
-    """Delivery of one partition. `next` is the first offset not delivered yet, and survives every connection."""
+    """Delivery of one partition. `next` is the first offset not received yet; it survives the connection."""
 
     def __init__(self, subscription: TopicSubscription, number: int, route: PartitionRoute) -> None:
         self.subscription = subscription
         self.number = number
         self.route = route
         self.link = route.link
-        """Where it is delivered from, or was last; it may be gone."""
+        """The link it is delivered on, or was last; it may be closed."""
         self.partition = route.partition
         self._identity = Partition(TopicId(route.topic), PartitionIndex(route.index))
         self._seed = placement_seed(route.topic, route.index)
@@ -75,20 +92,20 @@ class PartitionFeed:
         start, value = subscription.start
         self.next: int | None = None
         self._not_before_us: int | None = value if start == "time" else None
-        """Until the first record that is not earlier has come."""
+        """Skip earlier records until the first one that is not earlier."""
         self.commit = 0
         self._held: deque[DeliveredBatch | ProducerMove] = deque()
-        """What waits for records of the same producers that come from another partition."""
+        """Batches that wait for records of the same producers from another partition."""
         self._request = 0
         self._unread_bytes = 0
         """Delivered, and not yet taken by the application."""
         self._ungranted_bytes = 0
-        """Taken by the application, and not yet granted anew."""
+        """Taken by the application, and not yet granted again."""
 
-    # --- asking --------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
     def resume(self, now_us: int) -> None:
-        """Subscribe at the start chosen, or where delivery stopped."""
+        """Subscribe at the chosen start, or where delivery stopped."""
         if self.state is not FeedState.WAITING or not self.link.up:
             return
         subscription = self.subscription
@@ -135,17 +152,17 @@ class PartitionFeed:
         self.route.confirm()
         self.commit = max(self.commit, message.commit)
         self.state = FeedState.LIVE
-        # What the application took since this was asked for: the node was told of less room than there is now.
+        # The application took batches since the request was sent, so there is more credit than the request granted.
         self._grant()
         if self.route.per_node:
-            # Others may have waited to know where this one begins.
+            # Other feeds may wait for the start of this one.
             self.subscription.release()
         if again:
             event = Resubscribed(self.subscription.name, self.partition, self.next)
             self.subscription.out.append(Notify(event))
 
     def refused(self, now_us: int, error: RostraError) -> None:
-        """Refused, or ended by the node."""
+        """The node refused or ended the feed."""
         if self.state is FeedState.ENDED:
             return
         if isinstance(error, OffsetOutOfRange) and self._skip_to_start(error):
@@ -159,7 +176,7 @@ class PartitionFeed:
             self.subscription.end(error)
 
     def _skip_to_start(self, removed: OffsetOutOfRange) -> bool:
-        """Whether it goes on where the log begins now, because that is what the application wants."""
+        """If `below_start` allows it, continue at the start of the log; return whether it does."""
         subscription = self.subscription
         if subscription.below_start == "raise" or removed.offset >= removed.first:
             return False
@@ -168,36 +185,36 @@ class PartitionFeed:
         return True
 
     def move(self, link: NodeLink) -> None:
-        """Another node delivers it: from there on where this one stopped."""
+        """The partition has another owner: continue there where this one stopped."""
         self.leave(PendingUnsubscribe(0, 1))
         self.link.awaiting.pop(self._request, None)
         self.suspend()
         self.link = link
 
     def leave(self, leaving: PendingUnsubscribe) -> bool:
-        """Whether the node that delivers it had to be told."""
+        """Unsubscribe; return whether a node must answer."""
         if not self.link.up or self.state not in (FeedState.LIVE, FeedState.REQUESTED):
             return False
         self.link.send_request(leaving, partial(Unsubscribe, subscription=self.number))
         return True
 
     def suspend(self) -> None:
-        """The connection is gone."""
+        """The link is closed."""
         if self.state is not FeedState.ENDED:
             self.state = FeedState.WAITING
 
     def fail(self, error: RostraError) -> None:
-        """The partition is gone, and with it its topic."""
+        """The partition, and so its topic, does not exist any more."""
         self.subscription.end(error)
 
     # --- delivery ------------------------------------------------------------------------------------
 
     def pushed(self, link: NodeLink, message: Push, payload: bytearray | None) -> None:
-        """Hands on what comes next. A repeat is trimmed. A gap is the node's fault; nothing of such a push is taken:
-        `next` stays, so the next connection asks for all of it again.
+        """Deliver the records of a push. Repeated ones are trimmed. On a gap, which is the node's fault, nothing is
+        taken and `next` stays, so that the next connection requests all of it again.
         """
         following = self.next
-        # A node that was left may not know it yet.
+        # The previous owner may not know yet that the feed has moved.
         if self.link is not link or self.state is not FeedState.LIVE or following is None or payload is None:
             return
         subscription = self.subscription
@@ -213,7 +230,7 @@ class PartitionFeed:
                 behind = base + header.last_offset_delta + 1
                 at += length
                 if base > following:
-                    # Control batches are pushed too, so nothing explains a gap.
+                    # Control batches are pushed too, so a gap is always an error.
                     gap = f"a push to {self._identity} goes on at {base}, expected {following}"
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
                 first = following if self._not_before_us is None else self._first_in_time(batch, following)
@@ -233,7 +250,7 @@ class PartitionFeed:
                         )
                     )
                 else:
-                    # Nothing for the application, or compaction has left nothing of it where the subscription begins.
+                    # No record for the application, or compaction removed all records from the start on.
                     dropped_bytes += length
                 if behind > following:
                     following = behind
@@ -251,7 +268,9 @@ class PartitionFeed:
             self.consumed(dropped_bytes)
 
     def _first_in_time(self, batch: Batch, following: int) -> int:
-        """The node begins where no record before is late enough; those behind it may be earlier still."""
+        """The offset of the first record that is not earlier. The node starts at or before it; later records may have
+        earlier timestamps.
+        """
         assert self._not_before_us is not None
         for offset, stamp_us in zip(batch.offsets(), batch.timestamps(), strict=True):
             if offset >= following and stamp_us >= self._not_before_us:
@@ -260,12 +279,12 @@ class PartitionFeed:
 
     @property
     def undelivered(self) -> int | None:
-        """The first offset that was not handed on yet."""
+        """The first offset that was not delivered to the application."""
         held = [one for one in list(self._held) if isinstance(one, DeliveredBatch)]
         return held[0].first_offset if held else self.next
 
     def release(self) -> bool:
-        """Hands on what waits for nothing any more; whether there was anything."""
+        """Deliver held batches that need not wait any longer; return whether there were any."""
         out: list[DeliveredBatch | ProducerMove] = []
         held = self._held
         while held:
@@ -280,7 +299,7 @@ class PartitionFeed:
         if self.route.per_node and (self._held or any(isinstance(one, ProducerMove) for one in delivered)):
             self._held.extend(delivered)
         else:
-            # Nothing waits for another part, so there are no moves among them.
+            # Nothing is held, so there are no moves among them.
             self._deliver(cast(list[DeliveredBatch], delivered))
 
     def _deliver(self, delivered: list[DeliveredBatch]) -> None:
@@ -292,7 +311,7 @@ class PartitionFeed:
             subscription.out.append(Deliver(subscription.number, tuple(delivered)))
 
     def consumed(self, size: int) -> None:
-        """The application took so many bytes; credit goes back in halves, not per batch."""
+        """The application took this many bytes; credit is granted in halves, not per batch."""
         self._unread_bytes -= size
         self._ungranted_bytes += size
         self._grant()
@@ -304,14 +323,14 @@ class PartitionFeed:
 
 
 class ParentSubscription(Protocol):
-    """A subscription to several topics, as each of them sees it."""
+    """A subscription to several topics, as seen by the subscription to one of them."""
 
     def check_live(self) -> None: ...
     def topic_ended(self, subscription: TopicSubscription, error: RostraError) -> None: ...
 
 
 class TopicSubscription:
-    """The subscription of an application to one topic, over one partition or all; or its part in one to several."""
+    """A subscription to one topic, to one partition or all; possibly one of a `PatternSubscription`."""
 
     def __init__(
         self,
@@ -331,31 +350,30 @@ class TopicSubscription:
         self.start = start
         self.partition = partition
         self.exact: tuple[int, int] | None = None
-        """The only partition that is wanted, by the topic id and the index that nodes know it under."""
+        """The only partition that is wanted, by topic id and index."""
         self.below_start: BelowStart = "raise"
         self.credit_bytes = credit_bytes
         self.grant_bytes = min(credit_bytes // 2, GRANT_BYTES_MAX)
         self.out = out
         self.call = call
-        """Whoever waits for the subscription to stand; zero afterwards."""
+        """The call that waits for the subscription to be live; 0 afterwards."""
         self.feeds: dict[int, PartitionFeed] = {}
         self._seen = SeenRecords()
         self.ended = False
         self.inbox: deque[DeliveredBatch] | None = None
-        """Where a driver that waits for this subscription alone wants its batches, instead of being told to `Deliver`.
-        """
+        """Where a driver that waits for this subscription alone wants its batches, instead of `Deliver` effects."""
 
     def has_seen(self, header: Header) -> bool:
-        """Where every node orders records of its own: whether the producer's batch came before, from another of them.
+        """With per-node partitions: whether the batch was delivered before, from another node.
 
-        A node that dies may have shown what nobody else had: its producer sends that again, to the next one.
+        A node that crashed may have delivered what no other node has; its producer sends that again, to the next one.
         """
         if not header.producer or header.flags & CONTROL or header.owner_flags:
             return False
         return self._seen.has(header.producer, header.producer_epoch, header.sequence, header.last_offset_delta + 1)
 
     def has_delivered(self, partition: int, offset: int) -> bool:
-        """Whether the application has all below it, if it gets that partition at all."""
+        """Whether the application has everything below the offset, if it gets that partition at all."""
         feed = self.feeds.get(partition)
         if feed is None or feed.state is FeedState.ENDED:
             return True
@@ -363,7 +381,7 @@ class TopicSubscription:
         return undelivered is not None and undelivered >= offset
 
     def release(self) -> None:
-        """One partition has come further: perhaps others have waited for that."""
+        """A feed made progress: deliver what others held back for it."""
         released = True
         while released:
             released = False
@@ -378,7 +396,7 @@ class TopicSubscription:
         first_number: int,
         resume_at: dict[int, int] | None = None,
     ) -> None:
-        """`reached`: where its partitions were left, if it is not its first time."""
+        """`resume_at`: the next offsets, if the subscription is not new."""
         self.topic = topic
         chosen = [route for route in routes if self._wants(route)]
         if not chosen and (self.partition, self.exact) != (None, None):
@@ -403,12 +421,12 @@ class TopicSubscription:
         if self.exact is None:
             return UnknownPartition(self.name, self.partition or 0)
         if any(route.per_node for route in routes):
-            # It comes to this node too, or another one answers next time.
+            # The partition will come to this node, too, or another node answers next time.
             return Unavailable(self.name, self.exact[1], "the node that was asked has nothing of it yet")
         return TopicRecreated(self.name)
 
     def add_partition(self, now_us: int, route: PartitionRoute, number: int) -> PartitionFeed | None:
-        """A partition that came later is delivered from its beginning; None if it is not wanted."""
+        """Deliver a partition that was added later from its beginning; return None if it is not wanted."""
         one_only = self.partition is not None or self.exact is not None
         if self.ended or not self.topic or one_only or route.partition in self.feeds:
             return None
@@ -420,7 +438,7 @@ class TopicSubscription:
         return feed
 
     def check_live(self) -> None:
-        """Called whenever a feed became live: the last one answers the caller."""
+        """Called when a feed became live; answers the caller when all are."""
         if self.parent is not None:
             self.parent.check_live()
         elif self.call and self.is_live:
@@ -432,12 +450,12 @@ class TopicSubscription:
         return all(feed.state is FeedState.LIVE for feed in self.feeds.values())
 
     def time_out(self, waited_ms: int) -> None:
-        """Whoever waits for it to stand has waited long enough."""
+        """The caller has waited long enough."""
         self.end(self.last_error or TimedOut(f"subscribe {self.name}", waited_ms))
 
     @property
     def last_error(self) -> RostraError | None:
-        """The first reason that was heard why it does not stand."""
+        """The first error that keeps a feed from being live."""
         return next((feed.route.error for feed in self.feeds.values() if feed.route.error is not None), None)
 
     def consumed(self, partition: int, size: int, topic: int = 0) -> None:
@@ -446,8 +464,8 @@ class TopicSubscription:
             feed.consumed(size)
 
     def positions(self, queued: Iterable[DeliveredBatch]) -> dict[int, int]:
-        """By partition, the offset before which nothing was handed out, given what still waits to be."""
-        # In this order, the reverse of that of a push: another thread may be receiving one.
+        """By partition, the offset of the first record that the application has not taken."""
+        # In the reverse order of a push, because another thread may be receiving one.
         positions = {index: feed.undelivered or 0 for index, feed in self.feeds.items()}
         for delivered in reversed(list(queued)):
             positions[delivered.partition] = delivered.first_offset
@@ -461,7 +479,7 @@ class TopicSubscription:
         return sum(max(feed.commit - positions.get(index, feed.commit), 0) for index, feed in self.feeds.items())
 
     def leave(self, call: CallNumber) -> None:
-        """Unsubscribe: nothing is delivered any more, and the call is done when the nodes know."""
+        """Unsubscribe. Nothing more is delivered; the call is done when all nodes have answered."""
         leaving = PendingUnsubscribe(call, 0)
         leaving.open = sum(feed.leave(leaving) for feed in self.feeds.values())
         self.close()
@@ -481,7 +499,7 @@ class TopicSubscription:
             self.out.append(Finish(self.number, error))
 
     def withdraw(self) -> None:
-        """Nothing is wanted any more, and nobody waits for the nodes to know."""
+        """Unsubscribe without waiting for the nodes."""
         for feed in self.feeds.values():
             feed.leave(PendingUnsubscribe(0, 1))
         self.close()

@@ -1,4 +1,4 @@
-"""Watching which topics match patterns: asked of one node at a time, and of another when that one is gone."""
+"""Watches for topics that match patterns. A watch is served by one node at a time, and by another if that one is lost."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rostra.wire.messages import Ended, Topic, TopicsAppeared, TopicsGone, Unwat
 
 
 class WatchListener(Protocol):
-    """Who wants to know."""
+    """Receives the changes."""
 
     def appeared(self, now_us: int, topics: tuple[Topic, ...]) -> None:
-        """These are there; it may be known already."""
+        """These topics exist; some may be known already."""
 
     def gone(self, now_us: int, topics: Iterable[int]) -> None:
-        """These are there no more; it may be known already."""
+        """These topics were deleted; that may be known already."""
 
     def reported(self, now_us: int, topics: Collection[int]) -> None:
-        """These are all that are there, told for the first time, or after something may have been missed."""
+        """These are all topics that exist: the first report, or one after changes may have been missed."""
 
     def end(self, error: RostraError) -> None: ...
 
@@ -39,7 +39,7 @@ class WatchState(Enum):
 
 
 class TopicWatch:
-    """One watch."""
+    """One watch: patterns, and the node that serves it."""
 
     def __init__(self, number: int, patterns: tuple[str, ...], listener: WatchListener) -> None:
         self.number = number
@@ -49,14 +49,14 @@ class TopicWatch:
         self.link: NodeLink | None = None
         self.request = 0
         self.attempts = 0
-        """In vain since it was last live."""
+        """Failed attempts since it was last live."""
         self.due_us = 0
-        """When to ask, or while asked, to ask somebody else."""
+        """When to request it, or when to try another node while it is requested."""
         self.topics: dict[int, None] = {}
-        """The topics that are there, as far as the node has told that keeps it."""
+        """The existing topics, as reported by the node that serves the watch."""
         self.ever_live = False
         self.error: RostraError | None = None
-        """What was last heard against it."""
+        """The last error."""
 
 
 class TopicWatches:
@@ -65,7 +65,7 @@ class TopicWatches:
         self._backoff = backoff
         self._all: dict[int, TopicWatch] = {}
 
-    # --- coming and going ----------------------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------------------
 
     def open(self, now_us: int, number: int, patterns: tuple[str, ...], listener: WatchListener) -> TopicWatch:
         watch = self._all[number] = TopicWatch(number, patterns, listener)
@@ -73,7 +73,7 @@ class TopicWatches:
         return watch
 
     def close(self, watch: TopicWatch) -> NodeLink | None:
-        """The node that is to be told, if any."""
+        """End the watch; return the link to a node that must be told, if any."""
         link = self._detach(watch)
         watch.state = WatchState.ENDED
         self._all.pop(watch.number, None)
@@ -100,7 +100,7 @@ class TopicWatches:
         watch.request = link.send_request(watch, message)
 
     def _detach(self, watch: TopicWatch) -> NodeLink | None:
-        """The node it was asked of is none of its business any more."""
+        """Detach the watch from its node."""
         link, watch.link = watch.link, None
         if link is not None:
             link.watches.pop(watch, None)
@@ -152,7 +152,7 @@ class TopicWatches:
             watch.listener.gone(now_us, message.topics)
 
     def ended(self, now_us: int, link: NodeLink, message: Ended) -> bool:
-        """True if it was a watch that the node ended."""
+        """Whether the message is about a watch."""
         if message.subscription not in self._all:
             return False
         watch = self._of_link(link, message.subscription)
@@ -164,7 +164,7 @@ class TopicWatches:
         watch.error = error
         if watch.state is WatchState.ENDED:
             return
-        # One that was live once has met a node that knows what to do: others may.
+        # It was live once, so some node supports watches: another one may.
         if error.retryable or (watch.ever_live and isinstance(error, NotSupported)):
             self._try_another(now_us, watch)
         else:
@@ -203,7 +203,7 @@ class TopicWatches:
             if watch.due_us > now_us:
                 continue
             if watch.state is WatchState.REQUESTED:
-                # It may be cut off from the others. Should it answer after all, nobody listens to it.
+                # The node may be cut off. An answer that comes later is ignored.
                 if watch.link is not None:
                     watch.link.write(Unwatch(watch.link.next_request(), watch.number))
                 self._try_another(now_us, watch)
