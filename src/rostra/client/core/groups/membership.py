@@ -191,9 +191,9 @@ class Membership:
         self.find_at_us = 0
 
     def _send(self, now_us: int, build: MessageOf, answered: OnReply, about: Iterable[AssignedPartition] = ()) -> None:
-        last_error = partial(self._answered, self._link_epoch, now_us, answered)
+        on_answer = partial(self._answered, self._link_epoch, now_us, answered)
         refused = partial(self._refused, self._link_epoch, self.generation, tuple(about))
-        self.link.send_request(Rpc(last_error, refused), build)
+        self.link.send_request(Rpc(on_answer, refused), build)
 
     def _answered(self, link_epoch: int, sent_us: int, answered: OnReply, now_us: int, message: Reply) -> None:
         if self.state is MembershipState.ENDED and isinstance(message, GroupJoined):
@@ -460,8 +460,8 @@ class Membership:
 
     def _may_deliver(self, now_us: int) -> bool:
         """Not while the lease may have expired, nor before a new assignment: the partitions may be another's."""
-        assignment = self._has_assignment or self.state is not MembershipState.MEMBER
-        return assignment and self._leaving is None and now_us < self._lease_renewed_us + self._lease_us
+        current = self._has_assignment or self.state is not MembershipState.MEMBER
+        return current and self._leaving is None and now_us < self._lease_renewed_us + self._lease_us
 
     def _commit_by(self, at_us: int) -> None:
         if self._commit_at_us is None or at_us < self._commit_at_us:

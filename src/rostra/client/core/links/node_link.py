@@ -46,7 +46,7 @@ class LinkState(Enum):
 
 
 class NodeLink:
-    """One connection, or the attempt to open one. A closed link is never opened again; the next one has another number."""
+    """One connection, or the attempt to open one. A closed link is never opened again."""
 
     def __init__(self, number: LinkNumber, address: str, due_us: int, out: list[ClientEffect]) -> None:
         self.number = number

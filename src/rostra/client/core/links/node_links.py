@@ -42,7 +42,7 @@ class NodeLinks:
     # --- known links ---------------------------------------------------------------------------------
 
     def pick(self, turn: int = 0, exclude: NodeLink | None = None) -> NodeLink | None:
-        """A connected link, preferably one that is not suspect; another `turn` picks another one if there are several."""
+        """A connected link, preferably one that is not suspect; another `turn` picks another one."""
         up = [link for link in self.by_number.values() if link.up and link is not exclude]
         up = [link for link in up if not link.suspect] or up
         return up[turn % len(up)] if up else None

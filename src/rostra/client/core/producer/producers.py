@@ -110,9 +110,9 @@ class Producers:
         return producer
 
     def _drop_idle_publisher(self) -> None:
-        for route, producer in self._publishers.items():
+        for key, producer in self._publishers.items():
             if not producer.busy:
-                del self._publishers[route]
+                del self._publishers[key]
                 self._forget(producer)
                 producer.leave()
                 return

@@ -134,8 +134,8 @@ class CoordinatorRequest:
 
     def move(self, link: NodeLink) -> None:
         if self._sent is not None:
-            link, request = self._sent
-            link.awaiting.pop(request, None)
+            previous, request = self._sent
+            previous.awaiting.pop(request, None)
         self._sent = None
         self.link = link
 

@@ -1,4 +1,4 @@
-"""Watches for topics that match patterns. A watch is served by one node at a time, and by another if that one is lost."""
+"""Watches for topics that match patterns. One node serves a watch, and another if that one is lost."""
 
 from __future__ import annotations
 
