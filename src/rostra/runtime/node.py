@@ -62,8 +62,9 @@ from rostra.runtime.cluster_join import find_cluster
 from rostra.runtime.disk.files import DiskFiles, files_open_max
 from rostra.runtime.disk.storage import Storage
 from rostra.runtime.identity import enter, identify, is_new
-from rostra.runtime.metrics.counters import Counters, registry_of
+from rostra.runtime.metrics.counters import Counters
 from rostra.runtime.metrics.metrics_server import MetricsServer
+from rostra.runtime.metrics.node_collector import registry_of
 from rostra.runtime.network.addresses import (
     bind,
     bind_unix,
@@ -163,7 +164,7 @@ class Node:
             )
             self._servers.append(server)
         if settings.metrics:
-            self._exposition = MetricsServer(registry_of(self))
+            self._exposition = MetricsServer(registry_of(self.counters, self.broker, self.fabric))
             self.metrics_address = await self._exposition.start(*split_address(settings.metrics))
         # Of a new directory there was no stop before that could have been clean.
         stop_before = {} if self._is_new else {"clean": recovery.clean}
@@ -301,10 +302,6 @@ class Node:
         """Bytes came in, and what they asked for is done: more may follow soon."""
         self._busy.extend()
 
-    def settle_with(self, given: BrokerInput) -> None:
-        self.step(given)
-        self.settle()
-
     def _carry_out(self, effect: BrokerEffect) -> None:
         match effect:
             case Reply() | PushTo() | Append() | Send():
@@ -417,4 +414,8 @@ class Node:
         if effect.at_us is None:
             return
         delay_s = max(0.0, (effect.at_us - monotonic_ns() // 1000) / 1e6)
-        self._timers[effect.timer] = self._loop.call_later(delay_s, lambda: self.settle_with(TimerFired(effect.timer)))
+        self._timers[effect.timer] = self._loop.call_later(delay_s, self._fire, effect.timer)
+
+    def _fire(self, timer: str) -> None:
+        self.step(TimerFired(timer))
+        self.settle()

@@ -18,7 +18,7 @@ from prometheus_client import generate_latest
 from rostra import blocking
 from rostra.broker.settings import BrokerSettings
 from rostra.fabric.registry import DEFAULT
-from rostra.runtime.metrics.counters import registry_of
+from rostra.runtime.metrics.node_collector import registry_of
 from rostra.runtime.node import Node
 from rostra.runtime.settings import NodeSettings
 from rostra.testing.metrics import Metrics
@@ -221,7 +221,7 @@ def _hold(paused: Event, resumed: Event) -> None:
 
 
 async def _exposed(node: Node) -> str:
-    return generate_latest(registry_of(node)).decode()
+    return generate_latest(registry_of(node.counters, node.broker, node.fabric)).decode()
 
 
 async def _last_turns(loop: asyncio.AbstractEventLoop) -> None:

@@ -18,32 +18,44 @@ from rostra.runtime.network.addresses import bind, bound_address
 from rostra.runtime.network.handshake import NodeIdentity
 from rostra.runtime.network.peer_links import WAITING_BYTES_MAX, PeerLinks
 from rostra.runtime.network.peer_listener import PeerListener
+from rostra.runtime.node_port import NodePort
 
 PATIENCE_S = 20.0
 OURS, THEIRS = NodeId(1), NodeId(2)
 BATCHES_BYTES = 1 << 20
 
 
-class Quiet:
-    def stir(self) -> None:
-        pass
-
-
-class Half:
-    """As much of a node as links and listeners see: it remembers what it is given."""
+class RecordingNode(NodePort):
+    """A node without a broker: it records the inputs that its links and its listener give it."""
 
     def __init__(self, node: NodeId, cluster: int = 7) -> None:
         self.own = NodeIdentity(ClusterId(cluster), node, "127.0.0.1:1", "raft")
         self.said = CapturingLogger()
-        self.log = structlog.wrap_logger(self.said, processors=[])
-        self.counters = Counters()
-        self.busy = Quiet()
+        self._log = structlog.wrap_logger(self.said, processors=[])
+        self._counters = Counters()
+        self._closed = False
         self.given: list[BrokerInput] = []
-        self.links = PeerLinks(self, self.own)  # type: ignore[arg-type]
-        self.listener = PeerListener(self, self.own, tuple(PEER_KINDS.values()), 8 << 20)  # type: ignore[arg-type]
+        self.links = PeerLinks(self, self.own)
+        self.listener = PeerListener(self, self.own, tuple(PEER_KINDS.values()), 8 << 20)
+
+    @property
+    def counters(self) -> Counters:
+        return self._counters
+
+    @property
+    def log(self) -> Any:
+        return self._log
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def step(self, given: BrokerInput) -> None:
-        self.given.append(given)
+        if not self._closed:
+            self.given.append(given)
+
+    def stir(self) -> None:
+        pass
 
     def settle(self) -> None:
         self.links.flush()
@@ -54,6 +66,7 @@ class Half:
         return bound_address(bound)
 
     def close(self) -> None:
+        self._closed = True
         self.links.close()
         self.listener.close()
 
@@ -64,9 +77,9 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def play(story: Callable[[Half, Half], Coroutine[Any, Any, None]], cluster: int = 7) -> None:
+def play(story: Callable[[RecordingNode, RecordingNode], Coroutine[Any, Any, None]], cluster: int = 7) -> None:
     async def main() -> None:
-        ours, theirs = Half(OURS), Half(THEIRS, cluster)
+        ours, theirs = RecordingNode(OURS), RecordingNode(THEIRS, cluster)
         try:
             await story(ours, theirs)
         finally:
@@ -78,7 +91,7 @@ def play(story: Callable[[Half, Half], Coroutine[Any, Any, None]], cluster: int 
 
 
 def test_messages_and_their_batches_arrive_in_order() -> None:
-    async def story(ours: Half, theirs: Half) -> None:
+    async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         ours.links.meet(THEIRS, await theirs.listen())
         await until(lambda: THEIRS in ours.links.up)
         sent = [NodeHeartbeat(number) for number in range(100)]
@@ -92,7 +105,7 @@ def test_messages_and_their_batches_arrive_in_order() -> None:
 
 
 def test_whoever_is_sought_by_address_is_met_by_name_and_can_be_written_to() -> None:
-    async def story(ours: Half, theirs: Half) -> None:
+    async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         address = await theirs.listen()
         ours.links.meet(NodeId(0), address)
         await until(lambda: bool(ours.given))
@@ -105,7 +118,7 @@ def test_whoever_is_sought_by_address_is_met_by_name_and_can_be_written_to() -> 
 
 
 def test_a_lost_link_is_told_once_and_dialled_again() -> None:
-    async def story(ours: Half, theirs: Half) -> None:
+    async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         ours.links.meet(THEIRS, await theirs.listen())
         await until(lambda: THEIRS in ours.links.up)
         await until(lambda: bool(theirs.listener.greeted))
@@ -119,7 +132,7 @@ def test_a_lost_link_is_told_once_and_dialled_again() -> None:
 
 
 def test_a_peer_that_takes_nothing_is_dropped_at_the_bound() -> None:
-    async def story(ours: Half, theirs: Half) -> None:
+    async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         ours.links.meet(THEIRS, await theirs.listen())
         await until(lambda: bool(theirs.listener.greeted))
         for connection in theirs.listener.greeted:
@@ -138,7 +151,7 @@ def test_a_peer_that_takes_nothing_is_dropped_at_the_bound() -> None:
 
 
 def test_a_peer_that_is_parted_from_is_dialled_no_more() -> None:
-    async def story(ours: Half, theirs: Half) -> None:
+    async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         ours.links.meet(THEIRS, await theirs.listen())
         await until(lambda: bool(theirs.listener.greeted))
         ours.links.part(THEIRS)
@@ -151,7 +164,7 @@ def test_a_peer_that_is_parted_from_is_dialled_no_more() -> None:
 
 
 def test_a_node_of_another_cluster_is_never_linked() -> None:
-    async def story(ours: Half, theirs: Half) -> None:
+    async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         ours.links.meet(NodeId(0), await theirs.listen())
         await until(lambda: theirs.counters.refused["OtherCluster"] == 1)
         assert ours.links.up == {} and ours.given == []
@@ -160,7 +173,7 @@ def test_a_node_of_another_cluster_is_never_linked() -> None:
 
 
 def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_there() -> None:
-    async def story(ours: Half, theirs: Half) -> None:
+    async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         ours.links.meet(NodeId(3), await theirs.listen())
         await until(lambda: any("answers, not" in str(call) for call in ours.said.calls))
         assert ours.links.up == {}

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from rostra.broker.api import BrokerInput, Compact, SyncFailed
 from rostra.broker.disk import Disk, Job, LookUp
 from rostra.errors import StorageError
 from rostra.fabric.api import Persist
 from rostra.runtime.disk.workers import Workers
-
-if TYPE_CHECKING:
-    from rostra.runtime.node import Node
+from rostra.runtime.node_port import NodePort
 
 SYNCERS = 4
 READERS = 2
@@ -24,7 +21,7 @@ FULL_DISK_RETRY_S = 0.1
 class Storage:
     """What has been written is made durable back to back, records and hard state beside each other."""
 
-    def __init__(self, node: Node, disk: Disk, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, node: NodePort, disk: Disk, loop: asyncio.AbstractEventLoop) -> None:
         self._node = node
         self._disk = disk
         self._loop = loop
@@ -109,6 +106,7 @@ class Storage:
         def over(error: BaseException | None) -> None:
             if error is not None:
                 raise error
-            self._node.settle_with(found[0])
+            self._node.step(found[0])
+            self._node.settle()
 
         self._readers.run([lambda: found.append(self._disk.look_up(effect))], over)

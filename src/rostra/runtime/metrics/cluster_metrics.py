@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from rostra.fabric.api import METADATA
+from rostra.fabric.api import METADATA, Fabric
+from rostra.fabric.registry import FabricKind
 from rostra.model.ids import text
-
-if TYPE_CHECKING:
-    from rostra.runtime.node import Node
 
 PLACE = ["topic", "partition"]
 
 
-def cluster_metrics(node: Node) -> Iterator[Metric]:
-    status = node.fabric.status(node.broker.fabric)
+def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
+    status = kind.status(fabric)
     if status is None:
         return
     there = GaugeMetricFamily("rostra_member_there", "1 if this node hears the member", labels=["member", "address"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from rostra.broker.api import (
+    Conn,
     ConnectionAccepted,
     ConnectionCongested,
     ConnectionDrained,
@@ -15,20 +16,25 @@ from rostra.broker.api import (
 )
 from rostra.errors import PeerViolation
 from rostra.runtime.network.gather_write import Buffer, send_at_once
+from rostra.runtime.node_port import NodePort
 from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
 from rostra.wire.messages import ClientMessage, Failed
-
-if TYPE_CHECKING:
-    from rostra.runtime.node import Node
 
 WRITE_HIGH_BYTES = 1 << 20
 WRITE_LOW_BYTES = 256 << 10
 
 
+class ConnectionOwner(NodePort, Protocol):
+    """The node, which numbers its connections."""
+
+    def attach(self, connection: ClientConnection) -> Conn: ...
+    def detach(self, connection: ClientConnection) -> None: ...
+
+
 class ClientConnection(asyncio.BufferedProtocol):
     """Frames that arrive together are stepped together, and all answers leave in one write."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ConnectionOwner) -> None:
         self._node = node
         self._reader: FrameReader[ClientMessage] = FrameReader(FROM_CLIENT)
         self._transport: asyncio.Transport | None = None

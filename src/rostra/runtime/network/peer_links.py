@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from rostra.errors import LinkLost, OtherCluster, OtherNode, PeerViolation, RostraError
 from rostra.fabric.api import PeerLost, PeerMet, Send
@@ -17,11 +17,9 @@ from rostra.model.ids import NodeId, text
 from rostra.runtime.network.addresses import split_address
 from rostra.runtime.network.gather_write import Buffer, send_at_once
 from rostra.runtime.network.handshake import ANSWERS, NodeIdentity, welcomed
+from rostra.runtime.node_port import NodePort
 from rostra.wire.frames import FrameReader, encode
 from rostra.wire.peers import HandshakeAnswer, PeerWelcome
-
-if TYPE_CHECKING:
-    from rostra.runtime.node import Node
 
 ANSWER_S = 3.0
 """For the connection, and for the answer to the hello."""
@@ -181,7 +179,7 @@ class PeerDialer:
 class PeerLinks:
     """Carries out `Send`, `Meet` and `Part`. What is sent to a peer without a link is lost, as on a network."""
 
-    def __init__(self, node: Node, own: NodeIdentity) -> None:
+    def __init__(self, node: NodePort, own: NodeIdentity) -> None:
         self.node = node
         self.own = own
         self.random = random.SystemRandom()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from rostra.errors import PeerViolation, RostraError
 from rostra.fabric.api import PeerReceived
 from rostra.model.ids import NodeId, text
 from rostra.runtime.network.addresses import listen
 from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity, judge, refusal, welcome
+from rostra.runtime.node_port import NodePort
 from rostra.wire.frames import Dialect, Framed, FrameReader, Violation, encode
 from rostra.wire.peers import PeerHello
-
-if TYPE_CHECKING:
-    from rostra.runtime.node import Node
 
 BACKLOG = 128
 GREETING_S = 5.0
@@ -30,7 +28,9 @@ KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_K
 class PeerListener:
     """Accepts links from other nodes. Messages arrive here and leave by the links this node dials (`peer_links`)."""
 
-    def __init__(self, node: Node, own: NodeIdentity, kinds: tuple[type[Framed], ...], frame_bytes_max: int) -> None:
+    def __init__(
+        self, node: NodePort, own: NodeIdentity, kinds: tuple[type[Framed], ...], frame_bytes_max: int
+    ) -> None:
         self.node = node
         self.own = own
         self.dialect: Dialect[Framed] = Dialect((PeerHello, *kinds), payload_optional=True)

@@ -1,0 +1,25 @@
+"""What sockets and disk workers see of their node."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from rostra.broker.api import BrokerInput
+from rostra.runtime.metrics.counters import Counters
+
+
+class NodePort(Protocol):
+    """Takes inputs for the broker. `settle` ends a turn: it sends and stores what the inputs of the turn caused."""
+
+    @property
+    def counters(self) -> Counters: ...
+    @property
+    def log(self) -> Any: ...
+    @property
+    def closed(self) -> bool:
+        """True once the node takes no more input; what arrives from then on is dropped."""
+
+    def step(self, given: BrokerInput) -> None: ...
+    def settle(self) -> None: ...
+    def stir(self) -> None:
+        """Bytes have arrived and were handled; more may follow soon."""
