@@ -1,7 +1,7 @@
-"""Every error Rostra raises, named for the fact, with the remedy and whether a retry helps.
+"""Every error that Rostra raises: its fact, its remedy and whether a retry helps.
 
 RostraError
-├── UsageError              the caller asked for something that cannot be
+├── UsageError              a call with invalid arguments
 │   ├── InvalidTopicName    ├── InvalidPattern     ├── InvalidSetting
 │   ├── RecordTooLarge      ├── CodecUnavailable   ├── LibraryMissing
 │   └── ClientClosed
@@ -13,8 +13,8 @@ RostraError
 │   ├── Moved               ├── Unavailable        └── PartitionDamaged
 ├── ClusterError
 │   ├── UnknownMember       ├── MemberRemoved      ├── QuorumAtRisk
-│   ├── CopiesAway          ├── NotAReplica        ├── NotHandedOver
-│   └── NotOffered
+│   ├── ReplicasUnavailable ├── NotAReplica        ├── TransferTimedOut
+│   └── UnsupportedByFabric
 ├── GroupError              about a named subscription
 │   ├── InvalidGroupName    ├── UnknownGroup       ├── GroupExists
 │   ├── AlreadySubscribed   ├── NotSubscribed      ├── GroupBusy
@@ -25,7 +25,7 @@ RostraError
 ├── StorageError
 │   ├── DiskFull            ├── DiskFailed         ├── DiskUntrusted
 │   ├── CorruptLog          ├── OffsetTrimmed      └── StoreInUse
-├── PipelineFailed          a query on Spark ended before its time
+├── PipelineFailed          a Spark query ended with an error
 ├── LimitExceeded           a configured bound was reached
 ├── LinkError               between a client and a node, or two nodes
 │   ├── Unreachable         ├── LinkLost           ├── TimedOut
@@ -33,7 +33,7 @@ RostraError
 │   ├── WatchEnded          ├── OtherCluster       ├── OtherFabric
 │   └── OtherNode
 ├── PeerViolation           the other side broke the protocol: its connection is closed
-└── RemoteError             a newer node reported an error this version does not know
+└── RemoteError             a node reported an error that this version does not know
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 Field = int | str
-"""What an error carries across the wire."""
+"""Type of the values that an error carries across the wire."""
 
 
 class RostraError(Exception):
-    """Base of all errors. `str(error)` is the fact and the remedy."""
+    """Base of all errors. `str(error)` is the fact and, where there is one, the remedy: the next step for the user."""
 
     fact: ClassVar[str] = "something went wrong"
     remedy: ClassVar[str] = "see the log of the node"
@@ -57,12 +57,12 @@ class RostraError(Exception):
         RostraError.kinds[cls.__name__] = cls
 
     def carried(self) -> dict[str, Field]:
-        """The facts of this error by name, as they cross the wire."""
+        """The fields of this error by name, as they cross the wire."""
         return {name: getattr(self, name) for name in getattr(self, "__dataclass_fields__", ())}
 
     def __str__(self) -> str:
         carried = self.carried()
-        return f"{self.fact.format(**carried)}; {self.remedy.format(**carried)}"
+        return "; ".join(text.format(**carried) for text in (self.fact, self.remedy) if text)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), tuple(self.carried().values())
@@ -74,7 +74,7 @@ def from_wire(code: str, carried: dict[str, Field]) -> RostraError:
     if kind is None or "__dataclass_fields__" not in kind.__dict__:
         return RemoteError(code, ", ".join(f"{name}={value}" for name, value in carried.items()))
     expected = {field.name: int if field.type == "int" else str for field in fields(kind)}  # type: ignore[arg-type]
-    # A fact of another type would break the sentence that the error is told in.
+    # A field of another type would break the formatted text.
     if not all(isinstance(carried.get(name), wanted) for name, wanted in expected.items()):
         return RemoteError(code, ", ".join(f"{name}={value}" for name, value in carried.items()))
     return kind(**{name: carried[name] for name in carried if name in expected})
@@ -84,7 +84,7 @@ def from_wire(code: str, carried: dict[str, Field]) -> RostraError:
 
 
 class UsageError(RostraError):
-    """The caller asked for something that cannot be."""
+    """A call with invalid arguments or settings."""
 
 
 @dataclass(eq=False)
@@ -108,7 +108,7 @@ class InvalidSetting(UsageError):
     setting: str
     reason: str
     fact = "the setting {setting} is wrong: {reason}"
-    remedy = "correct it and try again"
+    remedy = ""
 
 
 @dataclass(eq=False)
@@ -164,15 +164,15 @@ class TopicExists(TopicError):
 @dataclass(eq=False)
 class TopicRecreated(TopicError):
     topic: str
-    fact = "topic {topic!r} was deleted and created anew: it is another topic now"
-    remedy = "look it up again and decide where to start in it"
+    fact = "topic {topic!r} was deleted and created again: its records are other ones"
+    remedy = "subscribe again and choose where to start"
 
 
 @dataclass(eq=False)
 class TopicDeleted(TopicError):
     topic: str
     fact = "topic {topic!r} was deleted"
-    remedy = "subscribe again if it is created anew"
+    remedy = "subscribe again when it has been created again"
 
 
 class PartitionError(RostraError):
@@ -204,8 +204,8 @@ class RecordsExpired(PartitionError):
     partition: int
     offset: int
     first: int
-    fact = "{topic}/{partition} was to be read from offset {offset} on, and retention has removed all before {first}"
-    remedy = "keep records for longer, or read with failOnDataLoss=false, which goes on at {first} and counts the loss"
+    fact = "retention removed offsets {offset} to {first} of {topic}/{partition} before they were read"
+    remedy = "keep records for longer, or read with failOnDataLoss=false, which continues at {first}"
 
 
 @dataclass(eq=False)
@@ -214,7 +214,7 @@ class Moved(PartitionError):
     epoch: int
     retryable = True
     fact = "the partition is served at {address} (owner epoch {epoch})"
-    remedy = "ask there"
+    remedy = "send the request there"
 
 
 @dataclass(eq=False)
@@ -261,27 +261,27 @@ class MemberRemoved(ClusterError):
 @dataclass(eq=False)
 class QuorumAtRisk(ClusterError):
     node: int
-    there: int
+    alive: int
     needed: int
-    fact = "without {node:016x} only {there} voters would be there, and {needed} must agree"
-    remedy = "bring back the members that are away, or remove those first, or add members"
+    fact = "without node {node:016x} only {alive} voters would be alive, and a majority needs {needed}"
+    remedy = "restart the members that are down, or remove those first, or add members"
 
 
 @dataclass(eq=False)
-class CopiesAway(ClusterError):
+class ReplicasUnavailable(ClusterError):
     node: int
     topic: str
     partition: int
-    fact = "too few copies of {topic}/{partition} are there to do without that of {node:016x}"
-    remedy = "bring back the members that hold them, or delete the topic"
+    fact = "too few replicas of {topic}/{partition} are alive to do without the one on node {node:016x}"
+    remedy = "restart the members that hold the others, or delete the topic"
 
 
 @dataclass(eq=False)
-class NotOffered(ClusterError):
+class UnsupportedByFabric(ClusterError):
     fabric: str
     feature: str
-    fact = "nodes of {fabric} offer no {feature}"
-    remedy = "do without, or take a fabric that does; docs/guarantees.md compares them"
+    fact = "the fabric {fabric} does not support {feature}"
+    remedy = "docs/guarantees.md lists what each fabric supports"
 
 
 @dataclass(eq=False)
@@ -289,17 +289,17 @@ class NotAReplica(ClusterError):
     node: int
     topic: str
     partition: int
-    fact = "node {node:016x} has no complete copy of {topic}/{partition}"
-    remedy = "choose one that has: `rostra cluster status` shows them"
+    fact = "node {node:016x} has no complete replica of {topic}/{partition}"
+    remedy = "choose a node that has one: `rostra cluster status` shows them"
 
 
 @dataclass(eq=False)
-class NotHandedOver(ClusterError):
+class TransferTimedOut(ClusterError):
     node: int
     topic: str
     partition: int
     fact = "node {node:016x} did not take over {topic}/{partition} in time"
-    remedy = "see whether it is there and keeps up, then try again"
+    remedy = "check with `rostra cluster status` that it is alive and caught up, then try again"
 
 
 # --- named subscriptions -------------------------------------------------------------------------
@@ -321,14 +321,14 @@ class InvalidGroupName(GroupError):
 class UnknownGroup(GroupError):
     group: str
     fact = "there is no subscription named {group!r}"
-    remedy = "`rostra subscription list` shows those there are; `rostra sub --name` makes one"
+    remedy = "`rostra subscription list` lists them; `rostra sub --name` creates one"
 
 
 @dataclass(eq=False)
 class GroupExists(GroupError):
     group: str
-    fact = "there is a user or a subscription named {group!r} already"
-    remedy = "choose another name, or go on as that one"
+    fact = "a user or subscription named {group!r} exists already"
+    remedy = "choose another name, or use the existing one"
 
 
 @dataclass(eq=False)
@@ -336,7 +336,7 @@ class AlreadySubscribed(GroupError):
     group: str
     topic: str
     fact = "{group!r} is subscribed to {topic!r} already"
-    remedy = "receive what waits, or unsubscribe first"
+    remedy = "receive the records that wait, or unsubscribe first"
 
 
 @dataclass(eq=False)
@@ -362,15 +362,15 @@ class NotAMember(GroupError):
     member: int
     retryable = True
     fact = "{member:016x} is not a member of {group!r}: its lease has ended, or it joined over another connection"
-    remedy = "join again; what was not acknowledged is handed out again"
+    remedy = "join again; records that were not acknowledged are redelivered"
 
 
 @dataclass(eq=False)
 class StaleGeneration(GroupError):
     group: str
     generation: int
-    fact = "the member does not hold that part of {group!r}, which is at generation {generation}"
-    remedy = "stop handling what was taken away: another member has it, from the position that was moved last"
+    fact = "the partition is not assigned to this member of {group!r}, which is at generation {generation}"
+    remedy = "stop handling its records: another member continues at the last committed position"
 
 
 # --- publishing ----------------------------------------------------------------------------------
@@ -399,8 +399,8 @@ class UnknownProducer(PublishError):
 class ProducerFenced(PublishError):
     producer: int
     epoch: int
-    fact = "producer {producer:016x} goes on under the newer epoch {epoch}"
-    remedy = "close this producer: another has taken its place"
+    fact = "producer {producer:016x} was replaced by one with the newer epoch {epoch}"
+    remedy = "close this producer"
 
 
 @dataclass(eq=False)
@@ -408,8 +408,8 @@ class SequenceGap(PublishError):
     producer: int
     expected: int
     got: int
-    fact = "producer {producer:016x} sent sequence {got}, expected {expected}: something in between is missing"
-    remedy = "start a new producer epoch and send again what was not acknowledged"
+    fact = "producer {producer:016x} sent sequence {got}, expected {expected}: batches in between are missing"
+    remedy = "start a new producer epoch and resend what was not acknowledged"
 
 
 @dataclass(eq=False)
@@ -427,7 +427,7 @@ class NotRegistered(PublishError):
     publisher: int
     retryable = True
     fact = "publisher {publisher:016x} is not registered in partition {partition} of {topic!r} any more"
-    remedy = "its lease ran out; the client registers it again and sends again"
+    remedy = "its lease ended; the client registers it again and resends"
 
 
 # --- storage -------------------------------------------------------------------------------------
@@ -441,13 +441,13 @@ class StorageError(RostraError):
 class DiskFull(StorageError):
     retryable = True
     fact = "the disk of the node is full: publishes are refused, reads go on"
-    remedy = "free space or shorten retention; clients retry by themselves"
+    remedy = "free space or shorten retention; clients retry automatically"
 
 
 @dataclass(eq=False)
 class DiskFailed(StorageError):
     reason: str
-    fact = "the disk of the node refused a write or a read ({reason})"
+    fact = "a read or write on the disk of the node failed ({reason})"
     remedy = "check the disk, then restart the node"
 
 
@@ -455,8 +455,8 @@ class DiskFailed(StorageError):
 class DiskUntrusted(StorageError):
     reason: str
     retryable = True
-    fact = "the node cannot vouch for its disk any more ({reason}): it acknowledges nothing until restarted"
-    remedy = "check the disk, then restart the node; clients retry by themselves"
+    fact = "the disk of the node may have lost writes ({reason}): the node acknowledges nothing until it is restarted"
+    remedy = "check the disk, then restart the node; clients retry automatically"
 
 
 @dataclass(eq=False)
@@ -487,7 +487,7 @@ class StoreInUse(StorageError):
 class PipelineFailed(RostraError):
     reason: str
     fact = "the query failed: {reason}"
-    remedy = "mend that and start it again: it goes on where it stopped"
+    remedy = "fix the cause and start it again: it continues where it stopped"
 
 
 @dataclass(eq=False)
@@ -516,7 +516,7 @@ class Unreachable(LinkError):
 class LinkLost(LinkError):
     reason: str
     fact = "the connection was lost ({reason})"
-    remedy = "the client reconnects by itself"
+    remedy = "the client reconnects automatically"
 
 
 @dataclass(eq=False)
@@ -547,14 +547,14 @@ class NotSupported(LinkError):
 @dataclass(eq=False)
 class NodeStopping(LinkError):
     fact = "the node is stopping"
-    remedy = "the client goes to another node or waits for this one"
+    remedy = "the client tries another node, or waits for this one"
 
 
 @dataclass(eq=False)
 class WatchEnded(LinkError):
     reason: str
-    fact = "the node no longer tells which topics come and go ({reason})"
-    remedy = "the client asks again by itself, another node if it can"
+    fact = "the node ended the watch for topics ({reason})"
+    remedy = "the client starts another watch, at another node if it can"
 
 
 @dataclass(eq=False)
@@ -580,8 +580,8 @@ class OtherNode(LinkError):
     address: str
     expected: str
     found: str
-    fact = "at {address} node {found} answers, not {expected}"
-    remedy = "the node that was there tells its new address when it comes back"
+    fact = "node {found} answers at {address}, not node {expected}"
+    remedy = "node {expected} announces its new address when it is back"
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.errors import GroupBusy, NotOffered, TopicDeleted, UnknownGroup, UnknownTopic
+from rostra.errors import GroupBusy, TopicDeleted, UnknownGroup, UnknownTopic, UnsupportedByFabric
 from rostra.fabric.api import AcksAll, Delivers, Order, SplitBehaviour, Survives, TopicsAre
 from rostra.model.encode import encode
 from rostra.wire.messages import Publish, Published, Subscribe, Subscribed
@@ -286,7 +286,7 @@ def test_a_pattern_gets_every_topic_that_comes_to_its_node_whoever_publishes_to_
 
 @promised(exclusive_ownership=False)
 def test_exclusive_ownership_is_refused_with_the_reason(cluster: Cluster) -> None:
-    with pytest.raises(NotOffered):
+    with pytest.raises(UnsupportedByFabric):
         cluster.create_topic("t", ownership="exclusive")
 
 

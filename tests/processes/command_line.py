@@ -1,4 +1,4 @@
-"""Runs the real `rostra` in a process of its own, with nothing of the developer's settings around it."""
+"""Runs the command `rostra` in its own process, without the developer's settings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ COMMAND = (sys.executable, "-m", "rostra")
 PATIENCE_S = 60.0
 
 
-class Ran(NamedTuple):
+class Completed(NamedTuple):
     code: int
     out: str
     err: str
 
     @property
     def rows(self) -> list[dict[str, object]]:
-        """What stdout holds as NDJSON."""
+        """The rows of NDJSON on stdout."""
         return [msgspec.json.decode(line, type=dict[str, object]) for line in self.out.splitlines()]
 
 
@@ -33,39 +33,39 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
 
 
 class CommandLine:
-    """The command in a directory of its own, talking to one node unless told otherwise."""
+    """The command in its own directory, with a node to connect to."""
 
-    def __init__(self, place: Path, node: str = "") -> None:
-        self.place = place
+    def __init__(self, directory: Path, node: str = "") -> None:
+        self.directory = directory
         self.variables = {"ROSTRA_NODE": node} if node else {}
 
-    def run(self, *arguments: str, stdin: bytes = b"", variables: Mapping[str, str] | None = None) -> Ran:
+    def run(self, *arguments: str, stdin: bytes = b"", variables: Mapping[str, str] | None = None) -> Completed:
         done = subprocess.run(
             [*COMMAND, *arguments],
-            cwd=self.place,
-            env=environment(self.place, self.variables if variables is None else variables),
+            cwd=self.directory,
+            env=environment(self.directory, self.variables if variables is None else variables),
             input=stdin,
             capture_output=True,
             timeout=PATIENCE_S,
             check=False,
         )
-        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return Completed(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start(self, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [*COMMAND, *arguments],
-            cwd=self.place,
-            env=environment(self.place, self.variables),
+            cwd=self.directory,
+            env=environment(self.directory, self.variables),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=subprocess.PIPE,
         )
 
 
-def wait_until(is_so: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+def wait_until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + patience_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited {patience_s} s in vain for: {what}"
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {patience_s} s: {what}"
         time.sleep(0.01)
 
 
@@ -78,7 +78,7 @@ def is_alive(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Its living children, and theirs."""
+    """Its live descendants."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""A process that appends and syncs on the file system under test, and says on stdout what was synced.
+"""A process that appends and syncs on the file system under test, and reports on stdout what was synced.
 
 Run by test_power_cut with the data directory as its only argument; one command per line on stdin.
 """
@@ -18,8 +18,8 @@ PARTITION = Partition(TopicId(7), PartitionIndex(0))
 
 
 def numbered(base: int, count: int, *, checkpoint: bool = False) -> bytearray:
-    """A batch whose content follows from its place, so that a reader knows what it should be."""
-    values = [b"record %d " % (base + place) * 40 for place in range(count)]
+    """A batch whose content follows from its offset, so that a reader can check it."""
+    values = [b"record %d " % (base + index) * 40 for index in range(count)]
     made = encode(values, timestamp_us=1, control=checkpoint)
     stamp(
         made,

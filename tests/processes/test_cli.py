@@ -1,4 +1,4 @@
-"""The command line as a person or a script uses it, against a real node."""
+"""The command line against a real node."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_lines_of_stdin_become_records_and_raw_output_gives_them_back(cli: Comma
     assert published.rows == [{"topic": "lines", "records": 1001, "acks": "all"}]
     read = subprocess.run(
         [*COMMAND, "sub", "lines", "--from", "earliest", "--raw", "--count", "1001"],
-        cwd=cli.place,
-        env=environment(cli.place, cli.variables),
+        cwd=cli.directory,
+        env=environment(cli.directory, cli.variables),
         capture_output=True,
         check=True,
         timeout=60,
@@ -65,36 +65,36 @@ def test_lines_of_stdin_become_records_and_raw_output_gives_them_back(cli: Comma
     assert last.rows[0]["value_base64"] == "//4gbm8gdGV4dA=="
 
 
-def test_a_subscription_begins_where_it_is_told_and_ends_when_nothing_comes(cli: CommandLine) -> None:
+def test_a_subscription_begins_at_the_given_start_and_ends_at_the_timeout(cli: CommandLine) -> None:
     cli.run("pub", "numbers", "a", "b", "c", "d", "e")
     at_offset = cli.run("sub", "numbers", "--from", "4", "--timeout", "300ms")
     assert ([row["value"] for row in at_offset.rows], at_offset.code) == (["d", "e"], 0)
     too_few = cli.run("sub", "numbers", "--from", "last:2", "--count", "3", "--timeout", "300ms")
     assert [row["value"] for row in too_few.rows] == ["d", "e"]
     assert too_few.code == 1
-    assert "2 of 3 records came" in too_few.err
+    assert "2 of 3 records arrived" in too_few.err
 
 
 @pytest.mark.requirement("CM-6:new-topics", "CM-6:patterns")
 def test_several_topics_and_patterns_are_read_together_and_new_ones_join(cli: CommandLine) -> None:
-    cli.run("pub", "house/a/temp", "1")
-    cli.run("pub", "house/a/hum", "not it")
-    with cli.start("sub", "house/+/temp", "house/alarm", "--from", "earliest", "--count", "3") as running:
+    cli.run("pub", "plant/a/temp", "1")
+    cli.run("pub", "plant/a/hum", "not it")
+    with cli.start("sub", "plant/+/temp", "plant/alarm", "--from", "earliest", "--count", "3") as running:
         assert running.stdout is not None
         first = msgspec.json.decode(running.stdout.readline())
-        cli.run("pub", "house/b/temp", "2")
-        cli.run("pub", "house/alarm", "3")
+        cli.run("pub", "plant/b/temp", "2")
+        cli.run("pub", "plant/alarm", "3")
         rest = [msgspec.json.decode(line) for line in running.stdout.read().splitlines()]
         assert running.wait(timeout=20) == 0
     got = {(row["topic"], row["value"]) for row in (first, *rest)}
-    assert got == {("house/a/temp", "1"), ("house/b/temp", "2"), ("house/alarm", "3")}
-    wrong = cli.run("sub", "house/#/temp")
+    assert got == {("plant/a/temp", "1"), ("plant/b/temp", "2"), ("plant/alarm", "3")}
+    wrong = cli.run("sub", "plant/#/temp")
     assert wrong.code == 2
-    assert "'house/#/temp' is not a pattern of topic names" in wrong.err
+    assert "'plant/#/temp' is not a pattern of topic names" in wrong.err
 
 
 @pytest.mark.requirement("CM-6:start-time")
-def test_a_subscription_begins_at_a_time_or_so_long_ago(cli: CommandLine, node: ProcessNode) -> None:
+def test_a_subscription_begins_at_a_time_or_a_duration_before_now(cli: CommandLine, node: ProcessNode) -> None:
     noon_us = 1_714_564_800_000_000
     with node.client() as client:
         for minute in (0, 10, 5, 20):
@@ -144,7 +144,7 @@ def test_settings_of_a_topic_are_altered_one_by_one(cli: CommandLine) -> None:
     assert cli.run("topic", "alter", "nowhere", "--retention", "1d").code == 4
 
 
-def test_an_unreachable_node_is_exit_code_3_with_the_remedy(cli: CommandLine) -> None:
+def test_an_unreachable_node_is_exit_code_3_with_a_hint(cli: CommandLine) -> None:
     for arguments in (["topic", "list"], ["pub", "t", "x"], ["sub", "t"]):
         ran = cli.run(*arguments, variables=NOWHERE)
         assert ran.code == 3
@@ -155,11 +155,11 @@ def test_an_unreachable_node_is_exit_code_3_with_the_remedy(cli: CommandLine) ->
 @pytest.mark.requirement("CM-3:quiet")
 def test_an_unknown_topic_is_exit_code_4_unless_that_is_fine(cli: CommandLine) -> None:
     for command in ("describe", "delete"):
-        ran = cli.run("topic", command, "nobody/made/this")
+        ran = cli.run("topic", command, "never/created")
         assert ran.code == 4
-        assert "error: there is no topic 'nobody/made/this'" in ran.err
-        assert "hint: create it with `rostra topic create nobody/made/this`" in ran.err
-    assert cli.run("topic", "delete", "nobody/made/this", "--if-exists").code == 0
+        assert "error: there is no topic 'never/created'" in ran.err
+        assert "hint: create it with `rostra topic create never/created`" in ran.err
+    assert cli.run("topic", "delete", "never/created", "--if-exists").code == 0
 
 
 @pytest.mark.requirement("CM-3:quiet")
@@ -182,7 +182,7 @@ def test_a_data_directory_in_use_and_a_taken_port_are_explained(cli: CommandLine
     assert "Traceback" not in taken.err + used.err
 
 
-def test_a_place_that_cannot_hold_a_log_is_explained(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ran = CommandLine(tmp_path).run("serve", "--data", "file", "--listen", "127.0.0.1:0")
     assert ran.code == 1
@@ -214,11 +214,11 @@ def test_a_flag_wins_over_a_variable_over_a_file(node: ProcessNode, tmp_path: Pa
     assert sources["node"] == ([node.address], "rostra.toml")
     assert sources["fsync"] == ("never", "ROSTRA_FSYNC")
     assert sources["listen"] == ("127.0.0.1:7400", "default")
-    assert "note: the variable ROSTRA_NODES sets nothing in Rostra" in shown.err
+    assert "note: the variable ROSTRA_NODES is not a setting of Rostra" in shown.err
 
 
 def test_a_mistake_in_the_file_stops_every_command_and_names_the_nearest_key(cli: CommandLine) -> None:
-    (cli.place / "rostra.toml").write_text('[client]\nnod = "127.0.0.1:7400"\n')
+    (cli.directory / "rostra.toml").write_text('[client]\nnod = "127.0.0.1:7400"\n')
     ran = cli.run("topic", "list")
     assert ran.code == 2
     assert "[client] has no key 'nod'; the nearest is 'node'" in ran.err
@@ -240,7 +240,7 @@ def test_ctrl_c_ends_a_subscriber_with_130_and_leaves_no_process(cli: CommandLin
     assert not is_alive(running.pid)
 
 
-def test_ctrl_c_ends_a_subscriber_at_once_while_the_node_is_away(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_subscriber_at_once_while_the_node_is_down(tmp_path: Path) -> None:
     with rostra.testing.process_node() as node:
         cli = CommandLine(tmp_path, node.address)
         cli.run("pub", "t", "first")
@@ -255,7 +255,7 @@ def test_ctrl_c_ends_a_subscriber_at_once_while_the_node_is_away(tmp_path: Path)
             assert running.stderr.read() == b""
 
 
-def test_a_reader_that_has_had_enough_ends_the_command_quietly(cli: CommandLine) -> None:
+def test_a_closed_pipe_ends_the_command_without_an_error(cli: CommandLine) -> None:
     cli.run("pub", "plenty", "x" * 1000, "--repeat", "2000")
     with cli.start("sub", "plenty", "--from", "earliest") as running:
         assert running.stdout is not None
@@ -292,7 +292,7 @@ def test_ctrl_c_stops_a_node_gracefully(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("CM-23:forms")
-def test_on_a_terminal_people_see_tables_and_lines(cli: CommandLine) -> None:
+def test_on_a_terminal_output_is_tables_and_lines(cli: CommandLine) -> None:
     cli.run("topic", "create", "seen", "--partitions", "2")
     cli.run("pub", "seen", "hello", "--key", "k", "--partition", "1")
     table = _on_a_terminal(cli, "topic", "describe", "seen")
@@ -306,12 +306,16 @@ def test_on_a_terminal_people_see_tables_and_lines(cli: CommandLine) -> None:
 def _on_a_terminal(cli: CommandLine, *arguments: str) -> str:
     ours, theirs = pty.openpty()
     running = subprocess.Popen(
-        [*COMMAND, *arguments], cwd=cli.place, env=environment(cli.place, cli.variables), stdout=theirs, stderr=theirs
+        [*COMMAND, *arguments],
+        cwd=cli.directory,
+        env=environment(cli.directory, cli.variables),
+        stdout=theirs,
+        stderr=theirs,
     )
     os.close(theirs)
     shown = b""
     try:
-        # Reading a terminal whose other side is closed fails; that is its end of file.
+        # Reading a pty whose other side is closed fails instead of returning end of file.
         while chunk := os.read(ours, 4096):
             shown += chunk
     except OSError:
@@ -334,10 +338,10 @@ def test_the_shell_completes_commands_and_the_names_of_topics(cli: CommandLine) 
     assert (unreachable.out.strip(), unreachable.err) == ("", "")
 
 
-# --- the life of the node, seen from outside ---
+# --- restart of the node ---
 
 
-def test_a_subscriber_outlives_the_node_and_goes_on_without_a_gap(tmp_path: Path) -> None:
+def test_a_subscriber_continues_without_a_gap_after_a_restart_of_the_node(tmp_path: Path) -> None:
     with rostra.testing.process_node() as node:
         cli = CommandLine(tmp_path, node.address)
         cli.run("pub", "t", "before")

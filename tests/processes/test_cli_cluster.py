@@ -33,16 +33,16 @@ def cli(cluster: Cluster[EmbeddedNode], tmp_path: Path) -> CommandLine:
 
 
 @pytest.mark.requirement("CM-17:members", "CM-17:placement", "CM-17:terms-and-logs")
-def test_status_has_a_row_for_every_partition_with_owner_term_commit_and_copies(
+def test_status_has_a_row_for_every_partition_with_owner_term_commit_and_replicas(
     cli: CommandLine, cluster: Cluster[EmbeddedNode]
 ) -> None:
     members = {row["id"]: row for row in cli.run("cluster", "members").rows}
     assert {row["address"] for row in members.values()} == {node.address for node in cluster}
-    assert all((row["there"], row["votes"], row["leaving"]) == (True, True, False) for row in members.values())
-    cluster.wait_until(lambda: _lags(cli) == {0}, "every copy to have everything")
+    assert all((row["alive"], row["votes"], row["leaving"]) == (True, True, False) for row in members.values())
+    cluster.wait_until(lambda: _lags(cli) == {0}, "every replica to catch up")
     ran = cli.run("cluster", "status", "orders/eu")
     assert ran.code == 0
-    assert "3 members: 3 there, 0 away" in ran.err
+    assert "3 members: 3 up, 0 down" in ran.err
     assert [(row["partition"], row["commit"], row["end"], row["quorum"]) for row in ran.rows] == [
         (0, 2, 2, True),
         (1, 2, 2, True),
@@ -50,26 +50,26 @@ def test_status_has_a_row_for_every_partition_with_owner_term_commit_and_copies(
     for row in ran.rows:
         assert row["owner"] in members
         assert row["term"] == 1
-        copies = row["copies"]
-        assert isinstance(copies, list)
-        assert {copy["node"] for copy in copies} == members.keys()
+        replicas = row["replicas"]
+        assert isinstance(replicas, list)
+        assert {copy["node"] for copy in replicas} == members.keys()
     assert [row["topic"] for row in cli.run("cluster", "status").rows] == ["_catalogue", "orders/eu", "orders/eu"]
 
 
 def _lags(cli: CommandLine) -> set[int | None]:
     rows = cli.run("cluster", "status").rows
-    return {copy["lag"] for row in rows for copy in row["copies"]}  # type: ignore[attr-defined]
+    return {copy["lag"] for row in rows for copy in row["replicas"]}  # type: ignore[attr-defined]
 
 
 @pytest.mark.requirement("CM-17:forms", "CM-17:members")
-def test_a_member_that_is_away_is_shown_away_and_counts_against_the_quorum(
+def test_a_member_that_is_down_is_shown_so_and_counts_against_the_quorum(
     cli: CommandLine, cluster: Cluster[EmbeddedNode]
 ) -> None:
     cluster[2].kill()
-    away = {cluster[2].address}
+    down = {cluster[2].address}
     cluster.wait_until(
-        lambda: {row["address"] for row in cli.run("cluster", "members").rows if not row["there"]} == away,
-        "it to be missed",
+        lambda: {row["address"] for row in cli.run("cluster", "members").rows if not row["alive"]} == down,
+        "the member to be seen as down",
     )
     cluster[1].kill()
     cluster.wait_until(
@@ -77,7 +77,7 @@ def test_a_member_that_is_away_is_shown_away_and_counts_against_the_quorum(
     )
     table = cli.run("cluster", "status", "-o", "table")
     assert "1/3 lost" in table.out
-    assert "3 members: 1 there, 2 away" in table.out
+    assert "3 members: 1 up, 2 down" in table.out
 
 
 def test_a_partition_is_transferred_to_the_member_named_by_its_address(
@@ -95,7 +95,7 @@ def test_a_partition_is_transferred_to_the_member_named_by_its_address(
     assert [row["owner"] for row in whole.rows] == [members[cluster[1].address]] * 2
 
 
-def test_what_add_prints_adds_a_node_and_remove_waits_until_it_is_gone(
+def test_the_printed_command_adds_a_node_and_remove_waits_for_the_removal(
     cli: CommandLine, cluster: Cluster[EmbeddedNode], tmp_path: Path
 ) -> None:
     (row,) = cli.run("cluster", "add").rows
@@ -111,7 +111,7 @@ def test_what_add_prints_adds_a_node_and_remove_waits_until_it_is_gone(
         found = {row["address"]: str(row["id"]) for row in cli.run("cluster", "members").rows}
         gone = cli.run("cluster", "remove", found[fourth.address][:12])
         assert (gone.code, gone.rows[0]["gone"]) == (0, True), gone.err
-        assert "is certain to go" in gone.err
+        assert "waiting until its replicas have moved" in gone.err
         left = {row["address"] for row in cli.run("cluster", "members").rows}
         assert left == {node.address for node in cluster}
     finally:
@@ -121,11 +121,11 @@ def test_what_add_prints_adds_a_node_and_remove_waits_until_it_is_gone(
 def test_the_node_that_is_asked_can_be_removed_itself(cli: CommandLine, cluster: Cluster[EmbeddedNode]) -> None:
     gone = cli.run("cluster", "remove", cluster[0].address)
     assert (gone.code, gone.rows[0]["gone"]) == (0, True), gone.err
-    others = CommandLine(cli.place, cluster[1].address)
+    others = CommandLine(cli.directory, cluster[1].address)
     assert len(others.run("cluster", "members").rows) == 2
 
 
-def test_what_is_not_there_is_exit_code_4_and_nobody_there_3(cli: CommandLine) -> None:
+def test_an_unknown_name_is_exit_code_4_and_an_unreachable_node_3(cli: CommandLine) -> None:
     for arguments in (
         ["remove", "nobody"],
         ["transfer", "orders/eu/9", "127.0.0.1:1"],

@@ -11,9 +11,9 @@ import rostra.testing
 from rostra.cli.app import run
 from rostra.fabric.registry import FABRICS
 from rostra.testing.embedded import EmbeddedNode
-from tests.processes.command_line import Ran
+from tests.processes.command_line import Completed
 
-Commands = Callable[..., Ran]
+Commands = Callable[..., Completed]
 
 
 @pytest.fixture(scope="module", params=sorted(FABRICS))
@@ -30,9 +30,9 @@ def cli(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("ROSTRA_NODE", node.address)
 
-    def ran(*arguments: str) -> Ran:
+    def ran(*arguments: str) -> Completed:
         code = run(arguments)
-        return Ran(code, *capfd.readouterr())
+        return Completed(code, *capfd.readouterr())
 
     return ran
 
@@ -44,7 +44,7 @@ def lag(cli: Commands, name: str) -> list[object]:
 
 
 @pytest.mark.requirement("CM-17:lag")
-def test_a_name_goes_on_where_it_stands_and_its_lag_is_shown(cli: Commands) -> None:
+def test_a_named_subscription_continues_at_its_position_and_its_lag_is_shown(cli: Commands) -> None:
     cli("pub", "orders", "a", "b", "c", "d")
     first = cli("sub", "orders", "--name", "billing", "--from", "earliest", "--count", "2", "--raw")
     assert (first.code, first.out) == (0, "a\nb\n")
@@ -55,10 +55,10 @@ def test_a_name_goes_on_where_it_stands_and_its_lag_is_shown(cli: Commands) -> N
     assert again.out == "c\nd\n"
     assert lag(cli, "billing") == [0]
     too_few = cli("sub", "orders", "--name", "billing", "--timeout", "50ms", "--count", "1")
-    assert (too_few.code, "0 of 1 records came" in too_few.err) == (1, True)
+    assert (too_few.code, "0 of 1 records arrived" in too_few.err) == (1, True)
 
 
-def test_a_name_is_listed_reset_and_deleted(cli: Commands) -> None:
+def test_a_named_subscription_is_listed_reset_and_deleted(cli: Commands) -> None:
     cli("pub", "bills", "a", "b", "c", "d")
     cli("sub", "bills", "--name", "accounting", "--from", "earliest", "--count", "4", "--raw")
     listed = cli("subscription", "list")
@@ -75,7 +75,7 @@ def test_a_name_is_listed_reset_and_deleted(cli: Commands) -> None:
 
 
 @pytest.mark.requirement("FL-3:commands", "FL-9:creates")
-def test_a_user_is_made_subscribed_gets_what_waits_and_is_destroyed(cli: Commands) -> None:
+def test_a_user_is_created_subscribed_receives_records_and_is_deleted(cli: Commands) -> None:
     assert cli("user", "create", "alice").code == 0
     twice = cli("user", "create", "alice")
     assert (twice.code, "already" in twice.err) == (1, True)

@@ -44,8 +44,8 @@ def test_the_strongest_command_is_delivered_until_it_ends(node: ProcessNode, cli
     assert (made["ownership"], made["history_depth"]) == ("exclusive", 2)
     strong = subprocess.Popen(
         [*COMMAND, "pub", "position", "--strength", "5"],
-        cwd=cli.place,
-        env=environment(cli.place, cli.variables),
+        cwd=cli.directory,
+        env=environment(cli.directory, cli.variables),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
     )
@@ -68,7 +68,7 @@ def test_the_strongest_command_is_delivered_until_it_ends(node: ProcessNode, cli
     assert [row["value"] for row in last.rows] == ["from whoever is left", "and again"]
 
 
-def test_records_leave_no_faster_than_the_rate(cli: CommandLine) -> None:
+def test_records_are_published_no_faster_than_the_rate(cli: CommandLine) -> None:
     assert cli.run("pub", "paced", "x", "--repeat", "5", "--rate", "20").code == 0
     read = cli.run("sub", "paced", "--from", "earliest", "--count", "5")
     moments_us = [int(str(row["timestamp_us"])) for row in read.rows]
@@ -76,6 +76,6 @@ def test_records_leave_no_faster_than_the_rate(cli: CommandLine) -> None:
     assert moments_us[-1] - moments_us[0] > 130_000
 
 
-def test_an_ownership_that_is_none_is_refused(cli: CommandLine) -> None:
+def test_an_unknown_ownership_is_refused(cli: CommandLine) -> None:
     refused = cli.run("topic", "create", "t", "--ownership", "mine")
     assert refused.code != 0 and "ownership" in refused.err

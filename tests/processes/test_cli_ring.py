@@ -25,7 +25,7 @@ def cli(ring: Cluster[EmbeddedNode], tmp_path: Path) -> CommandLine:
 
 
 @pytest.mark.requirement("CM-17:members", "FL-1:ring")
-def test_ring_shows_every_broker_with_its_neighbours_its_view_and_what_the_next_lacks(
+def test_ring_shows_every_broker_with_its_neighbours_view_and_backlog(
     cli: CommandLine, ring: Cluster[EmbeddedNode]
 ) -> None:
     def closed() -> bool:
@@ -34,7 +34,7 @@ def test_ring_shows_every_broker_with_its_neighbours_its_view_and_what_the_next_
 
     ring.wait_until(closed, "the ring to close")
     assert cli.run("pub", "news", "one").code == 0
-    ring.wait_until(lambda: all(row["lacks"] == 0 for row in cli.run("cluster", "ring").rows), "nothing to lack")
+    ring.wait_until(lambda: all(row["backlog"] == 0 for row in cli.run("cluster", "ring").rows), "an empty backlog")
     rows = {str(row["broker"]): row for row in cli.run("cluster", "ring").rows}
     first = next(iter(rows))
     walked = [first]

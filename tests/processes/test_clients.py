@@ -1,4 +1,4 @@
-"""Both clients against a real node, with the same bodies."""
+"""Both clients against a real node, with the same test bodies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import rostra
 import rostra.testing
 from rostra import blocking, errors
 from rostra.testing.embedded import EmbeddedNode
-from tests.processes.faces import FACES, connected
+from tests.processes.client_kinds import CLIENT_KINDS, connected
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +28,14 @@ def node() -> Iterator[EmbeddedNode]:
         yield started
 
 
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=CLIENT_KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """Another one for every test and kind of client."""
+    """A name for every test and kind of client."""
     return "".join(character if character.isalnum() else "-" for character in request.node.name)
 
 
@@ -77,11 +77,11 @@ def test_both_clients_have_the_same_names_and_parameters(one: type, other: type)
 
 
 @pytest.mark.requirement("CM-22:same-names")
-def test_both_connect_functions_take_the_same() -> None:
+def test_both_connect_functions_have_the_same_parameters() -> None:
     assert inspect.signature(rostra.connect).parameters == inspect.signature(blocking.connect).parameters
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     from importlib.resources import files
 
     assert files("rostra").joinpath("py.typed").is_file()
@@ -91,8 +91,8 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 
 @pytest.mark.requirement("CM-1:record", "CM-22:both-work")
-def test_a_record_comes_out_as_it_went_in(node: EmbeddedNode, face: str, topic: str) -> None:
-    with connected(face, node.address) as client:
+def test_a_record_is_received_as_it_was_published(node: EmbeddedNode, kind: str, topic: str) -> None:
+    with connected(kind, node.address) as client:
         ack = client.publish(
             topic, b"value", key=b"key", headers=[("name", b"content")], timestamp=1_700_000_000_000_000
         )
@@ -107,10 +107,10 @@ def test_a_record_comes_out_as_it_went_in(node: EmbeddedNode, face: str, topic: 
 @pytest.mark.requirement("CM-4:levels")
 @pytest.mark.parametrize("acks", ["none", "owner", "all"])
 def test_every_level_of_acknowledgement_stores_the_records(
-    node: EmbeddedNode, face: str, topic: str, acks: str
+    node: EmbeddedNode, kind: str, topic: str, acks: str
 ) -> None:
     values = [b"%d" % n for n in range(3000)]
-    with connected(face, node.address) as client:
+    with connected(kind, node.address) as client:
         with client.producer(topic, acks=acks, batch_bytes=1000, window_bytes=10_000) as producer:
             for value in values[:1500]:
                 producer.send(value)
@@ -122,11 +122,11 @@ def test_every_level_of_acknowledgement_stores_the_records(
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-def test_batches_come_as_values_and_as_arrow_however_they_are_packed(
-    node: EmbeddedNode, face: str, topic: str, codec: str
+def test_batches_are_read_as_values_and_as_arrow_with_every_codec(
+    node: EmbeddedNode, kind: str, topic: str, codec: str
 ) -> None:
     values = [b"%050d" % n for n in range(2000)]
-    with connected(face, node.address) as client:
+    with connected(kind, node.address) as client:
         with client.producer(topic, codec=codec, batch_bytes=20_000) as producer:
             producer.send_many(values)
         seen: list[bytes | None] = []
@@ -142,8 +142,10 @@ def test_batches_come_as_values_and_as_arrow_however_they_are_packed(
 
 
 @pytest.mark.requirement("CM-6:start-last")
-def test_a_subscription_begins_where_asked_and_shows_where_it_is(node: EmbeddedNode, face: str, topic: str) -> None:
-    with connected(face, node.address) as client:
+def test_a_subscription_begins_at_the_given_start_and_reports_its_position(
+    node: EmbeddedNode, kind: str, topic: str
+) -> None:
+    with connected(kind, node.address) as client:
         with client.producer(topic) as producer:
             producer.send_many([b"%d" % n for n in range(10)])
         with client.subscribe(topic, start=rostra.Last(3)) as subscription:
@@ -156,13 +158,13 @@ def test_a_subscription_begins_where_asked_and_shows_where_it_is(node: EmbeddedN
 
 
 @pytest.mark.parametrize("by", ["records", "batches"])
-def test_a_subscriber_that_has_everything_lags_by_nothing_though_a_publisher_left_its_marks(face: str, by: str) -> None:
-    """Its coming and going end the log with two entries that are no records."""
+def test_control_batches_of_publishers_do_not_count_as_lag(kind: str, by: str) -> None:
+    """A publisher that registers and leaves adds two control batches to the end of the log."""
     with rostra.testing.node(fsync="never") as own:
         with own.client() as client:
             client.publish("t", b"only")
             client.producer("t", strength=1).open().leave()
-        with connected(face, own.address) as client, client.subscribe("t", start="earliest") as subscription:
+        with connected(kind, own.address) as client, client.subscribe("t", start="earliest") as subscription:
             if by == "records":
                 assert next(subscription).value == b"only"
             else:
@@ -174,8 +176,8 @@ def test_a_subscriber_that_has_everything_lags_by_nothing_though_a_publisher_lef
                 client.list_topics()
 
 
-def test_keys_choose_partitions_and_a_subscription_may_take_one(node: EmbeddedNode, face: str, topic: str) -> None:
-    with connected(face, node.address) as client:
+def test_keys_choose_partitions_and_a_subscription_may_take_one(node: EmbeddedNode, kind: str, topic: str) -> None:
+    with connected(kind, node.address) as client:
         client.create_topic(topic, partitions=4)
         acks = [client.publish(topic, b"%d" % n, key=b"key-%d" % (n % 5)) for n in range(20)]
         assert all(acks[n].partition == acks[n % 5].partition for n in range(20))
@@ -191,8 +193,8 @@ def test_keys_choose_partitions_and_a_subscription_may_take_one(node: EmbeddedNo
 
 
 @pytest.mark.requirement("CM-3:life", "CM-3:quiet")
-def test_topics_are_made_shown_and_removed_with_clear_errors(node: EmbeddedNode, face: str, topic: str) -> None:
-    with connected(face, node.address) as client:
+def test_topics_are_created_described_and_deleted_with_clear_errors(node: EmbeddedNode, kind: str, topic: str) -> None:
+    with connected(kind, node.address) as client:
         made = client.create_topic(topic, partitions=2, retention_ms=1000)
         with pytest.raises(errors.TopicExists):
             client.create_topic(topic)
@@ -212,8 +214,8 @@ def test_topics_are_made_shown_and_removed_with_clear_errors(node: EmbeddedNode,
 
 
 @pytest.mark.requirement("CM-9:deleted")
-def test_a_deleted_topic_ends_its_subscription_with_the_reason(node: EmbeddedNode, face: str, topic: str) -> None:
-    with connected(face, node.address) as client:
+def test_a_deleted_topic_ends_its_subscription_with_the_reason(node: EmbeddedNode, kind: str, topic: str) -> None:
+    with connected(kind, node.address) as client:
         client.publish(topic, b"last")
         with client.subscribe(topic, start="earliest") as subscription:
             assert next(subscription).value == b"last"
@@ -223,9 +225,9 @@ def test_a_deleted_topic_ends_its_subscription_with_the_reason(node: EmbeddedNod
 
 
 def test_a_subscription_with_room_for_one_batch_at_a_time_gets_all_of_them(
-    node: EmbeddedNode, face: str, topic: str
+    node: EmbeddedNode, kind: str, topic: str
 ) -> None:
-    with connected(face, node.address) as client:
+    with connected(kind, node.address) as client:
         values = [b"%d" % number for number in range(30)]
         for value in values:
             client.publish(topic, value)
@@ -233,8 +235,8 @@ def test_a_subscription_with_room_for_one_batch_at_a_time_gets_all_of_them(
             assert [record.value for record in take(subscription, len(values))] == values
 
 
-def test_an_unsubscribed_iterator_stops(node: EmbeddedNode, face: str, topic: str) -> None:
-    with connected(face, node.address) as client:
+def test_an_unsubscribed_iterator_stops(node: EmbeddedNode, kind: str, topic: str) -> None:
+    with connected(kind, node.address) as client:
         for n in range(3):
             client.publish(topic, b"%d" % n)
         subscription = client.subscribe(topic, start="earliest")
@@ -245,16 +247,16 @@ def test_an_unsubscribed_iterator_stops(node: EmbeddedNode, face: str, topic: st
         assert seen == [b"0"]
 
 
-def test_nobody_at_the_address_is_said_within_the_timeout(face: str) -> None:
+def test_an_unreachable_address_is_reported_within_the_timeout(kind: str) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(errors.Unreachable) as caught, connected(face, address, connect_timeout_ms=200):
+        with pytest.raises(errors.Unreachable) as caught, connected(kind, address, connect_timeout_ms=200):
             pass
     assert address in str(caught.value)
 
 
-def test_a_node_that_takes_no_calls_is_given_up_within_the_timeout(face: str) -> None:
+def test_a_node_that_does_not_accept_is_reported_within_the_timeout(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as busy:
         port = busy.getsockname()[1]
         with ExitStack() as callers:
@@ -263,12 +265,12 @@ def test_a_node_that_takes_no_calls_is_given_up_within_the_timeout(face: str) ->
                 caller = callers.enter_context(socket.socket())
                 caller.setblocking(False)
                 caller.connect_ex(("127.0.0.1", port))
-            with pytest.raises(errors.Unreachable), connected(face, f"127.0.0.1:{port}", connect_timeout_ms=300):
+            with pytest.raises(errors.Unreachable), connected(kind, f"127.0.0.1:{port}", connect_timeout_ms=300):
                 pass
 
 
-def test_a_closed_client_says_so(node: EmbeddedNode, face: str, topic: str) -> None:
-    with connected(face, node.address) as client:
+def test_a_closed_client_raises_client_closed(node: EmbeddedNode, kind: str, topic: str) -> None:
+    with connected(kind, node.address) as client:
         client.publish(topic, b"a")
         client.close()
         with pytest.raises(errors.ClientClosed):
@@ -276,9 +278,9 @@ def test_a_closed_client_says_so(node: EmbeddedNode, face: str, topic: str) -> N
 
 
 def test_a_producer_block_that_fails_keeps_its_own_error_and_its_records(
-    node: EmbeddedNode, face: str, topic: str
+    node: EmbeddedNode, kind: str, topic: str
 ) -> None:
-    with connected(face, node.address) as client:
+    with connected(kind, node.address) as client:
         with pytest.raises(ZeroDivisionError), client.producer(topic) as producer:
             producer.send(b"before")
             raise ZeroDivisionError
@@ -289,13 +291,13 @@ def test_a_producer_block_that_fails_keeps_its_own_error_and_its_records(
 
 
 @pytest.mark.requirement("CM-5:stored-once", "CM-10:resends", "CM-10:resubscribes", "CM-10:told")
-def test_a_killed_and_restarted_node_loses_and_repeats_nothing(face: str) -> None:
+def test_a_killed_and_restarted_node_loses_and_duplicates_nothing(kind: str) -> None:
     with rostra.testing.node(fsync="commit") as node:
         events: list[rostra.ClientEvent] = []
         values = [b"%d" % n for n in range(4000)]
         options = {"backoff_ms": 5, "backoff_ms_max": 50}
         with (
-            connected(face, node.address, on_event=events.append, **options) as writer,
+            connected(kind, node.address, on_event=events.append, **options) as writer,
             connected("blocking", node.address, **options) as reader,
         ):
             with (
@@ -318,10 +320,10 @@ def test_a_killed_and_restarted_node_loses_and_repeats_nothing(face: str) -> Non
 
 
 @pytest.mark.requirement("CM-10:resubscribes")
-def test_a_subscription_goes_on_after_the_node_was_stopped_and_started(face: str) -> None:
+def test_a_subscription_continues_after_a_restart_of_the_node(kind: str) -> None:
     with (
         rostra.testing.node(fsync="never") as node,
-        connected(face, node.address, backoff_ms=5, backoff_ms_max=50) as client,
+        connected(kind, node.address, backoff_ms=5, backoff_ms_max=50) as client,
     ):
         client.publish("t", b"0")
         with client.subscribe("t", start="earliest") as subscription:
@@ -334,7 +336,7 @@ def test_a_subscription_goes_on_after_the_node_was_stopped_and_started(face: str
 # --- each in its own way ---------------------------------------------------------------------------
 
 
-def test_publishes_of_one_turn_share_batches(node: EmbeddedNode, topic: str) -> None:
+def test_publishes_of_one_turn_of_the_loop_share_batches(node: EmbeddedNode, topic: str) -> None:
     async def main() -> list[rostra.Ack]:
         async with rostra.connect(node.address) as client:
             return await asyncio.gather(*[client.publish(topic, b"%d" % n) for n in range(500)])
@@ -343,7 +345,7 @@ def test_publishes_of_one_turn_share_batches(node: EmbeddedNode, topic: str) -> 
     assert [ack.offset - acks[0].offset for ack in acks] == list(range(500))
 
 
-def test_events_come_as_an_iterator_too(node: EmbeddedNode) -> None:
+def test_events_are_also_an_iterator(node: EmbeddedNode) -> None:
     async def main() -> list[rostra.ClientEvent]:
         with rostra.testing.node(fsync="never") as own:
             async with rostra.connect(own.address, backoff_ms=5) as client:
@@ -356,7 +358,7 @@ def test_events_come_as_an_iterator_too(node: EmbeddedNode) -> None:
     assert [type(event) for event in asyncio.run(main())] == [rostra.Disconnected, rostra.Reconnected]
 
 
-def test_a_full_window_is_said_to_whoever_cannot_wait(node: EmbeddedNode, topic: str) -> None:
+def test_a_full_window_is_an_error_for_a_call_that_cannot_wait(node: EmbeddedNode, topic: str) -> None:
     async def sent_without_a_pause() -> int:
         async with (
             rostra.connect(node.address) as client,
@@ -393,7 +395,7 @@ def test_a_callback_that_fails_does_not_break_the_client(node: EmbeddedNode, top
     assert [type(complaint) for complaint in complaints] == [ZeroDivisionError, ZeroDivisionError]
 
 
-def test_a_cancelled_wait_leaves_the_subscription_whole(node: EmbeddedNode, topic: str) -> None:
+def test_a_cancelled_wait_loses_no_record(node: EmbeddedNode, topic: str) -> None:
     async def main() -> list[bytes | None]:
         async with rostra.connect(node.address) as client, client.subscribe(topic) as subscription:
             batches = subscription.batches()
@@ -410,7 +412,7 @@ def test_a_cancelled_wait_leaves_the_subscription_whole(node: EmbeddedNode, topi
     assert asyncio.run(main()) == [b"late"]
 
 
-def test_poll_waits_no_longer_than_told(node: EmbeddedNode, topic: str) -> None:
+def test_poll_waits_no_longer_than_its_timeout(node: EmbeddedNode, topic: str) -> None:
     with blocking.connect(node.address) as client, client.subscribe(topic, start="earliest") as subscription:
         assert subscription.poll(timeout=0) is None
         assert subscription.poll(timeout=0.01) is None
@@ -420,7 +422,7 @@ def test_poll_waits_no_longer_than_told(node: EmbeddedNode, topic: str) -> None:
         assert [b.values() for b in subscription.batches(timeout=0.01)] == []
 
 
-def test_a_blocking_producer_finds_its_way_back_between_sends(topic: str) -> None:
+def test_a_blocking_producer_reconnects_between_sends(topic: str) -> None:
     with (
         rostra.testing.node(fsync="never") as node,
         blocking.connect(node.address, backoff_ms=1, backoff_ms_max=5) as client,

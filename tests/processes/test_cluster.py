@@ -1,4 +1,4 @@
-"""Several nodes on real sockets: how they find each other, and what they keep when one is killed."""
+"""Several nodes on real sockets: joining, failover and recovery."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def three(tmp_path: Path) -> Iterator[Cluster[EmbeddedNode]]:
 
 
 def free_address() -> str:
-    """One that is very likely still free when a node binds it."""
+    """A port that is very likely still free when a node binds it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", 0))
@@ -45,7 +45,7 @@ def read(node: ClusterNode, topic: str, count: int, patience_s: float = 20.0) ->
 
 
 def publish(node: ClusterNode, topic: str, values: list[bytes]) -> None:
-    """At the owner, which the caller has chosen."""
+    """Publishes at the owner, which the caller has chosen."""
     with node.client() as client, client.producer(topic) as producer:
         producer.send_many(values)
 
@@ -67,7 +67,7 @@ def await_same_commit(cluster: Cluster[N], topic: str) -> None:
 
 @pytest.mark.requirement("RF-2", "RF-10:joins")
 def test_three_nodes_that_start_at_once_in_a_chain_of_joins_form_one_cluster(tmp_path: Path) -> None:
-    """The last one asks the second, which has no cluster yet itself when it is asked."""
+    """The third joins through the second, which has not joined a cluster itself yet."""
     peers = [free_address() for _ in range(3)]
     joins: list[tuple[str, ...]] = [(), (peers[0],), (peers[1],)]
     nodes = [
@@ -93,7 +93,7 @@ def card(node: EmbeddedNode) -> dict[str, object]:
 
 
 @pytest.mark.requirement("RF-5:topics")
-def test_a_topic_made_at_one_node_is_seen_at_all(three: Cluster[EmbeddedNode]) -> None:
+def test_a_topic_created_at_one_node_is_known_at_all(three: Cluster[EmbeddedNode]) -> None:
     for number, node in enumerate(three):
         with node.client() as client:
             client.create_topic(f"t{number}", partitions=2)
@@ -135,7 +135,7 @@ def test_a_record_is_in_every_log_and_survives_the_kill_of_its_owner(three: Clus
 
 
 @pytest.mark.requirement("RF-30:log")
-def test_a_node_that_was_away_catches_up_by_itself(three: Cluster[EmbeddedNode]) -> None:
+def test_a_restarted_node_catches_up(three: Cluster[EmbeddedNode]) -> None:
     with three[0].client() as client:
         client.create_topic("t")
     owner = three.owner("t")
@@ -161,7 +161,7 @@ def test_a_client_that_was_given_only_the_owner_finds_its_successor(three: Clust
 
 
 @pytest.mark.requirement("RF-34:log")
-def test_all_nodes_killed_at_once_come_back_with_what_they_acknowledged(three: Cluster[EmbeddedNode]) -> None:
+def test_all_nodes_killed_at_once_keep_what_they_acknowledged(three: Cluster[EmbeddedNode]) -> None:
     with three[0].client() as client:
         client.create_topic("t")
     publish(three.owner("t"), "t", FEW)
@@ -174,7 +174,7 @@ def test_all_nodes_killed_at_once_come_back_with_what_they_acknowledged(three: C
     assert read(three.owner("t"), "t", len(FEW)) == FEW
 
 
-def test_a_node_that_comes_back_elsewhere_is_found_there(three: Cluster[EmbeddedNode]) -> None:
+def test_a_node_that_restarts_at_another_address_is_found_there(three: Cluster[EmbeddedNode]) -> None:
     with three[0].client() as client:
         client.create_topic("t")
     owner = three.owner("t")
@@ -196,7 +196,7 @@ def test_a_node_that_comes_back_elsewhere_is_found_there(three: Cluster[Embedded
 
 
 @pytest.mark.requirement("RF-11")
-def test_a_member_that_does_not_answer_is_shown_away_to_every_other(three: Cluster[EmbeddedNode]) -> None:
+def test_a_member_that_does_not_answer_is_down_for_every_other(three: Cluster[EmbeddedNode]) -> None:
     silent = three[1]
     silent.pause()
     others = [node for node in three if node is not silent]
@@ -208,7 +208,7 @@ def test_a_member_that_does_not_answer_is_shown_away_to_every_other(three: Clust
     assert all(node.metrics().value("rostra_members_away") == 0 for node in others)
 
 
-def test_a_paused_owner_is_replaced_and_nothing_forks_when_it_wakes(three: Cluster[EmbeddedNode]) -> None:
+def test_a_paused_owner_is_replaced_and_its_log_does_not_diverge_when_resumed(three: Cluster[EmbeddedNode]) -> None:
     with three[0].client() as client:
         client.create_topic("t")
     owner = three.owner("t")
@@ -228,7 +228,7 @@ def test_a_paused_owner_is_replaced_and_nothing_forks_when_it_wakes(three: Clust
         assert read(node, "t", len(FEW) + 1) == [*FEW, b"meanwhile"]
 
 
-def test_a_node_that_joins_later_gets_what_was_there_before_it(tmp_path: Path) -> None:
+def test_a_node_that_joins_later_gets_the_existing_topics(tmp_path: Path) -> None:
     with rostra.testing.cluster(1, directory=tmp_path / "cluster") as cluster:
         with cluster[0].client() as client:
             client.create_topic("early")

@@ -1,4 +1,4 @@
-"""Named subscriptions and users through both clients, against a real node, with the same bodies."""
+"""Named subscriptions and users through both clients, against a real node, with the same test bodies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import rostra.testing
 from rostra import blocking, errors
 from rostra.fabric.registry import FABRICS
 from rostra.testing.embedded import EmbeddedNode
+from tests.processes.client_kinds import CLIENT_KINDS, connected
 from tests.processes.command_line import wait_until
-from tests.processes.faces import FACES, connected
 
 LEASE_MS = 400
 PATIENCE_S = 30.0
@@ -28,14 +28,14 @@ def node(request: pytest.FixtureRequest) -> Iterator[EmbeddedNode]:
         yield started
 
 
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=CLIENT_KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """Another one for every test and kind of client; the subscription has its name too."""
+    """A name for every test and kind of client, for topic and subscription."""
     return "".join(character if character.isalnum() else "-" for character in request.node.name)
 
 
@@ -51,7 +51,7 @@ def received(subscription: Any) -> Any:
 
 
 def compute(seconds: float) -> None:
-    """Keeps its thread, and the loop that turns on it, from doing anything else."""
+    """Blocks its thread and the event loop on it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         sum(range(1000))
@@ -61,8 +61,10 @@ def compute(seconds: float) -> None:
 
 
 @pytest.mark.requirement("CM-8:acknowledges", "CM-22:both-work")
-def test_a_name_goes_on_where_it_stopped_acknowledging(node: EmbeddedNode, face: str, topic: str) -> None:
-    with connected(face, node.address) as client:
+def test_a_named_subscription_continues_after_the_last_acknowledged_record(
+    node: EmbeddedNode, kind: str, topic: str
+) -> None:
+    with connected(kind, node.address) as client:
         with client.subscribe(topic, name=topic) as first:
             publish(client, topic, b"a", b"b", b"c", b"d")
             with received(first) as record:
@@ -84,8 +86,8 @@ def test_a_name_goes_on_where_it_stopped_acknowledging(node: EmbeddedNode, face:
 
 
 @pytest.mark.requirement("CM-8:slow-handler")
-def test_a_handler_that_computes_for_longer_than_its_lease_keeps_it(node: EmbeddedNode, face: str, topic: str) -> None:
-    with connected(face, node.address) as client, blocking.connect(node.address) as observer:
+def test_a_handler_that_takes_longer_than_the_lease_keeps_it(node: EmbeddedNode, kind: str, topic: str) -> None:
+    with connected(kind, node.address) as client, blocking.connect(node.address) as observer:
         with client.subscribe(topic, name=topic, lease_ms=LEASE_MS) as slow:
             publish(client, topic, b"a", b"b")
             with received(slow):
@@ -98,12 +100,12 @@ def test_a_handler_that_computes_for_longer_than_its_lease_keeps_it(node: Embedd
         assert observer.describe_subscription(topic).lag == 0
 
 
-def test_a_block_that_fails_gets_its_record_again_until_it_is_a_dead_letter(
-    node: EmbeddedNode, face: str, topic: str
+def test_a_record_whose_block_fails_is_redelivered_until_it_is_a_dead_letter(
+    node: EmbeddedNode, kind: str, topic: str
 ) -> None:
     told: list[rostra.ClientEvent] = []
     dead = f"{topic}-dead"
-    with connected(face, node.address, on_event=told.append) as client:
+    with connected(kind, node.address, on_event=told.append) as client:
         with client.subscribe(topic, name=topic, tries=2, dead_letter=dead) as subscription:
             publish(client, topic, b"bad", b"good")
             for tries in (0, 1):
@@ -120,10 +122,10 @@ def test_a_block_that_fails_gets_its_record_again_until_it_is_a_dead_letter(
     assert kinds.count(rostra.Redelivered) == kinds.count(rostra.DeadLettered) == 1
 
 
-def test_a_client_that_is_closed_leaves_its_names_with_what_was_acknowledged(
-    node: EmbeddedNode, face: str, topic: str
+def test_closing_a_client_leaves_its_named_subscriptions_and_keeps_their_positions(
+    node: EmbeddedNode, kind: str, topic: str
 ) -> None:
-    with connected(face, node.address) as client:
+    with connected(kind, node.address) as client:
         subscription = client.subscribe(topic, name=topic).open()
         publish(client, topic, b"a", b"b")
         received(subscription).ack()
@@ -135,10 +137,10 @@ def test_a_client_that_is_closed_leaves_its_names_with_what_was_acknowledged(
         assert described.lag == 1
 
 
-def test_nothing_comes_of_a_name_that_was_left_and_waiting_for_it_ends(
-    node: EmbeddedNode, face: str, topic: str
+def test_a_closed_named_subscription_delivers_nothing_and_ends_a_waiting_receive(
+    node: EmbeddedNode, kind: str, topic: str
 ) -> None:
-    with connected(face, node.address) as client:
+    with connected(kind, node.address) as client:
         with client.subscribe(topic, name=topic) as subscription:
             assert subscription.receive(0.05) is None
         assert subscription.receive(PATIENCE_S) is None
@@ -191,7 +193,7 @@ def test_tasks_that_share_a_subscription_get_each_record_once(node: EmbeddedNode
     assert sorted(value or b"" for value in asyncio.run(main())) == sorted(values)
 
 
-def test_what_was_interrupted_counts_as_no_try(node: EmbeddedNode, topic: str) -> None:
+def test_an_interrupted_block_does_not_count_as_a_try(node: EmbeddedNode, topic: str) -> None:
     async def main() -> tuple[int, int]:
         async with rostra.connect(node.address) as client, client.subscribe(topic, name=topic) as subscription:
             await client.publish(topic, b"a")
@@ -217,10 +219,10 @@ def test_what_was_interrupted_counts_as_no_try(node: EmbeddedNode, topic: str) -
 # --- resetting -------------------------------------------------------------------------------------
 
 
-def test_a_name_with_members_cannot_be_reset_or_deleted_and_one_without_can(
-    node: EmbeddedNode, face: str, topic: str
+def test_a_named_subscription_can_be_reset_and_deleted_only_without_members(
+    node: EmbeddedNode, kind: str, topic: str
 ) -> None:
-    with connected(face, node.address) as client:
+    with connected(kind, node.address) as client:
         publish(client, topic, b"a", b"b", b"c")
         with client.subscribe(topic, name=topic, start="earliest") as subscription:
             for value in (b"a", b"b", b"c"):
@@ -243,9 +245,9 @@ def test_a_name_with_members_cannot_be_reset_or_deleted_and_one_without_can(
 
 
 @pytest.mark.requirement("FL-3:client", "FL-9:creates")
-def test_what_is_published_waits_for_a_user_until_it_receives(node: EmbeddedNode, face: str, topic: str) -> None:
+def test_records_are_queued_for_a_user_until_received(node: EmbeddedNode, kind: str, topic: str) -> None:
     other = f"{topic}-other"
-    with connected(face, node.address) as client:
+    with connected(kind, node.address) as client:
         with client.create_user(topic) as user:
             user.subscribe(topic)
             user.subscribe(other)
@@ -269,8 +271,8 @@ def test_what_is_published_waits_for_a_user_until_it_receives(node: EmbeddedNode
 
 
 @pytest.mark.requirement("FL-3:client", "FL-9:errors")
-def test_what_a_user_cannot_do_is_a_clear_failure(node: EmbeddedNode, face: str, topic: str) -> None:
-    with connected(face, node.address) as client, client.create_user(topic) as user:
+def test_invalid_calls_of_a_user_raise_clear_errors(node: EmbeddedNode, kind: str, topic: str) -> None:
+    with connected(kind, node.address) as client, client.create_user(topic) as user:
         with pytest.raises(errors.GroupExists):
             client.create_user(topic)
         user.subscribe(topic)

@@ -1,4 +1,4 @@
-"""A node as a process: killed, stopped, scraped, and fed with what it must refuse."""
+"""A node as a process: killed, stopped, scraped, and sent invalid messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ESCAPES = ["../../etc/passwd", "..", "a/../b", "/etc", "a//b", "a\x00b", "a b", 
 
 
 @pytest.mark.requirement("CM-10:resends", "CM-10:told", "CM-14:kill")
-def test_kill_9_in_mid_stream_loses_nothing_acknowledged_and_doubles_nothing() -> None:
+def test_kill_9_while_publishing_loses_nothing_acknowledged_and_duplicates_nothing() -> None:
     kills, chunk = 4, 200
     acknowledged = 0
 
@@ -68,7 +68,7 @@ def test_kill_9_in_mid_stream_loses_nothing_acknowledged_and_doubles_nothing() -
 
 
 @pytest.mark.requirement("CM-16:in-flight")
-def test_a_graceful_stop_in_mid_stream_finishes_what_is_under_way_and_leaves_a_clean_log() -> None:
+def test_a_graceful_stop_while_publishing_completes_pending_requests_and_leaves_a_clean_log() -> None:
     with rostra.testing.process_node() as node:
         with blocking.connect(node.address, delivery_timeout_ms=60_000) as client, client.producer("t") as producer:
             producer.send_many([b"%d" % number for number in range(20_000)])
@@ -88,7 +88,7 @@ def test_a_graceful_stop_in_mid_stream_finishes_what_is_under_way_and_leaves_a_c
 
 
 def read_all(node: ProcessNode, topic: str, count: int) -> list[bytes | None]:
-    """From the first record on; waits only as long as some are missing, then once more for what should not come."""
+    """Reads from the first record; waits while records are missing, then once more for duplicates."""
     values: list[bytes | None] = []
     with blocking.connect(node.address) as client, client.subscribe(topic, start="earliest") as subscription:
         while len(values) < count and (batch := subscription.poll(timeout=10.0)) is not None:
@@ -141,7 +141,7 @@ def scrape(node: ProcessNode, path: str) -> str:
 
 
 @pytest.mark.requirement("CM-2:before-disk", "CM-2:refused")
-def test_a_name_that_is_no_topic_is_refused_by_the_node_itself_before_it_touches_the_disk() -> None:
+def test_an_invalid_topic_name_is_refused_by_the_node_before_it_touches_the_disk() -> None:
     with rostra.testing.process_node() as node:
         before = files_of(node)
         host, port = node.address.split(":")
@@ -170,7 +170,7 @@ def files_of(node: ProcessNode) -> set[Path]:
 
 @pytest.mark.requirement("CM-2:refused")
 @pytest.mark.parametrize("name", ESCAPES)
-def test_a_client_refuses_a_name_that_is_no_topic(rostra_node: EmbeddedNode, name: str) -> None:
+def test_a_client_refuses_an_invalid_topic_name(rostra_node: EmbeddedNode, name: str) -> None:
     with rostra_node.client() as client:
         with pytest.raises(InvalidTopicName):
             client.create_topic(name)

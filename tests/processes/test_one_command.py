@@ -1,4 +1,4 @@
-"""What operators count on: one command is a node, its directory is what it is, and it leaves in good order."""
+"""What operators rely on: one command starts a node, its data directory is all it needs, it stops gracefully."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def identities(cluster: Cluster[ProcessNode], at: int) -> dict[int, str]:
 
 
 @pytest.mark.requirement("CM-12")
-def test_a_command_is_a_node_and_afterwards_its_directory_is_enough(three: Cluster[ProcessNode]) -> None:
+def test_a_node_restarts_with_its_data_directory_alone(three: Cluster[ProcessNode]) -> None:
     with three[2].client() as client:
         made = client.create_topic("kept")
         client.publish("kept", b"before")
@@ -51,7 +51,7 @@ def test_a_command_is_a_node_and_afterwards_its_directory_is_enough(three: Clust
 
 
 @pytest.mark.requirement("CM-18")
-def test_every_node_of_a_cluster_offers_metrics_and_logs_in_fields(three: Cluster[ProcessNode]) -> None:
+def test_every_node_of_a_cluster_has_metrics_and_structured_logs(three: Cluster[ProcessNode]) -> None:
     three.await_members(3)
     for node in three:
         metrics = node.metrics()
@@ -62,7 +62,7 @@ def test_every_node_of_a_cluster_offers_metrics_and_logs_in_fields(three: Cluste
 
 
 @pytest.mark.requirement("CM-16:hands-over")
-def test_a_node_that_is_stopped_hands_over_what_it_owns_before_it_leaves(three: Cluster[ProcessNode]) -> None:
+def test_a_node_transfers_its_partitions_before_it_stops(three: Cluster[ProcessNode]) -> None:
     with three[0].client() as client:
         client.create_topic("handed")
     owner = three.owner("handed")
@@ -79,7 +79,7 @@ def test_a_node_that_is_stopped_hands_over_what_it_owns_before_it_leaves(three: 
 
 
 @pytest.mark.requirement("CM-26:empty-directory")
-def test_an_empty_directory_is_a_new_node_and_a_name_used_again_is_another_topic(tmp_path: Path) -> None:
+def test_an_empty_directory_is_a_new_node_and_a_recreated_topic_is_another_one(tmp_path: Path) -> None:
     seen: list[tuple[str, str, str]] = []
     for directory in ("one", "one", "other"):
         with rostra.testing.node(directory=tmp_path / directory, fsync="never") as node, node.client() as client:
@@ -94,7 +94,7 @@ def test_an_empty_directory_is_a_new_node_and_a_name_used_again_is_another_topic
 
 
 @pytest.mark.requirement("CM-24")
-def test_the_fixture_gives_three_nodes_that_are_one_cluster(rostra_cluster: Cluster[EmbeddedNode]) -> None:
+def test_the_fixture_starts_a_cluster_of_three_nodes(rostra_cluster: Cluster[EmbeddedNode]) -> None:
     with rostra_cluster[0].client() as client:
         client.publish("t", b"x")
     owner = rostra_cluster.owner("t")

@@ -1,4 +1,4 @@
-"""Every client, subscribed to several topics at once, to patterns, and from a time on, against a real node."""
+"""Subscriptions to several topics, to patterns and from a time, with every client against a real node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import rostra
 import rostra.testing
 from rostra.errors import InvalidPattern, InvalidSetting
 from rostra.testing.embedded import EmbeddedNode
-from tests.processes.faces import FACES, connected
+from tests.processes.client_kinds import CLIENT_KINDS, connected
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +22,15 @@ def node() -> Iterator[EmbeddedNode]:
         yield started
 
 
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=CLIENT_KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def place(face: str) -> str:
+def place(kind: str) -> str:
     """A level under which no other test has topics."""
-    return f"{face}-{time.monotonic_ns()}"
+    return f"{kind}-{time.monotonic_ns()}"
 
 
 def take(subscription: Any, count: int) -> list[tuple[str, bytes | None]]:
@@ -38,11 +38,9 @@ def take(subscription: Any, count: int) -> list[tuple[str, bytes | None]]:
 
 
 @pytest.mark.requirement("CM-6:new-topics", "CM-6:patterns", "CM-22:both-work")
-def test_names_and_patterns_are_one_subscription_that_new_topics_join(
-    node: EmbeddedNode, face: str, place: str
-) -> None:
+def test_a_subscription_of_names_and_patterns_includes_new_topics(node: EmbeddedNode, kind: str, place: str) -> None:
     events: list[rostra.ClientEvent] = []
-    with connected(face, node.address, on_event=events.append) as client:
+    with connected(kind, node.address, on_event=events.append) as client:
         client.publish(f"{place}/a/temp", b"1")
         client.publish(f"{place}/a/hum", b"not it")
         names = (f"{place}/+/temp", f"{place}/named")
@@ -74,11 +72,11 @@ def test_names_and_patterns_are_one_subscription_that_new_topics_join(
 
 @pytest.mark.requirement("CM-6:start-time", "CM-22:both-work")
 def test_a_subscription_begins_with_the_first_record_that_is_not_earlier(
-    node: EmbeddedNode, face: str, place: str
+    node: EmbeddedNode, kind: str, place: str
 ) -> None:
     base = datetime(2024, 5, 1, 12, tzinfo=UTC)
     base_us = round(base.timestamp() * 1_000_000)
-    with connected(face, node.address) as client:
+    with connected(kind, node.address) as client:
         for at in (10, 30, 20, 40):
             client.publish(place, b"%d" % at, timestamp=base_us + at)
         with client.subscribe(place, start=rostra.Time(base_us + 11)) as subscription:
@@ -89,17 +87,17 @@ def test_a_subscription_begins_with_the_first_record_that_is_not_earlier(
             assert take(subscription, 1) == [(place, b"40")]
 
 
-def test_what_is_no_pattern_is_refused_when_the_subscription_opens(node: EmbeddedNode, face: str) -> None:
-    with connected(face, node.address) as client:
+def test_an_invalid_pattern_is_refused_when_the_subscription_opens(node: EmbeddedNode, kind: str) -> None:
+    with connected(kind, node.address) as client:
         with pytest.raises(InvalidPattern):
             client.subscribe("a/b+/c").open()
         with pytest.raises(InvalidSetting):
             client.subscribe("a/#", partition=0).open()
 
 
-def test_one_pattern_takes_in_thousands_of_topics(node: EmbeddedNode, face: str, place: str) -> None:
+def test_one_pattern_matches_thousands_of_topics(node: EmbeddedNode, kind: str, place: str) -> None:
     count = 1_100
-    with connected(face, node.address) as client:
+    with connected(kind, node.address) as client:
         for number in range(count):
             client.publish(f"{place}/{number}/temp", b"%d" % number)
         with client.subscribe(f"{place}/#", start="earliest") as subscription:

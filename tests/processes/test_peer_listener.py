@@ -1,4 +1,4 @@
-"""The listener for peers: who is let in, and what it costs to be rude."""
+"""The listener for peers: which handshakes and frames it accepts and refuses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def error_of(answer: object) -> RostraError:
     return from_wire(answer.code, dict(answer.carried))
 
 
-def test_a_client_cannot_speak_to_the_listener_of_peers() -> None:
+def test_a_client_is_refused_at_the_peer_address() -> None:
     with rostra.testing.process_node() as node:
         for first in (Hello(1, 1, 1), Ping(1)):
             with RawPeer(node.peer_address) as client:
@@ -67,7 +67,7 @@ def test_a_client_cannot_speak_to_the_listener_of_peers() -> None:
             assert isinstance(error_of(client.answer()), PeerViolation)
 
 
-def test_a_peer_cannot_speak_to_the_listener_of_clients() -> None:
+def test_a_peer_is_refused_at_the_client_address() -> None:
     with rostra.testing.process_node() as node:
         with RawClient(node.address, greet=False) as peer:
             peer.send(encode(PeerHello(PEER_PROTOCOL, cluster_of(node), 5, "127.0.0.1:1", DEFAULT)))
@@ -79,7 +79,7 @@ def test_a_peer_cannot_speak_to_the_listener_of_clients() -> None:
             assert peer.hear(Failed)[0].code == "PeerViolation"
 
 
-def test_a_peer_of_another_cluster_fabric_or_version_is_refused_and_told_why() -> None:
+def test_a_peer_of_another_cluster_fabric_or_version_is_refused_with_the_reason() -> None:
     with rostra.testing.process_node() as node:
         cluster = cluster_of(node)
         with RawPeer(node.peer_address) as stranger:
@@ -99,7 +99,7 @@ def test_a_peer_of_another_cluster_fabric_or_version_is_refused_and_told_why() -
         assert refused[0].about["peer"] == f"{77:016x}"
 
 
-def test_a_node_without_a_cluster_is_told_which_one_it_found_and_no_more() -> None:
+def test_a_node_without_a_cluster_gets_the_cluster_id_and_the_link_is_closed() -> None:
     with rostra.testing.process_node() as node, RawPeer(node.peer_address) as newcomer:
         newcomer.hello(0)
         answer = newcomer.answer()
@@ -107,7 +107,7 @@ def test_a_node_without_a_cluster_is_told_which_one_it_found_and_no_more() -> No
         assert newcomer.is_hung_up_on()
 
 
-def test_a_node_with_a_cluster_of_its_own_does_not_enter_another(tmp_path: Path) -> None:
+def test_a_node_of_one_cluster_does_not_join_another(tmp_path: Path) -> None:
     with rostra.testing.process_node() as ours, rostra.testing.process_node(directory=tmp_path) as theirs:
         theirs.stop()
         theirs.join = (ours.peer_address,)
@@ -124,7 +124,7 @@ def test_a_node_with_a_cluster_of_its_own_does_not_enter_another(tmp_path: Path)
 
 
 class PeerCorpus(Corpus):
-    """Frames that only a member would send."""
+    """Frames that only a member may send."""
 
     def from_client(self) -> Frame:
         kind = self.rng.choice((PeerHello, *KINDS))
@@ -136,7 +136,7 @@ class PeerCorpus(Corpus):
 
 
 def expected(raw: bytes, *, greeted: bool) -> Violation | None:
-    """For what the link must be closed; None if it is a word that a member may say."""
+    """The reason for which the link must be closed; None for a message that a member may send."""
     reader: FrameReader[Framed] = FrameReader(FROM_PEERS)
     if greeted:
         reader.frame_bytes_max = BrokerSettings().frame_bytes_max + PEER_FRAME_BYTES_MORE
@@ -151,7 +151,7 @@ def expected(raw: bytes, *, greeted: bool) -> Violation | None:
 
 
 @pytest.mark.requirement("CM-20:peers")
-def test_every_bad_frame_of_a_peer_costs_one_link_and_nothing_else() -> None:
+def test_every_bad_frame_of_a_peer_closes_its_link_only() -> None:
     rng = Random(SEED)
     due: Counter[Violation] = Counter()
     with rostra.testing.process_node(fsync="never") as node:
@@ -197,5 +197,5 @@ def closed(node: ProcessNode) -> Counter[Violation]:
     )
 
 
-def test_a_handshake_is_answered_with_one_of_two_words() -> None:
+def test_a_handshake_is_answered_with_welcome_or_refused() -> None:
     assert set(ANSWERS.kinds) == {PeerWelcome.kind, PeerRefused.kind}

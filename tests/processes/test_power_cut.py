@@ -24,14 +24,14 @@ from tests.processes.power_cut_writer import PARTITION, numbered
 
 IMAGE_BYTES = 32 << 20
 STARTS = [0, 10, 20, 30, 40, 41, 51, 61, 71]
-"""The base offsets of the batches of the story, in order."""
+"""The base offsets of the batches that the test writes, in order."""
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
 
 
 @contextmanager
 def mounted(image: Path, at: Path) -> Iterator[Path]:
-    """Detached and unmounted whatever happens inside."""
+    """Detaches and unmounts the image at the end, also after an error."""
     at.mkdir()
     subprocess.run(["mount", "-t", "ext4", "-o", "loop,commit=300", str(image), str(at)], check=True)
     try:
@@ -42,7 +42,7 @@ def mounted(image: Path, at: Path) -> Iterator[Path]:
 
 
 class Writer:
-    """The process that writes, spoken to line by line."""
+    """The writing process, controlled by lines on stdin."""
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
@@ -54,7 +54,7 @@ class Writer:
         )
 
     def do(self, *commands: str) -> int:
-        """Returns the end of the log after the last command, which has been carried out by then."""
+        """Runs commands; returns the end of the log after the last one."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         end = -1
@@ -95,7 +95,7 @@ def cut_power(image: Path, commands: list[list[str]], tmp_path: Path) -> tuple[l
 
 
 def start_on(copy: Path, tmp_path: Path) -> tuple[Recovery, list[bytes]]:
-    """What a start finds on the copy: its recovery, and all it serves."""
+    """Recovers the copy; returns the result and all records."""
     with mounted(copy, tmp_path / copy.stem) as directory:
         files = DiskFiles(directory / "store")
         try:

@@ -1,4 +1,4 @@
-"""`rostra.testing`: nodes for other people's tests, and the examples of its manual."""
+"""`rostra.testing`: nodes for tests of applications, and the examples of its documentation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_node_inside_the_process_serves_both_clients() -> None:
                 assert [next(records).value for _ in range(2)] == [b"from asyncio", b"from blocking code"]
 
 
-def test_a_killed_node_restarts_with_all_it_acknowledged_at_the_same_address() -> None:
+def test_a_killed_node_restarts_with_all_acknowledged_records_at_the_same_address() -> None:
     with rostra.testing.node() as node:
         address = node.address
         with node.client() as client:
@@ -64,14 +64,14 @@ def test_nothing_of_a_node_is_left_when_its_block_ends() -> None:
         socket.create_connection((host, int(port)), timeout=5)
 
 
-def test_a_directory_that_was_named_stays_and_is_the_same_node_again(tmp_path: Path) -> None:
+def test_a_given_directory_is_kept_and_restarts_the_same_node(tmp_path: Path) -> None:
     with rostra.testing.node(directory=tmp_path / "kept") as node, node.client() as client:
         client.publish("t", b"kept")
     with rostra.testing.node(directory=tmp_path / "kept") as node, node.client() as client:
         assert [topic.name for topic in client.list_topics()] == ["t"]
 
 
-def test_limits_can_be_made_small_to_be_reached() -> None:
+def test_limits_can_be_set() -> None:
     with rostra.testing.node(limits=BrokerSettings(topics_max=1)) as node, node.client() as client:
         client.create_topic("first")
         with pytest.raises(LimitExceeded):
@@ -85,7 +85,7 @@ def test_a_stopped_node_is_unreachable() -> None:
             rostra.blocking.connect(node.address, connect_timeout_ms=100)
 
 
-def test_two_nodes_may_live_side_by_side() -> None:
+def test_two_nodes_run_side_by_side() -> None:
     with rostra.testing.node() as one, rostra.testing.node() as other:
         assert one.address != other.address
         with one.client() as client:
@@ -94,7 +94,7 @@ def test_two_nodes_may_live_side_by_side() -> None:
             assert client.list_topics() == ()
 
 
-def test_a_child_that_does_not_come_up_is_explained_by_its_own_words() -> None:
+def test_a_child_that_does_not_start_is_explained_by_its_log() -> None:
     with (
         rostra.testing.process_node() as node,
         pytest.raises(NotReady, match="another process listens there"),
@@ -103,13 +103,13 @@ def test_a_child_that_does_not_come_up_is_explained_by_its_own_words() -> None:
         pass
 
 
-def test_the_fixture_gives_each_test_a_node_of_its_own(rostra_node: EmbeddedNode) -> None:
+def test_the_fixture_starts_a_new_node_for_each_test(rostra_node: EmbeddedNode) -> None:
     with rostra_node.client() as client:
         assert client.list_topics() == ()
         assert client.publish("t", b"x").offset == 1
 
 
-def test_the_example_of_the_manual_runs_as_printed(tmp_path: Path) -> None:
+def test_the_example_of_the_documentation_runs_as_printed(tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
     assert examples
     for number, example in enumerate(examples):

@@ -1,4 +1,4 @@
-"""Every error is typed, names the fact and the remedy, and crosses the wire."""
+"""Every error has a type, a fact and a remedy, and crosses the wire."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ RAISED = [kind for kind in RostraError.kinds.values() if "__dataclass_fields__" 
 
 
 def example(kind: type[RostraError]) -> RostraError:
-    facts: list[Any] = [7 if field.type == "int" else "some-text" for field in fields(kind)]  # type: ignore[arg-type]
-    return kind(*facts)
+    values: list[Any] = [7 if field.type == "int" else "some-text" for field in fields(kind)]  # type: ignore[arg-type]
+    return kind(*values)
 
 
 @pytest.mark.requirement("CM-11")
 @pytest.mark.parametrize("kind", RAISED, ids=lambda kind: kind.__name__)
-def test_an_error_is_told_with_its_fact_and_remedy_and_crosses_the_wire(kind: type[RostraError]) -> None:
+def test_an_error_has_a_fact_and_a_remedy_and_crosses_the_wire(kind: type[RostraError]) -> None:
     error = example(kind)
     assert kind.fact != RostraError.fact
     assert kind.remedy != RostraError.remedy
@@ -32,14 +32,14 @@ def test_an_error_is_told_with_its_fact_and_remedy_and_crosses_the_wire(kind: ty
     sent = Failed(3, kind.__name__, error.carried())
     ((received, _),) = FrameReader(FROM_NODE).feed(encode(sent))
     assert isinstance(received, Failed)
-    told = from_wire(received.code, received.carried)
-    assert type(told) is kind
-    assert str(told) == str(error)
-    assert told.retryable == error.retryable
+    rebuilt = from_wire(received.code, received.carried)
+    assert type(rebuilt) is kind
+    assert str(rebuilt) == str(error)
+    assert rebuilt.retryable == error.retryable
 
 
 @pytest.mark.parametrize("kind", RAISED, ids=lambda kind: kind.__name__)
-def test_an_error_is_in_the_tree_that_the_module_prints(kind: type[RostraError]) -> None:
+def test_an_error_is_in_the_tree_of_the_module_docstring(kind: type[RostraError]) -> None:
     assert kind.__name__ in str(errors.__doc__)
 
 
@@ -55,18 +55,18 @@ def test_an_error_is_in_the_tree_that_the_module_prints(kind: type[RostraError])
         ("__init__", {}),
     ],
 )
-def test_what_this_version_does_not_know_is_told_as_remote(code: str, carried: dict[str, Any]) -> None:
+def test_an_unknown_error_becomes_a_remote_error(code: str, carried: dict[str, Any]) -> None:
     error = from_wire(code, carried)
     assert type(error) is RemoteError
     assert code in str(error)
 
 
-def test_facts_that_a_newer_node_added_are_ignored() -> None:
+def test_unknown_fields_of_an_error_are_ignored() -> None:
     error = from_wire("UnknownTopic", {"topic": "t", "since": 5})
     assert str(error) == str(errors.UnknownTopic("t"))
 
 
-def test_errors_keep_their_facts_between_processes() -> None:
+def test_errors_keep_their_fields_when_pickled() -> None:
     for kind in RAISED:
         error = example(kind)
         made, facts = error.__reduce__()

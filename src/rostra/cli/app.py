@@ -1,4 +1,4 @@
-"""The command `rostra`: its commands, the options before them, and how every run ends."""
+"""The command `rostra`: its commands, the options common to all, and how errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rostra.cli.commands import (
 from rostra.cli.exit_codes import MEANINGS, ExitCode, exit_code_of
 from rostra.cli.flags import Command, CommandGroup
 from rostra.cli.invocation import Common, ConfigOption, NodeOption, OutputOption
-from rostra.cli.output import complain
+from rostra.cli.output import print_error
 from rostra.errors import RostraError
 
 TRACEBACK_VARIABLE = "ROSTRA_TRACEBACK"
@@ -110,9 +110,9 @@ app.add_typer(topics, name="topic", help="Create, alter, delete, list and descri
 app.add_typer(clusters, name="cluster", help="Show the members and partitions of a cluster, and change them.")
 add(app, "pub", pub.publish, pub.EXAMPLES)
 add(app, "sub", sub.subscribe, sub.EXAMPLES)
-app.add_typer(subscriptions, name="subscription", help="Show named subscriptions and how far they are; reset them.")
-app.add_typer(users, name="user", help="Users with topics: what is published waits until they receive it.")
-app.add_typer(pipelines, name="pipeline", help="Read topics with Spark: to a lake of Parquet files, to figures.")
+app.add_typer(subscriptions, name="subscription", help="List, reset and delete named subscriptions; show their lag.")
+app.add_typer(users, name="user", help="Users with a queue of records: create, subscribe, publish, receive.")
+app.add_typer(pipelines, name="pipeline", help="Process topics with Spark: archive, aggregate in windows, audit.")
 add(app, "demo", demo.demo, demo.EXAMPLES)
 add(app, "sim", sim.simulate, sim.EXAMPLES)
 add(app, "bench", bench.bench, bench.EXAMPLES)
@@ -125,39 +125,39 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command and says in one line what went wrong, if anything: never with a traceback."""
+    """Runs one command and returns its exit code; errors are printed in one line, never as a traceback."""
     try:
         return int(app(list(arguments), prog_name="rostra", standalone_mode=False) or ExitCode.OK)
     except typer.TyperException as wrong:
-        return _wrong_use(wrong)
+        return _usage_error(wrong)
     except RostraError as error:
         carried = error.carried()
-        complain(error.fact.format(**carried), error.remedy.format(**carried))
+        print_error(error.fact.format(**carried), error.remedy.format(**carried))
         return exit_code_of(error)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except OSError as error:
-        complain(*_of_the_system(error))
+        print_error(*_system_error(error))
         return ExitCode.FAILURE
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
-        complain(
-            f"this should not have happened: {type(error).__name__}: {error}",
-            f"please report it with what {TRACEBACK_VARIABLE}=1 in the environment shows",
+        print_error(
+            f"internal error: {type(error).__name__}: {error}",
+            f"please report it, with the traceback that {TRACEBACK_VARIABLE}=1 in the environment shows",
         )
         return ExitCode.FAILURE
 
 
-def _wrong_use(wrong: typer.TyperException) -> int:
+def _usage_error(wrong: typer.TyperException) -> int:
     context = getattr(wrong, "ctx", None)
     path = context.command_path if context is not None else "rostra"
-    # Without arguments the help has been shown already; there is nothing else to say.
-    complain(wrong.format_message() or f"{path} needs a command", f"`{path} --help` shows how it is used")
+    # Without arguments the help has been printed already and the message is empty.
+    print_error(wrong.format_message() or f"{path} needs a command", f"`{path} --help` shows how it is used")
     return wrong.exit_code
 
 
-def _of_the_system(error: OSError) -> tuple[str, str]:
+def _system_error(error: OSError) -> tuple[str, str]:
     what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
     if isinstance(error, socket.gaierror):
         return what, "give an address of this machine with --listen, such as 127.0.0.1:7400"
@@ -167,10 +167,10 @@ def _of_the_system(error: OSError) -> tuple[str, str]:
         case errno.EADDRNOTAVAIL:
             return what, "this machine has no such address: choose another with --listen or --metrics"
         case errno.ENOENT | errno.EEXIST | errno.ENOTDIR | errno.EISDIR:
-            return what, "name a directory that is there or can be made; for a node that is --data"
+            return what, "name a directory that exists or can be created; for a node, with --data"
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return what, "choose a place you may write to, or change its permissions"
+            return what, "choose a directory you may write to, or change its permissions"
         case errno.ENOSPC:
             return what, "free some space"
         case _:
-            return what, "mend what the message names, then try again"
+            return what, ""

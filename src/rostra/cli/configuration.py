@@ -1,4 +1,4 @@
-"""Flag, then ROSTRA_* variable, then TOML file, then default: each value, and where it came from."""
+"""Resolves settings: flag, then ROSTRA_* variable, then TOML file, then default; remembers the source of each."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ class Configuration:
         return (self.resolve(setting) for setting in SETTINGS)
 
     def unknown_variables(self) -> list[str]:
-        """Variables that look like ours and set nothing: not an error, since others may name theirs so too."""
+        """Variables with our prefix that set nothing: not an error, since other programs may use the prefix, too."""
         known = {FILE_VARIABLE, *(setting.variable for setting in SETTINGS)}
         return sorted(name for name in self._environment if name.startswith(PREFIX) and name not in known)
 
 
 def find_files(chosen: Path | None, environment: Mapping[str, str]) -> tuple[ConfigurationFile, ...]:
-    """The file that was named, and no other; otherwise those in the usual places, the nearer one first."""
+    """The named file alone; without one, ./rostra.toml and then the file in the home directory, if they exist."""
     if chosen is None and environment.get(FILE_VARIABLE):
         chosen = Path(environment[FILE_VARIABLE])
     if chosen is not None:
@@ -87,8 +87,8 @@ def find_files(chosen: Path | None, environment: Mapping[str, str]) -> tuple[Con
             raise InvalidSetting("--config", f"there is no file {chosen}")
         return (read_file(chosen),)
     base = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".config")
-    usual = (Path("rostra.toml"), Path(base) / "rostra" / "config.toml")
-    return tuple(read_file(path) for path in usual if path.is_file())
+    default_paths = (Path("rostra.toml"), Path(base) / "rostra" / "config.toml")
+    return tuple(read_file(path) for path in default_paths if path.is_file())
 
 
 def read_file(path: Path) -> ConfigurationFile:

@@ -1,4 +1,4 @@
-"""What the exit code of a command says."""
+"""The exit codes of all commands, and the code for each error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rostra import errors
 class ExitCode(IntEnum):
     OK = 0
     FAILURE = 1
-    WRONG_USE = 2
+    USAGE = 2
     UNREACHABLE = 3
     UNKNOWN = 4
     TOPIC_EXISTS = 5
@@ -19,10 +19,10 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.OK: "done",
-    ExitCode.FAILURE: "it failed; the line `error:` says why, `hint:` what to do",
-    ExitCode.WRONG_USE: "wrong use: an argument, option, name or configuration file is not right",
-    ExitCode.UNREACHABLE: "no node could be reached, or the connection to it was lost for good",
-    ExitCode.UNKNOWN: "there is no such topic, partition, member or subscription",
+    ExitCode.FAILURE: "failed; the line `error:` says why, `hint:` what to do",
+    ExitCode.USAGE: "usage error: an argument, option, name or configuration file is wrong",
+    ExitCode.UNREACHABLE: "no node could be reached, or the connection was lost and not restored",
+    ExitCode.UNKNOWN: "no such topic, partition, member or subscription",
     ExitCode.TOPIC_EXISTS: "the topic exists already",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
 }
@@ -31,7 +31,7 @@ MEANINGS = {
 def exit_code_of(error: errors.RostraError) -> ExitCode:
     match error:
         case errors.UsageError():
-            return ExitCode.WRONG_USE
+            return ExitCode.USAGE
         case errors.NotSupported():
             return ExitCode.FAILURE
         case errors.LinkError():
@@ -41,7 +41,7 @@ def exit_code_of(error: errors.RostraError) -> ExitCode:
         case errors.UnknownGroup() | errors.NotSubscribed():
             return ExitCode.UNKNOWN
         case errors.InvalidGroupName():
-            return ExitCode.WRONG_USE
+            return ExitCode.USAGE
         case errors.TopicExists():
             return ExitCode.TOPIC_EXISTS
         case _:

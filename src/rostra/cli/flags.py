@@ -1,4 +1,4 @@
-"""Commands whose help shows flags as what they are: options without a value."""
+"""Typer commands whose help shows flags as options without a value."""
 
 from __future__ import annotations
 

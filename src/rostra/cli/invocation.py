@@ -1,4 +1,4 @@
-"""One run of a command: the options given before and behind its name, the configuration they lead to, its output."""
+"""One run of a command: the options before and after its name, the resulting configuration, its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from rostra.cli.completion import complete_topic
 from rostra.cli.configuration import Configuration, find_files
-from rostra.cli.output import Output, note
+from rostra.cli.output import Output, print_note
 
 if TYPE_CHECKING:
     from rostra import ClientEvent
@@ -28,10 +28,10 @@ OutputOption = Annotated[
 ]
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file to read instead of those in the usual places."),
+    typer.Option("--config", metavar="FILE", help="TOML file to read instead of the default ones."),
 ]
 TraceOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Note what is done, for `rostra pipeline audit`.", show_default="off")
+    Path | None, typer.Option(metavar="DIR", help="Write a trace for `rostra pipeline audit`.", show_default="off")
 ]
 TopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topic)
@@ -39,7 +39,7 @@ TopicArgument = Annotated[
 
 
 class Common(msgspec.Struct, frozen=True):
-    """Options that may stand before the command's name, where they serve as its defaults."""
+    """Options that may also be given before the command's name."""
 
     node: list[str] | None = None
     output: str | None = None
@@ -52,7 +52,7 @@ class Invocation:
         self.output = Output(configuration.text("output"))
 
     def connect(self, *addresses: str, trace: Path | None = None) -> Client:
-        """To the nodes that are configured, unless others are named."""
+        """Connects to `addresses`, or to the configured nodes if there are none."""
         from rostra import blocking
 
         return blocking.connect(
@@ -60,32 +60,33 @@ class Invocation:
             connect_timeout_ms=self.configuration.number("connect_timeout_ms"),
             name="rostra-cli",
             trace=None if trace is None else str(trace),
-            on_event=_tell,
+            on_event=_print_event,
         )
 
 
-def _tell(event: ClientEvent) -> None:
-    """Someone who waits for records wants to know why none come."""
+def _print_event(event: ClientEvent) -> None:
+    """Notes on stderr that explain why records stop, repeat or are missing."""
     from rostra import DeadLettered, Disconnected, MayDuplicate, MembershipLost, Reconnected, Skipped
 
     match event:
         case Disconnected(reason="interrupted"):
-            # By Ctrl-C, which needs no explanation.
+            # Ctrl-C needs no explanation.
             pass
         case Disconnected():
-            note(f"note: the connection to {event.address} was lost ({event.reason}); trying again")
+            print_note(f"note: the connection to {event.address} was lost ({event.reason}); reconnecting")
         case Reconnected():
-            note(f"note: connected again, to {event.address}")
+            print_note(f"note: reconnected to {event.address}")
         case DeadLettered():
-            where = f"is in {event.dead_letter} now" if event.dead_letter else "is given up"
-            note(f"note: {event.topic}/{event.partition}@{event.offset} was tried {event.tries} times and {where}")
+            outcome = f"moved to {event.dead_letter}" if event.dead_letter else "skipped"
+            position = f"{event.topic}/{event.partition}@{event.offset}"
+            print_note(f"note: {position} was {outcome} after {event.tries} tries")
         case Skipped():
-            place = f"{event.topic}/{event.partition}"
-            note(f"note: retention has removed {place} from {event.offset} on; going on at {event.first}")
+            partition = f"{event.topic}/{event.partition}"
+            print_note(f"note: retention removed {partition} from {event.offset} on; continuing at {event.first}")
         case MembershipLost():
-            note(f"note: {event.reason}")
+            print_note(f"note: {event.reason}")
         case MayDuplicate():
-            note(f"note: {event.records} records of {event.topic} may be stored twice: {event.reason}")
+            print_note(f"note: {event.records} records of {event.topic} may be stored twice: {event.reason}")
         case _:
             pass
 
@@ -98,7 +99,7 @@ def begin(
     output: str | None = None,
     config: Path | None = None,
 ) -> Invocation:
-    """`flags` are further settings by name; None stands for a flag that was not given."""
+    """`flags` are further settings by name; None means that the flag was not given."""
     common: Common = context.obj or Common()
     given = {**(flags or {}), "node": node or common.node, "output": output or common.output}
     files = find_files(config or common.config, os.environ)

@@ -1,4 +1,4 @@
-"""Tables for people, NDJSON for programs; data on stdout, everything else on stderr."""
+"""Output of commands: tables on a terminal, NDJSON on a pipe; data on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Row = Mapping[str, Cell]
 
 
 class Output:
-    """Writes the rows of one command in the form that was asked for, or that suits where stdout goes."""
+    """Writes the rows of one command as a table or as NDJSON; `auto` chooses by whether stdout is a terminal."""
 
     def __init__(self, form: str) -> None:
         self.is_json = form == "json" or (form == "auto" and not sys.stdout.isatty())
 
     def row(self, row: Row) -> None:
-        """One line of NDJSON, at once."""
+        """Writes one line of NDJSON and flushes it."""
         self.write(msgspec.json.encode(row) + b"\n")
 
     def rows(self, rows: Sequence[Row], *, columns: Sequence[str], title: str | None = None, blank: str = "-") -> None:
-        """A table of the columns named, `blank` where a row has none, or every row whole as NDJSON."""
+        """A table of these columns, `blank` where a row has no such cell; as NDJSON, all cells of every row."""
         if self.is_json:
             self.write(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
             return
@@ -50,17 +50,17 @@ class Output:
         self.write(f"{line}\n".encode(errors="replace"))
 
     def write(self, chunk: bytes) -> None:
-        """To stdout at once. A reader that has gone away has had enough: the command ends quietly."""
+        """Writes to stdout and flushes; ends the command without an error if the reader has closed the pipe."""
         try:
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            raise reader_gone() from None
+            raise output_closed() from None
 
 
-def reader_gone() -> typer.Exit:
-    """How a command ends when nobody reads what it writes."""
-    # Python flushes stdout once more on its way out, which must not fail again.
+def output_closed() -> typer.Exit:
+    """How a command ends when the reader of its output has closed the pipe."""
+    # Python flushes stdout once more at exit; that must not fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return typer.Exit(0)
 
@@ -74,15 +74,15 @@ def show(cell: Cell) -> str:
         case float():
             return f"{cell:,.1f}"
         case list():
-            return ", ".join(show(part) for part in cell)
+            return ", ".join(show(item) for item in cell)
         case dict():
-            return " ".join(f"{name}={show(part)}" for name, part in cell.items())
+            return " ".join(f"{name}={show(item)}" for name, item in cell.items())
         case _:
             return str(cell)
 
 
 def bytes_cell(name: str, content: bytes | None) -> dict[str, Cell]:
-    """Text where it is text; what is not UTF-8 goes into `NAME_base64`."""
+    """UTF-8 as text; other bytes in base64, under `NAME_base64`."""
     if content is None:
         return {name: None}
     try:
@@ -91,11 +91,11 @@ def bytes_cell(name: str, content: bytes | None) -> dict[str, Cell]:
         return {f"{name}_base64": base64.b64encode(content).decode()}
 
 
-def complain(fact: str, remedy: str = "") -> None:
+def print_error(fact: str, remedy: str = "") -> None:
     print(f"error: {fact}", file=sys.stderr)
     if remedy:
         print(f"hint: {remedy}", file=sys.stderr)
 
 
-def note(line: str) -> None:
+def print_note(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

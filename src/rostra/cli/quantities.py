@@ -1,4 +1,4 @@
-"""Amounts as people write them: 64MiB, 7d, 500ms."""
+"""Parses and formats sizes, durations and times such as 64MiB, 7d, 500ms."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 
 
 def parse_bytes(written: str) -> int:
-    """A number of bytes, with a unit such as kB, MiB or GiB if any."""
+    """A number of bytes, with an optional unit such as kB, MiB or GiB."""
     return _parse(written, _BYTES, "a number of bytes such as 1048576, 64MiB or 2GB")
 
 
 def parse_duration_ms(written: str) -> int:
-    """A length of time in milliseconds; a bare number is milliseconds already."""
+    """A duration in milliseconds; a number without a unit is in milliseconds, too."""
     if written.strip().isdecimal():
         return int(written)
     return _parse(written, _MILLISECONDS, "a length of time such as 500ms, 30s, 12h or 7d")
 
 
 def parse_moment_us(written: str, now_us: int) -> int:
-    """A point in time in microseconds since 1970: as ISO 8601, or so long ago, as in -10m."""
+    """A point in time in microseconds since 1970, given as ISO 8601 or relative to now, as -10m."""
     if written.startswith("-"):
         return now_us - 1000 * _parse(written[1:], _MILLISECONDS, "a length of time such as -10m or -2h")
     try:

@@ -1,6 +1,6 @@
-"""Every setting of the command line: its name, where it stands in a file, what it may be, its default.
+"""Every setting of the command line: its name, section, parser and default.
 
-One name serves four places: `listen` is the flag `--listen`, the variable `ROSTRA_LISTEN`, and the key `listen` under
+One name is used everywhere: `listen` is the flag `--listen`, the variable `ROSTRA_LISTEN`, and the key `listen` under
 `[serve]` in a TOML file.
 """
 
@@ -25,7 +25,7 @@ PREFIX = "ROSTRA_"
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """`parse` takes what a file or a variable holds; it raises ValueError with what was expected."""
+    """`parse` takes the value from a flag, variable or file; it raises ValueError with what was expected."""
 
     section: Section
     name: str
@@ -39,7 +39,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def option(self) -> str:
-        """As it is given on the command line, where a unit may stand behind the number."""
+        """The flag, whose value may have a unit."""
         if self.section == "limits":
             return f"--limit {self.name}"
         return "--" + self.name.removesuffix("_ms").replace("_", "-")
@@ -52,7 +52,7 @@ def text(given: object) -> Value:
 
 
 def addresses(given: object) -> Value:
-    """One address, several with commas, or a list of them; without a port it is the usual one. Or `unix:PATH`."""
+    """One address, several separated by commas, or a list; the port defaults to 7400. Or `unix:PATH`."""
     found = _listed(given, DEFAULT_PORT, unix=True)
     if not found:
         raise ValueError("no address is given")
@@ -60,7 +60,7 @@ def addresses(given: object) -> Value:
 
 
 def peer_addresses(given: object) -> Value:
-    """The same for the listeners of nodes; there may be none."""
+    """Addresses for other nodes, possibly none; the port defaults to 7401."""
     return _listed(given, DEFAULT_PEER_PORT)
 
 
@@ -129,7 +129,7 @@ def flag(given: object) -> Value:
 
 
 def _limits() -> tuple[Setting, ...]:
-    """The bounds of the broker, under the names they have there."""
+    """The limits of the broker, by their names in `BrokerSettings`."""
     limits = []
     for field in msgspec.structs.fields(BrokerSettings):
         parse = flag if field.type is bool else count
@@ -138,7 +138,7 @@ def _limits() -> tuple[Setting, ...]:
         elif field.name.endswith("_ms"):
             parse = duration_ms
         limits.append(
-            Setting("limits", field.name, field.default, parse, "a bound of the node, explained in docs/cli.md")
+            Setting("limits", field.name, field.default, parse, "a limit of the node, explained in docs/cli.md")
         )
     return tuple(limits)
 
@@ -150,21 +150,33 @@ CLIENT = (
     Setting("client", "connect_timeout_ms", 3_000, duration_ms, "how long to try to reach a node"),
 )
 SERVE = (
-    Setting("serve", "data", "./rostra-data", text, "directory of the node's log; made if missing"),
+    Setting("serve", "data", "./rostra-data", text, "data directory; created if missing"),
     Setting("serve", "listen", DEFAULT_NODE, listen_address, "address for clients; port 0 chooses a free one"),
-    Setting("serve", "listen_unix", "", text, "path of a socket for clients on the same machine; empty for none"),
-    Setting("serve", "join", (), peer_addresses, "peer addresses of members, to enter their cluster; none founds one"),
-    Setting("serve", "peer_listen", "", listen_address_or_none, "address for other nodes; empty: the port after it"),
-    Setting("serve", "advertise", "", listen_address_or_none, "where clients find the node; empty: what it listens on"),
-    Setting("serve", "advertise_peers", "", listen_address_or_none, "where other nodes find it; empty: as it listens"),
+    Setting("serve", "listen_unix", "", text, "path of a Unix socket for clients on the same machine; empty: none"),
+    Setting(
+        "serve",
+        "join",
+        (),
+        peer_addresses,
+        "peer addresses of members to join; none: found a cluster",
+    ),
+    Setting("serve", "peer_listen", "", listen_address_or_none, "address for other nodes; empty: next port"),
+    Setting("serve", "advertise", "", listen_address_or_none, "address told to clients; empty: listen address"),
+    Setting(
+        "serve",
+        "advertise_peers",
+        "",
+        listen_address_or_none,
+        "address told to nodes; empty: peer_listen",
+    ),
     Setting("serve", "fsync", "commit", choice("commit", "never"), "commit: fsync before acknowledging"),
     Setting("serve", "metrics", "off", listen_address_or_off, "address of the Prometheus metrics, or off"),
     Setting("serve", "trace", "", text, "directory for the node's trace, which `rostra pipeline audit` reads"),
     Setting("serve", "log_level", "info", choice("debug", "info", "warning", "error"), "least severe log line shown"),
     Setting("serve", "stop_deadline_ms", 10_000, duration_ms, "how long a graceful stop may take"),
-    Setting("serve", "fabric", "raft", text, "how nodes work together: raft, or flood for a ring of brokers"),
-    Setting("serve", "both_ways", False, flag, "a ring passes records to both neighbours, which halves the distance"),
-    Setting("serve", "busy_poll_ms", 0, duration_ms, "how long to look for more before sleeping"),
+    Setting("serve", "fabric", "raft", text, "replication: raft, or flood for a ring of brokers"),
+    Setting("serve", "both_ways", False, flag, "flood: send records to both neighbours, which halves the distance"),
+    Setting("serve", "busy_poll_ms", 0, duration_ms, "how long to poll sockets before sleeping"),
 )
 SETTINGS: tuple[Setting, ...] = (*CLIENT, *SERVE, *_limits())
 BY_NAME = {setting.name: setting for setting in SETTINGS}

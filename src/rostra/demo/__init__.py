@@ -1,1 +1,1 @@
-"""The main job shown with real processes: records flow, the node is killed, nothing is lost."""
+"""`rostra demo`: real node processes are killed while records flow, and no record is lost."""

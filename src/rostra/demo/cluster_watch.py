@@ -1,4 +1,4 @@
-"""How the cluster is, looked at again and again from outside while other things happen."""
+"""A thread that polls the state of the cluster through a client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CALL_MS = 2_000
 
 
 class ClusterWatch(Thread):
-    """Asks whichever node answers. `state` is what was last heard."""
+    """Polls any node that answers. `state` is the last reply."""
 
     def __init__(self, *addresses: str) -> None:
         super().__init__(name="watch", daemon=True)
@@ -28,7 +28,7 @@ class ClusterWatch(Thread):
                     while not self.leave.wait(INTERVAL_S):
                         self.state = client.describe_cluster()
             except RostraError:
-                # Whoever was asked has just been killed; the next one is asked anew.
+                # The node that was asked has been killed; connect to another.
                 self.leave.wait(INTERVAL_S)
 
     def partition(self, topic: str, index: int) -> PlacedPartition | None:
@@ -36,8 +36,8 @@ class ClusterWatch(Thread):
         found = (one for one in state.partitions if (one.topic, one.partition) == (topic, index)) if state else ()
         return next(iter(found), None)
 
-    def copies_of(self, node: int) -> list[tuple[PlacedPartition, CopyState]]:
-        """The copies that a node holds, of topics."""
+    def replicas_on(self, node: int) -> list[tuple[PlacedPartition, CopyState]]:
+        """The replicas of topics on a node."""
         state = self.state
         if state is None:
             return []

@@ -1,6 +1,6 @@
-"""What every subscriber must get: from acknowledgements and subscriptions alone.
+"""Computes the records that every subscriber must get, from acknowledgements and subscriptions alone.
 
-This module imports nothing and is given no delivery, so that what was delivered cannot colour what was expected.
+The module imports nothing and never sees deliveries, so that these cannot influence what is expected.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class RecordName(NamedTuple):
-    """Which record it is, as its value tells: the publisher, and its number there."""
+class RecordId(NamedTuple):
+    """Identifies a record, whose value holds both: the publisher, and the number of the record there."""
 
     publisher: str
     number: int
 
 
 class Acknowledgement(NamedTuple):
-    """The node's word that these records of a publisher are stored: numbers from `first` on."""
+    """`records` records of a publisher were acknowledged, numbered from `first` on."""
 
     publisher: str
     topic: str
@@ -26,16 +26,16 @@ class Acknowledgement(NamedTuple):
 
 
 class ExpectedSubscription(NamedTuple):
-    """A subscription from the earliest record of a topic on, whenever it was made."""
+    """A subscription to a topic from its earliest record."""
 
     subscriber: str
     topic: str
 
 
-def acknowledged(acknowledgements: Iterable[Acknowledgement], topic: str) -> frozenset[RecordName]:
-    """The records of a topic that the node vouches for. One that is vouched for twice is one record."""
+def acknowledged(acknowledgements: Iterable[Acknowledgement], topic: str) -> frozenset[RecordId]:
+    """The acknowledged records of a topic; one that was acknowledged twice counts once."""
     return frozenset(
-        RecordName(ack.publisher, number)
+        RecordId(ack.publisher, number)
         for ack in acknowledgements
         if ack.topic == topic
         for number in range(ack.first, ack.first + ack.records)
@@ -43,8 +43,8 @@ def acknowledged(acknowledgements: Iterable[Acknowledgement], topic: str) -> fro
 
 
 def expect(
-    acknowledgements: Iterable[Acknowledgement], interests: Iterable[ExpectedSubscription]
-) -> dict[ExpectedSubscription, frozenset[RecordName]]:
+    acknowledgements: Iterable[Acknowledgement], subscriptions: Iterable[ExpectedSubscription]
+) -> dict[ExpectedSubscription, frozenset[RecordId]]:
     """For each subscription, every acknowledged record of its topic."""
     acks = tuple(acknowledgements)
-    return {interest: acknowledged(acks, interest.topic) for interest in interests}
+    return {subscription: acknowledged(acks, subscription.topic) for subscription in subscriptions}

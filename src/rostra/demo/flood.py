@@ -1,4 +1,4 @@
-"""The demonstration of the ring: a broker with clients attached is killed, and the others close the ring around it."""
+"""The demo of the flood fabric: a broker with connected clients is killed, and the other brokers close the ring."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rostra.model.cluster import PlacedPartition, RingState
 RECORDS = 3_000
 DURATION_S = 6.0
 TOPICS = (ORDERS, ORDERS, CLICKS, CLICKS)
-SHOWS = "a ring of three: a broker with clients attached is killed, the ring closes, the broker returns"
+SHOWS = "a ring of three: a broker with connected clients is killed, the ring closes, the broker returns"
 
 
 def flood(console: Console) -> None:
@@ -24,26 +24,26 @@ def flood(console: Console) -> None:
         with rostra.testing.process_cluster(NODES, arguments=("--fabric", "flood")) as cluster:
             demo = RingDemo(cluster, screen, RECORDS, 1, DURATION_S)
             try:
-                verdict = demo.play()
+                verdict = demo.run()
             finally:
-                demo.leave()
-                demo.end()
+                demo.stop_workers()
+                demo.kill_nodes()
     screen.conclude(verdict)
-    if verdict.complaints:
-        raise ScenarioFailed("; ".join(verdict.complaints))
+    if verdict.failures:
+        raise ScenarioFailed("; ".join(verdict.failures))
 
 
 class RingDemo(Demo):
-    told = ("view changed", "link opened", "new incarnation", "copy is filled anew")
-    people = tuple(
+    log_events = ("view changed", "link opened", "new incarnation", "copy is filled anew")
+    plans = tuple(
         PublisherPlan(name, topic, 0) for name, topic in zip(("alice", "bob", "carol", "dave"), TOPICS, strict=True)
     )
 
     def _create_topics(self) -> None:
-        self._say(f"topics {ORDERS} and {CLICKS}: whoever publishes or subscribes makes them, at its own broker")
+        self._say(f"topics {ORDERS} and {CLICKS}: created by the first publish or subscribe, at that broker")
 
-    def _place(self, placed: PlacedPartition) -> str:
-        """What one broker has published to a topic."""
+    def _partition_name(self, placed: PlacedPartition) -> str:
+        """The partition that holds what one broker has published to a topic."""
         return f"{placed.topic} part {placed.partition:016x}"[: len(placed.topic) + 10]
 
     def _rings(self) -> list[RingState]:
@@ -55,32 +55,32 @@ class RingDemo(Demo):
         return len(rings) == among and all(len(ring.members) == among for ring in rings)
 
     def _kill_and_restart(self) -> None:
-        self._wait_until(lambda: self._is_closed(NODES), "the ring of all closes")
-        self._say(f"the ring: {self._told_ring()}")
+        self._wait_until(lambda: self._is_closed(NODES), "the ring of all brokers closes")
+        self._say(f"the ring: {self._ring_text()}")
         victim = self._cluster[0]
         name = self._screen.names[victim.address]
         attached = [
             worker.name for worker in (*self._publishers, *self._subscribers) if worker.address == victim.address
         ]
-        said = f"kill -9 of {name}, process {victim.pid}, with {', '.join(attached)} attached, in mid-stream"
-        self._say(said, "bold red")
+        line = f"kill -9 of {name}, process {victim.pid}, with {', '.join(attached)} connected, while records flow"
+        self._say(line, "bold red")
         begun, committed = time.monotonic(), self._committed()
         victim.sigkill()
-        self._wait_until(lambda: self._is_closed(NODES - 1), "the ring closes around it")
-        self._say(f"the ring has closed around it after {time.monotonic() - begun:.1f} s: {self._told_ring()}")
+        self._wait_until(lambda: self._is_closed(NODES - 1), "the ring closes without it")
+        self._say(f"the ring has closed without it after {time.monotonic() - begun:.1f} s: {self._ring_text()}")
         self._wait_until(lambda: time.monotonic() - begun > DOWN_S, "time passes")
         self._restart(victim, name, committed)
-        self._wait_until(lambda: self._is_closed(NODES), "the ring of all closes again")
-        self._say(f"the ring: {self._told_ring()}")
+        self._wait_until(lambda: self._is_closed(NODES), "the ring of all brokers closes again")
+        self._say(f"the ring: {self._ring_text()}")
 
-    def _told_ring(self) -> str:
+    def _ring_text(self) -> str:
         state = self._watch.state
         assert state is not None
         names = {node.node: self._screen.names.get(node.address, "?") for node in state.nodes}
         following = {ring.node: ring.next for ring in state.ring}
         first = min(following)
-        way, at = [names[first]], following[first]
-        while at != first and at in following and len(way) <= len(following):
-            way.append(names[at])
+        path, at = [names[first]], following[first]
+        while at != first and at in following and len(path) <= len(following):
+            path.append(names[at])
             at = following[at]
-        return " -> ".join([*way, names[first]])
+        return " -> ".join([*path, names[first]])

@@ -1,4 +1,4 @@
-"""What the nodes log, as they log it: one line each with time, node, role, level and text."""
+"""Follows the log files of nodes: one line for each entry, with time, node, role, level and text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 
 _ID = re.compile(r"\b[0-7][0-9a-f]{15}\b")
 _COLUMNS = ("time", "node", "role", "level", "event", "partition")
-_DULL = ("metrics", "clean", "cluster", "end")
+_OMITTED = ("metrics", "clean", "cluster", "end")
 
 
 class NodeLine(msgspec.Struct, frozen=True):
-    """`event`, `partition` and `term` are those of the log; `text` is the whole of it in words."""
+    """`event`, `partition` and `term` are fields of the log entry; `text` is the whole entry as text."""
 
     time: str
     node: str
@@ -30,14 +30,14 @@ class NodeLine(msgspec.Struct, frozen=True):
 
 
 class NodeLogs:
-    """Nodes get the names that the demonstration uses, also where other nodes speak of them."""
+    """Replaces the ids of nodes by the names that the demo uses."""
 
     def __init__(self) -> None:
         self._files: dict[str, Path] = {}
         self._read_to: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self.lines: list[NodeLine] = []
-        """All so far."""
+        """All lines so far."""
 
     def follow(self, name: str, log_file: Path) -> None:
         self._files[name] = log_file
@@ -46,13 +46,13 @@ class NodeLogs:
     def name_of(self, identity: str) -> str:
         return self._names.get(identity, identity)
 
-    def new(self) -> list[NodeLine]:
-        """Those since the last call, by time."""
+    def read_new(self) -> list[NodeLine]:
+        """The lines since the last call, by time."""
         found = [(name, about) for name in self._files for about in self._read(name)]
         for name, about in found:
-            # Before any line is worded: others speak of it by its id.
+            # Before any line is formatted: other nodes refer to this one by its id.
             self._names.setdefault(str(about.get("node", "")), name)
-        lines = sorted((self._worded(name, about) for name, about in found), key=lambda line: line.time)
+        lines = sorted((self._formatted(name, about) for name, about in found), key=lambda line: line.time)
         self.lines += lines
         return lines
 
@@ -68,14 +68,14 @@ class NodeLogs:
         self._read_to[name] += len(whole)
         return [about for line in whole.splitlines() if (about := _parse(line)) is not None]
 
-    def _worded(self, name: str, about: Mapping[str, object]) -> NodeLine:
+    def _formatted(self, name: str, about: Mapping[str, object]) -> NodeLine:
         term = about.get("term")
         return NodeLine(
             time=str(about.get("time", ""))[11:23],
             node=name,
             role=str(about.get("role", "")),
             level=str(about.get("level", "")),
-            text=_ID.sub(lambda found: self.name_of(found[0]), words_of(about)),
+            text=_ID.sub(lambda found: self.name_of(found[0]), text_of(about)),
             event=str(about.get("event", "")),
             partition=str(about.get("partition", "")),
             term=term if isinstance(term, int) else 0,
@@ -89,8 +89,8 @@ def _parse(line: bytes) -> dict[str, object] | None:
         return None
 
 
-def words_of(about: Mapping[str, object]) -> str:
+def text_of(about: Mapping[str, object]) -> str:
     """`follows orders/0, term 2, leader node 1`."""
-    place = f" {about['partition']}" if "partition" in about else ""
-    rest = [f"{name} {value}" for name, value in about.items() if name not in (*_COLUMNS, *_DULL) and value != ""]
-    return ", ".join([f"{about.get('event', '')}{place}", *rest])
+    partition = f" {about['partition']}" if "partition" in about else ""
+    rest = [f"{name} {value}" for name, value in about.items() if name not in (*_COLUMNS, *_OMITTED) and value != ""]
+    return ", ".join([f"{about.get('event', '')}{partition}", *rest])

@@ -1,4 +1,4 @@
-"""The last act of the demo: Spark audits the traces of all that took part, and counts the records in windows."""
+"""The last part of the demo: Spark audits the traces of all nodes and clients, and counts records in windows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WINDOWS_SHOWN = 8
 
 
 def show(spark: SparkSession, console: Console, nodes: list[str], topics: list[str], traces: Path, page: Path) -> Audit:
-    """The traces must be closed, the nodes still there."""
+    """Prints the tables and writes the report. The traces must be closed and the nodes still running."""
     from rostra.spark.pipelines.audit import audit, read_traces
     from rostra.spark.pipelines.report import report
     from rostra.spark.pipelines.rollup import rollup
@@ -36,7 +36,7 @@ def show(spark: SparkSession, console: Console, nodes: list[str], topics: list[s
 
 def audit_table(found: Audit) -> Table:
     title = "audit of the traces, by Spark"
-    # All of it in eighty columns.
+    # It must fit eighty columns.
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=0, pad_edge=False, show_edge=False)
     counted = ("created", "subscribed", "sent", "expected", "delivered", "lost", "duplicated", "out_of_order")
     table.add_column("topic")

@@ -1,29 +1,29 @@
-"""What publishers and subscribers write down as they go, each in a book of its own."""
+"""What each publisher sent and each subscriber received."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rostra.demo.expected import Acknowledgement, ExpectedSubscription, RecordName
+from rostra.demo.expected import Acknowledgement, ExpectedSubscription, RecordId
 
 FILLER = b"." * 64
 
 
-def value_of(publisher: str, number: int) -> bytes:
-    """About a hundred bytes that tell which record it is."""
+def record_value(publisher: str, number: int) -> bytes:
+    """About a hundred bytes that identify the record."""
     return b"%b %d %b" % (publisher.encode(), number, FILLER)
 
 
-def name_of(value: bytes | None) -> RecordName:
-    """The inverse of `value_of`. Anything else gets a name that nobody sent."""
+def record_id_of(value: bytes | None) -> RecordId:
+    """The inverse of `record_value`; any other value gives an id that no publisher uses."""
     parts = (value or b"").split(b" ", 2)
     if len(parts) != 3 or not parts[1].isdigit() or parts[2] != FILLER:
-        return RecordName("?", -1)
-    return RecordName(parts[0].decode(errors="replace"), int(parts[1]))
+        return RecordId("?", -1)
+    return RecordId(parts[0].decode(errors="replace"), int(parts[1]))
 
 
 class PublishedLog:
-    """One publisher into one partition: there, acknowledgements come in the order of sending."""
+    """One publisher to one partition, where acknowledgements come in the order of sending."""
 
     def __init__(self, publisher: str, topic: str, partition: int) -> None:
         self.publisher = publisher
@@ -36,7 +36,7 @@ class PublishedLog:
     def next_values(self, count: int) -> list[bytes]:
         first = self.sent
         self.sent += count
-        return [value_of(self.publisher, number) for number in range(first, first + count)]
+        return [record_value(self.publisher, number) for number in range(first, first + count)]
 
     def acknowledge(self, records: int) -> None:
         ack = Acknowledgement(self.publisher, self.topic, self.acknowledged, records)
@@ -45,11 +45,11 @@ class PublishedLog:
 
 
 class ReceivedLog:
-    """One subscription: every record that came, in the order of coming."""
+    """The records that one subscription received, in order of arrival."""
 
-    def __init__(self, interest: ExpectedSubscription) -> None:
-        self.interest = interest
-        self.names: list[RecordName] = []
+    def __init__(self, subscription: ExpectedSubscription) -> None:
+        self.subscription = subscription
+        self.records: list[RecordId] = []
 
     def take(self, values: Sequence[bytes | None]) -> None:
-        self.names += map(name_of, values)
+        self.records += map(record_id_of, values)

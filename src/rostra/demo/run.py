@@ -1,4 +1,4 @@
-"""The course of the main demo: three nodes, a stream of records, the owner killed and back again, the count."""
+"""The main demo: three nodes, a stream of records, the owner killed and restarted, and the count of deliveries."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ CLICKS = "clicks"
 CHUNK = 25
 TICK_S = 0.05
 DOWN_S = 2.0
-"""How long a killed node stays away, so that it has something to catch up with."""
+"""How long a killed node stays down, so that it has records to catch up with."""
 QUIET_S = 20.0
-"""Nothing new for so long means that nothing more will come."""
+"""After this time without new records no more are expected."""
 PATIENCE_S = 30.0
-TOLD = ("leads", "peer is away", "copy is filled anew")
-"""Of what the nodes log, what is shown: the rest would bury it."""
+LOG_EVENTS = ("leads", "peer is away", "copy is filled anew")
+"""The log events of nodes that are printed; the others would hide them."""
 
 
 class PublisherPlan(NamedTuple):
-    """Who publishes to which partition of what."""
+    """A publisher and the partition it publishes to."""
 
     name: str
     topic: str
@@ -68,29 +68,29 @@ def run(
 ) -> int:
     """The exit code: 0 only if every acknowledged record was delivered to every subscriber, once."""
     console = console or Console(highlight=False)
-    place = Path(tempfile.mkdtemp(prefix="rostra-demo-")) if with_spark else None
-    traces = None if place is None else place / "traces"
+    directory = Path(tempfile.mkdtemp(prefix="rostra-demo-")) if with_spark else None
+    traces = None if directory is None else directory / "traces"
     arguments = () if traces is None else ("--trace", str(traces))
     try:
         with rostra.testing.process_cluster(NODES, arguments=arguments) as cluster:
             with Screen(console) as screen:
-                screen.say(f"{NODES} nodes are there, each a process of its own")
+                screen.say(f"{NODES} nodes are running, each in its own process")
                 demo = Demo(cluster, screen, records_per_publisher, kills, duration_s, traces)
                 try:
-                    verdict = demo.play()
+                    verdict = demo.run()
                 finally:
-                    demo.leave()
+                    demo.stop_workers()
             try:
                 screen.conclude(verdict)
-                if place is not None and traces is not None and not verdict.complaints:
-                    _audit(console, cluster, traces, place / "report.html")
+                if directory is not None and traces is not None and not verdict.failures:
+                    _audit(console, cluster, traces, directory / "report.html")
             finally:
-                demo.end()
+                demo.kill_nodes()
     except ScenarioFailed as error:
-        console.print(f"This did not happen: {error}", style="bold red")
+        console.print(f"Failed: {error}", style="bold red")
         return EXIT_LOST
-    if verdict.complaints:
-        console.print("The cluster did not keep its word; see the lines above.", style="bold red")
+    if verdict.failures:
+        console.print("Records were lost or duplicated; see the lines above.", style="bold red")
         return EXIT_LOST
     killed = "once" if kills == 1 else f"{kills} times"
     console.print(
@@ -101,26 +101,26 @@ def run(
 
 
 def _audit(console: Console, cluster: Cluster[ProcessNode], traces: Path, page: Path) -> None:
-    """Spark comes to its own count, from what everybody noted by themselves."""
+    """Counts again with Spark, from the traces of nodes and clients."""
     from rostra.demo import pipeline
     from rostra.spark.environment.session import SMALL, running, session
 
-    console.print("starting Spark, to hold the traces of all of them against each other")
-    there = running()
+    console.print("starting Spark to audit the traces of all nodes and clients")
+    existing = running()
     quiet = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
-    spark = there or session("rostra-demo", conf=quiet | SMALL)
+    spark = existing or session("rostra-demo", conf=quiet | SMALL)
     try:
         found = pipeline.show(spark, console, [node.address for node in cluster], [ORDERS, CLICKS], traces, page)
     finally:
-        if there is None:
+        if existing is None:
             spark.stop()
     if not found.total.sound or found.total.percent < 100:
-        raise ScenarioFailed("by the traces too, every record arrived once and in order")
+        raise ScenarioFailed("the audit of the traces finds every record delivered once and in order")
 
 
 class Demo:
-    told: tuple[str, ...] = TOLD
-    people: tuple[PublisherPlan, ...] = (
+    log_events: tuple[str, ...] = LOG_EVENTS
+    plans: tuple[PublisherPlan, ...] = (
         PublisherPlan("alice", ORDERS, 0),
         PublisherPlan("bob", ORDERS, 0),
         PublisherPlan("carol", CLICKS, 0),
@@ -146,29 +146,29 @@ class Demo:
             self._logs.follow(name, node.log_file)
             screen.names[node.address] = name
         first, second, third = (node.address for node in cluster)
-        tell = screen.happened
+        on_event = screen.client_event
         pace = (records_per_publisher, CHUNK, duration_s)
-        books = [PublishedLog(*person) for person in self.people]
+        logs = [PublishedLog(*plan) for plan in self.plans]
         self._publishers: list[PublisherThread] = [
-            AsyncioPublisher(books[0], *pace, first, tell),
-            BlockingPublisher(books[1], *pace, second, tell),
-            AsyncioPublisher(books[2], *pace, third, tell),
-            BlockingPublisher(books[3], *pace, first, tell),
+            AsyncioPublisher(logs[0], *pace, first, on_event),
+            BlockingPublisher(logs[1], *pace, second, on_event),
+            AsyncioPublisher(logs[2], *pace, third, on_event),
+            BlockingPublisher(logs[3], *pace, first, on_event),
         ]
         self._subscribers: list[SubscriberThread] = [
-            AsyncioSubscriber(ReceivedLog(ExpectedSubscription("shipping", ORDERS)), second, tell),
-            BlockingSubscriber(ReceivedLog(ExpectedSubscription("billing", ORDERS)), third, tell),
-            AsyncioSubscriber(ReceivedLog(ExpectedSubscription("statistics", CLICKS)), first, tell),
+            AsyncioSubscriber(ReceivedLog(ExpectedSubscription("shipping", ORDERS)), second, on_event),
+            BlockingSubscriber(ReceivedLog(ExpectedSubscription("billing", ORDERS)), third, on_event),
+            AsyncioSubscriber(ReceivedLog(ExpectedSubscription("statistics", CLICKS)), first, on_event),
         ]
         self._late: SubscriberThread = BlockingSubscriber(
-            ReceivedLog(ExpectedSubscription("latecomer", ORDERS)), second, tell
+            ReceivedLog(ExpectedSubscription("latecomer", ORDERS)), second, on_event
         )
         self._watch = ClusterWatch(first, second, third)
         self._traces = None if traces is None else str(traces)
         for worker in (*self._publishers, *self._subscribers, self._late):
             worker.trace = self._traces
 
-    def play(self) -> Verdict:
+    def run(self) -> Verdict:
         for name, node in zip(self._names, self._cluster, strict=True):
             self._say(f"{name}: process {node.pid}, {node.address}, fsync before every acknowledgement")
         self._create_topics()
@@ -178,7 +178,7 @@ class Demo:
         for kill in range(self._kills):
             self._watch_until_sent(total * (kill + 1) // (self._kills + 1))
             self._kill_and_restart()
-        self._say("latecomer subscribes now, from the earliest record on")
+        self._say("latecomer subscribes, from the earliest record")
         self._late.start()
         self._subscribers.append(self._late)
         self._watch_until_published()
@@ -188,10 +188,10 @@ class Demo:
         with blocking.connect(self._cluster[0].address, trace=self._traces) as client:
             client.create_topic(ORDERS)
             client.create_topic(CLICKS, partitions=2)
-        self._say(f"topics {ORDERS} (1 partition) and {CLICKS} (2), each with a copy on every node")
+        self._say(f"topics {ORDERS} (1 partition) and {CLICKS} (2), each with a replica on every node")
 
-    def leave(self) -> None:
-        """Whatever happened: no thread goes on."""
+    def stop_workers(self) -> None:
+        """Stops all threads, also after an error."""
         self._watch.leave.set()
         workers: Sequence[Worker] = (*self._publishers, *self._subscribers)
         for worker in workers:
@@ -200,13 +200,13 @@ class Demo:
             if worker.is_alive():
                 worker.join(timeout=5.0)
 
-    def end(self) -> None:
-        """What the nodes wrote was for this demo alone."""
+    def kill_nodes(self) -> None:
+        """Without a graceful stop: their data is not used again."""
         for node in self._cluster:
             node.sigkill()
 
     def _watch_until_sent(self, records: int) -> None:
-        while sum(publisher.book.sent for publisher in self._publishers) < records:
+        while sum(publisher.log.sent for publisher in self._publishers) < records:
             self._look()
             time.sleep(TICK_S)
 
@@ -225,19 +225,19 @@ class Demo:
         victim = self._owner()
         assert victim is not None
         name = self._screen.names[victim.address]
-        self._say(f"kill -9 of {name}, process {victim.pid}, the owner of {ORDERS}/0, in mid-stream", "bold red")
+        self._say(f"kill -9 of {name}, process {victim.pid}, the owner of {ORDERS}/0, while records flow", "bold red")
         begun, committed = time.monotonic(), self._committed()
         victim.sigkill()
-        self._wait_until(lambda: self._owner() not in (None, victim), f"another node leads {ORDERS}/0")
-        heir = self._owner()
-        assert heir is not None
+        self._wait_until(lambda: self._owner() not in (None, victim), f"another node owns {ORDERS}/0")
+        successor = self._owner()
+        assert successor is not None
         took_s = time.monotonic() - begun
-        self._say(f"{self._screen.names[heir.address]} owns {ORDERS}/0 now, seen after {took_s:.1f} s")
+        self._say(f"{self._screen.names[successor.address]} owns {ORDERS}/0, seen after {took_s:.1f} s")
         self._wait_until(lambda: time.monotonic() - begun > DOWN_S, "time passes")
         self._restart(victim, name, committed)
 
     def _owner(self) -> ProcessNode | None:
-        """The node that leads the partition, if its process is there."""
+        """The node that owns the partition, if its process runs."""
         placed = self._watch.partition(ORDERS, 0)
         if placed is None or not placed.owner:
             return None
@@ -257,11 +257,13 @@ class Demo:
         begun = time.monotonic()
 
         def caught_up() -> bool:
-            held = self._watch.copies_of(identity)
-            return bool(held) and all(copy.match >= due[placed.topic, placed.partition] for placed, copy in held)
+            replicas = self._watch.replicas_on(identity)
+            return bool(replicas) and all(
+                copy.match >= due[placed.topic, placed.partition] for placed, copy in replicas
+            )
 
         self._wait_until(caught_up, f"{name} catches up")
-        self._say(f"{name} is back and has caught up, by itself, in {time.monotonic() - begun:.1f} s")
+        self._say(f"{name} has caught up in {time.monotonic() - begun:.1f} s")
 
     # --- the count ---
 
@@ -273,39 +275,39 @@ class Demo:
         self._say("all publishers have every acknowledgement")
 
     def _collect(self) -> Verdict:
-        """Expected first, from acknowledgements alone; then what came is held against it."""
-        acknowledgements = [ack for publisher in self._publishers for ack in publisher.book.acknowledgements]
-        expected = expect(acknowledgements, [subscriber.book.interest for subscriber in self._subscribers])
-        due = {interest: len(names) for interest, names in expected.items()}
-        came, changed_at = -1, time.monotonic()
-        while any(len(subscriber.book.names) < due[subscriber.book.interest] for subscriber in self._subscribers):
+        """Computes what is expected from acknowledgements alone, then compares it with what was received."""
+        acknowledgements = [ack for publisher in self._publishers for ack in publisher.log.acknowledgements]
+        expected = expect(acknowledgements, [subscriber.log.subscription for subscriber in self._subscribers])
+        due = {subscription: len(records) for subscription, records in expected.items()}
+        received, changed_at = -1, time.monotonic()
+        while any(len(subscriber.log.records) < due[subscriber.log.subscription] for subscriber in self._subscribers):
             self._look()
-            now = sum(len(subscriber.book.names) for subscriber in self._subscribers)
-            if now != came:
-                came, changed_at = now, time.monotonic()
+            now = sum(len(subscriber.log.records) for subscriber in self._subscribers)
+            if now != received:
+                received, changed_at = now, time.monotonic()
             if time.monotonic() - changed_at > QUIET_S:
                 break
             time.sleep(TICK_S)
-        # A duplicate may come behind the last record that was due.
+        # A duplicate may follow the last expected record.
         time.sleep(10 * TICK_S)
         self._look()
         return judge(
-            {publisher.name: publisher.book.sent for publisher in self._publishers},
-            {publisher.name: publisher.book.topic for publisher in self._publishers},
+            {publisher.name: publisher.log.sent for publisher in self._publishers},
+            {publisher.name: publisher.log.topic for publisher in self._publishers},
             expected,
-            {subscriber.book.interest: tuple(subscriber.book.names) for subscriber in self._subscribers},
+            {subscriber.log.subscription: tuple(subscriber.log.records) for subscriber in self._subscribers},
         )
 
     def _look(self) -> None:
         for worker in (*self._publishers, *self._subscribers):
             if worker.error is not None:
                 raise worker.error
-        self._tell_logs()
-        self._screen.tell()
+        self._print_logs()
+        self._screen.print_client_events()
         names = self._screen.names
         counted = [
             SubscriptionLine(
-                worker.name, worker.kind, names[worker.address], worker.book.topic, "acked", worker.book.acknowledged
+                worker.name, worker.kind, names[worker.address], worker.log.topic, "acked", worker.log.acknowledged
             )
             for worker in self._publishers
         ]
@@ -314,24 +316,24 @@ class Demo:
                 worker.name,
                 worker.kind,
                 names[worker.address],
-                worker.book.interest.topic,
+                worker.log.subscription.topic,
                 "received",
-                len(worker.book.names),
+                len(worker.log.records),
             )
             for worker in self._subscribers
         ]
         self._screen.progress(counted, self._placed(), self._names)
 
     def _say(self, line: str, style: str = "bold") -> None:
-        """Behind what the nodes have said of it."""
-        self._tell_logs()
+        """Prints the line after the log lines that precede it."""
+        self._print_logs()
         self._screen.say(line, style)
 
-    def _tell_logs(self) -> None:
-        lines = self._logs.new()
-        self._screen.log(line for line in lines if line.event in self.told and line.partition != "_catalogue")
+    def _print_logs(self) -> None:
+        lines = self._logs.read_new()
+        self._screen.log(line for line in lines if line.event in self.log_events and line.partition != "_catalogue")
 
-    def _place(self, placed: PlacedPartition) -> str:
+    def _partition_name(self, placed: PlacedPartition) -> str:
         return f"{placed.topic}/{placed.partition}"
 
     def _placed(self) -> list[PartitionLine]:
@@ -339,16 +341,16 @@ class Demo:
         if state is None:
             return []
         names = {node.node: self._screen.names.get(node.address, "?") for node in state.nodes}
-        there = {node.node for node in state.nodes if node.there}
+        alive = {node.node for node in state.nodes if node.there}
         rows = []
         for one in state.partitions:
             lags = dict.fromkeys(self._names, "-")
             for copy in one.copies:
                 lag = f"{max(one.end - copy.match, 0):,}" if copy.match >= 0 else "?"
-                lags[names[copy.node]] = lag if copy.node in there else "away"
-            place = self._place(one)
+                lags[names[copy.node]] = lag if copy.node in alive else "down"
+            name = self._partition_name(one)
             if one.topic:
                 rows.append(
-                    PartitionLine(place, names.get(one.owner, "none"), one.epoch, one.commit, tuple(lags.values()))
+                    PartitionLine(name, names.get(one.owner, "none"), one.epoch, one.commit, tuple(lags.values()))
                 )
         return rows

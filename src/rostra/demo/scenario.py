@@ -1,4 +1,4 @@
-"""One demonstration with real nodes: what is done, what the nodes log about it, and what must have come true."""
+"""One demonstration with real nodes: actions, the log lines of the nodes, and the expected results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ POLL_S = 0.02
 
 
 class ScenarioFailed(Exception):
-    """What was to be shown did not come true."""
+    """A step of a demonstration did not succeed."""
 
 
 class Scenario:
-    """Nodes are numbered from 1, as in what is shown."""
+    """The steps of a demonstration. Nodes are numbered from 1."""
 
     def __init__(self, screen: Screen, cluster: Cluster[ProcessNode]) -> None:
         self.cluster = cluster
@@ -33,45 +33,45 @@ class Scenario:
         self._open = ExitStack()
         self._subscriptions: dict[str, blocking.Subscription] = {}
         for number in range(1, len(cluster.nodes) + 1):
-            self._meet(number)
+            self._follow(number)
 
-    def _meet(self, number: int) -> None:
+    def _follow(self, number: int) -> None:
         node = self.cluster[number - 1]
         self._logs.follow(f"node {number}", node.log_file)
         self._screen.names[node.address] = f"node {number}"
 
-    def end(self) -> None:
-        """What the nodes wrote was for this demonstration alone."""
+    def close(self) -> None:
+        """Closes the clients and kills the nodes, whose data is not used again."""
         try:
             self._open.close()
         finally:
             for node in self.cluster:
                 node.sigkill()
 
-    # --- saying and seeing ---
+    # --- output ---
 
     def say(self, line: str) -> None:
-        self.look()
+        self.print_logs()
         self._screen.say(line)
 
-    def look(self) -> None:
-        self._screen.log(self._logs.new())
+    def print_logs(self) -> None:
+        self._screen.log(self._logs.read_new())
 
     def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not is_so():
             if time.monotonic() > deadline:
                 raise ScenarioFailed(what)
-            self.look()
+            self.print_logs()
             time.sleep(POLL_S)
-        self.look()
+        self.print_logs()
 
     def logged(self, event: str, partition: str, *, above_term: int = -1, by_other_than: str = "") -> NodeLine:
-        """Waits until some node has logged it; the last such line."""
+        """Waits until a node has logged the event; returns the last such line."""
         found: list[NodeLine] = []
 
         def is_logged() -> bool:
-            self.look()
+            self.print_logs()
             found[:] = [
                 line
                 for line in self._logs.lines
@@ -84,13 +84,13 @@ class Scenario:
         self.wait_until(is_logged, f"a node logs: {event} {partition}")
         return found[-1]
 
-    # --- doing ---
+    # --- actions ---
 
     def client(self, number: int) -> blocking.Client:
         return self._open.enter_context(blocking.connect(self.cluster[number - 1].address, name="demo"))
 
     def create(self, topic: str, number: int = 1) -> None:
-        self.say(f"topic {topic} is created at node {number}")
+        self.say(f"creating topic {topic} at node {number}")
         self.client(number).create_topic(topic)
         self.logged("leads", f"{topic}/0")
 
@@ -100,30 +100,30 @@ class Scenario:
 
     def unsubscribe(self, who: str) -> None:
         self._subscriptions[who].unsubscribe()
-        self.say(f"{who} unsubscribes, and the node has acknowledged it")
+        self.say(f"{who} has unsubscribed, acknowledged by the node")
 
     def publish(self, topic: str, value: str, number: int) -> None:
         ack = self.client(number).publish(topic, value.encode())
         self.say(f"published at node {number}: {value!r} is {topic}/0 offset {ack.offset}")
 
     def receives(self, who: str, value: str) -> None:
-        """It, and nothing before it."""
-        came: list[bytes | None] = []
+        """Checks that the next record is this one."""
+        received: list[bytes | None] = []
 
-        def has_come() -> bool:
+        def has_received() -> bool:
             batch = self._subscriptions[who].poll(POLL_S)
-            came.extend(batch.values() if batch is not None else [])
-            return bool(came)
+            received.extend(batch.values() if batch is not None else [])
+            return bool(received)
 
-        self.wait_until(has_come, f"{who} receives {value!r}")
-        if came != [value.encode()]:
-            raise ScenarioFailed(f"{who} receives {value!r}, but it was {came}")
+        self.wait_until(has_received, f"{who} receives {value!r}")
+        if received != [value.encode()]:
+            raise ScenarioFailed(f"{who} receives {value!r}, but got {received}")
         self.say(f"{who} received {value!r}")
 
     def receives_nothing(self, who: str) -> None:
         batch = self._subscriptions[who].poll(POLL_S)
         if batch is not None:
-            raise ScenarioFailed(f"{who} receives nothing more, but it got {batch.values()}")
+            raise ScenarioFailed(f"{who} receives nothing more, but got {batch.values()}")
         self.say(f"{who} received nothing")
 
     def pushes(self) -> float:
@@ -138,24 +138,24 @@ class Scenario:
         self.say(f"kill -9 of node {number}, process {self.cluster[number - 1].pid}")
         self.cluster[number - 1].sigkill()
 
-    def join(self) -> int:
+    def add_node(self) -> int:
         number = len(self.cluster.nodes) + 1
-        self.say(f"node {number} is started with --join and the peer address of a member")
+        self.say(f"starting node {number} with --join and the peer address of a member")
         self.cluster.add()
-        self._meet(number)
+        self._follow(number)
         self.await_members(number)
         return number
 
-    def leave(self, number: int) -> None:
+    def remove_node(self, number: int) -> None:
         address = self.cluster[number - 1].address
         client = self.client(1)
         state = client.describe_cluster()
         member = next(node.node for node in state.nodes if node.address == address)
-        self.say(f"node {number} is removed: `rostra cluster remove {member:016x}`")
+        self.say(f"removing node {number}: `rostra cluster remove {member:016x}`")
         client.remove_member(member)
 
     def await_members(self, count: int) -> None:
-        """Until every one of them knows every other, and all vote."""
+        """Waits until every node knows every other, and all vote."""
 
         def all_know() -> bool:
             for node in self.cluster.nodes[:count]:
@@ -165,8 +165,8 @@ class Scenario:
                     return False
             return True
 
-        self.wait_until(all_know, f"all of {count} members know each other")
-        self.say(f"each of {count} nodes knows {count} members, all there, all with a vote")
+        self.wait_until(all_know, f"all {count} members know each other")
+        self.say(f"each of {count} nodes knows {count} members, all alive, all with a vote")
 
 
 @contextmanager
@@ -174,9 +174,9 @@ def scenario(console: Console, nodes: int) -> Iterator[Scenario]:
     with Screen(console) as screen:
         screen.say(f"starting {nodes} node{'s' if nodes > 1 else ''}")
         with rostra.testing.process_cluster(nodes) as cluster:
-            play = Scenario(screen, cluster)
+            demo = Scenario(screen, cluster)
             try:
-                play.look()
-                yield play
+                demo.print_logs()
+                yield demo
             finally:
-                play.end()
+                demo.close()

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live view on a terminal, plain lines elsewhere."""
+"""The output of the demo: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rostra.demo.node_logs import NodeLine
 from rostra.demo.verdict import Verdict
 
 PLAIN_INTERVAL_S = 2.0
-GATHER_S = 0.3
-"""What happens to several clients within this time is told in one line."""
+COALESCE_S = 0.3
+"""The same event at several clients within this time is printed as one line."""
 LEVEL_STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
 class SubscriptionLine(msgspec.Struct, frozen=True):
-    """One line of the live view."""
+    """One client in the live view."""
 
     who: str
     kind: str
@@ -38,7 +38,7 @@ class SubscriptionLine(msgspec.Struct, frozen=True):
 
 
 class PartitionLine(msgspec.Struct, frozen=True):
-    """One partition in the live view. `lags` are of the nodes in their order; None where there is no copy."""
+    """One partition in the live view. `lags` are those of the nodes, in their order; `-` where there is no replica."""
 
     partition: str
     owner: str
@@ -48,7 +48,7 @@ class PartitionLine(msgspec.Struct, frozen=True):
 
 
 def clock() -> str:
-    """As the nodes write it in their logs."""
+    """The time, formatted as in the logs of the nodes."""
     return datetime.now(UTC).strftime("%H:%M:%S.%f")[:12]
 
 
@@ -58,10 +58,10 @@ class Screen:
         self._lock = Lock()
         self._live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
         self._plain_due = 0.0
-        self._happened: dict[str, dict[str, None]] = {}
-        self._tell_at = 0.0
+        self._client_events: dict[str, dict[str, None]] = {}
+        self._print_at = 0.0
         self.names: dict[str, str] = {}
-        """Of the nodes, by address."""
+        """Names of the nodes, by address."""
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -75,7 +75,7 @@ class Screen:
             self._live.stop()
 
     def say(self, line: str, style: str = "bold") -> None:
-        """From any thread. It stays on the screen above the live view."""
+        """Prints a line above the live view; from any thread."""
         self._print(Text(f"{clock()}  {line}", style=style))
 
     def log(self, lines: Iterable[NodeLine]) -> None:
@@ -86,51 +86,54 @@ class Screen:
         with self._lock:
             self._console.print(line, soft_wrap=True)
 
-    # --- what happens to clients ---
+    # --- events of clients ---
 
-    def happened(self, who: str, event: rostra.ClientEvent) -> None:
-        """From any thread."""
+    def client_event(self, who: str, event: rostra.ClientEvent) -> None:
+        """Records an event of a client; from any thread."""
         match event:
             case rostra.Disconnected():
-                self._gather(f"lost the connection to {self.names.get(event.address, event.address)}", who)
+                self._add_event(f"lost the connection to {self.names.get(event.address, event.address)}", who)
             case rostra.Reconnected():
-                self._gather(f"connected to {self.names.get(event.address, event.address)} again", who)
+                self._add_event(f"reconnected to {self.names.get(event.address, event.address)}", who)
             case rostra.Resubscribed():
                 where = f"{who} at offset {event.offset:,}"
-                self._gather(f"go on receiving {event.topic}/{event.partition} from its new owner", where)
+                self._add_event(f"continue receiving {event.topic}/{event.partition} from its new owner", where)
             case rostra.Skipped():
                 where = f"{who} {event.first - event.offset:,} offsets"
-                self._gather(f"missed what retention removed from {event.topic}/{event.partition}", where)
+                self._add_event(f"missed what retention removed from {event.topic}/{event.partition}", where)
             case rostra.Resent():
-                self._gather(
-                    "sent again what was not acknowledged, to be stored once", f"{who} {event.records} records"
+                self._add_event(
+                    "resent unacknowledged records, which are stored once", f"{who} {event.records} records"
                 )
             case rostra.MayDuplicate():
-                self._gather(f"may have stored records twice ({event.reason})", f"{who} {event.records} records")
+                self._add_event(f"may have stored records twice ({event.reason})", f"{who} {event.records} records")
             case rostra.LeaseExpired():
-                self._gather(f"was silent for its lease as a publisher of {event.topic}", who)
+                self._add_event(f"lost its lease as a publisher of {event.topic}", who)
             case rostra.Connected() | rostra.TopicAppeared() | rostra.TopicGone():
                 pass
             case rostra.Redelivered() | rostra.DeadLettered() | rostra.MembershipLost():
-                # Nobody has a named subscription here.
+                # The demo has no named subscriptions.
                 pass
 
-    def _gather(self, what: str, who: str) -> None:
+    def _add_event(self, what: str, who: str) -> None:
         with self._lock:
-            if not self._happened:
-                self._tell_at = time.monotonic() + GATHER_S
-            self._happened.setdefault(what, {})[who] = None
+            if not self._client_events:
+                self._print_at = time.monotonic() + COALESCE_S
+            self._client_events.setdefault(what, {})[who] = None
 
-    def tell(self) -> None:
-        """What happened to clients, those together that it happened to at the same time."""
+    def print_client_events(self) -> None:
+        """One line for each kind of event, with all clients that had it."""
         with self._lock:
-            if time.monotonic() < self._tell_at:
+            if time.monotonic() < self._print_at:
                 return
-            happened, self._happened = self._happened, {}
-        for what, whom in happened.items():
-            self.say(f"clients: {what}: {', '.join(whom)}", "green" if "again" in what or "go on" in what else "yellow")
+            events, self._client_events = self._client_events, {}
+        for what, whom in events.items():
+            self.say(
+                f"clients: {what}: {', '.join(whom)}",
+                "green" if what.startswith(("reconnected", "continue", "resent")) else "yellow",
+            )
 
-    # --- how far it is ---
+    # --- progress ---
 
     def progress(
         self, counted: Sequence[SubscriptionLine], placed: Sequence[PartitionLine], nodes: Sequence[str]
@@ -145,8 +148,8 @@ class Screen:
             self.say(", ".join(f"{doing} {count:,}" for doing, count in sums.items()), "")
 
     def conclude(self, verdict: Verdict) -> None:
-        complaints = (Text(line, style="red") for line in verdict.complaints)
-        self._console.print(Group(Text(), verdict_table(verdict), *complaints, Text()))
+        failures = (Text(line, style="red") for line in verdict.failures)
+        self._console.print(Group(Text(), verdict_table(verdict), *failures, Text()))
 
 
 def _counted_table(counted: Sequence[SubscriptionLine]) -> Table:
@@ -180,27 +183,27 @@ def verdict_table(verdict: Verdict) -> Table:
         ("acknowledged", f"{verdict.acknowledged:,}", "right"),
         ("expected", f"{verdict.expected:,}", "right"),
         ("delivered", f"{verdict.delivered:,}", "right"),
-        ("percent", f"{shown_percent(verdict.delivered, verdict.expected)}", "right"),
+        ("percent", f"{format_percent(verdict.delivered, verdict.expected)}", "right"),
         ("duplicates", f"{verdict.duplicates:,}", "right"),
     ]
     for name, footer, justify in total:
         table.add_column(name, footer=footer, justify="right" if justify == "right" else "left", no_wrap=True)
     for line in verdict.lines:
         table.add_row(
-            line.interest.subscriber,
-            line.interest.topic,
+            line.subscription.subscriber,
+            line.subscription.topic,
             f"{line.sent:,}",
             f"{line.acknowledged:,}",
             f"{line.expected:,}",
             f"{line.delivered:,}",
-            shown_percent(line.delivered, line.expected),
+            format_percent(line.delivered, line.expected),
             f"{line.duplicates:,}",
         )
     return table
 
 
-def shown_percent(delivered: int, expected: int) -> str:
-    """100 % only when it is all of it."""
+def format_percent(delivered: int, expected: int) -> str:
+    """Shows 100 % only if every record was delivered."""
     if delivered == expected:
         return "100 %"
     return f"{min(100 * delivered / expected, 99.999):.3f} %" if expected else "-"

@@ -1,7 +1,7 @@
-"""Heartbeats and split votes: the Raft machine itself, on virtual time, with chance switched off.
+"""Split votes and heartbeats: the Raft state machine on virtual time, without randomness.
 
-Two members with the same timeout ask for votes at the same moment, and each has voted for itself: nobody wins, again
-and again. As soon as their timeouts differ there is a leader, and its heartbeats keep it.
+Two members with equal election timeouts request votes at the same time, and each votes for itself: no candidate wins,
+term after term. With different timeouts there is a leader, and its heartbeats keep it in office.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 HERE = Partition(TopicId(7), PartitionIndex(0))
 NODES = (NodeId(1), NodeId(2))
 STEP_US = 1_000
-"""What a message and a write to disk take."""
+"""Duration of a message and of a write to disk."""
 ROUNDS_MS = 1_600
 ELECTION_MS = 2_000
 CALM_MS = 300
 TERMS_MIN = 3
-BEATS_MIN = 4
-TOLD = ("asks for votes", "leads", "follows")
+HEARTBEATS_MIN = 4
+LOG_EVENTS = ("asks for votes", "leads", "follows")
 
 
 class ShortestTimeout(Random):
-    """Chance switched off: every timeout is the shortest."""
+    """No randomness: every timeout is the shortest."""
 
     def uniform(self, a: float, b: float) -> float:
         return a
 
 
 class LongestTimeout(ShortestTimeout):
-    """Always the longest."""
+    """Every timeout is the longest."""
 
     def uniform(self, a: float, b: float) -> float:
         return b
 
 
 class VirtualNetwork:
-    """Virtual time, two members, and a network that delays every message by the same."""
+    """Virtual time, two members, and a network with the same delay for every message."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -59,8 +59,8 @@ class VirtualNetwork:
         self._order = count()
         self.settings = RaftSettings()
         self.us = 0
-        self.beats = 0
-        self.shows_beats = False
+        self.heartbeats = 0
+        self.shows_heartbeats = False
         self.members = {node: SimulatedMember(self, node) for node in NODES}
 
     @property
@@ -77,7 +77,7 @@ class VirtualNetwork:
             action()
         self.us = until_us
 
-    def tell(self, node: NodeId | None, role: str, text: str, style: str = "cyan") -> None:
+    def print_line(self, node: NodeId | None, role: str, text: str, style: str = "cyan") -> None:
         who = f"node {node}" if node is not None else ""
         line = f"{self.us / 1000:9.1f} ms  {who:<6}  {role:<12}  info     {text}" if node else f"{'':9}     {text}"
         self._console.print(Text(line, style=style), soft_wrap=True)
@@ -87,10 +87,10 @@ class VirtualNetwork:
 
 
 class SimulatedMember:
-    """One member and its disk, which writes everything in the same time."""
+    """One member and its disk, on which every write takes the same time."""
 
-    def __init__(self, table: VirtualNetwork, node: NodeId) -> None:
-        self._table = table
+    def __init__(self, network: VirtualNetwork, node: NodeId) -> None:
+        self._network = network
         self.node = node
         self._end = 0
         self._fires_at: int | None = None
@@ -98,14 +98,14 @@ class SimulatedMember:
         found = Recovered(HERE, 0, 0, ())
         tokens = count(1)
         self.group = RaftGroup(
-            node, found, hard, settings=table.settings, random=ShortestTimeout(), next_token=lambda: next(tokens)
+            node, found, hard, settings=network.settings, random=ShortestTimeout(), next_token=lambda: next(tokens)
         )
         self.group.name = "news"
 
     def start(self) -> None:
-        self.group.start(self._table.now)
+        self.group.start(self._network.now)
         self.step()
-        self._beat()
+        self._heartbeat()
 
     def step(self) -> None:
         for effect in self.group.take():
@@ -113,34 +113,34 @@ class SimulatedMember:
         at_us = self.group.deadline_us
         if at_us is not None and at_us != self._fires_at:
             self._fires_at = at_us
-            self._table.later(max(at_us - self._table.us, 0), lambda: self._fire(at_us))
+            self._network.later(max(at_us - self._network.us, 0), lambda: self._fire(at_us))
 
     def _fire(self, at_us: int) -> None:
         if self.group.deadline_us == at_us:
             self._fires_at = None
-            self.group.fire(self._table.now)
+            self.group.fire(self._network.now)
             self.step()
 
     def _carry_out(self, effect: FabricEffect) -> None:
-        table = self._table
+        network = self._network
         match effect:
             case Send():
                 self._send(effect)
             case Persist():
-                table.later(STEP_US, lambda: self._persisted(effect))
+                network.later(STEP_US, lambda: self._persisted(effect))
             case Echo():
-                self.group.echo(table.now, effect.number)
+                self.group.echo(network.now, effect.number)
                 self.step()
             case Append():
                 self._end = last_offset(effect.batch) + 1
             case Sync():
                 end = self._end
-                table.later(STEP_US, lambda: self._synced(end))
-            case LogLine() if effect.event in TOLD:
+                network.later(STEP_US, lambda: self._synced(end))
+            case LogLine() if effect.event in LOG_EVENTS:
                 about = effect.about
                 leader = f", leader node {about['leader']}" if "leader" in about else ""
-                told = f"{effect.event} {about['partition']}, term {about['term']}{leader}"
-                table.tell(self.node, str(about["role"]), told)
+                line = f"{effect.event} {about['partition']}, term {about['term']}{leader}"
+                network.print_line(self.node, str(about["role"]), line)
             case _:
                 pass
 
@@ -149,56 +149,62 @@ class SimulatedMember:
             self._carry_out(following)
 
     def _synced(self, end: int) -> None:
-        self.group.synced(self._table.now, 0, end)
+        self.group.synced(self._network.now, 0, end)
         self.step()
 
     def _send(self, effect: Send) -> None:
-        peer = self._table.members[effect.peer]
+        peer = self._network.members[effect.peer]
         message = effect.message
         payload = b"".join(effect.payload)
         if isinstance(message, RequestVoteReply) and not message.pre:
-            answer = "votes for" if message.granted else "has voted already, not for"
-            self._table.tell(self.node, str(self.group.role), f"{answer} node {effect.peer}, term {message.asked}")
-        self._table.later(STEP_US, lambda: peer.receive(self.node, message, payload))
+            answer = "votes for" if message.granted else "has already voted, not for"
+            self._network.print_line(
+                self.node, str(self.group.role), f"{answer} node {effect.peer}, term {message.asked}"
+            )
+        self._network.later(STEP_US, lambda: peer.receive(self.node, message, payload))
 
     def receive(self, sender: NodeId, message: object, payload: bytes) -> None:
         assert isinstance(message, GroupMessage)
-        self.group.receive(self._table.now, sender, message, bytearray(payload) if payload else None)
+        self.group.receive(self._network.now, sender, message, bytearray(payload) if payload else None)
         self.step()
 
-    def _beat(self) -> None:
-        table = self._table
-        for peer, beat in self.group.beats(table.now):
-            table.beats += 1
-            if table.shows_beats:
-                table.tell(self.node, str(self.group.role), f"heartbeat to node {peer}, term {self.group.term}")
-            reply = table.members[peer].group.heard(table.now, self.node, beat)
-            table.members[peer].step()
+    def _heartbeat(self) -> None:
+        network = self._network
+        for peer, beat in self.group.beats(network.now):
+            network.heartbeats += 1
+            if network.shows_heartbeats:
+                network.print_line(self.node, str(self.group.role), f"heartbeat to node {peer}, term {self.group.term}")
+            reply = network.members[peer].group.heard(network.now, self.node, beat)
+            network.members[peer].step()
             if reply is not None:
-                self.group.answered(table.now, peer, reply)
+                self.group.answered(network.now, peer, reply)
         self.step()
-        table.later(table.settings.heartbeat_us, self._beat)
+        network.later(network.settings.heartbeat_us, self._heartbeat)
 
 
 def show_split_vote(console: Console) -> None:
-    table = VirtualNetwork(console)
-    timeout_ms = table.settings.election_timeout_ms_min
-    table.tell(None, "", f"two nodes, both with an election timeout of exactly {timeout_ms} ms", "bold")
-    for member in table.members.values():
+    network = VirtualNetwork(console)
+    timeout_ms = network.settings.election_timeout_ms_min
+    network.print_line(None, "", f"two nodes, both with an election timeout of exactly {timeout_ms} ms", "bold")
+    for member in network.members.values():
         member.start()
-    table.run(ROUNDS_MS)
-    term = max(member.group.term for member in table.members.values())
-    if table.leaders() or term < TERMS_MIN:
-        raise ScenarioFailed(f"equal timeouts give no leader, again and again; term {term}, leaders {table.leaders()}")
-    table.tell(None, "", f"{term} terms, and no leader in any: each vote was split", "bold")
-    table.tell(None, "", "now node 2 waits longer than node 1", "bold")
-    table.members[NODES[1]].group.random = LongestTimeout()
-    table.run(ELECTION_MS)
-    if len(table.leaders()) != 1:
+    network.run(ROUNDS_MS)
+    term = max(member.group.term for member in network.members.values())
+    if network.leaders() or term < TERMS_MIN:
+        raise ScenarioFailed(
+            f"equal timeouts give no leader, term after term; term {term}, leaders {network.leaders()}"
+        )
+    network.print_line(None, "", f"{term} terms, and no leader in any of them: each vote was split", "bold")
+    network.print_line(None, "", "now node 2 waits longer than node 1", "bold")
+    network.members[NODES[1]].group.random = LongestTimeout()
+    network.run(ELECTION_MS)
+    if len(network.leaders()) != 1:
         raise ScenarioFailed("different timeouts give one leader")
-    leader = table.members[table.leaders()[0]]
-    elected, table.beats, table.shows_beats = leader.group.term, 0, True
-    table.tell(None, "", f"node {leader.node} leads in term {elected}; its heartbeats keep it", "bold")
-    table.run(CALM_MS)
-    if table.beats < BEATS_MIN or leader.group.term != elected or table.leaders() != [leader.node]:
+    leader = network.members[network.leaders()[0]]
+    elected, network.heartbeats, network.shows_heartbeats = leader.group.term, 0, True
+    network.print_line(
+        None, "", f"node {leader.node} leads in term {elected}; its heartbeats keep it in office", "bold"
+    )
+    network.run(CALM_MS)
+    if network.heartbeats < HEARTBEATS_MIN or leader.group.term != elected or network.leaders() != [leader.node]:
         raise ScenarioFailed("heartbeats keep the leader")

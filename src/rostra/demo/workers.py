@@ -1,6 +1,6 @@
-"""Publishers and subscribers on threads of their own, some with asyncio, some with blocking sockets.
+"""Publishers and subscribers of the demo, each on its own thread, some asyncio, some blocking.
 
-Each is an ordinary user of a client: none of them does anything about the node being killed.
+They use the clients as any application would: none of them handles the kill of a node.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from rostra import blocking
 from rostra.demo.record_log import PublishedLog, ReceivedLog
 
 POLL_S = 0.05
-Tell = Callable[[str, rostra.ClientEvent], None]
-"""Who it happened to, and what."""
+OnEvent = Callable[[str, rostra.ClientEvent], None]
+"""Called with the name of the worker and the event."""
 
 
 class Worker(Thread, ABC):
-    """Runs until its work is done or `leave` is set; what went wrong is kept for whoever joins it."""
+    """Runs until its work is done or `leave` is set; an exception is stored in `error`."""
 
     trace: str | None = None
-    """Where it notes what it does, if anywhere."""
+    """Directory of its trace, if it writes one."""
 
-    def __init__(self, name: str, address: str, tell: Tell) -> None:
+    def __init__(self, name: str, address: str, on_event: OnEvent) -> None:
         super().__init__(name=name, daemon=True)
         self.address = address
         self.leave = Event()
         self.error: Exception | None = None
-        self._tell = tell
+        self._on_event = on_event
 
     def run(self) -> None:
         try:
@@ -41,14 +41,14 @@ class Worker(Thread, ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """What it is there for; returns when it is done, or told to leave."""
+        """Returns when done, or when `leave` is set."""
 
-    def tell(self, event: rostra.ClientEvent) -> None:
-        self._tell(self.name, event)
+    def on_event(self, event: rostra.ClientEvent) -> None:
+        self._on_event(self.name, event)
 
 
 class Pace:
-    """So many chunks in so many seconds, however long each takes."""
+    """Spreads chunks evenly over a duration."""
 
     def __init__(self, chunks: int, duration_s: float) -> None:
         self._interval_s = duration_s / max(chunks, 1)
@@ -63,10 +63,10 @@ class PublisherThread(Worker):
     kind = ""
 
     def __init__(
-        self, book: PublishedLog, records: int, chunk: int, duration_s: float, address: str, tell: Tell
+        self, log: PublishedLog, records: int, chunk: int, duration_s: float, address: str, on_event: OnEvent
     ) -> None:
-        super().__init__(book.publisher, address, tell)
-        self.book = book
+        super().__init__(log.publisher, address, on_event)
+        self.log = log
         self.records = records
         self.chunk = chunk
         self.duration_s = duration_s
@@ -83,18 +83,18 @@ class AsyncioPublisher(PublisherThread):
         asyncio.run(self._work())
 
     async def _work(self) -> None:
-        book, chunks = self.book, self.chunks()
+        log, chunks = self.log, self.chunks()
         pace = Pace(len(chunks), self.duration_s)
         async with (
-            rostra.connect(self.address, name=self.name, trace=self.trace, on_event=self.tell) as client,
+            rostra.connect(self.address, name=self.name, trace=self.trace, on_event=self.on_event) as client,
             client.producer(
-                book.topic, partition=book.partition, on_ack=lambda ack: book.acknowledge(ack.count)
+                log.topic, partition=log.partition, on_ack=lambda ack: log.acknowledge(ack.count)
             ) as producer,
         ):
             for count in chunks:
                 if self.leave.is_set():
                     break
-                await producer.send_many(book.next_values(count))
+                await producer.send_many(log.next_values(count))
                 await asyncio.sleep(pace.wait_s())
             await producer.flush()
 
@@ -103,19 +103,19 @@ class BlockingPublisher(PublisherThread):
     kind = "blocking"
 
     def work(self) -> None:
-        book, chunks = self.book, self.chunks()
+        log, chunks = self.log, self.chunks()
         pace = Pace(len(chunks), self.duration_s)
         with (
-            blocking.connect(self.address, name=self.name, trace=self.trace, on_event=self.tell) as client,
+            blocking.connect(self.address, name=self.name, trace=self.trace, on_event=self.on_event) as client,
             client.producer(
-                book.topic, partition=book.partition, on_ack=lambda ack: book.acknowledge(ack.count)
+                log.topic, partition=log.partition, on_ack=lambda ack: log.acknowledge(ack.count)
             ) as producer,
         ):
             for count in chunks:
                 if self.leave.is_set():
                     break
-                producer.send_many(book.next_values(count))
-                # Nothing happens between the calls of a blocking client, so it waits for its word here.
+                producer.send_many(log.next_values(count))
+                # A blocking client does nothing between calls, so wait for the acknowledgement here.
                 producer.flush()
                 time.sleep(pace.wait_s())
 
@@ -123,9 +123,9 @@ class BlockingPublisher(PublisherThread):
 class SubscriberThread(Worker):
     kind = ""
 
-    def __init__(self, book: ReceivedLog, address: str, tell: Tell) -> None:
-        super().__init__(book.interest.subscriber, address, tell)
-        self.book = book
+    def __init__(self, log: ReceivedLog, address: str, on_event: OnEvent) -> None:
+        super().__init__(log.subscription.subscriber, address, on_event)
+        self.log = log
 
 
 class AsyncioSubscriber(SubscriberThread):
@@ -136,8 +136,8 @@ class AsyncioSubscriber(SubscriberThread):
 
     async def _work(self) -> None:
         async with (
-            rostra.connect(self.address, name=self.name, trace=self.trace, on_event=self.tell) as client,
-            client.subscribe(self.book.interest.topic, start="earliest") as subscription,
+            rostra.connect(self.address, name=self.name, trace=self.trace, on_event=self.on_event) as client,
+            client.subscribe(self.log.subscription.topic, start="earliest") as subscription,
         ):
             receiving = asyncio.create_task(self._receive(subscription))
             while not self.leave.is_set() and not receiving.done():
@@ -149,7 +149,7 @@ class AsyncioSubscriber(SubscriberThread):
 
     async def _receive(self, subscription: rostra.Subscription) -> None:
         async for batch in subscription.batches():
-            self.book.take(batch.values())
+            self.log.take(batch.values())
 
 
 class BlockingSubscriber(SubscriberThread):
@@ -157,10 +157,10 @@ class BlockingSubscriber(SubscriberThread):
 
     def work(self) -> None:
         with (
-            blocking.connect(self.address, name=self.name, trace=self.trace, on_event=self.tell) as client,
-            client.subscribe(self.book.interest.topic, start="earliest") as subscription,
+            blocking.connect(self.address, name=self.name, trace=self.trace, on_event=self.on_event) as client,
+            client.subscribe(self.log.subscription.topic, start="earliest") as subscription,
         ):
             while not self.leave.is_set():
                 batch = subscription.poll(POLL_S)
                 if batch is not None:
-                    self.book.take(batch.values())
+                    self.log.take(batch.values())

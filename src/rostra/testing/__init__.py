@@ -1,12 +1,12 @@
-"""Real nodes for tests: inside this process, or as child processes that can be killed; alone, or as a cluster.
+"""Real nodes for tests, in this process or as child processes that can be killed; single nodes or clusters.
 
 >>> import rostra.testing
 >>> with rostra.testing.node() as node, node.client() as client:
 ...     client.publish("greetings", b"hello").offset
 1
 
-With pytest the fixtures `rostra_node` and `rostra_cluster` give one and three. Nothing here is imported before it is
-used, so that installing Rostra does not slow down the start of pytest.
+The pytest fixtures `rostra_node` and `rostra_cluster` give one node and three. Modules are imported when first used,
+so that the plugin does not slow down the start of pytest.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def node(
     limits: BrokerSettings | None = None,
     log_level: str = "warning",
 ) -> Iterator[EmbeddedNode]:
-    """A node inside this process, on a thread of its own, with real sockets and real files.
+    """A node in this process, on its own thread, with real sockets and files.
 
-    Its directory is a temporary one unless named; its port is a free one unless named.
+    By default its directory is temporary and its port a free one.
     """
     from rostra.testing.directories import node_directory
     from rostra.testing.embedded import EmbeddedNode
 
-    with node_directory(directory) as place:
+    with node_directory(directory) as path:
         started = EmbeddedNode(
-            place,
+            path,
             listen=listen,
             listen_unix=listen_unix,
             peer_listen=peer_listen,
@@ -81,13 +81,13 @@ def process_node(
     metrics: str = "off",
     arguments: tuple[str, ...] = (),
 ) -> Iterator[ProcessNode]:
-    """A node as a child process, which ends with the block, and with this process however that ends."""
+    """A node as a child process, which ends with the block and with this process, even if that is killed."""
     from rostra.testing.directories import node_directory
     from rostra.testing.process import ProcessNode
 
-    with node_directory(directory) as place:
+    with node_directory(directory) as path:
         started = ProcessNode(
-            place,
+            path,
             listen=listen,
             peer_listen=peer_listen,
             join=join,
@@ -113,16 +113,16 @@ def cluster(
     limits: BrokerSettings | None = None,
     log_level: str = "error",
 ) -> Iterator[Cluster[EmbeddedNode]]:
-    """Nodes inside this process that form one cluster, each on a thread of its own."""
+    """Nodes in this process that form one cluster, each on its own thread."""
     from rostra.testing.clusters import Cluster
     from rostra.testing.directories import node_directory
     from rostra.testing.embedded import EmbeddedNode
 
-    def make(place: Path) -> EmbeddedNode:
-        return EmbeddedNode(place, fabric=fabric, fsync=fsync, trace=trace, limits=limits, log_level=log_level)
+    def make(path: Path) -> EmbeddedNode:
+        return EmbeddedNode(path, fabric=fabric, fsync=fsync, trace=trace, limits=limits, log_level=log_level)
 
-    with node_directory(directory) as place:
-        started = Cluster(place, make)
+    with node_directory(directory) as path:
+        started = Cluster(path, make)
         try:
             started.start(nodes)
             yield started
@@ -138,16 +138,16 @@ def process_cluster(
     fsync: Literal["commit", "never"] = "commit",
     arguments: tuple[str, ...] = (),
 ) -> Iterator[Cluster[ProcessNode]]:
-    """Nodes as child processes that form one cluster; they end with the block, or with this process."""
+    """Nodes as child processes that form one cluster; they end with the block or with this process."""
     from rostra.testing.clusters import Cluster
     from rostra.testing.directories import node_directory
     from rostra.testing.process import ProcessNode
 
-    def make(place: Path) -> ProcessNode:
-        return ProcessNode(place, fsync=fsync, metrics="127.0.0.1:0", arguments=arguments)
+    def make(path: Path) -> ProcessNode:
+        return ProcessNode(path, fsync=fsync, metrics="127.0.0.1:0", arguments=arguments)
 
-    with node_directory(directory) as place:
-        started = Cluster(place, make)
+    with node_directory(directory) as path:
+        started = Cluster(path, make)
         try:
             started.start(nodes)
             yield started

@@ -1,6 +1,6 @@
-"""What a `ProcessNode` runs: the command line of Rostra, bound to the life of the process that started it.
+"""The program of a `ProcessNode`: the command `rostra`, which ends when its parent process ends.
 
-Stdin is a pipe from the parent. It ends when the parent does, in whatever way, and takes this process along.
+Stdin is a pipe from the parent; its end of file means that the parent has ended, and this process kills itself.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import sys
 from threading import Thread
 
 
-def _follow_parent() -> None:
+def _exit_with_parent() -> None:
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    Thread(target=_follow_parent, daemon=True).start()
+    Thread(target=_exit_with_parent, daemon=True).start()
     sys.argv[0] = "rostra"
     runpy.run_module("rostra", run_name="__main__", alter_sys=True)

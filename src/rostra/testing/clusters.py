@@ -1,4 +1,4 @@
-"""Several nodes that form one cluster, in this process or as processes of their own."""
+"""Several nodes that form one cluster, in this process or as child processes."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ N = TypeVar("N", bound=ClusterNode)
 
 
 class WaitTimedOut(AssertionError):
-    """What a test waited for did not come true."""
+    """A condition that a test waited for did not become true in time."""
 
 
 class Cluster(Generic[N]):
-    """The first node founds it, the others join through that one. Made by `rostra.testing.cluster`.
+    """Nodes of one cluster: the first founds it, the others join it. Created by `rostra.testing.cluster`.
 
     >>> with rostra.testing.cluster(3) as cluster:  # doctest: +SKIP
     ...     cluster.owner("orders").kill()
@@ -74,14 +74,14 @@ class Cluster(Generic[N]):
         self.await_members()
 
     def _next(self) -> N:
-        place = self._directory / f"node-{len(self.nodes)}"
-        place.mkdir(parents=True, exist_ok=True)
-        node = self._make(place)
+        directory = self._directory / f"node-{len(self.nodes)}"
+        directory.mkdir(parents=True, exist_ok=True)
+        node = self._make(directory)
         self.nodes.append(node)
         return node
 
     def add(self) -> N:
-        """One more node, which joins through the first that is running."""
+        """Starts another node, which joins through the first running one."""
         joins = (self.running()[0].peer_address,)
         node = self._next()
         node.join = joins
@@ -90,32 +90,32 @@ class Cluster(Generic[N]):
         return node
 
     def stop(self) -> None:
-        """The last one first: whoever is left can still hand over to somebody, and the last one needs nobody."""
+        """Stops the nodes, last one first, so that each but the first can transfer its partitions."""
         for node in self.nodes:
             node.resume()
         for node in reversed(self.nodes):
             node.stop()
 
-    # --- what it is like ---
+    # --- state ---
 
     def running(self) -> list[N]:
         return [node for node in self.nodes if node.running]
 
     def await_members(self, count: int | None = None) -> None:
-        """Until every running node sees so many members that are there and vote; all running ones by default."""
+        """Waits until every running node sees `count` members alive and voting; by default, all running ones."""
         wanted = len(self.running()) if count is None else count
 
-        def all_there() -> bool:
+        def all_joined() -> bool:
             seen = [node.metrics() for node in self.running()]
             return all(
                 metrics.value("rostra_member_there") >= wanted and metrics.value("rostra_member_votes") >= wanted
                 for metrics in seen
             )
 
-        self.wait_until(all_there, f"{wanted} members there")
+        self.wait_until(all_joined, f"{wanted} members alive")
 
     def owner(self, topic: str, partition: int = 0) -> N:
-        """The running node that orders the partition, once there is one."""
+        """The running node that owns the partition; waits until there is one."""
         found: list[N] = []
 
         def known() -> bool:
@@ -126,15 +126,15 @@ class Cluster(Generic[N]):
         return found[0]
 
     def _owns(self, node: N, topic: str, partition: int) -> bool:
-        place = {"topic": topic, "partition": str(partition), "role": "leader"}
-        return node.metrics().value("rostra_group_role", **place) == 1
+        labels = {"topic": topic, "partition": str(partition), "role": "leader"}
+        return node.metrics().value("rostra_group_role", **labels) == 1
 
     def others(self, *nodes: N) -> list[N]:
         return [node for node in self.running() if node not in nodes]
 
-    def wait_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + patience_s
-        while not true():
+        while not condition():
             if time.monotonic() > deadline:
                 raise WaitTimedOut(f"not within {patience_s:g} s: {what}")
             time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""Where a node under test keeps its files."""
+"""The data directory of a node under test."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 @contextmanager
 def node_directory(chosen: str | Path | None) -> Iterator[Path]:
-    """The one that was named, which stays; or one that goes away at the end."""
+    """The chosen directory, which is kept; without one, a temporary directory."""
     if chosen is not None:
         Path(chosen).mkdir(parents=True, exist_ok=True)
         yield Path(chosen)
         return
-    with TemporaryDirectory(prefix="rostra-") as made:
-        yield Path(made)
+    with TemporaryDirectory(prefix="rostra-") as temporary:
+        yield Path(temporary)

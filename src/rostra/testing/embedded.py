@@ -1,4 +1,4 @@
-"""A node inside this process."""
+"""A node in this process, on its own thread."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from rostra.testing.metrics import Metrics
 T = TypeVar("T")
 
 PATIENCE_S = 30.0
-"""For what the thread of the node is asked to do, beyond the deadline of a stop."""
+"""How long to wait for the thread of the node; in a stop, in addition to its deadline."""
 
 
 class EmbeddedNode:
-    """A real node on a thread and a loop of its own. Made by `rostra.testing.node`.
+    """A real node on its own thread and event loop. Created by `rostra.testing.node`.
 
     >>> with rostra.testing.node() as node:  # doctest: +SKIP
     ...     node.kill()
@@ -80,7 +80,7 @@ class EmbeddedNode:
         self._starting: Future[Node] | None = None
         self._resumed: Event | None = None
 
-    # --- life ---
+    # --- start and stop ---
 
     @property
     def running(self) -> bool:
@@ -118,7 +118,7 @@ class EmbeddedNode:
         node = Node(
             NodeSettings(
                 directory=str(self.directory),
-                # A restarted node is found where it was.
+                # A restarted node keeps its addresses.
                 listen=self.address or self._listen,
                 listen_unix=self._listen_unix,
                 peer_listen=self.peer_address or self._peer_listen,
@@ -133,12 +133,12 @@ class EmbeddedNode:
                 broker=self._limits,
             )
         )
-        node.log = quiet_log(self._log_level)
+        node.log = separate_log(self._log_level)
         await node.start()
         return node
 
     def stop(self, deadline_ms: int | None = None) -> bool:
-        """Graceful: finishes what is under way. True if all was finished, or there was nothing to stop."""
+        """Stops gracefully: completes pending requests. True if all were completed, or the node was not running."""
         self.resume()
         if self._starting is not None:
             self._starting.cancel()
@@ -149,26 +149,26 @@ class EmbeddedNode:
         node, self._node = self._node, None
         try:
             patience_ms = self._stop_deadline_ms if deadline_ms is None else deadline_ms
-            return self._ask(node.stop(patience_ms), PATIENCE_S + patience_ms / 1000)
+            return self._call(node.stop(patience_ms), PATIENCE_S + patience_ms / 1000)
         finally:
             self._end_thread()
 
     def kill(self) -> None:
-        """Abrupt: nothing is finished, nothing is marked clean. What the node had not yet written is lost."""
+        """Stops abruptly: no request is completed, the log is not marked clean, unwritten data is lost."""
         if self._node is None:
             return
         node, self._node = self._node, None
-        # In the same turn of the loop, if it is paused: it does nothing more.
-        self._loop_of().call_soon_threadsafe(node.abandon)
+        # A paused node abandons its work in the same turn of the loop, before it could do anything else.
+        self._running_loop().call_soon_threadsafe(node.abandon)
         self.resume()
         self._end_thread()
 
     def pause(self) -> None:
-        """Does nothing at all until it is resumed, as a process that was stopped: others only see its silence."""
+        """Blocks the node's thread until `resume`, like SIGSTOP: its connections stay open."""
         if self._resumed is None:
             self._resumed = Event()
             paused = Event()
-            self._loop_of().call_soon_threadsafe(_hold, paused, self._resumed)
+            self._running_loop().call_soon_threadsafe(_hold, paused, self._resumed)
             paused.wait(PATIENCE_S)
 
     def resume(self) -> None:
@@ -177,7 +177,7 @@ class EmbeddedNode:
             self._resumed = None
 
     def restart(self) -> None:
-        """On the same files and the same port, after a graceful stop unless it was killed."""
+        """Starts again on the same files and port, after a graceful stop unless it was killed."""
         self.stop()
         self.start()
 
@@ -188,8 +188,8 @@ class EmbeddedNode:
         return blocking.connect(self.address, name=name)
 
     def metrics(self) -> Metrics:
-        """What the node counts now."""
-        return Metrics(self._ask(_exposed(self._running_node())))
+        """The current metrics of the node."""
+        return Metrics(self._call(_exposed(self._running_node())))
 
     # --- the thread ---
 
@@ -197,18 +197,18 @@ class EmbeddedNode:
         assert self._node is not None, "the node is not running"
         return self._node
 
-    def _loop_of(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         assert self._loop is not None, "the node is not running"
         return self._loop
 
-    def _ask(self, work: Coroutine[Any, Any, T], patience_s: float = PATIENCE_S) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop_of()).result(patience_s)
+    def _call(self, work: Coroutine[Any, Any, T], patience_s: float = PATIENCE_S) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._running_loop()).result(patience_s)
 
     def _end_thread(self) -> None:
         loop, self._loop = self._loop, None
         thread, self._thread = self._thread, None
         assert loop is not None and thread is not None
-        # Sockets close in a turn of the loop after the one that asks for it.
+        # Sockets close in the turn of the loop after `close`.
         asyncio.run_coroutine_threadsafe(_last_turns(loop), loop).result(PATIENCE_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(PATIENCE_S)
@@ -234,8 +234,8 @@ async def _last_turns(loop: asyncio.AbstractEventLoop) -> None:
     await loop.shutdown_default_executor()
 
 
-def quiet_log(level: str) -> Any:
-    """A log of its own on stderr, so that the application's logging is left as it is."""
+def separate_log(level: str) -> Any:
+    """A logger of its own on stderr, which leaves the application's logging unchanged."""
     return structlog.wrap_logger(
         structlog.WriteLogger(sys.stderr),
         processors=[structlog.processors.add_log_level, structlog.processors.JSONRenderer()],

@@ -1,4 +1,4 @@
-"""A node's metrics, as a test asks for them."""
+"""The metrics of a node, parsed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 class Metrics:
-    """One look at what a node exposes.
+    """The metrics of a node at one moment.
 
     >>> Metrics('rostra_topics 2.0').value("rostra_topics")
     2.0
@@ -18,7 +18,7 @@ class Metrics:
         ]
 
     def values(self, name: str, **labels: str) -> list[float]:
-        """Of all samples with this name and at least these labels."""
+        """The values of all samples with this name and at least these labels."""
         return [
             sample.value
             for sample in self._samples
@@ -26,5 +26,5 @@ class Metrics:
         ]
 
     def value(self, name: str, **labels: str) -> float:
-        """0 if there is none."""
+        """Their sum; 0 without a sample."""
         return sum(self.values(name, **labels))

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures with a node, and with a cluster."""
+"""The pytest plugin: the fixtures `rostra_node` and `rostra_cluster`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def rostra_node(tmp_path: Path) -> Iterator[EmbeddedNode]:
-    """A Rostra node of its own for this test: real sockets, real files, empty at the start."""
-    # The disk of a test machine need not survive a power cut, and fsync would only slow the test.
+    """A Rostra node for this test: real sockets and files, empty at the start."""
+    # A test need not survive a power cut, and fsync would slow it down.
     with rostra.testing.node(directory=tmp_path / "rostra", fsync="never") as node:
         yield node
 
 
 @pytest.fixture
 def rostra_cluster(tmp_path: Path) -> Iterator[Cluster[EmbeddedNode]]:
-    """Three nodes of this test's own that form one cluster."""
+    """Three Rostra nodes for this test that form one cluster."""
     with rostra.testing.cluster(3, directory=tmp_path / "rostra", fsync="never") as cluster:
         yield cluster

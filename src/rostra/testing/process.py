@@ -1,4 +1,4 @@
-"""A node as a child process: started, killed and restarted on the same files and port; never left behind."""
+"""A node as a child process, which can be killed and restarted on the same files and port."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ LOG_LINES_SHOWN = 20
 
 
 class NotReady(RuntimeError):
-    """The child did not come up; the message has the end of its log."""
+    """The child did not start; the message has the end of its log."""
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """One line of a node's log. Fields that depend on the event are in `about`."""
+    """One line of a node's log. The fields of the event are in `about`."""
 
     event: str
     level: str
@@ -36,7 +36,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class ProcessNode:
-    """`rostra serve` in a process of its own. Made by `rostra.testing.process_node`.
+    """`rostra serve` in its own process. Created by `rostra.testing.process_node`.
 
     >>> with rostra.testing.process_node() as node:  # doctest: +SKIP
     ...     node.sigkill()
@@ -68,9 +68,9 @@ class ProcessNode:
         self._metrics = metrics
         self._arguments = arguments
         self._child: subprocess.Popen[bytes] | None = None
-        self._begun_at = 0
+        self._log_start = 0
 
-    # --- life ---
+    # --- start and stop ---
 
     @property
     def pid(self) -> int | None:
@@ -91,11 +91,11 @@ class ProcessNode:
         if self.running:
             return
         self._release()
-        # The settings of whoever runs the tests must not reach into them.
+        # Settings of the user who runs the tests must not affect them.
         settings = self.directory / "node.toml"
         settings.write_text("")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ROSTRA_")}
-        self._begun_at = self.log_file.stat().st_size if self.log_file.exists() else 0
+        self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         with self.log_file.open("ab") as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "rostra.testing.child", *self._command(settings)],
@@ -103,7 +103,7 @@ class ProcessNode:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                # Ctrl-C in a terminal goes to the parent alone, which then decides what to do with its child.
+                # Ctrl-C in a terminal reaches the parent only, which then stops the child.
                 start_new_session=True,
             )
 
@@ -122,7 +122,7 @@ class ProcessNode:
     def await_ready(self) -> None:
         deadline = time.monotonic() + READY_PATIENCE_S
         while time.monotonic() < deadline:
-            for line in self.log_lines(self._begun_at):
+            for line in self.log_lines(self._log_start):
                 if line.event == "listening":
                     self.address = str(line.about["address"])
                     self.peer_address = str(line.about["peers"])
@@ -132,10 +132,10 @@ class ProcessNode:
                 break
             time.sleep(POLL_S)
         self.sigkill()
-        raise NotReady(f"the node did not come up; its log ends with:\n{self.end_of_log()}")
+        raise NotReady(f"the node did not start; its log ends with:\n{self.end_of_log()}")
 
     def pause(self) -> None:
-        """SIGSTOP: others only see its silence."""
+        """Sends SIGSTOP: the node hangs, its connections stay open."""
         self.interrupt(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -145,26 +145,26 @@ class ProcessNode:
         self.sigkill()
 
     def sigkill(self) -> None:
-        """kill -9; returns when the process is gone."""
+        """Sends SIGKILL and waits until the process has ended."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
             self._release()
 
     def interrupt(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send a signal and do not wait."""
+        """Sends a signal and does not wait."""
         if self._child is not None:
             self._child.send_signal(number)
 
     def wait(self, patience_s: float = STOP_PATIENCE_S) -> int:
-        """The exit code, once the process has ended."""
+        """Waits until the process has ended; returns its exit code."""
         assert self._child is not None
         code = self._child.wait(patience_s)
         self._release()
         return code
 
     def stop(self, patience_s: float = STOP_PATIENCE_S) -> int:
-        """Graceful; the exit code. A node that does not stop in time is killed."""
+        """Stops gracefully and returns the exit code; kills a node that does not stop in time."""
         if self._child is None:
             return 0
         self._child.terminate()
@@ -176,7 +176,7 @@ class ProcessNode:
             return -signal.SIGKILL
 
     def restart(self) -> None:
-        """On the same files and the same port, after a graceful stop unless it was killed."""
+        """Starts again on the same files and port, after a graceful stop unless it was killed."""
         self.stop()
         self.start()
 
@@ -193,18 +193,18 @@ class ProcessNode:
         return blocking.connect(self.address, name=name)
 
     def metrics(self) -> Metrics:
-        """What the node counts now; it must have been given an address for that."""
+        """The current metrics of the node, which must have a metrics address."""
         with urlopen(f"http://{self.metrics_address}/metrics", timeout=METRICS_PATIENCE_S) as answer:
             return Metrics(answer.read().decode())
 
-    # --- its log ---
+    # --- log ---
 
-    def log_lines(self, begun_at: int = 0) -> list[LogLine]:
-        """What the node has logged, from a position in the file on."""
+    def log_lines(self, log_start: int = 0) -> list[LogLine]:
+        """The lines that the node has logged, from a position in the file on."""
         if not self.log_file.exists():
             return []
         with self.log_file.open("rb") as log:
-            log.seek(begun_at)
+            log.seek(log_start)
             # A last line without its end is still being written.
             return [found for line in log.read().split(b"\n")[:-1] if (found := _log_line(line)) is not None]
 

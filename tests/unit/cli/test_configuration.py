@@ -66,9 +66,7 @@ def test_the_nearer_file_wins_key_by_key(tmp_path: Path, file: Path, monkeypatch
         ('[limits]\nbatch_bytes_max = "8 parsecs"', "not a number of bytes"),
     ],
 )
-def test_a_file_with_a_mistake_is_refused_with_the_nearest_right_word(
-    tmp_path: Path, written: str, nearest: str
-) -> None:
+def test_a_file_with_a_mistake_is_refused_with_the_nearest_key(tmp_path: Path, written: str, nearest: str) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(written)
     with pytest.raises(InvalidSetting, match=r".") as refused:
@@ -87,12 +85,12 @@ def test_addresses_may_be_repeated_or_separated_by_commas() -> None:
     assert given["node"] == ("127.0.0.1:1", "127.0.0.1:2", "localhost:7400")
 
 
-def test_every_bound_of_the_broker_can_be_set() -> None:
+def test_every_limit_of_the_broker_can_be_set() -> None:
     limits = {setting.name for setting in SETTINGS if setting.section == "limits"}
     assert limits == set(BrokerSettings.__struct_fields__)
 
 
-def test_every_bound_of_a_broker_says_what_happens_at_it() -> None:
+def test_every_limit_of_the_broker_is_explained() -> None:
     assert set(cli_docs._explained()) == set(BrokerSettings.__struct_fields__)
 
 
@@ -101,7 +99,7 @@ def test_the_defaults_of_the_command_line_are_those_of_the_node() -> None:
     assert msgspec.structs.replace(settings, directory="rostra-data") == NodeSettings()
 
 
-def test_what_is_configured_reaches_the_node(file: Path) -> None:
+def test_settings_reach_the_node(file: Path) -> None:
     flags = {"metrics": "127.0.0.1:0", "stop_deadline_ms": "3s", "batch_bytes_max": "8MiB"}
     settings = node_settings(Configuration(flags, {"ROSTRA_AUTO_CREATE": "no"}, (read_file(file),)))
     assert (settings.listen, settings.metrics, settings.stop_deadline_ms) == ("127.0.0.1:1111", "127.0.0.1:0", 3_000)

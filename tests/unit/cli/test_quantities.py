@@ -1,4 +1,4 @@
-"""Amounts as people write them."""
+"""Sizes, durations and times: parsing and formatting."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rostra.cli.quantities import parse_bytes, parse_duration_ms, parse_moment_u
     ("written", "count"),
     [("0", 0), ("1048576", 1 << 20), ("64MiB", 64 << 20), ("2GB", 2 * 10**9), ("1.5 kib", 1536), ("7k", 7000)],
 )
-def test_bytes_are_read_with_and_without_units(written: str, count: int) -> None:
+def test_sizes_are_parsed_with_and_without_units(written: str, count: int) -> None:
     assert parse_bytes(written) == count
 
 
 @pytest.mark.parametrize(
     ("written", "duration_ms"), [("250", 250), ("500ms", 500), ("1.5s", 1500), ("12h", 43_200_000), ("7d", 604_800_000)]
 )
-def test_lengths_of_time_are_read_in_milliseconds(written: str, duration_ms: int) -> None:
+def test_durations_are_parsed_to_milliseconds(written: str, duration_ms: int) -> None:
     assert parse_duration_ms(written) == duration_ms
 
 
 @pytest.mark.parametrize("written", ["", "many", "-1", "5 parsecs", "1e3", "MiB", "1 2"])
-def test_anything_else_is_refused(written: str) -> None:
+def test_an_invalid_size_or_duration_is_refused(written: str) -> None:
     with pytest.raises(ValueError, match="is not a"):
         parse_bytes(written)
     with pytest.raises(ValueError, match="is not a"):
@@ -41,20 +41,20 @@ def test_anything_else_is_refused(written: str) -> None:
         ("-1.5s", 1_714_564_798_500_000),
     ],
 )
-def test_points_in_time_are_read_as_they_are_or_as_so_long_ago(written: str, moment_us: int) -> None:
+def test_times_are_parsed_as_iso_8601_or_relative_to_now(written: str, moment_us: int) -> None:
     assert parse_moment_us(written, now_us=1_714_564_800_000_000) == moment_us
 
 
 @pytest.mark.parametrize("written", ["", "noon", "-", "-5", "-soon", "10m", "2024-13-01", "12:00"])
-def test_what_is_no_point_in_time_is_refused(written: str) -> None:
+def test_an_invalid_time_is_refused(written: str) -> None:
     with pytest.raises(ValueError, match="is not a"):
         parse_moment_us(written, now_us=0)
 
 
 @given(st.integers(0, 10**14))
-def test_a_length_of_time_that_is_shown_can_be_read_again(duration_ms: int) -> None:
+def test_a_formatted_duration_can_be_parsed_again(duration_ms: int) -> None:
     assert parse_duration_ms(show_duration(duration_ms)) == duration_ms
 
 
-def test_bytes_are_shown_in_a_fitting_unit() -> None:
+def test_sizes_are_formatted_with_a_fitting_unit() -> None:
     assert [show_bytes(count) for count in (5, 2048, 3 << 20, 5 << 30)] == ["5 B", "2.0 KiB", "3.0 MiB", "5.0 GiB"]

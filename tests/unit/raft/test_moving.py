@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.errors import CopiesAway, CorruptLog, MemberRemoved, Moved, QuorumAtRisk, Unavailable, UnknownMember
+from rostra.errors import (
+    CorruptLog,
+    MemberRemoved,
+    Moved,
+    QuorumAtRisk,
+    ReplicasUnavailable,
+    Unavailable,
+    UnknownMember,
+)
 from rostra.fabric.api import (
     Confirm,
     PeerReceived,
@@ -270,7 +278,7 @@ def test_a_removal_that_would_lose_the_quorum_is_refused_and_says_what_to_do() -
     cluster[3].crash()
     cluster.run(1_000)
     error = refusal(cluster, 2, at=1)
-    assert isinstance(error, QuorumAtRisk) and (error.there, error.needed) == (1, 2)
+    assert isinstance(error, QuorumAtRisk) and (error.alive, error.needed) == (1, 2)
     assert "bring back" in str(error)
     assert isinstance(refusal(cluster, 9, at=1, token=52), UnknownMember)
     remove(cluster, 3, at=1)
@@ -288,7 +296,7 @@ def test_a_member_that_is_away_with_the_only_copy_is_not_removed() -> None:
     cluster[holder].crash()
     cluster.run(1_000)
     error = refusal(cluster, holder, at=holder % 4 + 1)
-    assert isinstance(error, CopiesAway) and error.topic == "t"
+    assert isinstance(error, ReplicasUnavailable) and error.topic == "t"
 
 
 @pytest.mark.requirement("RF-10:joins")

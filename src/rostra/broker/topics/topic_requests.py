@@ -15,11 +15,11 @@ from rostra.errors import (
     InvalidTopicName,
     LimitExceeded,
     NodeStopping,
-    NotOffered,
     RostraError,
     TopicExists,
     Unavailable,
     UnknownTopic,
+    UnsupportedByFabric,
 )
 from rostra.fabric.api import Confirm, Describe, ProposeDrop, ProposeSettings, ProposeTopic, TopicSpec
 from rostra.model.cluster import ClusterState, PlacedPartition
@@ -299,7 +299,7 @@ class TopicRequests:
         guarantees = self._broker.fabric.guarantees
         if guarantees.exclusive_ownership or settings.ownership == "shared":
             return None
-        return NotOffered(guarantees.fabric, "exclusive ownership")
+        return UnsupportedByFabric(guarantees.fabric, "exclusive ownership")
 
     def _create_error(self, name: str) -> RostraError | None:
         """Why no topic of this name can be created now."""

@@ -11,7 +11,7 @@ import typer
 
 import rostra
 from rostra.cli.exit_codes import ExitCode
-from rostra.cli.output import complain
+from rostra.cli.output import print_error
 
 EXAMPLES = """
 rostra bench
@@ -20,7 +20,7 @@ rostra bench --only throughput,latency --quick"""
 
 def bench(
     only: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="These scenarios, with commas.", show_default="all")
+        str | None, typer.Option(metavar="NAMES", help="Scenarios to run, separated by commas.", show_default="all")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer records and rounds.")] = False,
     write: Annotated[bool, typer.Option("--write", help="Update benchmarks/RESULTS.md.")] = False,
@@ -28,9 +28,9 @@ def bench(
     """Measure Rostra and its peers side by side; this needs a source checkout."""
     checkout = find_checkout()
     if checkout is None:
-        complain(
+        print_error(
             "the benchmarks are not part of the installed package",
-            "run it in a source checkout: `make bench`, or `rostra bench` in its directory",
+            "run `make bench` or `rostra bench` in a source checkout",
         )
         raise typer.Exit(ExitCode.FAILURE)
     command = [sys.executable, "-m", "benchmarks"]
@@ -41,16 +41,16 @@ def bench(
         try:
             code = running.wait()
         except KeyboardInterrupt:
-            # The terminal sent Ctrl-C to the benchmarks as well; they stop their servers first.
+            # The benchmarks got Ctrl-C, too; they stop their servers first.
             running.wait()
             raise
     raise typer.Exit(code)
 
 
 def find_checkout() -> Path | None:
-    """The directory with `benchmarks/`: here or above, or where an editable installation comes from."""
+    """The directory with `benchmarks/`: this one, a parent, or the source of an editable installation."""
     here = Path.cwd()
-    for place in (here, *here.parents, *Path(rostra.__file__).resolve().parents):
-        if (place / "benchmarks" / "__main__.py").is_file() and (place / "pyproject.toml").is_file():
-            return place
+    for directory in (here, *here.parents, *Path(rostra.__file__).resolve().parents):
+        if (directory / "benchmarks" / "__main__.py").is_file() and (directory / "pyproject.toml").is_file():
+            return directory
     return None

@@ -1,4 +1,4 @@
-"""`rostra cluster`: how its members and partitions are, and how they change."""
+"""`rostra cluster`: the state of members and partitions, and changes of both."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rostra.cli.commands.cluster_rows import (
     MEMBER_COLUMNS,
     RING_COLUMNS,
     STATUS_COLUMNS,
+    alive_nodes,
     member_row,
-    nodes_there,
+    member_table_row,
     partition_row,
+    partition_table_rows,
     ring_row,
-    shown_member,
-    shown_ring,
-    shown_rows,
+    ring_table_row,
     summary,
     topic_of,
 )
 from rostra.cli.completion import complete_topic
 from rostra.cli.exit_codes import ExitCode
 from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, begin
-from rostra.cli.output import Cell, complain, note
+from rostra.cli.output import Cell, print_error, print_note
 from rostra.errors import LinkError, MemberRemoved, UnknownPartition, UnknownTopic
 from rostra.model.ids import text
 
@@ -44,11 +44,11 @@ rostra cluster status -o json | jq 'select(.quorum | not)'"""
 
 MEMBERS_EXAMPLES = """
 rostra cluster members
-rostra cluster members -o json | jq -r 'select(.there | not) | .address'"""
+rostra cluster members -o json | jq -r 'select(.alive | not) | .address'"""
 
 RING_EXAMPLES = """
 rostra cluster ring
-rostra cluster ring -o json | jq -r 'select(.lacks > 0) | .next'"""
+rostra cluster ring -o json | jq -r 'select(.backlog > 0) | .next'"""
 
 ADD_EXAMPLES = """
 rostra cluster add
@@ -65,13 +65,13 @@ rostra cluster transfer orders 127.0.0.1:7410"""
 
 POLL_S = 0.1
 SETTLE_S = 10.0
-"""How long the new owner may take to be known after a transfer that was said to have happened."""
+"""How long to wait until the node that is asked knows the new owner after a transfer."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PORT_STEP = 10
 PORT_MAX = 65_000
 
 MemberArgument = Annotated[
-    str, typer.Argument(metavar="NODE", help="Id of the member, a beginning of it that no other has, or its address.")
+    str, typer.Argument(metavar="NODE", help="Id of the member, a unique prefix of it, or its address.")
 ]
 
 
@@ -85,10 +85,10 @@ def status(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show every partition: owner, term, commit and end, and how far each copy is.
+    """Show every partition: owner, term, commit offset, end, and the lag of each replica.
 
-    The first line of a partition is its owner, the others are its copies; `match` is the offset below which a copy has
-    on disk what its owner has, `lag` what it still lacks. `_catalogue` is what the cluster keeps about itself.
+    The first line of a partition is its owner, the others are the other replicas. Below `match` a replica has on disk
+    what the owner has; `lag` is the number of offsets it lacks. `_catalogue` is the metadata of the cluster.
     """
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
@@ -96,12 +96,13 @@ def status(
     placed = [one for one in state.partitions if topic is None or topic_of(one) == topic]
     if topic is not None and not placed:
         raise UnknownTopic(topic)
-    there = nodes_there(state)
+    alive = alive_nodes(state)
     if invocation.output.is_json:
-        invocation.output.rows([partition_row(one, there) for one in placed], columns=())
-        note("; ".join(summary(state)))
+        invocation.output.rows([partition_row(one, alive) for one in placed], columns=())
+        print_note("; ".join(summary(state)))
         return
-    invocation.output.rows([row for one in placed for row in shown_rows(one, there)], columns=STATUS_COLUMNS, blank="")
+    table = [row for one in placed for row in partition_table_rows(one, alive)]
+    invocation.output.rows(table, columns=STATUS_COLUMNS, blank="")
     invocation.output.line("")
     for line in summary(state):
         invocation.output.line(line)
@@ -110,59 +111,59 @@ def status(
 def members(
     context: typer.Context, node: NodeOption = None, output: OutputOption = None, config: ConfigOption = None
 ) -> None:
-    """List the members: who is there, who votes, who leaves, and how many partitions each owns and holds copies of."""
+    """List the members: state, vote, and how many partitions and replicas each has."""
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         state = client.describe_cluster()
-    as_row = member_row if invocation.output.is_json else shown_member
+    as_row = member_row if invocation.output.is_json else member_table_row
     invocation.output.rows([as_row(one) for one in state.nodes], columns=MEMBER_COLUMNS)
 
 
 def ring(
     context: typer.Context, node: NodeOption = None, output: OutputOption = None, config: ConfigOption = None
 ) -> None:
-    """Show the ring of brokers: each with its neighbours, its view, how long a circle takes, and what the next lacks.
+    """Show the ring of brokers (flood): neighbours, view, round-trip time and backlog of each.
 
-    `members` are those that a broker hears and that hear it; `view` counts how often they changed. A circle is the way
-    of a record's mark back to its origin, which ends when every broker of the view has it on its disk. `lacks` are
+    `members` are the brokers in this broker's view, `view` is the view's version. `round_trip_ms` is the time in which
+    an acknowledgement passes all brokers of the view, each of which has the records on disk then. `backlog` counts
     records that the next broker has not confirmed.
     """
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         state = client.describe_cluster()
     if not state.ring:
-        complain(f"the nodes of {state.fabric} form no ring", "`rostra cluster status` shows how they are")
+        print_error(f"the fabric {state.fabric} has no ring", "`rostra cluster status` shows its partitions")
         raise typer.Exit(ExitCode.FAILURE)
-    as_row = ring_row if invocation.output.is_json else shown_ring
+    as_row = ring_row if invocation.output.is_json else ring_table_row
     invocation.output.rows([as_row(one, state) for one in state.ring], columns=RING_COLUMNS)
 
 
 def add(
     context: typer.Context, node: NodeOption = None, output: OutputOption = None, config: ConfigOption = None
 ) -> None:
-    """Show how a node is added: it adds itself, when it is started with the command that this prints.
+    """Print the command that starts another node of this cluster; the node joins when it starts.
 
-    The new node copies what it must know before it counts in any majority; `rostra cluster members` shows it then.
+    The new node catches up before it counts in any majority; `rostra cluster members` shows it then.
     """
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         state = client.describe_cluster()
-    command = joining_command(state)
+    command = join_command(state)
     if invocation.output.is_json:
-        invocation.output.row({"command": command, "join": [one.peer_address for one in _to_join(state)]})
+        invocation.output.row({"command": command, "join": [one.peer_address for one in _join_targets(state)]})
         return
-    note("A node adds itself: start it with an empty data directory, on its own machine, with")
+    print_note("On the machine of the new node, with an empty data directory, run")
     invocation.output.line(command)
-    note("It is a member when it logs `listening`; `rostra cluster members` lists it.")
+    print_note("It has joined when it logs `listening`; `rostra cluster members` lists it.")
 
 
-def _to_join(state: ClusterState) -> list[NodeState]:
+def _join_targets(state: ClusterState) -> list[NodeState]:
     return [one for one in state.nodes if one.there and not one.leaving]
 
 
-def joining_command(state: ClusterState) -> str:
-    """Ready to be run where all members are on this machine; elsewhere the host's name is left to be filled in."""
-    joins = " ".join(f"--join {one.peer_address}" for one in _to_join(state))
+def join_command(state: ClusterState) -> str:
+    """Complete where all members are on this machine; elsewhere the host name is left to fill in."""
+    joins = " ".join(f"--join {one.peer_address}" for one in _join_targets(state))
     hosts = {one.address.rpartition(":")[0].strip("[]") for one in state.nodes}
     data = f"./rostra-data-{len(state.nodes) + 1}"
     if not hosts <= set(LOOPBACK):
@@ -179,16 +180,16 @@ def joining_command(state: ClusterState) -> str:
 def remove(
     context: typer.Context,
     member: MemberArgument,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until it is gone.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until the member has been removed.")] = False,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Remove a member for good: its copies move to others, then it goes; it may be away.
+    """Remove a member: its replicas move to other members first. The member may be down.
 
-    Others that are away are waited for, as copies may be theirs: remove those that will not come back, too.
+    Other members that are down are waited for, since they may hold replicas: remove those that will not return, too.
 
-    Its process is not stopped: do that afterwards. To come back it needs an empty data directory.
+    The process of the removed node keeps running: stop it afterwards. To join again it needs an empty data directory.
     """
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
@@ -196,36 +197,36 @@ def remove(
         leaver = find_member(state, member)
         client.remove_member(leaver.node)
     if no_wait:
-        _removed(invocation, leaver, gone=False)
+        _print_removal(invocation, leaver, gone=False)
         return
-    note(f"{text(leaver.node)} is certain to go; waiting until it is gone (Ctrl-C ends the waiting only)")
-    others = [one.address for one in _to_join(state) if one.node != leaver.node]
+    print_note(f"removing {text(leaver.node)}; waiting until its replicas have moved (Ctrl-C stops only the waiting)")
+    others = [one.address for one in _join_targets(state) if one.node != leaver.node]
     with invocation.connect(*others) as client:
-        _await_gone(client, leaver)
-    _removed(invocation, leaver, gone=True)
+        _await_removal(client, leaver)
+    _print_removal(invocation, leaver, gone=True)
 
 
-def _await_gone(client: Client, leaver: NodeState) -> None:
-    """Progress is told when there is some, and for whom it waits."""
-    told: tuple[int, list[str]] | None = None
+def _await_removal(client: Client, leaver: NodeState) -> None:
+    """Waits for the removal; prints progress, and which members that are down it waits for."""
+    printed: tuple[int, list[str]] | None = None
     while True:
         try:
             nodes = client.describe_cluster().nodes
         except (LinkError, MemberRemoved):
-            # Whoever was asked may be leaving itself; the next call asks another.
+            # The node that was asked may be leaving itself; the next call asks another.
             nodes = (leaver,)
         left = next((one for one in nodes if one.node == leaver.node), None)
         if left is None:
             return
-        away = [text(one.node) for one in nodes if not one.there and one.node != leaver.node]
-        if (left.copies, away) != told:
-            told = left.copies, away
-            doing = f"{left.copies} copies still to move" if left.copies else "leaving now"
-            note(f"{text(leaver.node)}: {doing}" + (f"; away: {', '.join(away)}" if away else ""))
+        down = [text(one.node) for one in nodes if not one.there and one.node != leaver.node]
+        if (left.copies, down) != printed:
+            printed = left.copies, down
+            doing = f"{left.copies} replicas still to move" if left.copies else "leaving"
+            print_note(f"{text(leaver.node)}: {doing}" + (f"; down: {', '.join(down)}" if down else ""))
         time.sleep(POLL_S)
 
 
-def _removed(invocation: Invocation, leaver: NodeState, *, gone: bool) -> None:
+def _print_removal(invocation: Invocation, leaver: NodeState, *, gone: bool) -> None:
     if invocation.output.is_json:
         invocation.output.row({"id": text(leaver.node), "address": leaver.address, "removed": True, "gone": gone})
     else:
@@ -234,7 +235,7 @@ def _removed(invocation: Invocation, leaver: NodeState, *, gone: bool) -> None:
 
 def transfer(
     context: typer.Context,
-    place: Annotated[
+    target: Annotated[
         str,
         typer.Argument(
             metavar="TOPIC[/PARTITION]",
@@ -247,31 +248,31 @@ def transfer(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Make another member, one with a complete copy, the owner of a partition."""
+    """Make another member, which must have a complete replica, the owner of a partition."""
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         state = client.describe_cluster()
-        chosen = find_partitions(state, place)
-        heir = find_member(state, member)
+        chosen = find_partitions(state, target)
+        successor = find_member(state, member)
         for placed in chosen:
-            client.transfer_partition(placed.topic, placed.partition, heir.node)
-            owner = _owner_after(client, placed)
-            _transferred(invocation, placed, owner)
+            client.transfer_partition(placed.topic, placed.partition, successor.node)
+            owner = _owner_after_transfer(client, placed)
+            _print_transfer(invocation, placed, owner)
 
 
-def _owner_after(client: Client, placed: PlacedPartition) -> int:
-    """The owner as soon as one is known: a leader that has just been elected is not known at once everywhere."""
+def _owner_after_transfer(client: Client, placed: PlacedPartition) -> int:
+    """Waits until the node that is asked knows an owner: news of an election takes a moment to spread."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         state = client.describe_cluster()
-        here = (placed.topic, placed.partition)
-        owner = next((one.owner for one in state.partitions if (one.topic, one.partition) == here), 0)
+        key = (placed.topic, placed.partition)
+        owner = next((one.owner for one in state.partitions if (one.topic, one.partition) == key), 0)
         if owner or time.monotonic() > deadline:
             return owner
         time.sleep(POLL_S)
 
 
-def _transferred(invocation: Invocation, placed: PlacedPartition, owner: int) -> None:
+def _print_transfer(invocation: Invocation, placed: PlacedPartition, owner: int) -> None:
     former = text(placed.owner) if placed.owner else None
     if invocation.output.is_json:
         row: dict[str, Cell] = {
@@ -282,28 +283,28 @@ def _transferred(invocation: Invocation, placed: PlacedPartition, owner: int) ->
         }
         invocation.output.row(row)
     else:
-        before = "as before" if owner == placed.owner else f"before it was {former or 'nobody'}"
-        invocation.output.line(f"{placed.topic}/{placed.partition} is owned by {text(owner)}; {before}")
+        before = "unchanged" if owner == placed.owner else f"was {former or 'none'}"
+        invocation.output.line(f"{placed.topic}/{placed.partition}: owner {text(owner)} ({before})")
 
 
-# --- what was meant ---
+# --- arguments ---
 
 
 def find_member(state: ClusterState, written: str) -> NodeState:
-    """By its id, by a beginning of it that no other id has, or by one of its addresses."""
+    """The member with this id, unique prefix of an id, or address."""
     exact = [one for one in state.nodes if written in (text(one.node), one.address, one.peer_address)]
     found = exact or [one for one in state.nodes if written and text(one.node).startswith(written.lower())]
     if len(found) == 1:
         return found[0]
     if not found:
-        complain(f"the cluster has no member {written!r}", "`rostra cluster members` lists them")
+        print_error(f"the cluster has no member {written!r}", "`rostra cluster members` lists them")
         raise typer.Exit(ExitCode.UNKNOWN)
     several = ", ".join(text(one.node) for one in found)
     raise typer.BadParameter(f"{written!r} may be any of {several}", param_hint="'NODE'")
 
 
 def find_partitions(state: ClusterState, written: str) -> list[PlacedPartition]:
-    """A topic's name may hold slashes and end in a number: a topic of that name is meant before a partition is."""
+    """A topic's name may contain slashes and end in a number: a topic of that name wins over a partition."""
     whole = [one for one in state.partitions if one.topic == written and written]
     if whole:
         return whole

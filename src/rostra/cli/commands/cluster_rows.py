@@ -1,4 +1,4 @@
-"""The state of a cluster as rows: of its members, of its partitions, and in one line."""
+"""The state of a cluster as rows: members, partitions, ring, and a summary."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rostra.model.ids import NodeId, text
 if TYPE_CHECKING:
     from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition, RingState
 
-CATALOGUE = "_catalogue"
-"""Stands for what the cluster keeps about itself, where a topic would stand."""
+METADATA_NAME = "_catalogue"
+"""Shown in place of a topic for the metadata partition."""
 
-MEMBER_COLUMNS = ("id", "address", "for_peers", "state", "votes", "owns", "copies")
-RING_COLUMNS = ("broker", "next", "previous", "members", "view", "circle_ms", "lacks")
+MEMBER_COLUMNS = ("id", "address", "peer_address", "state", "votes", "owns", "replicas")
+RING_COLUMNS = ("broker", "next", "previous", "members", "view", "round_trip_ms", "backlog")
 STATUS_COLUMNS = ("partition", "term", "commit", "end", "quorum", "node", "as", "match", "lag")
 
 
@@ -24,18 +24,18 @@ def member_row(node: NodeState) -> dict[str, Cell]:
         "id": text(node.node),
         "address": node.address,
         "peer_address": node.peer_address,
-        "there": node.there,
+        "alive": node.there,
         "votes": node.votes,
         "leaving": node.leaving,
         "owns": node.owns,
-        "copies": node.copies,
+        "replicas": node.copies,
     }
 
 
-def shown_member(node: NodeState) -> dict[str, Cell]:
-    """For people, on eighty columns."""
-    there = "there" if node.there else "away"
-    return {**member_row(node), "for_peers": node.peer_address, "state": "leaving" if node.leaving else there}
+def member_table_row(node: NodeState) -> dict[str, Cell]:
+    """With one word for the state, so that the table fits eighty columns."""
+    state = "up" if node.there else "down"
+    return {**member_row(node), "state": "leaving" if node.leaving else state}
 
 
 def ring_row(ring: RingState, state: ClusterState) -> dict[str, Cell]:
@@ -47,55 +47,55 @@ def ring_row(ring: RingState, state: ClusterState) -> dict[str, Cell]:
         "previous": addresses.get(ring.previous, ""),
         "members": [addresses.get(node, text(node)) for node in ring.members],
         "view": ring.view,
-        "circle_ms": round(ring.circle_us / 1000, 3),
-        "lacks": ring.lacks,
+        "round_trip_ms": round(ring.circle_us / 1000, 3),
+        "backlog": ring.lacks,
     }
 
 
-def shown_ring(ring: RingState, state: ClusterState) -> dict[str, Cell]:
-    """For people: how many the members are says enough."""
+def ring_table_row(ring: RingState, state: ClusterState) -> dict[str, Cell]:
+    """With the number of members in place of their list."""
     return {**ring_row(ring, state), "members": f"{len(ring.members)} of {len(state.nodes)}"}
 
 
 def topic_of(placed: PlacedPartition) -> str:
-    return placed.topic or CATALOGUE
+    return placed.topic or METADATA_NAME
 
 
 def name_of(placed: PlacedPartition) -> str:
-    return f"{placed.topic}/{placed.partition}" if placed.topic else CATALOGUE
+    return f"{placed.topic}/{placed.partition}" if placed.topic else METADATA_NAME
 
 
 class Quorum:
-    """Whether enough of those that count for a partition are there, as the node that was asked sees them."""
+    """Whether a majority of a partition's voters is alive, as the node that was asked sees them."""
 
-    def __init__(self, placed: PlacedPartition, there: frozenset[NodeId]) -> None:
+    def __init__(self, placed: PlacedPartition, alive: frozenset[NodeId]) -> None:
         voters = [copy.node for copy in placed.copies if copy.votes]
         self.voters = len(voters)
-        self.there = sum(voter in there for voter in voters)
-        self.is_there = self.there >= self.voters // 2 + 1
-        self.has_owner = placed.owner in there
+        self.alive = sum(voter in alive for voter in voters)
+        self.is_met = self.alive >= self.voters // 2 + 1
+        self.has_owner = placed.owner in alive
         self.moving = placed.moving
 
     def __str__(self) -> str:
-        count = f"{self.there}/{self.voters}"
-        if not self.is_there:
+        count = f"{self.alive}/{self.voters}"
+        if not self.is_met:
             return f"{count} lost"
         if not self.has_owner:
-            return f"{count} unled"
+            return f"{count} no owner"
         return f"{count} moving" if self.moving else count
 
 
-def nodes_there(state: ClusterState) -> frozenset[NodeId]:
+def alive_nodes(state: ClusterState) -> frozenset[NodeId]:
     return frozenset(node.node for node in state.nodes if node.there)
 
 
-def partition_row(placed: PlacedPartition, there: frozenset[NodeId]) -> dict[str, Cell]:
-    """Whole, for programs."""
-    quorum = Quorum(placed, there)
-    copies: list[Cell] = [
+def partition_row(placed: PlacedPartition, alive: frozenset[NodeId]) -> dict[str, Cell]:
+    """All of a partition's state, for JSON."""
+    quorum = Quorum(placed, alive)
+    replicas: list[Cell] = [
         {
             "node": text(copy.node),
-            "there": copy.node in there,
+            "alive": copy.node in alive,
             "votes": copy.votes,
             "match": copy.match if copy.match >= 0 else None,
             "lag": lag_of(placed, copy),
@@ -110,11 +110,11 @@ def partition_row(placed: PlacedPartition, there: frozenset[NodeId]) -> dict[str
         "first": placed.first,
         "commit": placed.commit,
         "end": placed.end,
-        "quorum": quorum.is_there,
+        "quorum": quorum.is_met,
         "voters": quorum.voters,
-        "voters_there": quorum.there,
+        "voters_alive": quorum.alive,
         "moving": placed.moving,
-        "copies": copies,
+        "replicas": replicas,
     }
 
 
@@ -122,28 +122,28 @@ def lag_of(placed: PlacedPartition, copy: CopyState) -> int | None:
     return max(placed.end - copy.match, 0) if copy.match >= 0 else None
 
 
-def shown_rows(placed: PlacedPartition, there: frozenset[NodeId]) -> list[dict[str, Cell]]:
-    """For people: a line for the partition and its owner, and one for each other copy."""
+def partition_table_rows(placed: PlacedPartition, alive: frozenset[NodeId]) -> list[dict[str, Cell]]:
+    """One row for the partition and its owner, and one for each other replica."""
     ordered = sorted(placed.copies, key=lambda copy: (copy.node != placed.owner, copy.node))
-    rows = [_copy_cells(placed, copy, there) for copy in ordered] or [{}]
+    rows = [_replica_cells(placed, copy, alive) for copy in ordered] or [{}]
     rows[0] = {
         "partition": name_of(placed),
         "term": placed.epoch,
         "commit": placed.commit,
         "end": placed.end,
-        "quorum": str(Quorum(placed, there)),
+        "quorum": str(Quorum(placed, alive)),
         **rows[0],
     }
     return rows
 
 
-def _copy_cells(placed: PlacedPartition, copy: CopyState, there: frozenset[NodeId]) -> dict[str, Cell]:
-    if copy.node not in there:
-        role = "away"
+def _replica_cells(placed: PlacedPartition, copy: CopyState, alive: frozenset[NodeId]) -> dict[str, Cell]:
+    if copy.node not in alive:
+        role = "down"
     elif copy.node == placed.owner:
         role = "owner"
     else:
-        role = "copy" if copy.votes else "learner"
+        role = "replica" if copy.votes else "learner"
     return {
         "node": text(copy.node),
         "as": role,
@@ -153,17 +153,17 @@ def _copy_cells(placed: PlacedPartition, copy: CopyState, there: frozenset[NodeI
 
 
 def summary(state: ClusterState) -> list[str]:
-    there = nodes_there(state)
-    away = [text(node.node) for node in state.nodes if not node.there]
-    leads = Counter(placed.owner for placed in state.partitions if placed.owner in there)
-    quorums = [Quorum(placed, there) for placed in state.partitions]
-    lost = sum(not quorum.is_there for quorum in quorums)
-    ownerless = sum(quorum.is_there and not quorum.has_owner for quorum in quorums)
+    alive = alive_nodes(state)
+    down = [text(node.node) for node in state.nodes if not node.there]
+    owned = Counter(placed.owner for placed in state.partitions if placed.owner in alive)
+    quorums = [Quorum(placed, alive) for placed in state.partitions]
+    lost = sum(not quorum.is_met for quorum in quorums)
+    ownerless = sum(quorum.is_met and not quorum.has_owner for quorum in quorums)
     count = len(state.nodes)
     parts = [
-        f"{state.fabric}, {count} member{'s' if count != 1 else ''}: {len(there)} there, {len(away)} away"
-        + (f" ({', '.join(away)})" if away else ""),
-        "leaders: " + (", ".join(f"{text(node)} {leads[node]}" for node in sorted(leads)) or "none"),
+        f"{state.fabric}, {count} member{'s' if count != 1 else ''}: {len(alive)} up, {len(down)} down"
+        + (f" ({', '.join(down)})" if down else ""),
+        "owners: " + (", ".join(f"{text(node)} {owned[node]}" for node in sorted(owned)) or "none"),
         f"{lost} without a quorum" if lost else "every partition has a quorum",
     ]
     parts += [f"{ownerless} without an owner"] if ownerless else []

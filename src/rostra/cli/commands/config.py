@@ -1,4 +1,4 @@
-"""`rostra config` and `rostra version`: what is in force here, and where it came from."""
+"""`rostra config` and `rostra version`: the settings in force with their sources, and the version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 import rostra
 from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, begin
-from rostra.cli.output import Cell, Row, note
+from rostra.cli.output import Cell, Row, print_note
 
 EXAMPLES = """
 rostra config
@@ -27,10 +27,10 @@ def config(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show every setting, its value and where it came from.
+    """Show every setting, its value and its source.
 
     A flag wins over a ROSTRA_* variable, that over ./rostra.toml, that over ~/.config/rostra/config.toml, and that
-    over the default. Keys of the file stand in the sections \\[client], \\[serve] and \\[limits].
+    over the default. In the file, keys are in the sections \\[client], \\[serve] and \\[limits].
     """
     invocation = begin(context, node=node, output=output, config=config)
     rows: list[Row] = [
@@ -49,7 +49,7 @@ def config(
         raise typer.BadParameter(f"there is no setting {name!r}; `rostra config` lists them", param_hint="'NAME'")
     invocation.output.rows(rows, columns=("section", "name", "value", "source"))
     for variable in invocation.configuration.unknown_variables():
-        note(f"note: the variable {variable} sets nothing in Rostra")
+        print_note(f"note: the variable {variable} is not a setting of Rostra")
 
 
 def version(context: typer.Context, output: OutputOption = None) -> None:

@@ -1,4 +1,4 @@
-"""`rostra demo`: the main job in half a minute, and shorter demonstrations of single things."""
+"""`rostra demo`: a failover demo of half a minute, and shorter demonstrations of single features."""
 
 from __future__ import annotations
 
@@ -38,18 +38,16 @@ def demo(
     ] = True,
     kills: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=0, max=20, help="How often the owner is killed in mid-stream.", show_default=str(KILLS)
-        ),
+        typer.Option(metavar="N", min=0, max=20, help="How often the owner is killed.", show_default=str(KILLS)),
     ] = None,
 ) -> None:
-    """Show three nodes whose owner is killed in mid-stream, and clients that lose nothing.
+    """Run three nodes, kill the owner of a partition while records flow, and show that no record is lost.
 
-    Real node processes, publishers and subscribers at different nodes; SIGKILL of the owner while records flow, another
-    in its place, the old one back on the same files and caught up; at the end a table of what was sent, acknowledged,
-    expected and delivered. Exit code 0 only if all of it arrived, once. Then, where pyspark is installed, Spark comes
-    to its own count from traces of all that took part, and writes a report. With a name: one of the short
-    demonstrations that --list shows; exit code 0 only if what it shows came true.
+    Starts real node processes, with publishers and subscribers at different nodes. The owner is killed with SIGKILL,
+    another node takes over, and the killed one restarts on its files and catches up. A table at the end compares what
+    was sent, acknowledged, expected and delivered; the exit code is 0 only if every record arrived once. Where pyspark
+    is installed, Spark then audits the traces of all nodes and clients and writes a report. With a name, one of the
+    short demonstrations of --list runs; its exit code is 0 only if it succeeded.
     """
     if listed:
         _list()
@@ -58,7 +56,7 @@ def demo(
         duration_s = parse_duration_ms(duration or DURATION) / 1000
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--duration'") from None
-    # An ordinary kill cleans up as Ctrl-C does.
+    # SIGTERM cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     if name is not None:
         if (records, duration, kills) != (None, None, None):

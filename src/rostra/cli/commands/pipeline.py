@@ -1,4 +1,4 @@
-"""`rostra pipeline`: topics to a lake and to figures, on Spark."""
+"""`rostra pipeline`: archive, aggregate and audit topics with Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from rostra.cli.completion import complete_topic
 from rostra.cli.exit_codes import ExitCode
 from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, begin
-from rostra.cli.output import Cell, note
+from rostra.cli.output import Cell, print_note
 from rostra.cli.quantities import parse_duration_ms
 from rostra.errors import PipelineFailed
 
@@ -47,21 +47,20 @@ TopicsArgument = Annotated[
     typer.Argument(metavar="[TOPIC]...", help="Names of topics.", autocompletion=complete_topic, show_default=False),
 ]
 PatternOption = Annotated[
-    str | None, typer.Option(metavar="PATTERN", help="All topics that match, also those made later.")
+    str | None, typer.Option(metavar="PATTERN", help="All topics that match, also those created later.")
 ]
 LakeOption = Annotated[
     str, typer.Option(metavar="DIR", help="Where the files go: a directory, or any URL Spark knows.")
 ]
 FromOption = Annotated[
-    str, typer.Option("--from", "-f", metavar="earliest|latest", help="Where the first run begins; later ones go on.")
+    str,
+    typer.Option("--from", "-f", metavar="earliest|latest", help="Where the first run begins."),
 ]
-OnceOption = Annotated[bool, typer.Option("--once", help="End when all that is there now is done.")]
-EveryOption = Annotated[str, typer.Option("--every", metavar="TIME", help="How often there is a batch.")]
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many records in a batch.")
-]
+OnceOption = Annotated[bool, typer.Option("--once", help="End when all records stored at the start are processed.")]
+EveryOption = Annotated[str, typer.Option("--every", metavar="TIME", help="Interval between batches.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Most records in a batch.")]
 CheckpointOption = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Where Spark keeps how far it has come.", show_default="in the lake")
+    str | None, typer.Option(metavar="DIR", help="Where Spark stores its progress.", show_default="in the lake")
 ]
 MasterOption = Annotated[str | None, typer.Option(metavar="URL", help="Where Spark runs.", show_default="local[*]")]
 ConfOption = Annotated[
@@ -87,8 +86,8 @@ def archive(
 ) -> None:
     """Write topics to a lake of Parquet files by topic and date, every record once.
 
-    It goes on where it stopped: after Ctrl-C, after a crash of Spark, of this command or of a node. Small files are put
-    together now and then.
+    A new run continues where the last one stopped: after Ctrl-C, or a crash of Spark, of this command or of a node.
+    Small files are merged every 20 batches.
     """
     invocation = begin(context, node=node, output=output, config=config)
     every_ms = _every_ms(every)
@@ -105,14 +104,15 @@ def rollup(
     topics: TopicsArgument = None,
     pattern: PatternOption = None,
     lake: LakeOption = "rollup",
-    window: Annotated[str, typer.Option(metavar="TIME", help="How long a window is.")] = "1 minute",
+    window: Annotated[str, typer.Option(metavar="TIME", help="Length of a window.")] = "1 minute",
     slide: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How far apart windows begin.", show_default="their length")
+        str | None,
+        typer.Option(metavar="TIME", help="Interval between window starts.", show_default="their length"),
     ] = None,
-    watermark: Annotated[str, typer.Option(metavar="TIME", help="How late a record may come.")] = "1 minute",
-    by: Annotated[str, typer.Option(metavar="topic|topic,key", help="What makes a group.")] = "topic",
+    watermark: Annotated[str, typer.Option(metavar="TIME", help="How late a record may arrive.")] = "1 minute",
+    by: Annotated[str, typer.Option(metavar="topic|topic,key", help="Columns to group by.")] = "topic",
     measure: Annotated[
-        str, typer.Option(metavar="SQL", help="The number of a record of which percentiles are taken.")
+        str, typer.Option(metavar="SQL", help="Expression whose percentiles are computed.")
     ] = "length(value)",
     exact: Annotated[bool, typer.Option("--exact", help="Exact percentiles and distinct keys.")] = False,
     start: FromOption = "earliest",
@@ -126,9 +126,9 @@ def rollup(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Count records in windows of their own time, with rates, percentiles and distinct keys, into a lake.
+    """Count records in windows of event time, with rates, percentiles and distinct keys, as Parquet files.
 
-    A window is written once, when no record for it is expected any more; records that come later still are counted.
+    A window is written once, when the watermark has passed it; the number of later records is reported.
     """
     invocation = begin(context, node=node, output=output, config=config)
     every_ms = _every_ms(every)
@@ -149,17 +149,17 @@ def audit(
     context: typer.Context,
     traces: Annotated[list[str], typer.Argument(metavar="DIR...", help="Directories of traces.")],
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the findings as JSON, for `rostra pipeline report`.")
+        Path | None, typer.Option(metavar="FILE", help="Save the findings as JSON, for `rostra pipeline report`.")
     ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Tell from traces what was sent, expected and delivered, and what was lost, came twice or out of order.
+    """Count from traces what was sent, expected and delivered, and what was lost, duplicated or out of order.
 
-    Traces are written with --trace by `rostra serve`, `pub` and `sub`, and by clients that are told to. The exit code
-    is 1 if not every record arrived once and in order.
+    Traces are written by `rostra serve`, `pub` and `sub` with --trace, and by clients with `trace=`. The exit code is 1
+    unless every record arrived once and in order.
     """
     invocation = begin(context, output=output, config=config)
     with _spark(master, conf) as spark:
@@ -174,7 +174,7 @@ def audit(
     invocation.output.rows(rows, columns=[*columns, "lost", "duplicated", "out_of_order"])
     if not invocation.output.is_json and found.latencies:
         shares = ", ".join(f"{name} {value / 1000:,.1f} ms" for name, value in found.latencies[0].shares_us.items())
-        note(
+        print_note(
             f"latency: {shares}; busiest node {found.imbalance:.2f} times the mean; {len(found.gaps)} changes of owner"
         )
     if not found.total.sound:
@@ -191,21 +191,21 @@ def report(
     ],
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The page to write.")] = Path("report.html"),
     windows: Annotated[
-        Path | None, typer.Option(metavar="DIR", exists=True, help="A lake that `rostra pipeline rollup` filled.")
+        Path | None, typer.Option(metavar="DIR", exists=True, help="Output of `rostra pipeline rollup`.")
     ] = None,
-    title: Annotated[str, typer.Option(metavar="TEXT", help="What stands at the top.")] = "Rostra audit",
+    title: Annotated[str, typer.Option(metavar="TEXT", help="Title of the page.")] = "Rostra audit",
 ) -> None:
-    """Make one page of HTML with plots from an audit, and from windows if there are any; it needs no network."""
+    """Write a page of HTML with plots of an audit and, with --windows, of a rollup; it needs no network."""
     from rostra.spark.pipelines.findings import Audit
     from rostra.spark.pipelines.report import report as page
     from rostra.spark.pipelines.report import windows_in
 
     found = msgspec.json.decode(findings.read_bytes(), type=Audit)
     to.write_text(page(found, title=title, windows=windows_in(windows) if windows is not None else ()))
-    note(f"wrote {to}")
+    print_note(f"wrote {to}")
 
 
-# --- what they share -------------------------------------------------------------------------------------------------
+# --- common parts ---------------------------------------------------------------------------------------------------
 
 
 def _every_ms(written: str) -> int:
@@ -221,16 +221,16 @@ def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]
     from rostra.spark.environment.session import SMALL, running, session
 
     if running() is not None:
-        # Called from a program that has a session: that is used, and stays.
+        # Called from a program that has a session: use it and leave it open.
         yield session(conf=asked)
         return
-    # What goes wrong is said in one line; `--conf spark.log.level=INFO` shows what Spark has to say.
+    # Errors are printed in one line; `--conf spark.log.level=INFO` shows Spark's log.
     settings = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
     if master is None or master.startswith("local"):
         settings |= SMALL
-    note("starting Spark")
+    print_note("starting Spark")
     spark = session("rostra-pipeline", master=master, conf=settings | asked)
-    # PySpark cancels all jobs on Ctrl-C, which a query takes for a failure; here it is stopped instead.
+    # PySpark cancels all jobs on Ctrl-C, which fails the query; stop the query instead.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark
@@ -248,7 +248,7 @@ def _setting(written: str) -> tuple[str, str]:
 def _options(
     invocation: Invocation, topics: list[str] | None, pattern: str | None, start: str, limit: int | None
 ) -> dict[str, str]:
-    """Of a stream of topics."""
+    """The options of the data source."""
     if bool(topics) == (pattern is not None):
         raise typer.BadParameter("name topics, or give --pattern", param_hint="'TOPIC'")
     options = {"nodes": ",".join(invocation.configuration.texts("node")), "startingOffsets": start}
@@ -257,7 +257,7 @@ def _options(
         options["maxOffsetsPerTrigger"] = str(limit)
     from rostra.spark.source.options import parse_options
 
-    # What is wrong is better said before Spark wraps it up.
+    # Report errors before Spark wraps them.
     parse_options(options, streaming=True)
     return options
 
@@ -267,14 +267,14 @@ def _follow(query: StreamingQuery, invocation: Invocation) -> None:
 
     from rostra.spark.pipelines.progress import BatchProgress, cause_of, follow
 
-    def tell(progress: BatchProgress) -> None:
-        note(progress.line())
+    def print_progress(progress: BatchProgress) -> None:
+        print_note(progress.line())
 
     try:
-        records = follow(query, tell)
+        records = follow(query, print_progress)
     except StreamingQueryException as error:
         raise PipelineFailed(cause_of(str(error))) from None
     if invocation.output.is_json:
         invocation.output.row({"records": records})
     else:
-        note(f"{records:,} records")
+        print_note(f"{records:,} records")

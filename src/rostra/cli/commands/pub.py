@@ -1,4 +1,4 @@
-"""`rostra pub`: records from arguments, or from the lines of stdin or a file."""
+"""`rostra pub`: publishes records from arguments, or from the lines of stdin or a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 
 from rostra.cli.configuration import Configuration
 from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TopicArgument, TraceOption, begin
-from rostra.cli.output import note
+from rostra.cli.output import print_note
 from rostra.model.ids import check_topic_name
 from rostra.wire.messages import Acks
 
@@ -55,7 +55,7 @@ def publish(
         str | None,
         typer.Option(
             metavar="none|owner|all",
-            help="What to wait for: nothing, the owner's disk, every copy.",
+            help="What to wait for: nothing, the owner's disk, or the commit.",
             show_default="all",
         ),
     ] = None,
@@ -82,16 +82,16 @@ def publish(
 ) -> None:
     """Publish records.
 
-    Values given as arguments are answered with the offset of each record; lines of stdin or of a file with their
-    number, once all are acknowledged. The topic is created with one partition if there is none of that name.
+    For values given as arguments the offset of each record is printed; for lines of stdin or a file the number of
+    records, once all are acknowledged. The topic is created with one partition if it does not exist.
     """
     check_topic_name(topic)
     headers = _headers(header or [])
     if file is not None and values:
-        raise typer.BadParameter("values come from arguments or from a file, not from both", param_hint="'--file'")
+        raise typer.BadParameter("give values as arguments or in a file, not both", param_hint="'--file'")
     invocation = begin(context, {"acks": acks}, node=node, output=output, config=config)
     keyed = None if key is None else key.encode()
-    records = _Records(topic, keyed, headers, partition, strength, _Pace(rate), invocation.configuration)
+    records = _RecordSettings(topic, keyed, headers, partition, strength, _RateLimit(rate), invocation.configuration)
     with invocation.connect(trace=trace) as client:
         if values and values != ["-"] and repeat == 1:
             _publish_each(invocation, client, records, values)
@@ -102,12 +102,12 @@ def publish(
                 _publish_lines(invocation, client, records, lines.fileno())
         else:
             if sys.stdin.isatty():
-                note("reading records from the terminal, one per line; Ctrl-D ends")
+                print_note("reading records from the terminal, one per line; Ctrl-D ends")
             _publish_lines(invocation, client, records, sys.stdin.fileno())
 
 
-class _Records:
-    """What all records of one command have in common."""
+class _RecordSettings:
+    """Settings that all records of one command share."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class _Records:
         headers: Headers | None,
         partition: int | None,
         strength: int | None,
-        pace: _Pace,
+        rate_limit: _RateLimit,
         configuration: Configuration,
     ) -> None:
         self.topic = topic
@@ -124,7 +124,7 @@ class _Records:
         self.headers = headers
         self.partition = partition
         self.strength = strength
-        self.pace = pace
+        self.rate_limit = rate_limit
         self.acks: Acks = msgspec.convert(configuration["acks"], Acks)
 
     def producer(self, client: Client, on_ack: Callable[[Acknowledged], None] | None = None) -> Producer:
@@ -133,66 +133,66 @@ class _Records:
         )
 
 
-class _Pace:
-    """Lets records leave evenly, no faster than asked for."""
+class _RateLimit:
+    """Spaces records evenly, at most `rate` per second."""
 
     def __init__(self, rate: float | None) -> None:
         self._pause_s = 1 / rate if rate else 0.0
         self._next_s = 0.0
 
-    def hold(self, before: Callable[[], None] = lambda: None) -> None:
-        """Waits until the next record may leave; calls `before` first if that is not yet so."""
+    def wait(self, before: Callable[[], None] = lambda: None) -> None:
+        """Waits until the next record may be sent; calls `before` first if it has to wait."""
         if not self._pause_s:
             return
         if self._next_s > time.monotonic():
             before()
             time.sleep(max(self._next_s - time.monotonic(), 0))
-        # A little of what a slow one cost is made up for, else a high rate would never be reached.
+        # Catch up a little after a slow record, or a high rate would never be reached.
         self._next_s = max(self._next_s, time.monotonic() - CATCH_UP_S) + self._pause_s
 
 
-def _publish_each(invocation: Invocation, client: Client, records: _Records, values: list[str]) -> None:
+def _publish_each(invocation: Invocation, client: Client, records: _RecordSettings, values: list[str]) -> None:
     acked: list[Acknowledged] = []
     with records.producer(client, acked.append) as producer:
         for value in values:
-            records.pace.hold()
+            records.rate_limit.wait()
             producer.send(value.encode(), records.key, records.headers)
             producer.flush()
             ack = acked[-1]
             if invocation.output.is_json:
                 invocation.output.row({"topic": records.topic, "partition": ack.partition, "offset": ack.offset})
             else:
-                stored = f"offset {ack.offset}" if ack.offset >= 0 else "sent, without waiting"
+                stored = f"offset {ack.offset}" if ack.offset >= 0 else "sent, not acknowledged"
                 invocation.output.line(f"{records.topic}/{ack.partition}  {stored}")
 
 
 def _publish_repeatedly(
-    invocation: Invocation, client: Client, records: _Records, values: list[bytes], repeat: int
+    invocation: Invocation, client: Client, records: _RecordSettings, values: list[bytes], repeat: int
 ) -> None:
     with records.producer(client) as producer:
         for _ in range(repeat):
             for value in values:
-                records.pace.hold(producer.flush)
+                records.rate_limit.wait(producer.flush)
                 producer.send(value, records.key, records.headers)
-    _tell(invocation, records, len(values) * repeat)
+    _print_count(invocation, records, len(values) * repeat)
 
 
-def _publish_lines(invocation: Invocation, client: Client, records: _Records, descriptor: int) -> None:
+def _publish_lines(invocation: Invocation, client: Client, records: _RecordSettings, descriptor: int) -> None:
     sent = 0
     with records.producer(client) as producer:
         for lines in chunks_of_lines(descriptor):
             for line in lines:
-                records.pace.hold(producer.flush)
+                records.rate_limit.wait(producer.flush)
                 producer.send(line, records.key, records.headers)
             sent += len(lines)
-            # A line that was typed must not wait for the next one; a stream must not wait for every chunk.
+            # Flush when no more input waits: a typed line is sent at once, a stream is batched.
             if not select.select([descriptor], [], [], 0)[0]:
                 producer.flush()
-    _tell(invocation, records, sent)
+    _print_count(invocation, records, sent)
 
 
 def chunks_of_lines(descriptor: int) -> Iterator[list[bytes]]:
-    """Whole lines as they become readable, without their ends; a last one without an end counts too."""
+    """Lines without their terminators, as they become readable; a last line without a terminator counts, too."""
     rest = b""
     while chunk := os.read(descriptor, CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -201,7 +201,7 @@ def chunks_of_lines(descriptor: int) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _tell(invocation: Invocation, records: _Records, sent: int) -> None:
+def _print_count(invocation: Invocation, records: _RecordSettings, sent: int) -> None:
     if invocation.output.is_json:
         invocation.output.row({"topic": records.topic, "records": sent, "acks": records.acks})
     else:

@@ -1,4 +1,4 @@
-"""`rostra serve`: a node as a process."""
+"""`rostra serve`: runs a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ rostra serve --limit batch_bytes_max=8MiB --limit heartbeat_ms=2s"""
 def serve(
     context: typer.Context,
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory of the log.", show_default="./rostra-data")
+        Path | None, typer.Option(metavar="DIR", help="Data directory.", show_default="./rostra-data")
     ] = None,
     listen: Annotated[
         str | None, typer.Option(metavar="ADDR", help="Address for clients.", show_default="127.0.0.1:7400")
@@ -38,7 +38,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Also a Unix socket, for clients on this machine: --node unix:PATH. Lower delay.",
+            help="Also listen on a Unix socket for clients on this machine: --node unix:PATH. Lower latency.",
             show_default="none",
         ),
     ] = None,
@@ -46,7 +46,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="ADDR",
-            help="Peer address of any member of the cluster to enter; without one the node founds its own. Repeatable.",
+            help="Peer address of a member of the cluster to join; without it, found a new one. Repeatable.",
         ),
     ] = None,
     peer_listen: Annotated[
@@ -55,11 +55,11 @@ def serve(
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="ADDR", help="Where clients find this node.", show_default="what it listens on"),
+        typer.Option(metavar="ADDR", help="Address that clients are told.", show_default="what it listens on"),
     ] = None,
     advertise_peers: Annotated[
         str | None,
-        typer.Option(metavar="ADDR", help="Where other nodes find this node.", show_default="what it listens on"),
+        typer.Option(metavar="ADDR", help="Address that other nodes are told.", show_default="what it listens on"),
     ] = None,
     fsync: Annotated[
         str | None,
@@ -70,11 +70,11 @@ def serve(
         ),
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option(metavar="ADDR|off", help="Address for Prometheus.", show_default="off")
+        str | None, typer.Option(metavar="ADDR|off", help="Address for Prometheus metrics.", show_default="off")
     ] = None,
     trace: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Note what is done, for `rostra pipeline audit`.", show_default="off"),
+        typer.Option(metavar="DIR", help="Write a trace for `rostra pipeline audit`.", show_default="off"),
     ] = None,
     log_level: Annotated[
         str | None,
@@ -87,31 +87,31 @@ def serve(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Look for more without sleeping for so long after bytes came in: lower delay for a core's time.",
+            help="Poll sockets for this long after receiving before sleeping: lower latency, more CPU.",
             show_default="0ms",
         ),
     ] = None,
     fabric: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="How nodes work together: raft, or flood (a ring).", show_default="raft"),
+        typer.Option(metavar="NAME", help="Replication: raft, or flood (a ring of brokers).", show_default="raft"),
     ] = None,
     both_ways: Annotated[
         bool | None,
-        typer.Option("--both-ways", help="In a ring, pass records to both neighbours: half the distance."),
+        typer.Option("--both-ways", help="With flood, send records to both neighbours: half the distance."),
     ] = None,
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A bound of the node; `rostra config` lists them. Repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="A limit of the node; `rostra config` lists them. Repeatable."),
     ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Start a node, alone or as a member of a cluster.
 
-    The first node of a cluster is started without --join, every other with --join and the peer address of any member,
-    in any order. A node that has once joined finds its cluster again, with or without --join.
+    Start the first node of a cluster without --join, every other with --join and the peer address of any member, in any
+    order. A node that has joined once finds its cluster again, with or without --join.
 
-    It runs until Ctrl-C or SIGTERM, then finishes what is under way and exits with 0; a second Ctrl-C does not wait.
-    Logs go to stderr: JSON lines, or coloured ones on a terminal.
+    The node runs until Ctrl-C or SIGTERM, then completes pending requests and exits with 0; a second Ctrl-C stops it at
+    once. It logs to stderr: JSON lines, or coloured lines on a terminal.
     """
     flags = {
         "data": None if data is None else str(data),

@@ -1,4 +1,4 @@
-"""`rostra sim`: seeds through the simulator."""
+"""`rostra sim`: runs seeds in the simulator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rostra.cli.invocation import OutputOption, begin
-from rostra.cli.output import reader_gone
+from rostra.cli.output import output_closed
 
 EXAMPLES = """
 rostra sim --seeds 0:200
@@ -19,27 +19,27 @@ rostra sim --seeds 4711 --trace"""
 def simulate(
     context: typer.Context,
     seeds: Annotated[
-        str, typer.Option(metavar="FIRST:END", help="Seeds to run, the end excluded; or a single one.")
+        str, typer.Option(metavar="FIRST:END", help="Seeds to run, without the end; or a single seed.")
     ] = "0:100",
-    fabric: Annotated[str, typer.Option(metavar="NAME", help="How nodes work together: raft or flood.")] = "raft",
+    fabric: Annotated[str, typer.Option(metavar="NAME", help="Replication: raft or flood.")] = "raft",
     nodes: Annotated[
-        int, typer.Option(metavar="N", min=0, max=7, help="How many nodes; 0 means 3 to 7, as each seed draws.")
+        int, typer.Option(metavar="N", min=0, max=7, help="Number of nodes; 0: 3 to 7, chosen by the seed.")
     ] = 0,
-    workers: Annotated[int, typer.Option(metavar="N", min=0, help="Processes; 0 means one per core.")] = 0,
+    workers: Annotated[int, typer.Option(metavar="N", min=0, help="Processes; 0: one per core.")] = 0,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="SAFEGUARD", help="Switch a safeguard off, to see that its absence is found. Repeatable."),
+        typer.Option(metavar="SAFEGUARD", help="Switch a safeguard off, to show that the checkers notice. Repeatable."),
     ] = None,
     rerun: Annotated[
         str, typer.Option(metavar="SHARE", help="Share of the seeds to run again in another process, e.g. 5%.")
     ] = "0%",
-    trace: Annotated[bool, typer.Option("--trace", help="Print everything that happens in a single seed.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Print every event of a single seed.")] = False,
     output: OutputOption = None,
 ) -> None:
-    """Run nodes and their clients on virtual time with faults, once per seed, and check every promise.
+    """Run simulated nodes and clients with injected faults, once per seed, and check all guarantees.
 
-    A table counts the faults that took effect. Exit code 1 if a promise was broken; the seed that shows it is named,
-    with the command that replays it.
+    A table counts the faults that took effect. The exit code is 1 if a guarantee was broken; the failing seed is
+    printed with the command that replays it.
     """
     share = parse_share(rerun)
     form = "json" if begin(context, output=output).output.is_json else "table"
@@ -49,7 +49,7 @@ def simulate(
         code = run(seeds, fabric, workers, without, share, trace, form, nodes)
         sys.stdout.flush()
     except BrokenPipeError:
-        raise reader_gone() from None
+        raise output_closed() from None
     raise typer.Exit(code)
 
 

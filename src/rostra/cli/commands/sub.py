@@ -1,4 +1,4 @@
-"""`rostra sub`: the records of topics, as they come."""
+"""`rostra sub`: prints the records of topics as they arrive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from rostra.cli.completion import complete_topic
 from rostra.cli.exit_codes import ExitCode
 from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TraceOption, begin
-from rostra.cli.output import Cell, bytes_cell, note
+from rostra.cli.output import Cell, bytes_cell, print_note
 from rostra.cli.quantities import parse_duration_ms, parse_moment_us
 from rostra.model.ids import check_topic_name
 from rostra.model.patterns import Pattern, is_wild
@@ -54,12 +54,17 @@ def subscribe(
     ] = None,
     timeout: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="End when no record came for so long, e.g. 5s.", show_default="never"),
+        typer.Option(metavar="TIME", help="End when no record arrived for this long, e.g. 5s.", show_default="never"),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Values only, one per line, as they are.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Values only, one per line, unchanged.")] = False,
     name: Annotated[
         str | None,
-        typer.Option("--name", "--group", metavar="NAME", help="Go on where this name stands, and share with others."),
+        typer.Option(
+            "--name",
+            "--group",
+            metavar="NAME",
+            help="Name whose position to continue at and share.",
+        ),
     ] = None,
     tries: Annotated[
         int, typer.Option(metavar="N", min=0, help="With --name: how often a record is tried.", show_default="no end")
@@ -68,26 +73,27 @@ def subscribe(
         str, typer.Option(metavar="TOPIC", help="With --name: where records go after --tries.", show_default="nowhere")
     ] = "",
     no_ack: Annotated[
-        bool, typer.Option("--no-ack", help="With --name: acknowledge nothing, so that it all comes again.")
+        bool, typer.Option("--no-ack", help="With --name: acknowledge nothing; the records are redelivered.")
     ] = False,
     trace: TraceOption = None,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Subscribe to topics and show their records as they come.
+    """Subscribe to topics and print their records as they arrive.
 
-    In a pattern, + stands for one level and # at the end for all further ones; topics that are made later and match are
-    picked up from their first record on. --from takes a time, as 2026-11-16T10:00:00Z, or how long ago, as -10m: it
-    begins with the first record that is not earlier.
+    In a pattern, + matches one level and # at the end all further levels; topics that are created later and match are
+    read from their first record. --from takes a time such as 2026-11-16T10:00:00Z or a duration before now such as
+    -10m, and begins with the first record that is not earlier.
 
-    On a terminal each record is a line with its time, place, key and value; on a pipe, or with -o json, it is a JSON
-    object; bytes that are not UTF-8 stand there as value_base64 or key_base64. It ends with Ctrl-C, after --count
-    records, or when none came for --timeout. If the node goes away, the command reconnects and goes on without a gap.
+    On a terminal each record is a line with time, topic/partition@offset, key and value; on a pipe, or with -o json, a
+    JSON object in which bytes that are not UTF-8 are value_base64 or key_base64. The command ends with Ctrl-C, after
+    --count records, or when none arrived for --timeout. If the connection is lost, it reconnects and continues without
+    a gap.
 
-    With --name the cluster keeps the position: the next who uses the name goes on behind the last record that was
-    shown, and --from counts for the first only. Several at once share the partitions. A record counts as tried when
-    whoever had it died; after --tries it goes to --dead-letter.
+    With --name the cluster stores the position: the next subscriber with that name continues after the last record that
+    was printed, and --from applies to the first one only. Several at the same time share the partitions. A record
+    counts as tried when the subscriber that had it died; after --tries it goes to --dead-letter.
     """
     for topic in topics:
         if is_wild(topic):
@@ -95,21 +101,21 @@ def subscribe(
         else:
             check_topic_name(topic)
     begin_at = parse_start(start, time.time_ns() // 1000)
-    patience_s = parse_patience_s(timeout)
+    timeout_s = parse_timeout_s(timeout)
     invocation = begin(context, node=node, output=output, config=config)
     encode = encoder(raw=raw, is_json=invocation.output.is_json)
     if name is not None:
         if partition is not None:
-            raise typer.BadParameter("the members of a name share all partitions", param_hint="'--partition'")
+            raise typer.BadParameter("with --name all partitions are shared by the members", param_hint="'--partition'")
         with (
             invocation.connect() as client,
             client.subscribe(*topics, start=begin_at, name=name, tries=tries, dead_letter=dead_letter) as named,
         ):
-            shown = _show_named(invocation, named, encode, count, patience_s, ack=not no_ack)
+            shown = _show_named(invocation, named, encode, count, timeout_s, ack=not no_ack)
         _check_count(shown, count)
         return
     if tries or dead_letter or no_ack:
-        raise typer.BadParameter("--tries, --dead-letter and --no-ack are for --name", param_hint="'--name'")
+        raise typer.BadParameter("--tries, --dead-letter and --no-ack need --name", param_hint="'--name'")
     shown = 0
     with (
         invocation.connect(trace=trace) as client,
@@ -117,8 +123,8 @@ def subscribe(
     ):
         if not invocation.output.is_json and start == "latest":
             what = ", ".join(topics)
-            note(f"waiting for new records of {what}; Ctrl-C ends, `--from earliest` shows those that are there")
-        for batch in subscription.batches(patience_s):
+            print_note(f"waiting for new records of {what}; Ctrl-C ends, `--from earliest` shows stored ones")
+        for batch in subscription.batches(timeout_s):
             records = batch.records()[: None if count is None else count - shown]
             invocation.output.write(b"".join(map(encode, records)))
             shown += len(records)
@@ -132,13 +138,13 @@ def _show_named(
     subscription: NamedSubscription,
     encode: Callable[[Record], bytes],
     count: int | None,
-    patience_s: float | None,
+    timeout_s: float | None,
     *,
     ack: bool,
 ) -> int:
     shown = 0
-    while shown != count and (record := subscription.receive(patience_s)) is not None:
-        # First shown, then acknowledged: what could not be shown comes again.
+    while shown != count and (record := subscription.receive(timeout_s)) is not None:
+        # Print, then acknowledge: a record that could not be printed is redelivered.
         invocation.output.write(encode(record))
         if ack:
             record.ack()
@@ -148,7 +154,7 @@ def _show_named(
 
 def _check_count(shown: int, count: int | None) -> None:
     if count is not None and shown < count:
-        note(f"note: {shown} of {count} records came before the timeout")
+        print_note(f"note: {shown} of {count} records arrived before the timeout")
         raise typer.Exit(ExitCode.FAILURE)
 
 
@@ -169,7 +175,7 @@ def parse_start(written: str, now_us: int, option: str = "'--from'") -> Start:
         raise typer.BadParameter(wrong, param_hint=option) from None
 
 
-def parse_patience_s(timeout: str | None) -> float | None:
+def parse_timeout_s(timeout: str | None) -> float | None:
     try:
         return None if timeout is None else parse_duration_ms(timeout) / 1000
     except ValueError as error:
@@ -177,7 +183,7 @@ def parse_patience_s(timeout: str | None) -> float | None:
 
 
 def encoder(*, raw: bool, is_json: bool) -> Callable[[Record], bytes]:
-    """How records are shown."""
+    """The function that formats a record."""
     return _raw if raw else _json if is_json else _line
 
 
@@ -201,12 +207,12 @@ def _json(record: Record) -> bytes:
 
 def _line(record: Record) -> bytes:
     at = datetime.fromtimestamp(record.timestamp_us / 1e6, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    place = f"{record.topic}/{record.partition}@{record.offset}"
-    key = "" if record.key is None else f"{_shown(record.key)} → "
-    return f"{at}  {place}  {key}{'∅' if record.value is None else _shown(record.value)}\n".encode()
+    position = f"{record.topic}/{record.partition}@{record.offset}"
+    key = "" if record.key is None else f"{_printable(record.key)} → "
+    return f"{at}  {position}  {key}{'∅' if record.value is None else _printable(record.value)}\n".encode()
 
 
-def _shown(content: bytes) -> str:
-    """Text as it is, without what would drive the terminal."""
+def _printable(content: bytes) -> str:
+    """Text without control characters that the terminal would interpret."""
     text = content.decode(errors="replace")
     return "".join(character if character.isprintable() or character == "\t" else "�" for character in text)

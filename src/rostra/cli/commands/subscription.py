@@ -1,4 +1,4 @@
-"""`rostra subscription`: named subscriptions, how far they are, and letting them go on elsewhere."""
+"""`rostra subscription`: lists, resets and deletes named subscriptions, and shows their lag."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from rostra.cli.commands.sub import parse_start
 from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, begin
-from rostra.cli.output import Cell, note
+from rostra.cli.output import Cell, print_note
 from rostra.model.ids import text
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ DELETE_EXAMPLES = """
 rostra subscription delete billing
 rostra subscription delete billing --if-exists"""
 
-LIST_COLUMNS = ("name", "members", "parts")
+LIST_COLUMNS = ("name", "members", "partitions")
 LAG_COLUMNS = ("topic", "partition", "position", "end", "lag", "tries", "member")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.")]
@@ -51,11 +51,11 @@ def list_subscriptions(
     with invocation.connect() as client:
         groups = client.list_subscriptions()
     rows: list[dict[str, Cell]] = [
-        {"name": group.name, "members": group.members, "parts": group.parts, "generation": group.generation}
+        {"name": group.name, "members": group.members, "partitions": group.parts, "generation": group.generation}
         for group in groups
     ]
     if not rows and not invocation.output.is_json:
-        note("no subscription has a name yet; `rostra sub TOPIC --name NAME` makes one")
+        print_note("there are no named subscriptions; `rostra sub TOPIC --name NAME` creates one")
         return
     invocation.output.rows(rows, columns=LIST_COLUMNS)
 
@@ -67,9 +67,9 @@ def lag(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show how far a named subscription is in each partition, and who handles it.
+    """Show position, lag and member of a named subscription in each partition.
 
-    The position is the first offset that is not acknowledged, the lag how many offsets lie between it and the end.
+    The position is the first offset that is not acknowledged, the lag the number of offsets from it to the end.
     """
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
@@ -97,7 +97,7 @@ def reset(
     context: typer.Context,
     name: NameArgument,
     to: Annotated[
-        str, typer.Option("--to", metavar="earliest|latest|OFFSET|last:N|TIME|-AGO", help="Where it is to go on.")
+        str, typer.Option("--to", metavar="earliest|latest|OFFSET|last:N|TIME|-AGO", help="The new position.")
     ],
     topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="In this topic only.", show_default="in all")
@@ -106,7 +106,7 @@ def reset(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Let a named subscription go on elsewhere. It must have no members at the time."""
+    """Set the position of a named subscription. It must have no members at that time."""
     start = parse_start(to, time.time_ns() // 1000, "'--to'")
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
@@ -118,13 +118,13 @@ def reset(
 def delete(
     context: typer.Context,
     name: NameArgument,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if there is none.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if it does not exist.")] = False,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Forget a named subscription and its positions. It must have no members at the time."""
+    """Delete a named subscription and its positions. It must have no members at that time."""
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         client.delete_subscription(name, if_exists=if_exists)
-    note(f"{name} is forgotten")
+    print_note(f"subscription {name} deleted")

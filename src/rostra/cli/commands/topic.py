@@ -1,4 +1,4 @@
-"""`rostra topic`: create, delete, list, describe."""
+"""`rostra topic`: creates, deletes, lists and describes topics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TopicArgument, begin
-from rostra.cli.output import Cell, note
+from rostra.cli.output import Cell, print_note
 from rostra.cli.quantities import parse_bytes, parse_duration_ms, show_bytes, show_duration
 from rostra.errors import UnknownTopic
 from rostra.model.ids import check_topic_name, text
@@ -40,7 +40,7 @@ rostra topic describe orders
 rostra -n 127.0.0.1:7401 topic describe orders -o json"""
 
 SEGMENT_BYTES = 64 << 20
-LIST_COLUMNS = ("name", "partitions", "retention", "kept_at_most", "id")
+LIST_COLUMNS = ("name", "partitions", "retention", "retention_size", "id")
 DESCRIBE_COLUMNS = ("partition", "state", "first", "commit", "end", "offsets", "bytes", "epoch")
 PUBLISHER_COLUMNS = ("partition", "publisher", "strength", "lease", "delivered")
 
@@ -71,8 +71,8 @@ def create(
             metavar="N",
             min=0,
             max=15,
-            help="Copies of each partition; as many as there are nodes, if fewer.",
-            show_default="as the node is set, 3",
+            help="Replicas of each partition, at most one per node.",
+            show_default="set by the node: 3",
         ),
     ] = 0,
     retention: Annotated[
@@ -83,7 +83,7 @@ def create(
     ] = None,
     retention_bytes: Annotated[
         str | None,
-        typer.Option(metavar="BYTES", help="Keep about this much per partition.", show_default="no bound"),
+        typer.Option(metavar="BYTES", help="Keep about this much per partition.", show_default="no limit"),
     ] = None,
     segment_bytes: Annotated[
         str | None, typer.Option(metavar="BYTES", help="Size of a log file.", show_default="64MiB")
@@ -91,12 +91,13 @@ def create(
     compaction: Annotated[bool, typer.Option("--compaction", help="Keep only the latest record of each key.")] = False,
     tombstones: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="How long a compacted topic remembers deleted keys.", show_default="1d"),
+        typer.Option(metavar="TIME", help="How long compaction keeps tombstones of deleted keys.", show_default="1d"),
     ] = None,
     ownership: Annotated[
         str,
         typer.Option(
-            metavar="shared|exclusive", help="Whose records are delivered: everybody's, or the strongest publisher's."
+            metavar="shared|exclusive",
+            help="Whose records are delivered: those of all publishers, or of the strongest.",
         ),
     ] = "shared",
     history_depth: Annotated[
@@ -104,8 +105,8 @@ def create(
         typer.Option(
             metavar="N",
             min=0,
-            help="How many of its last records are given.",
-            show_default="as the node is set",
+            help="Most records that `sub --from last:N` gives.",
+            show_default="set by the node",
         ),
     ] = 0,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if it exists.")] = False,
@@ -158,7 +159,7 @@ def create(
 def delete(
     context: typer.Context,
     name: TopicArgument,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if there is none.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if it does not exist.")] = False,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
@@ -172,7 +173,7 @@ def delete(
         except UnknownTopic:
             if not if_exists:
                 raise
-            note(f"there is no topic {name}")
+            print_note(f"topic {name} does not exist")
             return
     if invocation.output.is_json:
         invocation.output.row({"name": name, "deleted": True})
@@ -182,31 +183,31 @@ def delete(
 
 def list_topics(
     context: typer.Context,
-    everywhere: Annotated[
-        bool, typer.Option("--all", help="Ask every node: where each has topics of its own, they differ.")
+    all_nodes: Annotated[
+        bool, typer.Option("--all", help="Ask every node; with flood, nodes have topics of their own.")
     ] = False,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """List the topics of the cluster; where every node has topics of its own, those of the node that answers."""
+    """List the topics of the cluster; with flood, those of the node that answers."""
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
-        if everywhere:
-            rows = _of_every_node(invocation, client.describe_cluster())
+        if all_nodes:
+            rows = _rows_of_all_nodes(invocation, client.describe_cluster())
         else:
             rows = [_row(topic.topic, topic.name, topic.settings) for topic in client.list_topics()]
     if not rows and not invocation.output.is_json:
-        note("there are no topics; `rostra topic create NAME` makes one")
+        print_note("there are no topics; `rostra topic create NAME` creates one")
         return
-    _show_topics(invocation, rows, ("node", *LIST_COLUMNS) if everywhere else LIST_COLUMNS)
+    _show_topics(invocation, rows, ("node", *LIST_COLUMNS) if all_nodes else LIST_COLUMNS)
 
 
-def _of_every_node(invocation: Invocation, state: ClusterState) -> list[dict[str, Cell]]:
+def _rows_of_all_nodes(invocation: Invocation, state: ClusterState) -> list[dict[str, Cell]]:
     rows: list[dict[str, Cell]] = []
     for member in state.nodes:
         if not member.there:
-            note(f"{text(member.node)} at {member.address} is away: its topics are not listed")
+            print_note(f"{text(member.node)} at {member.address} is down: its topics are not listed")
             continue
         with invocation.connect(member.address) as client:
             topics = client.list_topics()
@@ -248,8 +249,10 @@ def show_topic(invocation: Invocation, topic: Topic) -> None:
 def _show_topics(invocation: Invocation, rows: list[dict[str, Cell]], columns: tuple[str, ...] = LIST_COLUMNS) -> None:
     if not invocation.output.is_json:
         for row in rows:
-            row["retention"] = show_duration(int(str(row["retention_ms"]))) if row["retention_ms"] else "for ever"
-            row["kept_at_most"] = show_bytes(int(str(row["retention_bytes"]))) if row["retention_bytes"] else "all"
+            row["retention"] = show_duration(int(str(row["retention_ms"]))) if row["retention_ms"] else "unlimited"
+            row["retention_size"] = (
+                show_bytes(int(str(row["retention_bytes"]))) if row["retention_bytes"] else "unlimited"
+            )
     invocation.output.rows(rows, columns=columns)
 
 
@@ -287,14 +290,14 @@ def _partition_row(state: PartitionState) -> dict[str, Cell]:
 
 
 def _publisher_rows(state: PartitionState, settings: TopicSettings) -> list[dict[str, Cell]]:
-    """The strongest first: of an exclusive topic it is the only one that is delivered."""
+    """The strongest first: in an exclusive topic only its records are delivered."""
     return [
         {
             "partition": state.partition,
             "publisher": text(one.publisher),
             "strength": one.strength,
             "lease": show_duration(one.lease_ms),
-            "delivered": settings.ownership == "shared" or place == 0,
+            "delivered": settings.ownership == "shared" or rank == 0,
         }
-        for place, one in enumerate(state.publishers)
+        for rank, one in enumerate(state.publishers)
     ]

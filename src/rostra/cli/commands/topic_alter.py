@@ -1,4 +1,4 @@
-"""`rostra topic alter`: other settings for a topic that exists."""
+"""`rostra topic alter`: changes settings of a topic."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ def alter(
         str | None, typer.Option(metavar="TIME", help="Delete records older than this, e.g. 7d; or 'never'.")
     ] = None,
     retention_bytes: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="Keep about this much per partition; 0: all.")
+        str | None, typer.Option(metavar="BYTES", help="Keep about this much per partition; 0: no limit.")
     ] = None,
     segment_bytes: Annotated[str | None, typer.Option(metavar="BYTES", help="Size of a log file.")] = None,
     compaction: Annotated[
         bool | None, typer.Option("--compaction/--no-compaction", help="Keep only the latest record of each key.")
     ] = None,
     tombstones: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long a compacted topic remembers deleted keys, e.g. 1d.")
+        str | None, typer.Option(metavar="TIME", help="How long compaction keeps tombstones of deleted keys, e.g. 1d.")
     ] = None,
     history_depth: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="How many of its last records are given; 0: as the node."),
+        typer.Option(metavar="N", min=0, help="Most records that `last:N` gives; 0: set by the node."),
     ] = None,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Change settings of a topic; those not named stay as they are."""
+    """Change settings of a topic; the others stay as they are."""
     check_topic_name(name)
     age_ms = None if retention is None else 0 if retention == "never" else duration_ms_of(retention)
     size = None if retention_bytes is None else bytes_of(retention_bytes, 0)
     segment = None if segment_bytes is None else bytes_of(segment_bytes, 0)
     tombstone_ms = None if tombstones is None else duration_ms_of(tombstones)
     if all(given is None for given in (age_ms, size, segment, compaction, tombstone_ms, history_depth)):
-        raise typer.BadParameter("name at least one setting to change; --help lists them")
+        raise typer.BadParameter("give at least one setting to change; --help lists them")
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         altered = client.alter_topic(

@@ -1,4 +1,4 @@
-"""`rostra user`: users with topics, for whom what is published there waits until they receive it."""
+"""`rostra user`: users, each with a queue of the records published to the topics they subscribe to."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from rostra.cli.commands.sub import encoder, parse_patience_s
+from rostra.cli.commands.sub import encoder, parse_timeout_s
 from rostra.cli.exit_codes import ExitCode
 from rostra.cli.invocation import ConfigOption, NodeOption, OutputOption, TopicArgument, begin
-from rostra.cli.output import note
+from rostra.cli.output import print_note
 
 EXAMPLES = """
 rostra user create alice
@@ -45,11 +45,11 @@ def create(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Make a user."""
+    """Create a user."""
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         client.create_user(user)
-    note(f"{user} is there now")
+    print_note(f"user {user} created")
 
 
 def subscribe(
@@ -60,11 +60,11 @@ def subscribe(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """From now on, what is published to the topic waits for the user; a topic that is not there is made."""
+    """Queue records published to the topic from now on for the user; the topic is created if needed."""
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         client.user(user).subscribe(topic)
-    note(f"{user} is subscribed to {topic}")
+    print_note(f"user {user} subscribed to {topic}")
 
 
 def unsubscribe(
@@ -75,11 +75,11 @@ def unsubscribe(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """The user gets nothing more of the topic, not even what waits."""
+    """End the subscription; queued records of the topic are dropped."""
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         client.user(user).unsubscribe(topic)
-    note(f"{user} is not subscribed to {topic} any more")
+    print_note(f"user {user} unsubscribed from {topic}")
 
 
 def publish(
@@ -104,25 +104,23 @@ def publish(
 def receive(
     context: typer.Context,
     user: UserArgument,
-    timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="How long to wait for one if none waits for the user.")
-    ] = "1s",
-    raw: Annotated[bool, typer.Option("--raw", help="The value only, as it is.")] = False,
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait if no record is queued.")] = "1s",
+    raw: Annotated[bool, typer.Option("--raw", help="The value only, unchanged.")] = False,
     node: NodeOption = None,
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Take the next record that waits for the user. Exit code 1 if there is none."""
-    patience_s = parse_patience_s(timeout)
+    """Print the next queued record and remove it from the queue. Exit code 1 if there is none."""
+    timeout_s = parse_timeout_s(timeout)
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         known = client.user(user)
-        record = known.receive(patience_s)
+        record = known.receive(timeout_s)
         if record is not None:
             invocation.output.write(encoder(raw=raw, is_json=invocation.output.is_json)(record))
         known.close()
     if record is None:
-        note(f"nothing waits for {user}")
+        print_note(f"no record for user {user}")
         raise typer.Exit(ExitCode.FAILURE)
 
 
@@ -133,8 +131,8 @@ def destroy(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """The user is no more, and nothing waits for it."""
+    """Delete the user and its queue."""
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         client.user(user).destroy()
-    note(f"{user} is no more")
+    print_note(f"user {user} deleted")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rostra.errors import CopiesAway, QuorumAtRisk, RostraError, UnknownMember
+from rostra.errors import QuorumAtRisk, ReplicasUnavailable, RostraError, UnknownMember
 from rostra.fabric.raft.consensus.membership import MembershipChange
 from rostra.fabric.raft.messages import ReassignmentReport
 from rostra.fabric.raft.metadata.metadata_state import (
@@ -163,7 +163,7 @@ class ReplicaPlacement:
             replicas = catalogue.placement(partition).replicas
             if node in replicas and not self._can_move(replicas, going):
                 name = catalogue.topics[partition.topic].spec.name
-                return CopiesAway(node, name, partition.index)
+                return ReplicasUnavailable(node, name, partition.index)
         return None
 
     def _can_move(self, replicas: tuple[NodeId, ...], going: set[NodeId]) -> bool:

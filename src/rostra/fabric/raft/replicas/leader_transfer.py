@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from rostra.errors import NotAReplica, NotHandedOver, RostraError, Unavailable, UnknownPartition, from_wire
+from rostra.errors import NotAReplica, RostraError, TransferTimedOut, Unavailable, UnknownPartition, from_wire
 from rostra.fabric.api import LogLine, OperationDone, Refused, Send, StopPrepared, TransferOwnership
 from rostra.fabric.raft.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.consensus.roles import Role
@@ -88,7 +88,7 @@ class LeaderTransfer:
         if heir not in group.config.voters:
             error = NotAReplica(heir, group.name, partition.index)
         elif not raft.peers.is_there(heir):
-            error = NotHandedOver(heir, group.name, partition.index)
+            error = TransferTimedOut(heir, group.name, partition.index)
         else:
             error = group.transfer(raft.now, heir)
         raft.touch(group)
@@ -133,7 +133,7 @@ class LeaderTransfer:
             if group is not None and group.transfer_to is not None:
                 self._giving.append(one)
             elif group is not None and group.role is Role.LEADER:
-                error = NotHandedOver(one.heir, group.name, one.partition.index)
+                error = TransferTimedOut(one.heir, group.name, one.partition.index)
                 self._answer(one.asker, one.token, one.partition, error)
             else:
                 self._answer(one.asker, one.token, one.partition, None)

@@ -1,7 +1,7 @@
-"""One way to write a test for every client: asyncio's seen through blocking calls.
+"""Lets one test run with every kind of client: the asyncio client is wrapped into blocking calls.
 
-Whatever the asyncio client gives is wrapped: a coroutine is run to its end, `async with` becomes `with`, `async for`
-becomes `for`. So one body proves that the clients have the same names and do the same.
+Results of the asyncio client are wrapped, too: a coroutine is run to its end, `async with` becomes `with`, `async for`
+becomes `for`. So one test body proves that the clients have the same names and behaviour.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import uvloop
 import rostra
 from rostra import blocking
 
-FACES = ("blocking", "asyncio", "uvloop")
+CLIENT_KINDS = ("blocking", "asyncio", "uvloop")
 
 
-class Looped:
-    """An object of the asyncio client, run on a loop of the test."""
+class BlockingProxy:
+    """Calls an object of the asyncio client from blocking code, on a loop of the test."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, inner: Any) -> None:
         self._loop = loop
         self._inner = inner
 
-    def _seen(self, value: Any) -> Any:
+    def _wrapped(self, value: Any) -> Any:
         if inspect.iscoroutine(value):
-            return self._seen(self._loop.run_until_complete(value))
+            return self._wrapped(self._loop.run_until_complete(value))
         if value is self._inner:
             return self
         if hasattr(value, "__aenter__") or hasattr(value, "__aiter__"):
-            return Looped(self._loop, value)
+            return BlockingProxy(self._loop, value)
         return value
 
     def __getattr__(self, name: str) -> Any:
@@ -43,17 +43,17 @@ class Looped:
             return value
 
         def called(*given: Any, **named: Any) -> Any:
-            return self._seen(value(*given, **named))
+            return self._wrapped(value(*given, **named))
 
         return called
 
     def __enter__(self) -> Any:
-        return self._seen(self._inner.__aenter__())
+        return self._wrapped(self._inner.__aenter__())
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.run_until_complete(self._inner.__aexit__(kind, error, trace))
+        self._loop.run_until_complete(self._inner.__aexit__(exc_type, error, trace))
 
     def __iter__(self) -> Iterator[Any]:
         iterator = self._inner.__aiter__()
@@ -68,15 +68,15 @@ class Looped:
 
 
 @contextmanager
-def connected(face: str, *addresses: str, **options: Any) -> Iterator[Any]:
+def connected(kind: str, *addresses: str, **options: Any) -> Iterator[Any]:
     """A client of this kind, closed at the end."""
-    if face == "blocking":
+    if kind == "blocking":
         with blocking.connect(*addresses, **options) as client:
             yield client
         return
-    loop = uvloop.new_event_loop() if face == "uvloop" else asyncio.new_event_loop()
+    loop = uvloop.new_event_loop() if kind == "uvloop" else asyncio.new_event_loop()
     try:
-        with Looped(loop, rostra.connect(*addresses, **options)) as client:
+        with BlockingProxy(loop, rostra.connect(*addresses, **options)) as client:
             yield client
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
