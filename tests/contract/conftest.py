@@ -11,7 +11,7 @@ import pytest
 
 from rostra.fabric.registry import FABRICS
 from tests.contract.facade import Cluster
-from tests.contract.promises import ALONE, SEVERAL, promise_of
+from tests.contract.guarantees import ALONE, SEVERAL, guarantees_of
 from tests.contract.simulated import SimulatedCluster
 from tests.contract.sockets import SocketCluster
 
@@ -19,7 +19,7 @@ SEEDS = range(10)
 SOAK_SEEDS = range(10, 150)
 
 
-class Setting(msgspec.Struct, frozen=True):
+class ClusterSetup(msgspec.Struct, frozen=True):
     """One cluster to judge; without a seed it is on sockets."""
 
     fabric: str
@@ -35,29 +35,29 @@ class Setting(msgspec.Struct, frozen=True):
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" not in metafunc.fixturenames:
         return
-    promise = promise_of(metafunc.function)
-    assert promise is not None, f"{metafunc.function.__name__} does not say which promise it proves"
+    required = guarantees_of(metafunc.function)
+    assert required is not None, f"{metafunc.function.__name__} does not say which promise it proves"
     chosen = []
-    for kind in promise.fabrics():
-        for nodes in promise.sizes:
-            settings = [Setting(kind.name, nodes, seed) for seed in (*SEEDS, None)]
-            chosen += [pytest.param(setting, id=setting.name) for setting in settings]
+    for kind in required.fabrics():
+        for nodes in required.sizes:
+            setups = [ClusterSetup(kind.name, nodes, seed) for seed in (*SEEDS, None)]
+            chosen += [pytest.param(setup, id=setup.name) for setup in setups]
             if os.environ.get("SOAK"):
-                settings = [Setting(kind.name, nodes, seed) for seed in SOAK_SEEDS]
-                chosen += [pytest.param(setting, id=setting.name, marks=pytest.mark.soak) for setting in settings]
+                setups = [ClusterSetup(kind.name, nodes, seed) for seed in SOAK_SEEDS]
+                chosen += [pytest.param(setup, id=setup.name, marks=pytest.mark.soak) for setup in setups]
     metafunc.parametrize("cluster", chosen, indirect=True)
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    setting: Setting = request.param
-    kind = FABRICS[setting.fabric]
-    if setting.seed is not None:
-        simulated = SimulatedCluster(kind, setting.nodes, setting.seed)
+    setup: ClusterSetup = request.param
+    kind = FABRICS[setup.fabric]
+    if setup.seed is not None:
+        simulated = SimulatedCluster(kind, setup.nodes, setup.seed)
         yield simulated
-        assert not simulated.judge()
+        assert not simulated.find_violations()
         return
-    real = SocketCluster(kind, setting.nodes, tmp_path)
+    real = SocketCluster(kind, setup.nodes, tmp_path)
     try:
         yield real
     finally:

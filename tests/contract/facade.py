@@ -18,7 +18,7 @@ from rostra.fabric.api import Guarantees, TopicsAre
 from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator.history import StoredBatch
-from rostra.simulator.world.fabric_observer import batches_in, below
+from rostra.simulator.world.fabric_observer import batches_in, committed_batches
 from rostra.wire.groups import FindGroup
 from rostra.wire.messages import (
     PUBLISHER_LEASE_MS,
@@ -33,30 +33,30 @@ from rostra.wire.messages import (
     TopicDescribed,
     TopicSettings,
 )
-from tests.contract.named_members import Member
-from tests.contract.people import Begin, Got, Producer, Station, Subscription
-from tests.contract.wires import Wire
+from tests.contract.clients import CoreCall, CoreClient, Producer, ReceivedRecord, Subscription
+from tests.contract.group_members import GroupMember
+from tests.contract.raw_connections import RawConnection
 
 Node = int
 """Nodes are counted in the order in which they came."""
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 """Of whoever waits for something that must come."""
-SHORT_MS = 1_500
+SHORT_TIMEOUT_MS = 1_500
 """Of whoever expects to be refused."""
-LONG_MS = 25_000
+LONG_TIMEOUT_MS = 25_000
 LEASE_MS = 2_000
 """Of members: those that die are noticed after it."""
-CONNECT_MS = 2_000
+CONNECT_TIMEOUT_MS = 2_000
 """For one attempt to connect: a host that is gone answers nothing."""
 
 
-Question = Publish | Subscribe | DescribeTopic | FindGroup
-Answer = Published | Subscribed | TopicDescribed | Failed
+NodeRequest = Publish | Subscribe | DescribeTopic | FindGroup
+NodeReply = Published | Subscribed | TopicDescribed | Failed
 """What a node says to these."""
 
 
-def is_whole(placed: PlacedPartition) -> bool:
+def is_fully_committed(placed: PlacedPartition) -> bool:
     """Whether its owner itself says that all of it is committed: others may know less, or of a former owner.
 
     What its owner will never order anything in again is whole when all have the same of it.
@@ -67,7 +67,7 @@ def is_whole(placed: PlacedPartition) -> bool:
     return placed.commit == placed.end == known.get(placed.owner, -1)
 
 
-class NotInTime(AssertionError):
+class ConditionTimeout(AssertionError):
     """What a promise waited for did not come true."""
 
 
@@ -75,7 +75,7 @@ class Cluster(ABC):
     """Below the line the two drivers differ; above it they do not."""
 
     guarantees: Guarantees
-    _members_so_far = 0
+    _member_count = 0
 
     # --- topics --------------------------------------------------------------------------------------
 
@@ -100,52 +100,52 @@ class Cluster(ABC):
             ownership=ownership,
             history_depth=history_depth,
         )
-        made = self.create_topic_at(at, name, settings)
+        created = self.create_topic_at(at, name, settings)
         if self.guarantees.topics is TopicsAre.EACH:
             for node in self.others(at):
                 self.create_topic_at(node, name, settings)
-        return made
+        return created
 
     def create_topic_at(self, at: Node, name: str, settings: TopicSettings | None = None) -> Topic:
         wanted = settings or TopicSettings()
-        begin: Begin = lambda core, now, call: core.create_topic(now, call, name, wanted)  # noqa: E731
-        made = self._insist(at, f"make {name}", begin, TopicExists)
-        assert made is None or isinstance(made, Topic)
-        return made or Topic(self.topics(at=at)[name], name, wanted)
+        call_core: CoreCall = lambda core, now, call: core.create_topic(now, call, name, wanted)  # noqa: E731
+        created = self._call_until_done(at, f"make {name}", call_core, TopicExists)
+        assert created is None or isinstance(created, Topic)
+        return created or Topic(self.topics(at=at)[name], name, wanted)
 
     def alter_topic(self, name: str, *, at: Node = 0, **changes: int) -> Topic:
-        begin: Begin = lambda core, now, call: core.alter_topic(now, call, name, dict(changes))  # noqa: E731
-        altered = self._insist(at, f"alter {name}", begin, UnknownTopic)
+        call_core: CoreCall = lambda core, now, call: core.alter_topic(now, call, name, dict(changes))  # noqa: E731
+        altered = self._call_until_done(at, f"alter {name}", call_core, UnknownTopic)
         assert isinstance(altered, Topic)
         return altered
 
     def settings(self, name: str, *, at: Node = 0) -> TopicSettings:
-        described = self._ask(at, "describe", lambda core, now, call: core.describe_topic(now, call, name))
+        described = self._call(at, "describe", lambda core, now, call: core.describe_topic(now, call, name))
         assert isinstance(described, TopicDescription)
         return described.settings
 
     def delete_topic(self, name: str, *, at: Node = 0) -> None:
-        begin: Begin = lambda core, now, call: core.delete_topic(now, call, name)  # noqa: E731
-        self._insist(at, f"delete {name}", begin, UnknownTopic)
+        call_core: CoreCall = lambda core, now, call: core.delete_topic(now, call, name)  # noqa: E731
+        self._call_until_done(at, f"delete {name}", call_core, UnknownTopic)
 
-    def topics(self, *, at: Node = 0, patience_ms: int = LONG_MS) -> dict[str, TopicId]:
-        listed = self._ask(at, "list", lambda core, now, call: core.list_topics(now, call), patience_ms)
+    def topics(self, *, at: Node = 0, timeout_ms: int = LONG_TIMEOUT_MS) -> dict[str, TopicId]:
+        listed = self._call(at, "list", lambda core, now, call: core.list_topics(now, call), timeout_ms)
         assert isinstance(listed, tuple)
         return {topic.name: TopicId(topic.topic) for topic in listed}
 
     def describe(self, topic: str, *, at: Node = 0) -> TopicDescription:
-        described = self._ask(at, "describe", lambda core, now, call: core.describe_topic(now, call, topic))
+        described = self._call(at, "describe", lambda core, now, call: core.describe_topic(now, call, topic))
         assert isinstance(described, TopicDescription)
         return described
 
     # --- the cluster ---------------------------------------------------------------------------------
 
     def state(self, *, at: Node = 0) -> ClusterState:
-        state = self._ask(at, "describe", lambda core, now, call: core.describe_cluster(now, call))
+        state = self._call(at, "describe", lambda core, now, call: core.describe_cluster(now, call))
         assert isinstance(state, ClusterState)
         return state
 
-    def seen(self, node: Node, *, at: Node) -> NodeState | None:
+    def node_state(self, node: Node, *, at: Node) -> NodeState | None:
         """What one node says of another."""
         known = self.state(at=at).nodes
         return next((state for state in known if state.address == self.address(node)), None)
@@ -164,11 +164,11 @@ class Cluster(ABC):
             asked = self.running[0] if at is None else at
             state = self.state(at=asked)
             ids = {node.node: node.address for node in state.nodes}
-            owners = {ids.get(placed.owner) for placed in state.partitions if (placed.topic, placed.partition) == place}
+            owners = {ids.get(placed.owner) for placed in state.partitions if (placed.topic, placed.partition) == key}
             found[:] = [node for node in self.running if self.address(node) in owners]
             return len(found) == 1
 
-        place = topic, partition
+        key = topic, partition
         self.run_until(known, f"one owner of {topic}/{partition}")
         return found[0]
 
@@ -189,18 +189,20 @@ class Cluster(ABC):
 
     def transfer(self, topic: str, node: Node, partition: int = 0) -> None:
         """By an operator's word; returns when the node orders the partition."""
-        state = self.seen(node, at=node)
+        state = self.node_state(node, at=node)
         assert state is not None
-        begin: Begin = lambda core, now, call: core.transfer_partition(now, call, topic, partition, state.node)  # noqa: E731
-        self._ask(self.owner(topic, partition), "transfer", begin)
+        call_core: CoreCall = lambda core, now, call: core.transfer_partition(now, call, topic, partition, state.node)  # noqa: E731
+        self._call(self.owner(topic, partition), "transfer", call_core)
 
     def leave(self, node: Node) -> None:
         """By an operator's word; returns when the others know, and the node is switched off."""
         rest = self.others(node)
-        state = self.seen(node, at=rest[0])
+        state = self.node_state(node, at=rest[0])
         assert state is not None
-        self._ask(rest[0], "remove", lambda core, now, call: core.remove_member(now, call, state.node))
-        self.run_until(lambda: all(self.seen(node, at=other) is None for other in rest), f"node {node} to be none")
+        self._call(rest[0], "remove", lambda core, now, call: core.remove_member(now, call, state.node))
+        self.run_until(
+            lambda: all(self.node_state(node, at=other) is None for other in rest), f"node {node} to be none"
+        )
         self.crash(node)
 
     # --- records -------------------------------------------------------------------------------------
@@ -212,22 +214,22 @@ class Cluster(ABC):
         at: Node = 0,
         partition: int | None = None,
         key: bytes | None = None,
-        patience_ms: int = LONG_MS,
+        timeout_ms: int = LONG_TIMEOUT_MS,
         timestamp_us: int | None = None,
     ) -> list[Ack]:
         """Each record by itself, acknowledged by all that must; raises why one was not."""
-        station = self.station(at, patience_ms)
-        answers: list[list[Result | RostraError]] = [[] for _ in values]
-        for value, answer in zip(values, answers, strict=True):
-            call = station.call(f"publish {value!r}", answer.append)
-            station.core.publish(
-                station.now_us, call, topic, value, partition=partition, key=key, timestamp_us=timestamp_us
+        client = self.client(at, timeout_ms)
+        replies: list[list[Result | RostraError]] = [[] for _ in values]
+        for value, reply in zip(values, replies, strict=True):
+            call = client.call(f"publish {value!r}", reply.append)
+            client.core.publish(
+                client.now_us, call, topic, value, partition=partition, key=key, timestamp_us=timestamp_us
             )
-        station.core.end_turn(station.now_us)
-        station.act()
-        self.run_until(lambda: all(answers), f"{len(values)} records to be settled")
+        client.core.end_turn(client.now_us)
+        client.run_effects()
+        self.run_until(lambda: all(replies), f"{len(values)} records to be settled")
         acks: list[Ack] = []
-        for (result,) in answers:
+        for (result,) in replies:
             if isinstance(result, RostraError):
                 raise result
             assert isinstance(result, Ack)
@@ -236,17 +238,17 @@ class Cluster(ABC):
 
     def producer(self, topic: str, *, at: Node = 0) -> Producer:
         """An idempotent one, which goes on by itself whatever happens to nodes."""
-        producer = Producer(self.station(at, LONG_MS), topic)
+        producer = Producer(self.client(at, LONG_TIMEOUT_MS), topic)
         self.run_until(lambda: producer.opened, f"a producer on {topic}")
         return producer
 
     def publisher(self, topic: str, strength: int, *, at: Node = 0, lease_ms: int = PUBLISHER_LEASE_MS) -> Producer:
         """One with a strength, registered and in a program of its own."""
-        producer = Producer(self.newcomer(at), topic, strength, lease_ms)
+        producer = Producer(self.new_client(at), topic, strength, lease_ms)
         self.run_until(lambda: producer.opened, f"a publisher on {topic}")
         return producer
 
-    def say(self, producer: Producer, *values: bytes) -> None:
+    def publish_with(self, producer: Producer, *values: bytes) -> None:
         """One batch for each value, acknowledged before this returns."""
         for value in values:
             producer.send(value)
@@ -264,7 +266,7 @@ class Cluster(ABC):
 
     def publishers(self, topic: str, node: Node, partition: int = 0) -> dict[int, int]:
         """Whom this very node has as publishers of a partition, the strongest first, with their strengths."""
-        described = self.ask_node(node, DescribeTopic(1, topic))
+        described = self.request_node(node, DescribeTopic(1, topic))
         assert isinstance(described, TopicDescribed), described
         return {one.publisher: one.strength for one in described.partitions[partition].publishers}
 
@@ -280,18 +282,18 @@ class Cluster(ABC):
         self, *topics: str, at: Node = 0, start: Start = "earliest", below_start: BelowStart = "raise"
     ) -> Subscription:
         """Returns when it stands; what it gets is in its `got`."""
-        subscription = Subscription(self.station(at, LONG_MS), topics, start, below_start)
+        subscription = Subscription(self.client(at, LONG_TIMEOUT_MS), topics, start, below_start)
         what = f"a subscription to {subscription.topic}"
-        self.run_until(lambda: subscription.stands or subscription.ended is not None, what)
+        self.run_until(lambda: subscription.established or subscription.ended is not None, what)
         if subscription.ended is not None:
             raise subscription.ended
         return subscription
 
     def pass_time(self, elapsed_ms: int, *, at: Node = 0) -> None:
         """For what must not happen however long one waits."""
-        station = self.station(at, LONG_MS)
-        until_us = station.now_us + elapsed_ms * 1000
-        self.run_until(lambda: station.now_us >= until_us, f"{elapsed_ms} ms to pass")
+        client = self.client(at, LONG_TIMEOUT_MS)
+        until_us = client.now_us + elapsed_ms * 1000
+        self.run_until(lambda: client.now_us >= until_us, f"{elapsed_ms} ms to pass")
 
     def unsubscribe(self, subscription: Subscription) -> None:
         subscription.leave()
@@ -301,25 +303,25 @@ class Cluster(ABC):
         """All that is committed, from log start on, partition by partition; nobody may publish meanwhile."""
         return [record.value for record in self.read_from(topic, at=at)]
 
-    def read_from(self, topic: str, *, at: Node = 0) -> list[Got]:
+    def read_from(self, topic: str, *, at: Node = 0) -> list[ReceivedRecord]:
         ends: dict[int, int] = {}
 
         def known() -> bool:
             placed = [one for one in self.state(at=at).partitions if one.topic == topic]
             ends.update({one.partition: one.end for one in placed if one.end})
-            return bool(placed) and all(map(is_whole, placed))
+            return bool(placed) and all(map(is_fully_committed, placed))
 
         self.run_until(known, f"every record of {topic} to be committed")
         subscription = self.subscribe(topic, at=at)
-        self.run_until(lambda: subscription.reached(ends), f"{topic} to be read to its end")
-        got = subscription.got
+        self.run_until(lambda: subscription.has_reached(ends), f"{topic} to be read to its end")
+        got = subscription.records
         self.unsubscribe(subscription)
         return sorted(got, key=lambda record: (record.partition, record.offset))
 
     # --- named subscriptions -------------------------------------------------------------------------
 
     @property
-    def sharing(self) -> list[Node]:
+    def group_nodes(self) -> list[Node]:
         """Nodes at which a name is the same one."""
         return self.running if self.guarantees.groups_span_nodes else self.running[:1]
 
@@ -332,21 +334,21 @@ class Cluster(ABC):
         tries: int = 0,
         dead_letter: str = "",
         lease_ms: int = LEASE_MS,
-    ) -> Member:
+    ) -> GroupMember:
         """One with a client of its own. Returns when it is known where it begins; what it takes is in its `taken`."""
-        self._members_so_far += 1
-        station = self.station(at, LONG_MS + self._members_so_far)
-        member = Member(station, name, MemberSettings(topics, start, tries, dead_letter, lease_ms))
+        self._member_count += 1
+        client = self.client(at, LONG_TIMEOUT_MS + self._member_count)
+        member = GroupMember(client, name, MemberSettings(topics, start, tries, dead_letter, lease_ms))
         self.run_until(lambda: member.joined or member.ended is not None, f"a member of {name}")
         if member.ended is not None:
             raise member.ended
         return member
 
-    def dismiss(self, member: Member) -> None:
+    def leave_group(self, member: GroupMember) -> None:
         member.leave()
         self.run_until(lambda: member.left, f"a member of {member.name} to leave")
 
-    def handle(self, member: Member, count: int) -> list[bytes | None]:
+    def handle(self, member: GroupMember, count: int) -> list[bytes | None]:
         """Let it take and acknowledge so many records more; their values."""
         before = len(member.taken)
 
@@ -357,13 +359,13 @@ class Cluster(ABC):
         self.run_until(enough, f"{count} records at a member of {member.name}")
         return member.values[before:]
 
-    def named(self, name: str, *, at: Node = 0) -> SubscriptionDescription:
-        described = self._ask(at, "describe a name", lambda core, now, call: core.groups.describe(now, call, name))
+    def describe_group(self, name: str, *, at: Node = 0) -> SubscriptionDescription:
+        described = self._call(at, "describe a name", lambda core, now, call: core.groups.describe(now, call, name))
         assert isinstance(described, SubscriptionDescription)
         return described
 
-    def reset(self, name: str, start: Start, *, at: Node = 0) -> None:
-        self._ask(at, "reset a name", lambda core, now, call: core.groups.reset(now, call, name, start))
+    def reset_group(self, name: str, start: Start, *, at: Node = 0) -> None:
+        self._call(at, "reset a name", lambda core, now, call: core.groups.reset(now, call, name, start))
 
     def coordinator(self, name: str) -> Node:
         """The node that decides about this name."""
@@ -374,14 +376,17 @@ class Cluster(ABC):
 
     def copies(self, topic: str, partition: int = 0) -> list[list[StoredBatch]]:
         """What the running nodes that hold the partition have of it in their files, below its commit offset."""
-        place = Partition(self.topics(at=self.running[0])[topic], PartitionIndex(partition))
+        key = Partition(self.topics(at=self.running[0])[topic], PartitionIndex(partition))
         placed = self.placed(topic, partition, at=self.running[0])
         assert placed is not None
         holders = {copy.node for copy in placed.copies}
         state = self.state(at=self.running[0])
         addresses = {node.address for node in state.nodes if node.node in holders}
-        found = [self.log(node, place) for node in self.running if self.address(node) in addresses]
-        return [[held for held in below(batches, placed.commit) if held.base >= placed.first] for batches in found]
+        found = [self.log(node, key) for node in self.running if self.address(node) in addresses]
+        return [
+            [batch for batch in committed_batches(batches, placed.commit) if batch.base >= placed.first]
+            for batches in found
+        ]
 
     def await_equal_copies(self, topic: str, partition: int = 0, *, count: int) -> list[StoredBatch]:
         """Until so many copies are the same below commit, and hold all of it; what they hold."""
@@ -391,28 +396,30 @@ class Cluster(ABC):
             copies = self.copies(topic, partition)
             placed = self.placed(topic, partition, at=self.running[0])
             agreed[:] = copies[0]
-            whole = placed is not None and is_whole(placed) and bool(agreed) and agreed[-1].end == placed.commit
+            whole = (
+                placed is not None and is_fully_committed(placed) and bool(agreed) and agreed[-1].end == placed.commit
+            )
             return whole and len(copies) == count and all(copy == agreed for copy in copies)
 
         self.run_until(equal, f"{count} equal copies of {topic}/{partition}")
         return agreed
 
-    def _ask(self, at: Node, what: str, begin: Begin, patience_ms: int = LONG_MS) -> Result:
-        station = self.station(at, patience_ms)
-        answer: list[Result | RostraError] = []
-        begin(station.core, station.now_us, station.call(what, answer.append))
-        station.act()
-        self.run_until(lambda: bool(answer), f"an answer to {what} at node {at}")
-        if isinstance(answer[0], RostraError):
-            raise answer[0]
-        return answer[0]
+    def _call(self, at: Node, what: str, call_core: CoreCall, timeout_ms: int = LONG_TIMEOUT_MS) -> Result:
+        client = self.client(at, timeout_ms)
+        reply: list[Result | RostraError] = []
+        call_core(client.core, client.now_us, client.call(what, reply.append))
+        client.run_effects()
+        self.run_until(lambda: bool(reply), f"an answer to {what} at node {at}")
+        if isinstance(reply[0], RostraError):
+            raise reply[0]
+        return reply[0]
 
-    def _insist(self, at: Node, what: str, begin: Begin, was_done: type[RostraError]) -> Result:
+    def _call_until_done(self, at: Node, what: str, call_core: CoreCall, was_done: type[RostraError]) -> Result:
         """Asks again when nobody can tell what became of it; None if an earlier asking turns out to have done it."""
         again = False
         while True:
             try:
-                return self._ask(at, what, begin)
+                return self._call(at, what, call_core)
             except Unavailable:
                 again = True
             except was_done:
@@ -442,23 +449,23 @@ class Cluster(ABC):
         """The time that passes for clients."""
 
     @abstractmethod
-    def station(self, node: Node, patience_ms: int) -> Station:
+    def client(self, node: Node, timeout_ms: int) -> CoreClient:
         """A client at this node, which gives up what is not answered or acknowledged in that time."""
 
     @abstractmethod
-    def newcomer(self, node: Node, *, auto_create: bool = False) -> Station:
+    def new_client(self, node: Node, *, auto_create: bool = False) -> CoreClient:
         """Another client there, with connections of its own; with `auto_create` its look-ups create topics."""
 
     @abstractmethod
-    def run_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    def run_until(self, true: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
         """Lets time pass until this holds. It may ask questions itself."""
 
     @abstractmethod
-    def ask_node(self, node: Node, message: Question, payload: bytes | bytearray = b"") -> Answer:
+    def request_node(self, node: Node, message: NodeRequest, payload: bytes | bytearray = b"") -> NodeReply:
         """This very node's answer to a request, with which no client follows to another."""
 
     @abstractmethod
-    def wire(self, node: Node) -> Wire:
+    def raw_connection(self, node: Node) -> RawConnection:
         """A connection to this very node, to be spoken to in messages."""
 
     def log(self, node: Node, partition: Partition) -> list[StoredBatch]:

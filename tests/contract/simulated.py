@@ -13,9 +13,9 @@ from rostra.fabric.api import Fabric
 from rostra.fabric.registry import FabricKind, NodeSetup
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
-from rostra.simulator.checkers import judge
+from rostra.simulator.checkers import find_violations
 from rostra.simulator.clients.simulated_client import FRAME_BYTES_MAX, SimulatedClient
-from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
+from rostra.simulator.clock import MS_US, SECOND_US, Clock, random_for
 from rostra.simulator.disk.faulty_files import FaultyFiles
 from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
 from rostra.simulator.history import History
@@ -24,7 +24,7 @@ from rostra.simulator.network.peer_network import PeerNetwork
 from rostra.simulator.network.splits import NetworkSplit
 from rostra.simulator.trace import Trace
 from rostra.simulator.world import simulated_node as simulator
-from rostra.simulator.world.fabric_observer import below, logs_of, partition_of
+from rostra.simulator.world.fabric_observer import committed_batches, partition_of, read_logs
 from rostra.simulator.world.settings import raft_settings_for
 from rostra.wire.frames import FROM_NODE, FrameReader, encode
 from rostra.wire.messages import (
@@ -36,8 +36,17 @@ from rostra.wire.messages import (
     Subscribed,
     TopicDescribed,
 )
-from tests.contract.facade import CONNECT_MS, LONG_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime, Question
-from tests.contract.wires import SimulatedWire
+from tests.contract.facade import (
+    CONNECT_TIMEOUT_MS,
+    LONG_TIMEOUT_MS,
+    TIMEOUT_S,
+    Cluster,
+    ConditionTimeout,
+    Node,
+    NodeReply,
+    NodeRequest,
+)
+from tests.contract.raw_connections import SimulatedRawConnection
 
 SPARE_NODES = 1
 """Who may join later."""
@@ -45,24 +54,24 @@ STEP_US = 10 * MS_US
 FOR_EVER_US = 1_000_000 * SECOND_US
 
 
-class SimulatedStation(SimulatedClient):
+class SimulatedCoreClient(SimulatedClient):
     @property
     def now_us(self) -> int:
         return self.clock.now_us
 
-    def later(self, act: Callable[..., None], *about: object) -> None:
-        self.clock.after(0, act, *about)
+    def later(self, callback: Callable[..., None], *args: object) -> None:
+        self.clock.after(0, callback, *args)
 
 
-class SimulatedNode(simulator.SimulatedNode):
+class ContractNode(simulator.SimulatedNode):
     """Of whatever fabric, as the table of fabrics makes it."""
 
     kind: FabricKind
 
-    def _take_seat(self) -> Fabric:
+    def _make_fabric(self) -> Fabric:
         founds = not self.join
         seat = NodeSetup(self.id, self.address, self.peer_address, self.random, founds, self.join, self.without)
-        self.fabric = self._watched(self.kind.make(seat))
+        self.fabric = self._observed(self.kind.make(seat))
         return self.fabric
 
     def voters(self) -> dict[Partition, tuple[str, tuple[NodeId, ...]]]:
@@ -70,11 +79,11 @@ class SimulatedNode(simulator.SimulatedNode):
         return {}
 
 
-class SidedNetwork(ClientNetwork):
+class SplitNetwork(ClientNetwork):
     """A client is on the side of the node whose number is in its name."""
 
-    def __init__(self, clock: Clock, swarm: FaultPlan, tally: FaultCounts, random: Random) -> None:
-        super().__init__(clock, swarm, tally, random)
+    def __init__(self, clock: Clock, plan: FaultPlan, fault_counts: FaultCounts, random: Random) -> None:
+        super().__init__(clock, plan, fault_counts, random)
         self._sides: dict[Node, int] = {}
         self._held: list[SimulatedConnection] = []
 
@@ -90,36 +99,36 @@ class SidedNetwork(ClientNetwork):
         self._sides = {}
         held, self._held = self._held, []
         for link in held:
-            self._knock(link)
+            self._try_connect(link)
 
     def _crosses(self, link: SimulatedConnection) -> bool:
         here = int(link.client.name.rpartition("@")[2])
-        assert isinstance(link.node, SimulatedNode)
+        assert isinstance(link.node, ContractNode)
         return self._sides.get(here) != self._sides.get(link.node.id - 1)
 
-    def _knock(self, link: SimulatedConnection) -> None:
+    def _try_connect(self, link: SimulatedConnection) -> None:
         if self._crosses(link):
             self._held.append(link)
         else:
-            super()._knock(link)
+            super()._try_connect(link)
 
 
-class Asker:
+class RequestClient:
     """Says hello and one thing more, again if the connection is lost, and keeps the answer."""
 
-    def __init__(self, network: ClientNetwork, node: Node, address: str, said: bytes) -> None:
+    def __init__(self, network: ClientNetwork, node: Node, address: str, request: bytes) -> None:
         self.name = f"asker@{node}"
-        self.answer: Answer | None = None
+        self.answer: NodeReply | None = None
         self._network = network
         self._address = address
-        self._said = said
+        self._request = request
         self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
         self._dials = 1
         network.dial(self, self._dials, address)
 
     def opened(self, link: SimulatedConnection) -> None:
         link.up.send(encode(Hello(0, PROTOCOL_MIN, PROTOCOL_MAX)))
-        link.up.send(self._said)
+        link.up.send(self._request)
 
     def received(self, link: SimulatedConnection, chunk: bytes) -> None:
         for message, _ in self._reader.feed(chunk):
@@ -134,7 +143,7 @@ class Asker:
 
     def congested(self, link: SimulatedConnection) -> None: ...
     def drained(self, link: SimulatedConnection) -> None: ...
-    def watch(self, link: SimulatedConnection) -> None: ...
+    def record_in_flight(self, link: SimulatedConnection) -> None: ...
 
 
 class SimulatedCluster(Cluster):
@@ -149,63 +158,63 @@ class SimulatedCluster(Cluster):
         self.guarantees = kind.guarantees
         self._settings = settings or limits(seed)
         self._seed = seed
-        self._random = chance(seed, "contract")
+        self._random = random_for(seed, "contract")
         self._clock = Clock()
         self._trace = Trace(self._clock)
-        self._tally = FaultCounts()
+        self._fault_counts = FaultCounts()
         self._history = History(replicated=count > 1)
-        self._swarm = weather(seed)
-        self._network = SidedNetwork(self._clock, self._swarm, self._tally, chance(seed, "network"))
-        self._mesh = PeerNetwork(
-            self._clock, self._trace, self._swarm, self._tally, self._history, chance(seed, "mesh")
+        self._plan = network_faults(seed)
+        self._network = SplitNetwork(self._clock, self._plan, self._fault_counts, random_for(seed, "network"))
+        self._peer_network = PeerNetwork(
+            self._clock, self._trace, self._plan, self._fault_counts, self._history, random_for(seed, "mesh")
         )
-        self._network.calm = self._mesh.calm = False
+        self._network.fault_free = self._peer_network.fault_free = False
         self._nodes = [self._build(kind, number, without) for number in range(1, count + SPARE_NODES + 1)]
-        self._mesh.add(self._nodes)
-        self._come = count
-        self._stations: dict[tuple[Node, int], SimulatedStation] = {}
-        self._wires = 0
-        self._newcomers = 0
+        self._peer_network.add(self._nodes)
+        self._started = count
+        self._clients: dict[tuple[Node, int], SimulatedCoreClient] = {}
+        self._raw_connections = 0
+        self._new_clients = 0
         for number in range(count):
             self._nodes[number].join = (self._nodes[0].peer_address,) if number else ()
         self.restart(*range(count))
         self.await_members(count)
 
-    def _build(self, kind: FabricKind, number: int, without: Without) -> SimulatedNode:
-        node = SimulatedNode(
+    def _build(self, kind: FabricKind, number: int, without: Without) -> ContractNode:
+        node = ContractNode(
             number,
             self._clock,
             self._trace,
-            self._swarm,
-            self._tally,
+            self._plan,
+            self._fault_counts,
             self._history,
-            FaultyFiles(chance(self._seed, f"disk {number}")),
+            FaultyFiles(random_for(self._seed, f"disk {number}")),
             self._settings,
-            raft_settings_for(self._swarm, self._random),
-            chance(self._seed, f"node {number}"),
+            raft_settings_for(self._plan, self._random),
+            random_for(self._seed, f"node {number}"),
             without,
         )
         node.kind = kind
-        node.network, node.mesh = self._network, self._mesh
-        node.calm = False
+        node.client_network, node.peer_network = self._network, self._peer_network
+        node.fault_free = False
         self._network.hosts[node.address] = node
         return node
 
-    def judge(self) -> list[str]:
+    def find_violations(self) -> list[str]:
         """What the checkers of the simulator find, beside whatever the promise looked at."""
         history = self._history
         for node in self._nodes:
             if node.fabric is not None:
                 commits = node.fabric.commits()
-                for partition, batches in logs_of(node.files).items():
-                    history.copies[node.id, partition] = below(batches, commits.get(partition, 0))
-        return judge(history)
+                for partition, batches in read_logs(node.files).items():
+                    history.final_logs[node.id, partition] = committed_batches(batches, commits.get(partition, 0))
+        return find_violations(history)
 
     # --- clients and time ----------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        return self._come
+        return self._started
 
     @property
     def running(self) -> list[Node]:
@@ -218,49 +227,51 @@ class SimulatedCluster(Cluster):
     def now_us(self) -> int:
         return self._clock.now_us
 
-    def station(self, node: Node, patience_ms: int) -> SimulatedStation:
-        found = self._stations.get((node, patience_ms))
+    def client(self, node: Node, timeout_ms: int) -> SimulatedCoreClient:
+        found = self._clients.get((node, timeout_ms))
         if found is None:
-            found = self._stations[node, patience_ms] = self._station(f"{patience_ms}@{node}", node, patience_ms)
+            found = self._clients[node, timeout_ms] = self._client(f"{timeout_ms}@{node}", node, timeout_ms)
         return found
 
-    def newcomer(self, node: Node, *, auto_create: bool = False) -> SimulatedStation:
-        self._newcomers += 1
-        return self._station(f"newcomer {self._newcomers}@{node}", node, LONG_MS, auto_create=auto_create)
+    def new_client(self, node: Node, *, auto_create: bool = False) -> SimulatedCoreClient:
+        self._new_clients += 1
+        return self._client(f"newcomer {self._new_clients}@{node}", node, LONG_TIMEOUT_MS, auto_create=auto_create)
 
-    def _station(self, name: str, node: Node, patience_ms: int, *, auto_create: bool = False) -> SimulatedStation:
+    def _client(self, name: str, node: Node, timeout_ms: int, *, auto_create: bool = False) -> SimulatedCoreClient:
         options = Options(
             (self.address(node),),
             auto_create=auto_create,
-            connect_timeout_ms=CONNECT_MS,
-            call_timeout_ms=patience_ms,
-            delivery_timeout_ms=patience_ms,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            call_timeout_ms=timeout_ms,
+            delivery_timeout_ms=timeout_ms,
             backoff_ms_max=200,
         )
-        random = chance(self._seed, f"client {name}")
-        station = SimulatedStation(name, self._clock, self._trace, self._history, self._network, options, random)
-        station.start()
-        return station
+        random = random_for(self._seed, f"client {name}")
+        client = SimulatedCoreClient(name, self._clock, self._trace, self._history, self._network, options, random)
+        client.start()
+        return client
 
-    def run_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-        deadline_us = self._clock.now_us + int(patience_s * SECOND_US)
+    def run_until(self, true: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
+        deadline_us = self._clock.now_us + int(timeout_s * SECOND_US)
         while not true():
-            if self._history.escaped:
-                raise AssertionError(self._history.escaped[0])
+            if self._history.exceptions:
+                raise AssertionError(self._history.exceptions[0])
             if self._clock.now_us >= deadline_us:
                 story = "\n".join(self._trace.lines())
-                raise NotInTime(f"not within {patience_s:g} virtual seconds of seed {self._seed}: {what}\n{story}")
+                raise ConditionTimeout(
+                    f"not within {timeout_s:g} virtual seconds of seed {self._seed}: {what}\n{story}"
+                )
             self._clock.run_until(self._clock.now_us + STEP_US)
 
-    def ask_node(self, node: Node, message: Question, payload: bytes | bytearray = b"") -> Answer:
-        asker = Asker(self._network, node, self.address(node), encode(message, len(payload)) + payload)
-        self.run_until(lambda: asker.answer is not None, f"node {node} to answer {message}")
-        assert asker.answer is not None
-        return asker.answer
+    def request_node(self, node: Node, message: NodeRequest, payload: bytes | bytearray = b"") -> NodeReply:
+        requester = RequestClient(self._network, node, self.address(node), encode(message, len(payload)) + payload)
+        self.run_until(lambda: requester.answer is not None, f"node {node} to answer {message}")
+        assert requester.answer is not None
+        return requester.answer
 
-    def wire(self, node: Node) -> SimulatedWire:
-        self._wires += 1
-        return SimulatedWire(f"wire{self._wires}@{node}", self._network, self.address(node))
+    def raw_connection(self, node: Node) -> SimulatedRawConnection:
+        self._raw_connections += 1
+        return SimulatedRawConnection(f"wire{self._raw_connections}@{node}", self._network, self.address(node))
 
     def segments(self, node: Node, partition: Partition) -> list[bytes]:
         files = self._nodes[node].files
@@ -272,11 +283,11 @@ class SimulatedCluster(Cluster):
     def crash(self, *nodes: Node) -> None:
         """As the seed has it the process alone ends, or the power of its host."""
         for node in nodes:
-            self._nodes[node].die(power=self._random.random() < 0.5)
+            self._nodes[node].crash(power=self._random.random() < 0.5)
 
     def cut_power(self) -> None:
         for node in self.running:
-            self._nodes[node].die(power=True)
+            self._nodes[node].crash(power=True)
 
     def restart(self, *nodes: Node) -> None:
         for node in nodes:
@@ -295,31 +306,31 @@ class SimulatedCluster(Cluster):
         ids = {NodeId(node + 1): side for node, side in side_of.items()}
         ways = frozenset((one, other) for one in ids for other in ids if ids[one] != ids[other])
         now_us = self._clock.now_us
-        self._mesh.splits.append(NetworkSplit(Fault.HALVES, ways, now_us, FOR_EVER_US, flaps=False))
+        self._peer_network.splits.append(NetworkSplit(Fault.HALVES, ways, now_us, FOR_EVER_US, flaps=False))
         self._network.split(side_of)
 
     def heal(self) -> None:
-        self._mesh.splits.clear()
+        self._peer_network.splits.clear()
         self._network.heal()
 
     def join(self, through: Node = 0) -> Node:
-        node, self._come = self._come, self._come + 1
+        node, self._started = self._started, self._started + 1
         self._nodes[node].join = (self._nodes[through].peer_address,)
         self.restart(node)
         return node
 
 
-def weather(seed: int) -> FaultPlan:
+def network_faults(seed: int) -> FaultPlan:
     """Delays, spikes, slow links and disks, and of messages between nodes loss, doubles and overtaking: as the seed
     draws them. What befalls nodes is for the promise to say."""
-    drawn = FaultPlan.draw(chance(seed, "weather"))
-    unhurt = {name: 0 for name in FaultPlan.__struct_fields__ if name.endswith("_every_us")}
-    return msgspec.structs.replace(drawn, **unhurt, sync_fails=0.0, write_fails=0.0, outage=0.0, syncs=True)
+    drawn = FaultPlan.draw(random_for(seed, "weather"))
+    no_intervals = {name: 0 for name in FaultPlan.__struct_fields__ if name.endswith("_every_us")}
+    return msgspec.structs.replace(drawn, **no_intervals, sync_fails=0.0, write_fails=0.0, crash_in_io=0.0, syncs=True)
 
 
 def limits(seed: int) -> BrokerSettings:
     """Pushes and reads so small that a few records need several."""
-    random = chance(seed, "limits")
+    random = random_for(seed, "limits")
     return msgspec.structs.replace(
         BrokerSettings(),
         heartbeat_ms=400,

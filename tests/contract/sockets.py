@@ -24,10 +24,19 @@ from rostra.fabric.registry import FabricKind
 from rostra.model.ids import Partition, text
 from rostra.testing.embedded import EmbeddedNode
 from rostra.wire.messages import DescribeTopic, Failed, Published, Subscribed, TopicDescribed
-from tests.contract.facade import CONNECT_MS, LONG_MS, PATIENCE_S, Answer, Cluster, Node, NotInTime, Question
-from tests.contract.people import Outcome
-from tests.contract.switchboard import Switchboard, last_turns
-from tests.contract.wires import SocketWire
+from tests.contract.clients import Outcome
+from tests.contract.facade import (
+    CONNECT_TIMEOUT_MS,
+    LONG_TIMEOUT_MS,
+    TIMEOUT_S,
+    Cluster,
+    ConditionTimeout,
+    Node,
+    NodeReply,
+    NodeRequest,
+)
+from tests.contract.raw_connections import SocketRawConnection
+from tests.contract.tcp_proxy import TcpProxy, drain_loop
 from tests.fuzz.raw import RawClient
 
 TURN_S = 0.002
@@ -36,7 +45,7 @@ LIMITS = BrokerSettings(heartbeat_ms=400, retention_check_ms=100, group_partitio
 """So that clients notice soon when a node has fallen silent."""
 
 
-class Window(AsyncioInbox):
+class DirectInbox(AsyncioInbox):
     """Shows what is delivered at once."""
 
     __slots__ = ("_delivered", "_finished", "_number")
@@ -56,33 +65,33 @@ class Window(AsyncioInbox):
         self._finished(error)
 
 
-class SocketStation:
+class SocketCoreClient:
     """The driver of the asyncio client, taken without the face that people see."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, options: Options) -> None:
         self.delivered: dict[int, Callable[[Deliver], None]] = {}
         self.finished: dict[int, Callable[[RostraError], None]] = {}
-        self.told: list[Callable[[ClientEvent], None]] = []
+        self.event_listeners: list[Callable[[ClientEvent], None]] = []
         self._loop = loop
-        self._driver = AsyncioDriver(options, self._hear)
+        self._driver = AsyncioDriver(options, self._on_event)
         self.core = self._driver.core
-        self._answers: set[asyncio.Future[Result]] = set()
+        self._pending: set[asyncio.Future[Result]] = set()
         self._starting = loop.create_task(self._driver.start())
 
     @property
     def now_us(self) -> int:
         return now_us()
 
-    def _hear(self, event: ClientEvent) -> None:
-        for told in self.told:
-            told(event)
+    def _on_event(self, event: ClientEvent) -> None:
+        for listener in self.event_listeners:
+            listener(event)
 
     def call(self, what: str, outcome: Outcome) -> int:
         number, answer = self._driver.new_call()
-        self._answers.add(answer)
+        self._pending.add(answer)
 
         def answered(answer: asyncio.Future[Result]) -> None:
-            self._answers.discard(answer)
+            self._pending.discard(answer)
             if answer.cancelled():
                 return
             error = answer.exception()
@@ -92,16 +101,16 @@ class SocketStation:
         answer.add_done_callback(answered)
         return number
 
-    def act(self) -> None:
+    def run_effects(self) -> None:
         for number in self.delivered.keys() - self._driver.inboxes.keys():
-            window = Window(number, self.delivered.pop(number), self.finished.pop(number))
-            self._driver.inboxes[number] = window
+            inbox = DirectInbox(number, self.delivered.pop(number), self.finished.pop(number))
+            self._driver.inboxes[number] = inbox
         self._driver.run()
 
-    def later(self, act: Callable[..., None], *about: object) -> None:
-        self._loop.call_soon(act, *about)
+    def later(self, callback: Callable[..., None], *args: object) -> None:
+        self._loop.call_soon(callback, *args)
 
-    def vanish(self) -> None:
+    def kill(self) -> None:
         """The core says its last words to nobody."""
         self.core.close(now_us())
         self.core.take()
@@ -121,14 +130,14 @@ class SocketCluster(Cluster):
         self.guarantees = kind.guarantees
         self._kind = kind
         self._directory = directory
-        self._switchboard = Switchboard()
+        self._proxy = TcpProxy()
         self._loop = asyncio.new_event_loop()
         self._nodes: list[EmbeddedNode] = []
         self._addresses: list[str] = []
         self._peer_addresses: list[str] = []
-        self._stations: dict[tuple[Node, int], SocketStation] = {}
-        self._wires: list[SocketWire] = []
-        self._newcomers: list[SocketStation] = []
+        self._clients: dict[tuple[Node, int], SocketCoreClient] = {}
+        self._raw_connections: list[SocketRawConnection] = []
+        self._new_clients: list[SocketCoreClient] = []
         try:
             for number in range(count):
                 self._add(() if number == 0 else (self._peer_addresses[0],))
@@ -142,8 +151,8 @@ class SocketCluster(Cluster):
     def _add(self, join: tuple[str, ...]) -> None:
         number = len(self._nodes)
         listen, peer_listen = free_address(), free_address()
-        self._addresses.append(self._switchboard.front(number, listen))
-        self._peer_addresses.append(self._switchboard.front(number, peer_listen))
+        self._addresses.append(self._proxy.listen(number, listen))
+        self._peer_addresses.append(self._proxy.listen(number, peer_listen))
         node = EmbeddedNode(
             self._directory / f"node-{number}",
             listen=listen,
@@ -160,25 +169,25 @@ class SocketCluster(Cluster):
 
     def close(self) -> None:
         # Healed first: a socket with words that nobody takes would not close.
-        self._switchboard.heal()
-        self._loop.run_until_complete(self._close_stations())
+        self._proxy.heal()
+        self._loop.run_until_complete(self._close_clients())
         for node in self._nodes:
             node.resume()
         for node in reversed(self._nodes):
             node.kill()
-        self._switchboard.close()
+        self._proxy.close()
         self._loop.close()
 
-    async def _close_stations(self) -> None:
-        for wire in self._wires:
-            wire.close()
-        for station in [*self._stations.values(), *self._newcomers]:
-            await station.close()
+    async def _close_clients(self) -> None:
+        for raw_connection in self._raw_connections:
+            raw_connection.close()
+        for client in [*self._clients.values(), *self._new_clients]:
+            await client.close()
         rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
-        await last_turns()
+        await drain_loop()
 
     # --- clients and time ----------------------------------------------------------------------------
 
@@ -197,46 +206,48 @@ class SocketCluster(Cluster):
     def now_us(self) -> int:
         return now_us()
 
-    def station(self, node: Node, patience_ms: int) -> SocketStation:
-        found = self._stations.get((node, patience_ms))
+    def client(self, node: Node, timeout_ms: int) -> SocketCoreClient:
+        found = self._clients.get((node, timeout_ms))
         if found is None:
-            found = self._stations[node, patience_ms] = self._station(f"{patience_ms}@{node}", node, patience_ms)
+            found = self._clients[node, timeout_ms] = self._client(f"{timeout_ms}@{node}", node, timeout_ms)
         return found
 
-    def newcomer(self, node: Node, *, auto_create: bool = False) -> SocketStation:
-        station = self._station(f"newcomer {len(self._newcomers)}@{node}", node, LONG_MS, auto_create=auto_create)
-        self._newcomers.append(station)
-        return station
+    def new_client(self, node: Node, *, auto_create: bool = False) -> SocketCoreClient:
+        client = self._client(
+            f"newcomer {len(self._new_clients)}@{node}", node, LONG_TIMEOUT_MS, auto_create=auto_create
+        )
+        self._new_clients.append(client)
+        return client
 
-    def _station(self, name: str, node: Node, patience_ms: int, *, auto_create: bool = False) -> SocketStation:
+    def _client(self, name: str, node: Node, timeout_ms: int, *, auto_create: bool = False) -> SocketCoreClient:
         options = Options(
             (self._addresses[node],),
             name=name,
             auto_create=auto_create,
-            connect_timeout_ms=CONNECT_MS,
-            call_timeout_ms=patience_ms,
-            delivery_timeout_ms=patience_ms,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            call_timeout_ms=timeout_ms,
+            delivery_timeout_ms=timeout_ms,
             backoff_ms_max=200,
         )
-        station = SocketStation(self._loop, options)
+        client = SocketCoreClient(self._loop, options)
         # It begins with this, and does nothing more before it is given more time: threads of one machine that stands
         # still for a moment must not cost a test its client.
         self._loop.run_until_complete(asyncio.sleep(0))
-        station.core.start_due_us = now_us() + LONG_MS * 1000
-        return station
+        client.core.start_due_us = now_us() + LONG_TIMEOUT_MS * 1000
+        return client
 
     def _turn(self) -> None:
         self._loop.run_until_complete(asyncio.sleep(TURN_S))
 
-    def run_until(self, true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-        deadline = time.monotonic() + patience_s
+    def run_until(self, true: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
+        deadline = time.monotonic() + timeout_s
         while not true():
             if time.monotonic() > deadline:
-                raise NotInTime(f"not within {patience_s:g} s: {what}")
+                raise ConditionTimeout(f"not within {timeout_s:g} s: {what}")
             self._turn()
 
-    def ask_node(self, node: Node, message: Question, payload: bytes | bytearray = b"") -> Answer:
-        deadline = time.monotonic() + PATIENCE_S
+    def request_node(self, node: Node, message: NodeRequest, payload: bytes | bytearray = b"") -> NodeReply:
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 with RawClient(self._nodes[node].address) as client:
@@ -250,10 +261,10 @@ class SocketCluster(Cluster):
                 if not isinstance(message, DescribeTopic) or time.monotonic() > deadline:
                     raise
 
-    def wire(self, node: Node) -> SocketWire:
-        wire = SocketWire(f"wire@{node}", self._loop, self._addresses[node])
-        self._wires.append(wire)
-        return wire
+    def raw_connection(self, node: Node) -> SocketRawConnection:
+        raw_connection = SocketRawConnection(f"wire@{node}", self._loop, self._addresses[node])
+        self._raw_connections.append(raw_connection)
+        return raw_connection
 
     def segments(self, node: Node, partition: Partition) -> list[bytes]:
         place = self._nodes[node].directory / "topics" / f"{text(partition.topic)}-{partition.index}"
@@ -283,10 +294,10 @@ class SocketCluster(Cluster):
         self._nodes[node].resume()
 
     def partition(self, *sides: list[Node]) -> None:
-        self._switchboard.split(*sides)
+        self._proxy.split(*sides)
 
     def heal(self) -> None:
-        self._switchboard.heal()
+        self._proxy.heal()
 
     def join(self, through: Node = 0) -> Node:
         self._add((self._peer_addresses[through],))

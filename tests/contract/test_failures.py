@@ -6,17 +6,17 @@ import pytest
 
 from rostra.errors import RostraError
 from rostra.fabric.api import AcksAll, Order, SplitBehaviour, Survives, TopicsAre
-from tests.contract.facade import SHORT_MS, Cluster
-from tests.contract.people import Producer, Subscription
-from tests.contract.promises import promised
+from tests.contract.clients import Producer, Subscription
+from tests.contract.facade import SHORT_TIMEOUT_MS, Cluster
+from tests.contract.guarantees import proves
 
 FEW = [b"%d" % number for number in range(20)]
 
 
 def assert_exactly_once(cluster: Cluster, producer: Producer, subscription: Subscription) -> None:
     cluster.run_until(lambda: producer.settled, f"all {len(producer.sent)} records to be settled")
-    assert not producer.failed and not producer.warned
-    cluster.run_until(lambda: len(subscription.got) >= len(producer.sent), "all of them to be delivered")
+    assert not producer.failed and not producer.warnings
+    cluster.run_until(lambda: len(subscription.records) >= len(producer.sent), "all of them to be delivered")
     assert subscription.values == producer.sent
     assert cluster.read(producer.topic, at=cluster.running[0]) == producer.sent
 
@@ -24,7 +24,7 @@ def assert_exactly_once(cluster: Cluster, producer: Producer, subscription: Subs
 # --- crashes ---
 
 
-@promised(survives=Survives.MINORITY)
+@proves(survives=Survives.MINORITY)
 @pytest.mark.requirement("CM-5:stored-once", "RF-32:majority")
 def test_each_record_is_delivered_once_across_the_crash_of_its_owner(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -42,7 +42,7 @@ def test_each_record_is_delivered_once_across_the_crash_of_its_owner(cluster: Cl
     cluster.await_equal_copies("t", count=3)
 
 
-@promised(acks_all=AcksAll.MAJORITY)
+@proves(acks_all=AcksAll.MAJORITY)
 @pytest.mark.requirement("RF-6:acknowledged", "RF-35:quorum")
 def test_an_acknowledgement_needs_a_majority_however_many_are_unreachable(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
@@ -53,7 +53,7 @@ def test_an_acknowledgement_needs_a_majority_however_many_are_unreachable(cluste
     cluster.publish("t", b"two", at=other)
     cluster.crash(other)
     with pytest.raises(RostraError):
-        cluster.publish("t", b"one", at=owner, patience_ms=SHORT_MS)
+        cluster.publish("t", b"one", at=owner, timeout_ms=SHORT_TIMEOUT_MS)
     cluster.restart(one)
     (ack,) = cluster.publish("t", b"two again", at=one)
     assert ack.offset > 0 and topic.name == "t"
@@ -62,13 +62,13 @@ def test_an_acknowledgement_needs_a_majority_however_many_are_unreachable(cluste
     assert [value for value in cluster.read("t") if value != b"one"] == [b"three", b"two", b"two again"]
 
 
-@promised(acks_all=AcksAll.MAJORITY)
+@proves(acks_all=AcksAll.MAJORITY)
 @pytest.mark.requirement("CM-14:power", "RF-34:fsynced")
 def test_what_a_majority_acknowledged_survives_a_power_cut_of_all(cluster: Cluster) -> None:
     survives_power_cut(cluster)
 
 
-@promised(alone=True)
+@proves(alone=True)
 @pytest.mark.requirement("CM-14:power")
 def test_what_a_node_alone_acknowledged_survives_its_power_cut(cluster: Cluster) -> None:
     survives_power_cut(cluster)
@@ -85,13 +85,13 @@ def survives_power_cut(cluster: Cluster) -> None:
         assert cluster.read("t", at=nodes[-1]) == FEW[: turn * 5 + 5]
 
 
-@promised(alone=True)
+@proves(alone=True)
 @pytest.mark.requirement("CM-12:restarts", "CM-14:kill")
 def test_a_crashed_node_goes_on_where_it_was(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
 
 
-@promised(several=True, topics=TopicsAre.ONE)
+@proves(several=True, topics=TopicsAre.ONE)
 @pytest.mark.requirement("CM-12:restarts")
 def test_a_data_directory_restarts_a_member_as_what_it_was(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
@@ -114,7 +114,7 @@ def restarts_as_it_was(cluster: Cluster) -> None:
 # --- silence ---
 
 
-@promised(survives=Survives.MINORITY)
+@proves(survives=Survives.MINORITY)
 @pytest.mark.requirement("RF-33:terms")
 def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_doubled(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -136,7 +136,7 @@ def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_doubled(clus
 # --- splits ---
 
 
-@promised(split=SplitBehaviour.REFUSES)
+@proves(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("RF-35:quorum", "RF-36")
 def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -145,12 +145,12 @@ def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Clus
     rest = cluster.others(owner)
     cluster.partition([owner], rest)
     with pytest.raises(RostraError):
-        cluster.publish("t", b"minority", at=owner, patience_ms=SHORT_MS)
+        cluster.publish("t", b"minority", at=owner, timeout_ms=SHORT_TIMEOUT_MS)
     cluster.publish("t", b"majority", at=rest[0])
     cluster.create_topic("made meanwhile".replace(" ", "-"), at=rest[1])
     with pytest.raises(RostraError):
         # The only list this side has is one that is not true any more.
-        cluster.topics(at=owner, patience_ms=SHORT_MS)
+        cluster.topics(at=owner, timeout_ms=SHORT_TIMEOUT_MS)
     cluster.heal()
     cluster.await_members(3)
     cluster.await_equal_copies("t", count=3)
@@ -160,7 +160,7 @@ def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Clus
         assert sorted(cluster.topics(at=node)) == ["made-meanwhile", "t"]
 
 
-@promised(split=SplitBehaviour.REFUSES)
+@proves(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("CM-4:shown-when-safe", "RF-6:majority")
 def test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -171,17 +171,17 @@ def test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody(cluster: Clust
     cluster.run_until(lambda: subscription.values == [b"before"], "what is committed")
     cluster.partition([owner], rest)
     with pytest.raises(RostraError):
-        cluster.publish("t", b"minority", at=owner, patience_ms=SHORT_MS)
+        cluster.publish("t", b"minority", at=owner, timeout_ms=SHORT_TIMEOUT_MS)
     assert subscription.values == [b"before"]
     cluster.publish("t", b"majority", at=rest[0])
     cluster.heal()
     cluster.run_until(lambda: b"majority" in subscription.values, "the other side's record")
     final = cluster.read("t", at=rest[0])
-    cluster.run_until(lambda: len(subscription.got) >= len(final), "everything")
+    cluster.run_until(lambda: len(subscription.records) >= len(final), "everything")
     assert subscription.values == final
 
 
-@promised(split=SplitBehaviour.REFUSES)
+@proves(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("CM-5:stored-once", "RF-33:terms")
 def test_each_record_is_delivered_once_across_a_split(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -199,39 +199,39 @@ def test_each_record_is_delivered_once_across_a_split(cluster: Cluster) -> None:
     assert not stranded.acked
     cluster.heal()
     cluster.run_until(lambda: stranded.settled, "the other side to be heard")
-    assert not (producer.failed or stranded.failed or producer.warned or stranded.warned)
+    assert not (producer.failed or stranded.failed or producer.warnings or stranded.warnings)
     wanted = len(producer.sent) + 1
-    cluster.run_until(lambda: len(subscription.got) >= wanted, "all of them to be delivered")
+    cluster.run_until(lambda: len(subscription.records) >= wanted, "all of them to be delivered")
     assert [value for value in subscription.values if value not in stranded.sent] == producer.sent
-    assert len(subscription.got) == wanted
+    assert len(subscription.records) == wanted
     cluster.await_equal_copies("t", count=3)
 
 
-@promised(several=True)
+@proves(several=True)
 @pytest.mark.requirement("RF-11")
 def test_a_node_that_is_away_is_shown_so_to_every_member(cluster: Cluster) -> None:
     gone = cluster.running[-1]
     rest = cluster.others(gone)
 
-    def everybody_says(there: bool) -> bool:
-        seen = [cluster.seen(gone, at=node) for node in rest]
+    def all_report(there: bool) -> bool:
+        seen = [cluster.node_state(gone, at=node) for node in rest]
         return all(state is not None and state.there is there for state in seen)
 
-    assert everybody_says(True)
+    assert all_report(True)
     cluster.crash(gone)
-    cluster.run_until(lambda: everybody_says(False), "everybody to miss it")
+    cluster.run_until(lambda: all_report(False), "everybody to miss it")
     cluster.restart(gone)
-    cluster.run_until(lambda: everybody_says(True), "everybody to see it again")
+    cluster.run_until(lambda: all_report(True), "everybody to see it again")
     cluster.partition([gone], rest)
-    cluster.run_until(lambda: everybody_says(False), "everybody to miss it")
+    cluster.run_until(lambda: all_report(False), "everybody to miss it")
     cluster.heal()
-    cluster.run_until(lambda: everybody_says(True), "everybody to see it again")
+    cluster.run_until(lambda: all_report(True), "everybody to see it again")
 
 
 # --- coming back ---
 
 
-@promised(several=True, order=Order.PARTITION)
+@proves(several=True, order=Order.PARTITION)
 @pytest.mark.requirement("RF-30:log")
 def test_a_node_that_was_away_catches_up_by_itself(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -249,7 +249,7 @@ def test_a_node_that_was_away_catches_up_by_itself(cluster: Cluster) -> None:
     assert cluster.read("t", at=away) == FEW
 
 
-@promised(several=True, order=Order.PARTITION)
+@proves(several=True, order=Order.PARTITION)
 def test_a_node_that_was_away_longer_than_retention_catches_up_from_log_start(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=8_000, segment_bytes=1 << 12)
     cluster.publish("t", b"first")

@@ -11,7 +11,7 @@ import pytest
 
 from rostra.fabric.api import Guarantees
 from rostra.fabric.registry import FABRICS
-from tests.contract.promises import promise_of
+from tests.contract.guarantees import guarantees_of
 from tools import guarantees_docs
 
 HERE = Path(__file__).parent
@@ -63,7 +63,7 @@ def test_each_cell_of_the_table_is_proved_by_a_test() -> None:
     proved = {
         (kind.name, field)
         for _, test in contract()
-        if (promise := promise_of(test)) is not None
+        if (promise := guarantees_of(test)) is not None
         for kind in promise.fabrics()
         for field, _ in promise.cells
     }
@@ -72,7 +72,7 @@ def test_each_cell_of_the_table_is_proved_by_a_test() -> None:
 
 
 def test_each_promise_is_made_by_some_fabric() -> None:
-    promises = {name: promise for name, test in contract() if (promise := promise_of(test)) is not None}
+    promises = {name: promise for name, test in contract() if (promise := guarantees_of(test)) is not None}
     assert len(promises) > 20
     assert [name for name, promise in promises.items() if not promise.fabrics()] == []
 

@@ -7,12 +7,12 @@ import pytest
 from rostra.errors import TopicExists, UnknownTopic
 from rostra.fabric.api import Order, TopicsAre
 from tests.contract.facade import Cluster
-from tests.contract.promises import promised
+from tests.contract.guarantees import proves
 
 FEW = [b"%d" % number for number in range(20)]
 
 
-@promised(topics=TopicsAre.ONE)
+@proves(topics=TopicsAre.ONE)
 @pytest.mark.requirement("RF-5:topics", "RF-36")
 def test_a_topic_made_or_deleted_at_any_node_is_so_at_all_as_soon_as_that_is_acknowledged(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -31,7 +31,7 @@ def test_a_topic_made_or_deleted_at_any_node_is_so_at_all_as_soon_as_that_is_ack
         cluster.delete_topic("t0", at=nodes[-1])
 
 
-@promised(several=True, order=Order.PARTITION)
+@proves(several=True, order=Order.PARTITION)
 @pytest.mark.requirement("RF-37")
 def test_partitions_are_spread_over_owners(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -46,7 +46,7 @@ def test_partitions_are_spread_over_owners(cluster: Cluster) -> None:
     assert len({cluster.owner(f"t{node}") for node in nodes}) > 1
 
 
-@promised(several=True, topics=TopicsAre.ONE)
+@proves(several=True, topics=TopicsAre.ONE)
 @pytest.mark.requirement("RF-10:joins", "RF-12")
 def test_a_node_that_joins_knows_everything_and_what_is_published_there_reaches_earlier_subscribers(
     cluster: Cluster,
@@ -58,13 +58,13 @@ def test_a_node_that_joins_knows_everything_and_what_is_published_there_reaches_
     new = cluster.join(through=nodes[-1])
     assert "t" in cluster.topics(at=new)
     cluster.publish("t", b"from the new one", at=new)
-    cluster.run_until(lambda: all(seen.got for seen in subscriptions), "all subscribers to get it")
+    cluster.run_until(lambda: all(seen.records for seen in subscriptions), "all subscribers to get it")
     assert [seen.values for seen in subscriptions] == [[b"from the new one"]] * len(nodes)
     assert cluster.read("t", at=new) == [*FEW, b"from the new one"]
     cluster.await_members(len(nodes) + 1)
 
 
-@promised(several=True, order=Order.PARTITION)
+@proves(several=True, order=Order.PARTITION)
 @pytest.mark.requirement("CM-27:decommission", "RF-33:membership")
 def test_a_member_leaves_when_others_hold_what_it_held(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)

@@ -8,14 +8,14 @@ from rostra.errors import GroupBusy, TopicDeleted, UnknownGroup, UnknownTopic, U
 from rostra.fabric.api import AcksAll, Delivers, Order, SplitBehaviour, Survives, TopicsAre
 from rostra.model.encode import encode
 from rostra.wire.messages import Publish, Published, Subscribe, Subscribed
+from tests.contract.clients import Subscription
 from tests.contract.facade import Cluster, Node
-from tests.contract.people import Subscription
-from tests.contract.promises import promised
+from tests.contract.guarantees import proves
 
 WALL_US = 1_700_000_000_000_000
 
 
-def once(cluster: Cluster, subscriptions: list[Subscription], wanted: set[bytes]) -> None:
+def assert_each_once(cluster: Cluster, subscriptions: list[Subscription], wanted: set[bytes]) -> None:
     """Each of them gets each of these once, and nothing else."""
 
     def all_there() -> bool:
@@ -29,7 +29,7 @@ def once(cluster: Cluster, subscriptions: list[Subscription], wanted: set[bytes]
 # --- records ---
 
 
-@promised(several=True, order=Order.ORIGIN)
+@proves(several=True, order=Order.ORIGIN)
 @pytest.mark.requirement("CM-7:order", "FL-23:live")
 def test_everybody_gets_every_record_once_and_each_publishers_in_its_order(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -39,15 +39,15 @@ def test_everybody_gets_every_record_once_and_each_publishers_in_its_order(clust
     for burst in range(5):
         for number, producer in enumerate(producers):
             producer.send(*(b"%d-%d" % (number, burst * 8 + at) for at in range(8)))
-    once(cluster, subscriptions, {value for producer in producers for value in producer.sent})
+    assert_each_once(cluster, subscriptions, {value for producer in producers for value in producer.sent})
     for seen in subscriptions:
         for producer in producers:
             assert [value for value in seen.values if value in set(producer.sent)] == producer.sent
-    places = [{(got.partition, got.offset): got.value for got in seen.got} for seen in subscriptions]
-    assert all(place == places[0] for place in places)
+    places = [{(got.partition, got.offset): got.value for got in seen.records} for seen in subscriptions]
+    assert all(key == places[0] for key in places)
 
 
-@promised(several=True, delivers=Delivers.HERE)
+@proves(several=True, delivers=Delivers.HERE)
 @pytest.mark.requirement("FL-24")
 def test_whoever_comes_late_is_shown_everything_by_whatever_node_it_asks(cluster: Cluster) -> None:
     cluster.create_topic("t/of some ".replace(" ", "-") + "x" * 200)
@@ -59,12 +59,12 @@ def test_whoever_comes_late_is_shown_everything_by_whatever_node_it_asks(cluster
     cluster.publish(name, bytes(20_000), at=nodes[0])
     for node in nodes:
         topic = cluster.topics(at=node)[name]
-        answer = cluster.ask_node(node, Subscribe(1, 1, topic, 0, "earliest", 0, 1 << 20))
+        answer = cluster.request_node(node, Subscribe(1, 1, topic, 0, "earliest", 0, 1 << 20))
         assert isinstance(answer, Subscribed)
-        once(cluster, [cluster.subscribe(name, at=node)], wanted)
+        assert_each_once(cluster, [cluster.subscribe(name, at=node)], wanted)
 
 
-@promised(several=True, passes_on=True)
+@proves(several=True, passes_on=True)
 @pytest.mark.requirement("FL-2:topics")
 def test_every_node_takes_records_under_its_own_id_of_the_topic(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -73,11 +73,11 @@ def test_every_node_takes_records_under_its_own_id_of_the_topic(cluster: Cluster
     assert len(set(ids.values())) == len(ids)
     for node in cluster.running:
         batch = encode([b"%d" % node], timestamp_us=WALL_US)
-        assert isinstance(cluster.ask_node(node, Publish(1, ids[node], 0, "owner"), batch), Published)
-    once(cluster, subscriptions, {b"%d" % node for node in cluster.running})
+        assert isinstance(cluster.request_node(node, Publish(1, ids[node], 0, "owner"), batch), Published)
+    assert_each_once(cluster, subscriptions, {b"%d" % node for node in cluster.running})
 
 
-@promised(several=True, acks_all=AcksAll.VIEW)
+@proves(several=True, acks_all=AcksAll.VIEW)
 @pytest.mark.requirement("CM-4:all-is-durable", "FL-8:view")
 def test_the_reply_names_every_node_that_has_the_record_on_its_disk(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -85,7 +85,7 @@ def test_the_reply_names_every_node_that_has_the_record_on_its_disk(cluster: Clu
 
     def published(node: Node) -> set[int]:
         topic = cluster.topics(at=node)["t"]
-        answer = cluster.ask_node(node, Publish(1, topic, 0, "all"), encode([b"x"], timestamp_us=WALL_US))
+        answer = cluster.request_node(node, Publish(1, topic, 0, "all"), encode([b"x"], timestamp_us=WALL_US))
         assert isinstance(answer, Published), answer
         return set(answer.view)
 
@@ -101,7 +101,7 @@ def test_the_reply_names_every_node_that_has_the_record_on_its_disk(cluster: Clu
 # --- failures ---
 
 
-@promised(several=True, survives=Survives.ANY)
+@proves(several=True, survives=Survives.ANY)
 @pytest.mark.requirement("FL-21:rejoins")
 def test_whoever_is_left_goes_on_and_whoever_returns_is_sent_what_it_missed(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -115,10 +115,10 @@ def test_whoever_is_left_goes_on_and_whoever_returns_is_sent_what_it_missed(clus
     cluster.restart(2)
     cluster.publish("t", b"three", at=2)
     subscriptions = [cluster.subscribe("t", at=node) for node in cluster.running]
-    once(cluster, subscriptions, wanted | {b"alone", b"two", b"three"})
+    assert_each_once(cluster, subscriptions, wanted | {b"alone", b"two", b"three"})
 
 
-@promised(several=True, survives=Survives.ANY)
+@proves(several=True, survives=Survives.ANY)
 @pytest.mark.requirement("CM-5:stored-once", "FL-27:once")
 def test_a_producer_that_goes_on_at_another_node_is_delivered_once_when_its_node_dies_and_returns(
     cluster: Cluster,
@@ -132,17 +132,17 @@ def test_a_producer_that_goes_on_at_another_node_is_delivered_once_when_its_node
     cluster.crash(0)
     producer.send(*(b"2-%d" % at for at in range(60)))
     cluster.run_until(lambda: producer.settled, "the others to go on")
-    assert not producer.failed and not producer.warned
+    assert not producer.failed and not producer.warnings
     cluster.restart(0)
     producer.send(b"last")
     cluster.run_until(lambda: producer.settled and b"last" in subscription.values, "the last record")
     cluster.await_members(3)
     late = [cluster.subscribe("t", at=node) for node in cluster.running]
-    once(cluster, [subscription, *late], set(producer.sent))
+    assert_each_once(cluster, [subscription, *late], set(producer.sent))
     assert all(seen.values == producer.sent for seen in (subscription, *late)), "in its order, also for who comes late"
 
 
-@promised(several=True, survives=Survives.ANY)
+@proves(several=True, survives=Survives.ANY)
 @pytest.mark.requirement("CM-14:power")
 def test_what_every_node_acknowledged_survives_a_power_cut_of_all(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -154,10 +154,10 @@ def test_what_every_node_acknowledged_survives_a_power_cut_of_all(cluster: Clust
         wanted.update(some)
         cluster.cut_power()
         cluster.restart(*nodes)
-        once(cluster, [cluster.subscribe("t", at=nodes[-1])], wanted)
+        assert_each_once(cluster, [cluster.subscribe("t", at=nodes[-1])], wanted)
 
 
-@promised(several=True, survives=Survives.ANY)
+@proves(several=True, survives=Survives.ANY)
 @pytest.mark.requirement("CM-12:restarts")
 def test_a_data_directory_restarts_a_node_as_what_it_was(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -180,7 +180,7 @@ def test_a_data_directory_restarts_a_node_as_what_it_was(cluster: Cluster) -> No
     assert [cluster.read("t", at=node) for node in nodes] == [few] * len(nodes)
 
 
-@promised(several=True, survives=Survives.ANY)
+@proves(several=True, survives=Survives.ANY)
 @pytest.mark.requirement("FL-21:rejoins")
 def test_a_node_that_was_away_longer_than_retention_is_sent_what_is_left(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=8_000, segment_bytes=1 << 12)
@@ -208,7 +208,7 @@ def test_a_node_that_was_away_longer_than_retention_is_sent_what_is_left(cluster
     assert got == producer.sent[-len(got) :]
 
 
-@promised(several=True, split=SplitBehaviour.MERGES)
+@proves(several=True, split=SplitBehaviour.MERGES)
 @pytest.mark.requirement("FL-26")
 def test_both_sides_of_a_split_go_on_and_everybody_has_everything_once_after_healing(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -220,18 +220,18 @@ def test_both_sides_of_a_split_go_on_and_everybody_has_everything_once_after_hea
     cluster.create_topic_at(2, "made-meanwhile")
     cluster.publish("made-meanwhile", b"x", at=2)
     for seen, other in zip(subscriptions, (b"alone", b"two", b"two"), strict=True):
-        cluster.run_until(lambda: len(seen.got) == 2, "its own side's record")  # noqa: B023
+        cluster.run_until(lambda: len(seen.records) == 2, "its own side's record")  # noqa: B023
         assert seen.values == [b"before", other]
     cluster.heal()
-    once(cluster, subscriptions, {b"before", b"alone", b"two"})
+    assert_each_once(cluster, subscriptions, {b"before", b"alone", b"two"})
     cluster.run_until(lambda: "made-meanwhile" in cluster.topics(at=0), "a record to bring its topic along")
-    once(cluster, [cluster.subscribe("made-meanwhile", at=0)], {b"x"})
+    assert_each_once(cluster, [cluster.subscribe("made-meanwhile", at=0)], {b"x"})
 
 
 # --- topics and members ---
 
 
-@promised(several=True, topics=TopicsAre.EACH)
+@proves(several=True, topics=TopicsAre.EACH)
 @pytest.mark.requirement("CM-9:deleted", "FL-4:topics")
 def test_a_topic_is_made_and_deleted_at_one_node_and_a_record_makes_it_anew(cluster: Cluster) -> None:
     cluster.create_topic_at(0, "t")
@@ -241,18 +241,18 @@ def test_a_topic_is_made_and_deleted_at_one_node_and_a_record_makes_it_anew(clus
     cluster.publish("t", b"old", at=0)
     cluster.run_until(lambda: all("t" in cluster.topics(at=node) for node in cluster.running), "the record to arrive")
     subscriptions = [cluster.subscribe("t", at=node) for node in cluster.running]
-    once(cluster, subscriptions, {b"old"})
+    assert_each_once(cluster, subscriptions, {b"old"})
     cluster.delete_topic("t", at=2)
     cluster.run_until(lambda: subscriptions[2].ended is not None, "the subscription there to end")
     assert isinstance(subscriptions[2].ended, TopicDeleted)
     assert [sorted(cluster.topics(at=node)) for node in cluster.running] == [["t"], ["t"], []]
     cluster.publish("t", b"new", at=0)
-    once(cluster, subscriptions[:2], {b"old", b"new"})
+    assert_each_once(cluster, subscriptions[:2], {b"old", b"new"})
     cluster.run_until(lambda: "t" in cluster.topics(at=2), "the record to make it anew")
-    once(cluster, [cluster.subscribe("t", at=2)], {b"new"})
+    assert_each_once(cluster, [cluster.subscribe("t", at=2)], {b"new"})
 
 
-@promised(several=True, topics=TopicsAre.EACH)
+@proves(several=True, topics=TopicsAre.EACH)
 @pytest.mark.requirement("CM-27:decommission", "FL-20:joins-leaves")
 def test_a_node_joins_a_running_ring_and_another_leaves_it(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -263,14 +263,14 @@ def test_a_node_joins_a_running_ring_and_another_leaves_it(cluster: Cluster) -> 
     cluster.run_until(lambda: "t" in cluster.topics(at=new), "the newcomer to be sent what there is")
     subscriptions.append(cluster.subscribe("t", at=new))
     cluster.publish("t", b"from the new one", at=new)
-    once(cluster, subscriptions, {b"before", b"from the new one"})
+    assert_each_once(cluster, subscriptions, {b"before", b"from the new one"})
     cluster.leave(1)
     cluster.await_members(3)
     cluster.publish("t", b"after", at=2)
-    once(cluster, [subscriptions[0], *subscriptions[2:]], {b"before", b"from the new one", b"after"})
+    assert_each_once(cluster, [subscriptions[0], *subscriptions[2:]], {b"before", b"from the new one", b"after"})
 
 
-@promised(several=True, topics=TopicsAre.EACH)
+@proves(several=True, topics=TopicsAre.EACH)
 @pytest.mark.requirement("CM-6:new-topics", "CM-6:patterns", "FL-5")
 def test_a_pattern_gets_every_topic_that_comes_to_its_node_whoever_publishes_to_it(cluster: Cluster) -> None:
     subscriptions = [cluster.subscribe("a/#", at=node) for node in cluster.running]
@@ -281,32 +281,34 @@ def test_a_pattern_gets_every_topic_that_comes_to_its_node_whoever_publishes_to_
                 cluster.create_topic_at(node, name)
             cluster.publish(name, b"%b at %d" % (name.encode(), node), at=node)
         wanted |= {b"a/all at %d" % node, b"a/of-%d at %d" % (node, node)}
-    once(cluster, subscriptions, wanted)
+    assert_each_once(cluster, subscriptions, wanted)
 
 
-@promised(exclusive_ownership=False)
+@proves(exclusive_ownership=False)
 def test_exclusive_ownership_is_refused_with_the_reason(cluster: Cluster) -> None:
     with pytest.raises(UnsupportedByFabric):
         cluster.create_topic("t", ownership="exclusive")
 
 
-@promised(exclusive_ownership=False)
+@proves(exclusive_ownership=False)
 def test_a_strength_says_nothing_where_everybody_is_delivered(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
     strong, weak = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 1, at=nodes[-1])
-    cluster.say(weak, b"weak")
-    cluster.say(strong, b"strong")
+    cluster.publish_with(weak, b"weak")
+    cluster.publish_with(strong, b"strong")
     cluster.set_strength(weak, 9)
-    cluster.say(weak, b"weak no more")
-    once(cluster, [cluster.subscribe("t", at=node) for node in nodes], {b"weak", b"strong", b"weak no more"})
+    cluster.publish_with(weak, b"weak no more")
+    assert_each_once(
+        cluster, [cluster.subscribe("t", at=node) for node in nodes], {b"weak", b"strong", b"weak no more"}
+    )
     cluster.leave_topic(strong)
 
 
 # --- named subscriptions ---
 
 
-@promised(several=True, groups_span_nodes=False)
+@proves(several=True, groups_span_nodes=False)
 @pytest.mark.requirement("FL-2:users", "FL-4:users")
 def test_a_name_is_its_nodes_own_and_at_each_node_it_gets_every_record_once(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -317,17 +319,20 @@ def test_a_name_is_its_nodes_own_and_at_each_node_it_gets_every_record_once(clus
         cluster.publish("t", *(b"%d from %d" % (at, node) for at in range(3)), at=node)
     for member in members:
         assert sorted(value or b"" for value in cluster.handle(member, len(wanted))) == sorted(wanted)
-    cluster.dismiss(members[0])
+    cluster.leave_group(members[0])
     with pytest.raises(GroupBusy):
-        cluster.reset("billing", "earliest", at=nodes[1])
-    cluster.reset("billing", "earliest", at=nodes[0])
-    assert cluster.named("billing", at=nodes[0]).lag == len(wanted)
-    assert not cluster.named("billing", at=nodes[0]).members and cluster.named("billing", at=nodes[1]).members
+        cluster.reset_group("billing", "earliest", at=nodes[1])
+    cluster.reset_group("billing", "earliest", at=nodes[0])
+    assert cluster.describe_group("billing", at=nodes[0]).lag == len(wanted)
+    assert (
+        not cluster.describe_group("billing", at=nodes[0]).members
+        and cluster.describe_group("billing", at=nodes[1]).members
+    )
     with pytest.raises(UnknownGroup):
-        cluster.named("nobody", at=nodes[0])
+        cluster.describe_group("nobody", at=nodes[0])
 
 
-@promised(several=True, groups_span_nodes=False)
+@proves(several=True, groups_span_nodes=False)
 @pytest.mark.requirement("FL-7:vector", "FL-10:waits")
 def test_what_comes_while_nobody_reads_waits_at_its_node_even_if_that_dies(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -335,7 +340,7 @@ def test_what_comes_while_nobody_reads_waits_at_its_node_even_if_that_dies(clust
     member = cluster.member("billing", "t", at=nodes[0], start="latest")
     cluster.publish("t", b"first", at=nodes[0])
     assert cluster.handle(member, 1) == [b"first"]
-    cluster.dismiss(member)
+    cluster.leave_group(member)
     cluster.crash(nodes[0])
     wanted = {b"from %d" % node for node in nodes[1:]}
     for node in nodes[1:]:
@@ -348,7 +353,7 @@ def test_what_comes_while_nobody_reads_waits_at_its_node_even_if_that_dies(clust
     assert cluster.handle(again, 1) == [b"last"]
 
 
-@promised(several=True, groups_span_nodes=False)
+@proves(several=True, groups_span_nodes=False)
 def test_a_member_whose_node_dies_goes_on_at_another_with_what_it_has_not_handled(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
@@ -362,15 +367,15 @@ def test_a_member_whose_node_dies_goes_on_at_another_with_what_it_has_not_handle
     assert cluster.handle(member, 1) == [b"5"]
 
 
-@promised(topics=TopicsAre.EACH)
+@proves(topics=TopicsAre.EACH)
 @pytest.mark.requirement("FL-23:alone")
 def test_a_node_alone_is_a_whole_ring(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", b"x", at=cluster.running[-1])
-    once(cluster, [cluster.subscribe("t", at=node) for node in cluster.running], {b"x"})
+    assert_each_once(cluster, [cluster.subscribe("t", at=node) for node in cluster.running], {b"x"})
 
 
-@promised(several=True, topics=TopicsAre.EACH)
+@proves(several=True, topics=TopicsAre.EACH)
 @pytest.mark.requirement("FL-28")
 def test_a_client_may_use_several_nodes_at_once(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -378,4 +383,4 @@ def test_a_client_may_use_several_nodes_at_once(cluster: Cluster) -> None:
     subscriptions = [cluster.subscribe("t", at=node) for node in (*cluster.running, *cluster.running)]
     for number, producer in enumerate(producers):
         producer.send(*(b"%d-%d" % (number, at) for at in range(10)))
-    once(cluster, subscriptions, {value for producer in producers for value in producer.sent})
+    assert_each_once(cluster, subscriptions, {value for producer in producers for value in producer.sent})

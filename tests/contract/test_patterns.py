@@ -8,19 +8,19 @@ from rostra.client.core.events import TopicGone
 from rostra.client.core.options import Time
 from rostra.errors import RostraError
 from rostra.fabric.api import Order, SplitBehaviour, Survives, TopicsAre
-from tests.contract.facade import SHORT_MS, Cluster
-from tests.contract.people import Subscription
-from tests.contract.promises import promised
+from tests.contract.clients import Subscription
+from tests.contract.facade import SHORT_TIMEOUT_MS, Cluster
+from tests.contract.guarantees import proves
 
 
 def await_all(cluster: Cluster, subscription: Subscription, expected: set[bytes], what: str) -> None:
     """All of them, each once."""
-    cluster.run_until(lambda: len(subscription.got) >= len(expected), f"{what}, {len(expected)} records")
-    assert len(subscription.got) == len(expected)
+    cluster.run_until(lambda: len(subscription.records) >= len(expected), f"{what}, {len(expected)} records")
+    assert len(subscription.records) == len(expected)
     assert set(subscription.values) == expected
 
 
-@promised(order=Order.PARTITION)
+@proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-6:patterns")
 def test_a_record_is_delivered_once_however_many_patterns_match_its_topic(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -44,7 +44,7 @@ def test_a_record_is_delivered_once_however_many_patterns_match_its_topic(cluste
         await_all(cluster, subscription, expected, "what the patterns match")
 
 
-@promised(order=Order.PARTITION)
+@proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-6:new-topics")
 def test_a_topic_that_is_made_later_is_picked_up_with_its_first_record_at_every_node(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -62,7 +62,7 @@ def test_a_topic_that_is_made_later_is_picked_up_with_its_first_record_at_every_
         await_all(cluster, subscription, expected, "the new topics")
 
 
-@promised()
+@proves()
 @pytest.mark.requirement("CM-9:unsubscribed")
 def test_after_an_acknowledged_unsubscribe_no_pattern_delivers_anything(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -70,17 +70,17 @@ def test_after_an_acknowledged_unsubscribe_no_pattern_delivers_anything(cluster:
     leaving = [cluster.subscribe("a/#", "a/+", at=node) for node in nodes]
     staying = cluster.subscribe("a/#", at=nodes[-1])
     cluster.publish("a/one", b"before")
-    cluster.run_until(lambda: all(seen.got for seen in [*leaving, staying]), "the first record everywhere")
+    cluster.run_until(lambda: all(seen.records for seen in [*leaving, staying]), "the first record everywhere")
     for subscription in leaving:
         cluster.unsubscribe(subscription)
     cluster.create_topic("a/two", at=nodes[-1])
     for topic in ("a/one", "a/two"):
         cluster.publish(topic, b"after in " + topic.encode(), at=nodes[0])
-    cluster.run_until(lambda: len(staying.got) == 3, "the other to get them")
+    cluster.run_until(lambda: len(staying.records) == 3, "the other to get them")
     assert [subscription.values for subscription in leaving] == [[b"before"]] * len(nodes)
 
 
-@promised(topics=TopicsAre.ONE)
+@proves(topics=TopicsAre.ONE)
 def test_a_deleted_topic_leaves_a_pattern_quietly_and_comes_back_as_another(cluster: Cluster) -> None:
     nodes = cluster.running
     first = cluster.create_topic("a/one")
@@ -91,7 +91,7 @@ def test_a_deleted_topic_leaves_a_pattern_quietly_and_comes_back_as_another(clus
         await_all(cluster, subscription, {b"old"}, "what there was")
     cluster.delete_topic("a/one", at=nodes[-1])
     gone = TopicGone("a/one", first.topic)
-    cluster.run_until(lambda: all(gone in subscription.told for subscription in subscriptions), "the deletion")
+    cluster.run_until(lambda: all(gone in subscription.events for subscription in subscriptions), "the deletion")
     cluster.create_topic("a/one", at=nodes[0])
     cluster.publish("a/one", b"new", at=nodes[-1])
     cluster.publish("a/two", b"as ever", at=nodes[-1])
@@ -100,7 +100,7 @@ def test_a_deleted_topic_leaves_a_pattern_quietly_and_comes_back_as_another(clus
         assert subscription.ended is None
 
 
-@promised(survives=Survives.MINORITY)
+@proves(survives=Survives.MINORITY)
 @pytest.mark.requirement("CM-6:new-topics")
 def test_no_topic_is_missed_when_the_node_that_watches_crashes(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -120,7 +120,7 @@ def test_no_topic_is_missed_when_the_node_that_watches_crashes(cluster: Cluster)
         await_all(cluster, subscription, expected, "all topics in spite of crashes")
 
 
-@promised(alone=True)
+@proves(alone=True)
 @pytest.mark.requirement("CM-6:new-topics")
 def test_a_pattern_goes_on_after_the_node_was_started_again(cluster: Cluster) -> None:
     cluster.create_topic("a/one")
@@ -133,7 +133,7 @@ def test_a_pattern_goes_on_after_the_node_was_started_again(cluster: Cluster) ->
     await_all(cluster, subscription, {b"1", b"2"}, "both topics")
 
 
-@promised(split=SplitBehaviour.REFUSES)
+@proves(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("CM-6:new-topics")
 def test_no_topic_is_missed_by_who_was_cut_off_when_it_was_made(cluster: Cluster) -> None:
     alone, one, other = cluster.running
@@ -145,7 +145,7 @@ def test_no_topic_is_missed_by_who_was_cut_off_when_it_was_made(cluster: Cluster
     await_all(cluster, subscription, {b"1"}, "the topic that was made behind its back")
 
 
-@promised(split=SplitBehaviour.REFUSES)
+@proves(split=SplitBehaviour.REFUSES)
 def test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone(cluster: Cluster) -> None:
     behind, one, other = cluster.running
     subscription = cluster.subscribe("a/#", at=one)
@@ -156,14 +156,14 @@ def test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_go
     cluster.crash(one, other)
     cluster.heal()
     with pytest.raises(RostraError):
-        cluster.topics(at=behind, patience_ms=SHORT_MS)
+        cluster.topics(at=behind, timeout_ms=SHORT_TIMEOUT_MS)
     cluster.restart(one, other)
     cluster.publish("a/one", b"2", at=other)
     await_all(cluster, subscription, {b"1", b"2"}, "both records, each once")
-    assert not [event for event in subscription.told if isinstance(event, TopicGone)]
+    assert not [event for event in subscription.events if isinstance(event, TopicGone)]
 
 
-@promised()
+@proves()
 @pytest.mark.requirement("CM-6:start-time", "CM-25:same-result")
 def test_from_a_time_on_is_the_first_record_not_earlier_wherever_it_is_read(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -177,11 +177,11 @@ def test_from_a_time_on_is_the_first_record_not_earlier_wherever_it_is_read(clus
         for node in nodes:
             subscription = cluster.subscribe("t", at=node, start=Time(base_us + wanted * second))
             count = len(expected)
-            cluster.run_until(lambda: len(subscription.got) >= count, f"records from {wanted} s on")  # noqa: B023
+            cluster.run_until(lambda: len(subscription.records) >= count, f"records from {wanted} s on")  # noqa: B023
             assert subscription.values == [b"%d" % at for at in expected]
             cluster.unsubscribe(subscription)
     future = cluster.subscribe("t", at=nodes[-1], start=Time(base_us + 60 * second))
     for at in (55, 70, 65):
         cluster.publish("t", b"%d" % at, at=nodes[0], timestamp_us=base_us + at * second)
-    cluster.run_until(lambda: len(future.got) >= 2, "the records that were to come")
+    cluster.run_until(lambda: len(future.records) >= 2, "the records that were to come")
     assert future.values == [b"70", b"65"]

@@ -17,7 +17,7 @@ from rostra.client.core.effects import Acknowledged
 from rostra.client.core.events import ClientEvent, MayDuplicate
 from rostra.model.ids import Partition, PartitionIndex, TopicId, text
 from rostra.simulator.history import StoredBatch
-from rostra.simulator.world.fabric_observer import batches_in, below
+from rostra.simulator.world.fabric_observer import batches_in, committed_batches
 from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
 
@@ -39,7 +39,7 @@ class Load:
         self.sent: list[bytes] = []
         self.acked = 0
         self.acked_at_s: list[float] = []
-        self.warned: list[ClientEvent] = []
+        self.warnings: list[ClientEvent] = []
         self.error: BaseException | None = None
         self._thread = Thread(target=self._run, name="load", daemon=True)
         self._thread.start()
@@ -67,14 +67,14 @@ class Load:
 
     def _hear(self, event: ClientEvent) -> None:
         if isinstance(event, MayDuplicate):
-            self.warned.append(event)
+            self.warnings.append(event)
 
     def finish(self) -> None:
         self._enough.set()
         self._thread.join(60)
         assert not self._thread.is_alive() and self.error is None, self.error
         assert self.acked == len(self.sent)
-        assert not self.warned
+        assert not self.warnings
 
     def silence_between(self, begin_s: float, end_s: float) -> float:
         """The longest time in between for which nothing was acknowledged."""
@@ -116,7 +116,7 @@ def assert_kept(cluster: Cluster[ProcessNode], topic: str, load: Load) -> None:
     commit = described.partitions[0].commit
 
     def equal() -> bool:
-        logs = [below(log_of(node, described.topic), commit) for node in cluster]
+        logs = [committed_batches(log_of(node, described.topic), commit) for node in cluster]
         return logs[0][-1].end == commit and all(log == logs[0] for log in logs)
 
     cluster.wait_until(equal, "the same files everywhere")

@@ -11,20 +11,20 @@ from rostra.model.decode import iterate
 from rostra.model.ids import Partition, PartitionIndex
 from rostra.simulator.checkers.ownership import flaws_in
 from rostra.simulator.history import StoredRecord, stored_in
+from tests.contract.clients import Producer, Subscription
 from tests.contract.facade import Cluster, Node
-from tests.contract.people import Producer, Subscription
-from tests.contract.promises import promised
+from tests.contract.guarantees import proves
 
 SHORT_LEASE_MS = 400
 
 
 def stored(cluster: Cluster, topic: str, node: Node) -> list[StoredRecord]:
-    place = Partition(cluster.topics(at=node)[topic], PartitionIndex(0))
-    log = b"".join(cluster.segments(node, place))
+    key = Partition(cluster.topics(at=node)[topic], PartitionIndex(0))
+    log = b"".join(cluster.segments(node, key))
     return [one for batch in iterate(log) for one in stored_in(batch)]
 
 
-def await_by_the_rules(cluster: Cluster, topic: str, copies: int) -> list[StoredRecord]:
+def await_valid_log(cluster: Cluster, topic: str, copies: int) -> list[StoredRecord]:
     """All copies are equal, and what each marks as suppressed is what the rules say of its own log; that log."""
     cluster.await_equal_copies(topic, count=copies)
     logs = [stored(cluster, topic, node) for node in cluster.running]
@@ -37,74 +37,74 @@ def copies_of(cluster: Cluster) -> int:
 
 
 def await_values(cluster: Cluster, subscription: Subscription, wanted: list[bytes]) -> None:
-    cluster.run_until(lambda: len(subscription.got) >= len(wanted), f"{wanted} to be delivered")
+    cluster.run_until(lambda: len(subscription.records) >= len(wanted), f"{wanted} to be delivered")
     assert subscription.values == wanted
 
 
-def by_id(*producers: Producer) -> list[Producer]:
+def sorted_by_id(*producers: Producer) -> list[Producer]:
     return sorted(producers, key=lambda producer: producer.publisher)
 
 
-@promised(exclusive_ownership=True)
+@proves(exclusive_ownership=True)
 @pytest.mark.requirement("HR-12", "HR-13")
 def test_everywhere_alike_the_strongest_is_delivered_and_of_equals_the_lowest_id(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     nodes = cluster.running
     seen = [cluster.subscribe("t", at=node) for node in nodes]
     weak = cluster.publisher("t", 1, at=nodes[0])
-    cluster.say(weak, b"alone")
-    first, second = by_id(cluster.publisher("t", 7, at=nodes[-1]), cluster.publisher("t", 7, at=nodes[0]))
-    cluster.say(weak, b"weaker")
-    cluster.say(second, b"equal, of a higher id")
-    cluster.say(first, b"strongest")
-    cluster.say(weak, b"weaker still")
-    cluster.say(first, b"last")
+    cluster.publish_with(weak, b"alone")
+    first, second = sorted_by_id(cluster.publisher("t", 7, at=nodes[-1]), cluster.publisher("t", 7, at=nodes[0]))
+    cluster.publish_with(weak, b"weaker")
+    cluster.publish_with(second, b"equal, of a higher id")
+    cluster.publish_with(first, b"strongest")
+    cluster.publish_with(weak, b"weaker still")
+    cluster.publish_with(first, b"last")
     for subscription in seen:
         await_values(cluster, subscription, [b"alone", b"strongest", b"last"])
     cluster.await_publishers("t", {first.publisher: 7, second.publisher: 7, weak.publisher: 1})
-    await_by_the_rules(cluster, "t", copies_of(cluster))
+    await_valid_log(cluster, "t", copies_of(cluster))
 
 
-@promised(exclusive_ownership=True)
+@proves(exclusive_ownership=True)
 @pytest.mark.requirement("HR-14", "HR-15")
 def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_grows_weaker(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     nodes = cluster.running
     seen = cluster.subscribe("t", at=nodes[-1])
     one, other = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 4, at=nodes[-1])
-    cluster.say(other, b"- too weak")
-    cluster.say(one, b"5 against 4")
+    cluster.publish_with(other, b"- too weak")
+    cluster.publish_with(one, b"5 against 4")
     one.set_strength(3)
-    cluster.say(one, b"- weaker now")
-    cluster.say(other, b"4 against 3")
+    cluster.publish_with(one, b"- weaker now")
+    cluster.publish_with(other, b"4 against 3")
     one.set_strength(9)
-    cluster.say(one, b"9 against 4")
-    cluster.say(other, b"- too weak again")
+    cluster.publish_with(one, b"9 against 4")
+    cluster.publish_with(other, b"- too weak again")
     cluster.leave_topic(one)
-    cluster.say(other, b"alone")
+    cluster.publish_with(other, b"alone")
     delivered = [b"5 against 4", b"4 against 3", b"9 against 4", b"alone"]
     await_values(cluster, seen, delivered)
     cluster.await_publishers("t", {other.publisher: 4})
     assert cluster.read("t", at=nodes[0]) == delivered
-    await_by_the_rules(cluster, "t", copies_of(cluster))
+    await_valid_log(cluster, "t", copies_of(cluster))
 
 
-@promised(exclusive_ownership=True)
+@proves(exclusive_ownership=True)
 @pytest.mark.requirement("HR-8")
 def test_a_publisher_that_falls_silent_departs_everywhere_and_its_records_stay(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     nodes = cluster.running
     dying = cluster.publisher("t", 5, at=nodes[0], lease_ms=SHORT_LEASE_MS)
-    cluster.say(dying, b"before")
+    cluster.publish_with(dying, b"before")
     left = cluster.publisher("t", 1, at=nodes[-1])
-    dying.vanish()
+    dying.kill()
     cluster.await_publishers("t", {left.publisher: 1})
-    cluster.say(left, b"after")
+    cluster.publish_with(left, b"after")
     assert cluster.read("t", at=nodes[-1]) == [b"before", b"after"]
-    await_by_the_rules(cluster, "t", copies_of(cluster))
+    await_valid_log(cluster, "t", copies_of(cluster))
 
 
-@promised(exclusive_ownership=True)
+@proves(exclusive_ownership=True)
 @pytest.mark.requirement("HR-7", "HR-9")
 def test_who_drops_a_topic_is_forgotten_there_at_once_and_a_dropped_topic_forgets_all(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -114,7 +114,7 @@ def test_who_drops_a_topic_is_forgotten_there_at_once_and_a_dropped_topic_forget
     weak = {name: cluster.publisher(name, 1, at=nodes[-1]) for name in ("a", "b")}
     cluster.leave_topic(strong["a"])
     for name in ("a", "b"):
-        cluster.say(weak[name], b"weak")
+        cluster.publish_with(weak[name], b"weak")
     cluster.await_publishers("a", {weak["a"].publisher: 1})
     cluster.await_publishers("b", {strong["b"].publisher: 5, weak["b"].publisher: 1})
     assert cluster.read("a", at=nodes[0]) == [b"weak"]
@@ -122,13 +122,13 @@ def test_who_drops_a_topic_is_forgotten_there_at_once_and_a_dropped_topic_forget
     cluster.delete_topic("b", at=nodes[-1])
     cluster.create_topic("b", at=nodes[0], ownership="exclusive")
     cluster.owner("b")
-    newcomer = cluster.publisher("b", 0, at=nodes[-1])
-    cluster.say(newcomer, b"new")
-    cluster.await_publishers("b", {newcomer.publisher: 0})
+    new_client = cluster.publisher("b", 0, at=nodes[-1])
+    cluster.publish_with(new_client, b"new")
+    cluster.await_publishers("b", {new_client.publisher: 0})
     assert cluster.read("b", at=nodes[-1]) == [b"new"]
 
 
-@promised(exclusive_ownership=True)
+@proves(exclusive_ownership=True)
 @pytest.mark.requirement("HR-11", "HR-16")
 def test_history_is_the_newest_that_were_delivered_then_live_ones_whoever_was_strongest_when(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive", history_depth=5)
@@ -140,36 +140,36 @@ def test_history_is_the_newest_that_were_delivered_then_live_ones_whoever_was_st
         cluster.set_strength(one, 5 if turn % 2 else 3)
         strong, weak = (one, other) if turn % 2 else (other, one)
         delivered.append(b"delivered %d" % turn)
-        cluster.say(strong, delivered[-1])
-        cluster.say(weak, b"suppressed %d" % turn)
+        cluster.publish_with(strong, delivered[-1])
+        cluster.publish_with(weak, b"suppressed %d" % turn)
     late = [cluster.subscribe("t", at=node, start=Last(asked)) for node in nodes for asked in (3, 100)]
     cluster.set_strength(one, 9)
-    cluster.say(one, b"live")
+    cluster.publish_with(one, b"live")
     cluster.leave_topic(one)
-    cluster.say(other, b"live of another")
+    cluster.publish_with(other, b"live of another")
     live = [b"live", b"live of another"]
     for subscription, asked in zip(late, (3, 5) * len(nodes), strict=True):
         await_values(cluster, subscription, delivered[-asked:] + live)
     assert cluster.read("t", at=nodes[0]) == delivered + live
-    log = await_by_the_rules(cluster, "t", copies_of(cluster))
+    log = await_valid_log(cluster, "t", copies_of(cluster))
     marked = [one.value for one in log if one.owner_flags & SUPPRESSED]
     assert marked == [b"suppressed %d" % turn for turn in range(6)]
 
 
-@promised(order=Order.PARTITION)
+@proves(order=Order.PARTITION)
 @pytest.mark.requirement("HR-17")
 def test_a_topic_is_shared_unless_it_was_made_otherwise_and_then_everybody_is_delivered(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
     strong, weak = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 1, at=nodes[-1])
-    cluster.say(weak, b"weak")
-    cluster.say(strong, b"strong")
+    cluster.publish_with(weak, b"weak")
+    cluster.publish_with(strong, b"strong")
     cluster.publish("t", b"whoever", at=nodes[-1])
     cluster.await_publishers("t", {strong.publisher: 5, weak.publisher: 1})
     assert cluster.read("t", at=nodes[0]) == [b"weak", b"strong", b"whoever"]
 
 
-@promised(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
+@proves(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
 def test_publishers_are_the_same_after_a_takeover_as_before(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")
@@ -177,23 +177,23 @@ def test_publishers_are_the_same_after_a_takeover_as_before(cluster: Cluster) ->
     seen = cluster.subscribe("t", at=there)
     strong, weak = cluster.publisher("t", 5, at=here), cluster.publisher("t", 1, at=there)
     alive = {strong.publisher: 5, weak.publisher: 1}
-    cluster.say(weak, b"- before")
-    cluster.say(strong, b"before")
+    cluster.publish_with(weak, b"- before")
+    cluster.publish_with(strong, b"before")
     cluster.crash(owner)
     assert cluster.owner("t") != owner
     cluster.await_publishers("t", alive)
     # Before the strong one is heard of again: it is alive by what the log says.
-    cluster.say(weak, b"- after")
-    cluster.say(strong, b"after")
+    cluster.publish_with(weak, b"- after")
+    cluster.publish_with(strong, b"after")
     cluster.restart(owner)
     cluster.set_strength(strong, 0)
-    cluster.say(weak, b"stronger now")
+    cluster.publish_with(weak, b"stronger now")
     await_values(cluster, seen, [b"before", b"after", b"stronger now"])
     cluster.await_publishers("t", {weak.publisher: 1, strong.publisher: 0})
-    await_by_the_rules(cluster, "t", 3)
+    await_valid_log(cluster, "t", 3)
 
 
-@promised(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
+@proves(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
 def test_a_publisher_that_has_nothing_to_say_stays_alive_whoever_becomes_the_owner(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")
@@ -205,30 +205,30 @@ def test_a_publisher_that_has_nothing_to_say_stays_alive_whoever_becomes_the_own
         cluster.await_publishers("t", {idle.publisher: 5})
 
 
-@promised(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
+@proves(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
 def test_a_new_owner_goes_by_the_log_and_not_by_whom_it_has_heard(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")
     here, there = cluster.others(owner)
     strong, weak = cluster.publisher("t", 5, at=here), cluster.publisher("t", 1, at=there)
-    cluster.say(strong, b"before")
-    strong.vanish()
+    cluster.publish_with(strong, b"before")
+    strong.kill()
     cluster.crash(owner)
     assert cluster.owner("t") != owner
     # For a whole lease more it counts as alive, although nobody at the new owner has ever heard of it.
-    cluster.say(weak, b"after")
+    cluster.publish_with(weak, b"after")
     assert cluster.read("t", at=there) == [b"before"]
-    await_by_the_rules(cluster, "t", 2)
+    await_valid_log(cluster, "t", 2)
 
 
-@promised(exclusive_ownership=True)
+@proves(exclusive_ownership=True)
 def test_publishers_survive_a_power_cut_of_all_and_the_loss_of_what_retention_takes(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive", segment_bytes=4096, retention_bytes=1)
     nodes = cluster.running
     strong, weak = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 1, at=nodes[-1])
     alive = {strong.publisher: 5, weak.publisher: 1}
     for number in range(8):
-        cluster.say(weak, b"%d" % number * 1500)
+        cluster.publish_with(weak, b"%d" % number * 1500)
 
     def trimmed() -> bool:
         placed = cluster.placed("t", at=nodes[0])
@@ -238,7 +238,7 @@ def test_publishers_survive_a_power_cut_of_all_and_the_loss_of_what_retention_ta
     cluster.cut_power()
     cluster.restart(*nodes)
     cluster.await_publishers("t", alive)
-    cluster.say(weak, b"weak")
-    cluster.say(strong, b"strong")
+    cluster.publish_with(weak, b"weak")
+    cluster.publish_with(strong, b"strong")
     assert cluster.read("t", at=nodes[0]) == [b"strong"]
-    await_by_the_rules(cluster, "t", copies_of(cluster))
+    await_valid_log(cluster, "t", copies_of(cluster))

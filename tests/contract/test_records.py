@@ -8,11 +8,11 @@ from rostra.errors import TopicDeleted, Unavailable
 from rostra.fabric.api import Delivers, Order, TopicsAre
 from rostra.model.encode import encode
 from rostra.wire.messages import Failed, Publish, Subscribe, Subscribed
-from tests.contract.facade import Answer, Cluster, Node
-from tests.contract.promises import promised
+from tests.contract.facade import Cluster, Node, NodeReply
+from tests.contract.guarantees import proves
 
 
-@promised(order=Order.PARTITION)
+@proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-7:order")
 def test_everybody_sees_one_order_in_a_partition_which_keeps_that_of_each_producer(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
@@ -23,8 +23,10 @@ def test_everybody_sees_one_order_in_a_partition_which_keeps_that_of_each_produc
         for number, producer in enumerate(producers):
             producer.send(*(b"%d-%d" % (number, burst * 8 + at) for at in range(8)))
     everything = {value for producer in producers for value in producer.sent}
-    cluster.run_until(lambda: all(len(seen.got) >= len(everything) for seen in subscriptions), "all records everywhere")
-    orders = [sorted(seen.got, key=lambda got: got.partition) for seen in subscriptions]
+    cluster.run_until(
+        lambda: all(len(seen.records) >= len(everything) for seen in subscriptions), "all records everywhere"
+    )
+    orders = [sorted(seen.records, key=lambda got: got.partition) for seen in subscriptions]
     assert all(order == orders[0] for order in orders)
     assert {got.value for got in orders[0]} == everything and len(orders[0]) == len(everything)
     for partition in range(2):
@@ -35,7 +37,7 @@ def test_everybody_sees_one_order_in_a_partition_which_keeps_that_of_each_produc
             assert kept == [value for value in producer.sent if value in set(kept)]
 
 
-@promised()
+@proves()
 @pytest.mark.requirement("RF-7", "RF-8")
 def test_a_publish_at_any_node_reaches_all_subscribers_wherever_they_hold_whatever_topics(cluster: Cluster) -> None:
     for name in ("a", "b", "c"):
@@ -49,11 +51,11 @@ def test_a_publish_at_any_node_reaches_all_subscribers_wherever_they_hold_whatev
             cluster.publish(name, b"%b from %d" % (name.encode(), node), at=node)
     for (_, name), subscription in held.items():
         wanted = [b"%b from %d" % (name.encode(), node) for node in nodes]
-        cluster.run_until(lambda: len(subscription.got) >= len(wanted), f"all of {name}")  # noqa: B023
+        cluster.run_until(lambda: len(subscription.records) >= len(wanted), f"all of {name}")  # noqa: B023
         assert subscription.values == wanted
 
 
-@promised()
+@proves()
 @pytest.mark.requirement("CM-9:unsubscribed", "RF-9")
 def test_after_an_acknowledged_unsubscribe_no_later_publish_is_delivered(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -61,16 +63,16 @@ def test_after_an_acknowledged_unsubscribe_no_later_publish_is_delivered(cluster
     leaving = [cluster.subscribe("t", at=node) for node in nodes]
     staying = cluster.subscribe("t", at=nodes[-1])
     cluster.publish("t", b"before", at=nodes[0])
-    cluster.run_until(lambda: all(seen.got for seen in [*leaving, staying]), "the first record everywhere")
+    cluster.run_until(lambda: all(seen.records for seen in [*leaving, staying]), "the first record everywhere")
     for subscription in leaving:
         cluster.unsubscribe(subscription)
     for node in nodes:
         cluster.publish("t", b"after %d" % node, at=node)
-    cluster.run_until(lambda: len(staying.got) == 1 + len(nodes), "the others to get them")
+    cluster.run_until(lambda: len(staying.records) == 1 + len(nodes), "the others to get them")
     assert [subscription.values for subscription in leaving] == [[b"before"]] * len(nodes)
 
 
-@promised(topics=TopicsAre.ONE)
+@proves(topics=TopicsAre.ONE)
 @pytest.mark.requirement("CM-9:deleted")
 def test_a_deleted_topic_ends_its_subscriptions_and_its_name_is_free_for_another(cluster: Cluster) -> None:
     first = cluster.create_topic("t")
@@ -88,12 +90,12 @@ def test_a_deleted_topic_ends_its_subscriptions_and_its_name_is_free_for_another
 
 def settled_answer(
     cluster: Cluster, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b""
-) -> Answer:
+) -> NodeReply:
     """A node that has only just heard of a topic, and of nobody who owns it, says so and is asked again."""
-    answers: list[Answer] = []
+    answers: list[NodeReply] = []
 
     def settled() -> bool:
-        answer = cluster.ask_node(node, message, payload)
+        answer = cluster.request_node(node, message, payload)
         answers.append(answer)
         return not isinstance(answer, Failed) or answer.code != Unavailable.__name__
 
@@ -101,7 +103,7 @@ def settled_answer(
     return answers[-1]
 
 
-@promised(several=True, delivers=Delivers.REPLICA)
+@proves(several=True, delivers=Delivers.REPLICA)
 def test_every_copy_serves_subscriptions(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     for node in cluster.running:
@@ -109,7 +111,7 @@ def test_every_copy_serves_subscriptions(cluster: Cluster) -> None:
         assert isinstance(answer, Subscribed), (node, answer)
 
 
-@promised(passes_on=False)
+@proves(passes_on=False)
 def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     owner = cluster.owner("t")
@@ -122,7 +124,7 @@ def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -
     assert cluster.read("t", at=owner) == [b"x"]
 
 
-@promised(alone=True, order=Order.PARTITION)
+@proves(alone=True, order=Order.PARTITION)
 def test_a_node_alone_is_its_whole_cluster(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=3)
     state = cluster.state()

@@ -9,12 +9,12 @@ import pytest
 from rostra.safeguards import Safeguard
 from tests.contract import test_failures as failures
 from tests.contract import test_groups as groups
-from tests.contract import test_keeping as keeping
 from tests.contract import test_patterns as patterns
 from tests.contract import test_publishers as publishers
+from tests.contract import test_retention as keeping
 from tests.contract.conftest import SEEDS
-from tests.contract.facade import Cluster, NotInTime
-from tests.contract.promises import promise_of
+from tests.contract.facade import Cluster, ConditionTimeout
+from tests.contract.guarantees import guarantees_of
 from tests.contract.simulated import SimulatedCluster
 
 
@@ -35,19 +35,19 @@ from tests.contract.simulated import SimulatedCluster
         (Safeguard.UNACKED_REDELIVERY, groups.test_members_share_the_parts_and_lose_nothing_as_they_come_and_go),
     ],
 )
-def test_a_safeguard_that_is_off_is_missed(safeguard: Safeguard, promise: Callable[[Cluster], None]) -> None:
-    found = promise_of(promise)
+def test_a_safeguard_that_is_off_is_missed(safeguard: Safeguard, required: Callable[[Cluster], None]) -> None:
+    found = guarantees_of(required)
     assert found is not None
     kind = found.fabrics()[0]
     for seed in SEEDS:
         cluster = SimulatedCluster(kind, found.sizes[0], seed, frozenset({safeguard}))
         try:
-            promise(cluster)
-        except NotInTime:
+            required(cluster)
+        except ConditionTimeout:
             # Slowness is no proof: a promise must be seen to be broken.
             continue
         except (AssertionError, pytest.fail.Exception):
             return
-        if cluster.judge():
+        if cluster.find_violations():
             return
     pytest.fail(f"without {safeguard} nothing was missed")

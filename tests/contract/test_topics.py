@@ -9,12 +9,12 @@ import pytest
 from rostra.client.core.effects import Ack, Result
 from rostra.errors import RostraError, TopicExists, UnknownTopic
 from rostra.fabric.api import Order, Survives, TopicsAre
+from tests.contract.clients import CoreClient, Outcome
 from tests.contract.facade import Cluster
-from tests.contract.people import Outcome, Station
-from tests.contract.promises import promised
+from tests.contract.guarantees import proves
 
 
-@promised(topics=TopicsAre.ONE)
+@proves(topics=TopicsAre.ONE)
 @pytest.mark.requirement("CM-3:life")
 def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -39,7 +39,7 @@ def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> Non
         assert cluster.topics(at=node) == {}
 
 
-@promised(several=True, topics=TopicsAre.ONE, survives=Survives.MINORITY)
+@proves(several=True, topics=TopicsAre.ONE, survives=Survives.MINORITY)
 def test_a_node_that_was_away_deletes_what_has_the_name_now(cluster: Cluster) -> None:
     """What it knows by that name may be gone, and another topic in its place."""
     cluster.create_topic("t")
@@ -53,7 +53,7 @@ def test_a_node_that_was_away_deletes_what_has_the_name_now(cluster: Cluster) ->
     assert cluster.topics(at=others[0]) == {}
 
 
-@promised(several=True, order=Order.PARTITION)
+@proves(several=True, order=Order.PARTITION)
 def test_a_node_without_a_copy_describes_a_topic_as_its_owner_does(cluster: Cluster) -> None:
     cluster.create_topic("t")
     (ack,) = cluster.publish("t", b"one")
@@ -65,38 +65,38 @@ def test_a_node_without_a_copy_describes_a_topic_as_its_owner_does(cluster: Clus
     assert new in cluster.running
 
 
-@promised()
+@proves()
 def test_look_ups_that_create_a_topic_at_several_nodes_at_once_all_find_it(cluster: Cluster) -> None:
     """Two clients at each node publish to topics that do not exist, at once or one shortly after the other."""
-    stations = [cluster.newcomer(node, auto_create=True) for node in cluster.running * 2]
+    clients = [cluster.new_client(node, auto_create=True) for node in cluster.running * 2]
     results: list[Result | RostraError] = []
-    topics, turns = 24, 24 + 3 * len(stations)
+    topics, turns = 24, 24 + 3 * len(clients)
     for turn in range(turns):
-        for number, station in product(range(topics), range(len(stations))):
-            if turn == number + number % 4 * station:
-                publish_first(stations[station], f"t/{number}", results.append)
+        for number, at in product(range(topics), range(len(clients))):
+            if turn == number + number % 4 * at:
+                publish_first(clients[at], f"t/{number}", results.append)
         cluster.pass_time(10)
-    cluster.run_until(lambda: len(results) == topics * len(stations), "all first records to be settled")
+    cluster.run_until(lambda: len(results) == topics * len(clients), "all first records to be settled")
     assert [result for result in results if not isinstance(result, Ack)] == []
 
 
-def publish_first(station: Station, topic: str, outcome: Outcome) -> None:
-    call = station.call(f"publish to {topic}", outcome)
-    station.core.publish(station.now_us, call, topic, b"first")
-    station.core.end_turn(station.now_us)
-    station.act()
+def publish_first(client: CoreClient, topic: str, outcome: Outcome) -> None:
+    call = client.call(f"publish to {topic}", outcome)
+    client.core.publish(client.now_us, call, topic, b"first")
+    client.core.end_turn(client.now_us)
+    client.run_effects()
 
 
-@promised(order=Order.PARTITION)
+@proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-1:gaps", "CM-1:partitions", "CM-3:partitions")
 def test_offsets_rise_and_one_that_a_reader_does_not_see_was_given_to_no_record(cluster: Cluster) -> None:
     """Segments so small that entries of the log itself stand between the records."""
     cluster.create_topic("t", 2, segment_bytes=1 << 12)
     acks = [cluster.publish("t", b"%d" % number * 700, partition=number % 2)[0] for number in range(24)]
     subscription = cluster.subscribe("t", at=cluster.running[-1])
-    cluster.run_until(lambda: len(subscription.got) == 24, "all records")
+    cluster.run_until(lambda: len(subscription.records) == 24, "all records")
     for partition in range(2):
-        offsets = [got.offset for got in subscription.got if got.partition == partition]
+        offsets = [got.offset for got in subscription.records if got.partition == partition]
         assert offsets == sorted(set(offsets))
         assert offsets == [ack.offset for ack in acks if ack.partition == partition]
         (state,) = [one for one in cluster.describe("t").partitions if one.partition == partition]

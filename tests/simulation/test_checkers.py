@@ -14,7 +14,7 @@ from rostra.errors import OffsetOutOfRange, PartitionDamaged, RemoteError, Timed
 from rostra.model.batch import OwnerFlag
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator import checkers
-from rostra.simulator.checkers import CHECKERS, judge
+from rostra.simulator.checkers import CHECKERS, find_violations
 from rostra.simulator.checkers.linearizability import is_possible
 from rostra.simulator.history import (
     CreatedTopic,
@@ -43,50 +43,50 @@ A, B, C = b"a", b"b", b"c"
 def good() -> History:
     """Three records of one producer, acknowledged, stored around a control record, read by one subscriber."""
     history = History()
-    history.made.append(CreatedTopic(TOPIC, "t"))
+    history.created.append(CreatedTopic(TOPIC, "t"))
     history.listed[TOPIC] = "t"
     final = FinalPartition(TOPIC, "t", 0, TopicSettings())
     final.commit, final.complete, final.bytes = 4, True, 400
     history.final[TOPIC, 0] = final
     seen = SubscriptionHistory("s", "t", "earliest", 0)
-    seen.stands = True
+    seen.established = True
     history.subscriptions.append(seen)
     feed = seen.feed(TOPIC, 0)
-    feed.reached = 4
-    gathered = PatternHistory("g")
-    gathered.stands, gathered.topics = True, [TOPIC]
-    history.gathered.append(gathered)
-    named = history.named["n"] = GroupHistory("n", ["t"])
+    feed.position = 4
+    patterns = PatternHistory("g")
+    patterns.established, patterns.topics = True, [TOPIC]
+    history.pattern_subscriptions.append(patterns)
+    group = history.groups["n"] = GroupHistory("n", ["t"])
     for order, (offset, value) in enumerate(((0, A), (1, B), (3, C))):
         history.sent[value] = RecordSent(value, "p", order, "t", "all")
         history.acked[value] = RecordAcked(value, TOPIC, 0, offset)
-        feed.got.append(RecordDelivered(offset, offset, value))
-        gathered.feed(TOPIC, 0).got.append(RecordDelivered(offset, offset, value))
+        feed.records.append(RecordDelivered(offset, offset, value))
+        patterns.feed(TOPIC, 0).records.append(RecordDelivered(offset, offset, value))
         final.stored.append(StoredRecord(offset, value, False))
-        named.handed(TOPIC, 0, offset, "h", offset)
-        named.dealt_with.add((TOPIC, 0, offset))
-        named.keeps(TOPIC, 0, offset + 1)
+        group.record_delivery(TOPIC, 0, offset, "h", offset)
+        group.acknowledged.add((TOPIC, 0, offset))
+        group.commit_position(TOPIC, 0, offset + 1)
     final.stored.insert(2, StoredRecord(2, b"checkpoint", True))
     batches = [StoredBatch(0, 2, 11), StoredBatch(2, 3, 12), StoredBatch(3, 4, 13)]
     history.committed[PLACE] = dict.fromkeys(batches, 1)
-    history.copies = {(1, PLACE): list(batches), (2, PLACE): batches[:2]}
-    history.led(PLACE, 1, 1)
-    history.led(PLACE, 2, 2)
-    history.asked = [
+    history.final_logs = {(1, PLACE): list(batches), (2, PLACE): batches[:2]}
+    history.saw_leader(PLACE, 1, 1)
+    history.saw_leader(PLACE, 2, 2)
+    history.name_requests = [
         TopicNameRequest("r", "create", "t", 0, 10, TOPIC),
         TopicNameRequest("r", "create", "t", 20, 30, -1),
         TopicNameRequest("q", "describe", "t", 5, 15, TOPIC),
     ]
-    history.demands.append(LivenessDemand("a record", 10, 90, 40))
+    history.liveness_demands.append(LivenessDemand("a record", 10, 90, 40))
     return history
 
 
 def hand_out_what_was_acknowledged(history: History) -> None:
-    history.named["n"].handed(TOPIC, 0, 1, "h", 99)
+    history.groups["n"].record_delivery(TOPIC, 0, 1, "h", 99)
 
 
 def hand_out_less_than_all(history: History) -> None:
-    history.named["n"].dealt_with.remove((TOPIC, 0, 1))
+    history.groups["n"].acknowledged.remove((TOPIC, 0, 1))
 
 
 def final_of(history: History) -> FinalPartition:
@@ -94,7 +94,7 @@ def final_of(history: History) -> FinalPartition:
 
 
 def got_of(history: History) -> list[RecordDelivered]:
-    return history.subscriptions[0].feed(TOPIC, 0).got
+    return history.subscriptions[0].feed(TOPIC, 0).records
 
 
 def lose_one(history: History) -> None:
@@ -152,17 +152,17 @@ def start_before_what_was_asked(history: History) -> None:
 
 def begin_elsewhere(history: History) -> None:
     history.subscriptions[0].start, history.subscriptions[0].value = "offset", 0
-    history.subscriptions[0].feed(TOPIC, 0).began = (1, 4)
+    history.subscriptions[0].feed(TOPIC, 0).start = (1, 4)
 
 
 def begin_too_late_for_the_last(history: History) -> None:
     history.subscriptions[0].start, history.subscriptions[0].value = "last", 2
-    history.subscriptions[0].feed(TOPIC, 0).began = (3, 4)
+    history.subscriptions[0].feed(TOPIC, 0).start = (3, 4)
 
 
 def begin_before_the_latest(history: History) -> None:
     history.subscriptions[0].start = "latest"
-    history.subscriptions[0].feed(TOPIC, 0).began = (0, 4)
+    history.subscriptions[0].feed(TOPIC, 0).start = (0, 4)
 
 
 def miss_a_topic(history: History) -> None:
@@ -170,28 +170,28 @@ def miss_a_topic(history: History) -> None:
 
 
 def hold_on_to_a_topic(history: History) -> None:
-    history.gathered[0].topics = [TOPIC, TOPIC + 1]
+    history.pattern_subscriptions[0].topics = [TOPIC, TOPIC + 1]
 
 
 def gather_twice(history: History) -> None:
-    history.gathered[0].feed(TOPIC, 0).got.append(RecordDelivered(9, 3, C))
+    history.pattern_subscriptions[0].feed(TOPIC, 0).records.append(RecordDelivered(9, 3, C))
 
 
 def gather_less_than_all(history: History) -> None:
-    del history.gathered[0].feed(TOPIC, 0).got[1]
+    del history.pattern_subscriptions[0].feed(TOPIC, 0).records[1]
 
 
 def gather_after_leaving(history: History) -> None:
-    history.gathered[0].leaving, history.gathered[0].left_us = True, 1
+    history.pattern_subscriptions[0].unsubscribing, history.pattern_subscriptions[0].unsubscribed_us = True, 1
 
 
 def deliver_before_the_beginning(history: History) -> None:
-    history.subscriptions[0].feed(TOPIC, 0).began = (1, 4)
+    history.subscriptions[0].feed(TOPIC, 0).start = (1, 4)
 
 
 def show_another_value(history: History) -> None:
     other = SubscriptionHistory("other", "t", "earliest", 0)
-    other.feed(TOPIC, 0).got.append(RecordDelivered(5, 0, B))
+    other.feed(TOPIC, 0).records.append(RecordDelivered(5, 0, B))
     history.subscriptions.append(other)
 
 
@@ -206,12 +206,12 @@ def serve_damage(history: History) -> None:
 
 
 def cry_wolf(history: History) -> None:
-    history.damage_told["t", 0, 4] = 0
+    history.reported_damage["t", 0, 4] = 0
 
 
 def acknowledge_behind_damage(history: History) -> None:
     history.flipped.add((TOPIC, 0))
-    history.damage_told["t", 0, 3] = 10
+    history.reported_damage["t", 0, 3] = 10
     history.sent[C] = RecordSent(C, "p", 2, "t", "all", at_us=11)
 
 
@@ -242,8 +242,8 @@ def end_with_another_reason(history: History) -> None:
 
 
 def deliver_after_leaving(history: History) -> None:
-    history.subscriptions[0].leaving = True
-    history.subscriptions[0].left_us = 1
+    history.subscriptions[0].unsubscribing = True
+    history.subscriptions[0].unsubscribed_us = 1
 
 
 def expire_what_has_no_retention(history: History) -> None:
@@ -259,11 +259,11 @@ def expire_too_much(history: History) -> None:
 
 
 def overflow(history: History) -> None:
-    history.level("some queue", 11, 10)
+    history.record_queue_size("some queue", 11, 10)
 
 
 def let_an_exception_out(history: History) -> None:
-    history.escaped.append("Traceback: KeyError")
+    history.exceptions.append("Traceback: KeyError")
 
 
 def tell_an_error_without_name(history: History) -> None:
@@ -275,7 +275,7 @@ def leave_somebody_waiting(history: History) -> None:
 
 
 def leave_a_subscriber_behind(history: History) -> None:
-    history.subscriptions[0].feed(TOPIC, 0).reached = 2
+    history.subscriptions[0].feed(TOPIC, 0).position = 2
 
 
 def leave_the_reader_behind(history: History) -> None:
@@ -283,7 +283,7 @@ def leave_the_reader_behind(history: History) -> None:
 
 
 def elect_two(history: History) -> None:
-    history.led(PLACE, 2, 3)
+    history.saw_leader(PLACE, 2, 3)
 
 
 def commit_two_things_at_one_offset(history: History) -> None:
@@ -295,46 +295,46 @@ def commit_across_a_boundary(history: History) -> None:
 
 
 def keep_something_else(history: History) -> None:
-    history.copies[2, PLACE][1] = StoredBatch(2, 3, 99)
+    history.final_logs[2, PLACE][1] = StoredBatch(2, 3, 99)
 
 
 def leave_a_hole(history: History) -> None:
-    del history.copies[1, PLACE][1]
+    del history.final_logs[1, PLACE][1]
 
 
 def commit_what_is_not_there(history: History) -> None:
-    history.beyond.append("node 2 calls 7/0 committed up to 9, has less")
+    history.false_claims.append("node 2 calls 7/0 committed up to 9, has less")
 
 
 def cut_what_is_committed(history: History) -> None:
-    history.cuts.append(TruncatedCommit(2, PLACE, 2, 50))
+    history.truncated_commits.append(TruncatedCommit(2, PLACE, 2, 50))
 
 
 def make_it_twice(history: History) -> None:
-    history.asked.append(TopicNameRequest("q", "create", "t", 40, 50, TOPIC + 1))
+    history.name_requests.append(TopicNameRequest("q", "create", "t", 40, 50, TOPIC + 1))
 
 
 def forget_what_was_made(history: History) -> None:
-    history.asked.append(TopicNameRequest("q", "describe", "t", 40, 50, 0))
+    history.name_requests.append(TopicNameRequest("q", "describe", "t", 40, 50, 0))
 
 
 def go_back_in_time(history: History) -> None:
-    history.asked += [
+    history.name_requests += [
         TopicNameRequest("r", "delete", "t", 40, 50, -1),
         TopicNameRequest("q", "list", "t", 60, 70, TOPIC),
     ]
 
 
 def refuse_to_delete_what_is_there(history: History) -> None:
-    history.asked.append(TopicNameRequest("q", "delete", "t", 40, 50, 0))
+    history.name_requests.append(TopicNameRequest("q", "delete", "t", 40, 50, 0))
 
 
 def stand_still(history: History) -> None:
-    history.demands.append(LivenessDemand("a change of the catalogue", 10, 90, 0))
+    history.liveness_demands.append(LivenessDemand("a change of the catalogue", 10, 90, 0))
 
 
 def be_late(history: History) -> None:
-    history.demands.append(LivenessDemand("a change of the catalogue", 10, 90, 91))
+    history.liveness_demands.append(LivenessDemand("a change of the catalogue", 10, 90, 91))
 
 
 def exclusive(history: History, *log: StoredRecord) -> History:
@@ -383,7 +383,7 @@ def forget_a_publisher_at_a_checkpoint(history: History) -> None:
 
 
 def give_a_strength_that_nobody_asked_for(history: History) -> None:
-    history.wanted(2, 1, 0)
+    history.record_strength(2, 1, 0)
     exclusive(history, *said(0, STRONG))
 
 
@@ -393,7 +393,7 @@ def suppress_where_all_share(history: History) -> None:
 
 def show_what_is_suppressed(history: History) -> None:
     exclusive(history, *said(0, WEAK, STRONG), written(2, 1, suppressed=True))
-    history.subscriptions[0].feed(TOPIC, 1).got.append(RecordDelivered(5, 2, b"2"))
+    history.subscriptions[0].feed(TOPIC, 1).records.append(RecordDelivered(5, 2, b"2"))
 
 
 LEADERS = "one leader in a term"
@@ -482,13 +482,13 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
 
 
 def test_a_history_in_which_all_is_well_is_left_alone() -> None:
-    assert judge(good()) == []
+    assert find_violations(good()) == []
 
 
 def test_whoever_is_delivered_by_the_rules_is_left_alone() -> None:
     history = good()
     for publisher, strength in ((1, 0), (2, 3), (3, 3)):
-        history.wanted(publisher, strength, 0)
+        history.record_strength(publisher, strength, 0)
     log = [carried(5, WEAK), written(6, 1), *said(7, STRONG), written(8, 1, suppressed=True), written(9, 2)]
     log += [*said(10, EQUAL, PublisherLeft(2, "left")), written(12, 3), carried(13, WEAK, EQUAL), written(14, 3)]
     assert CHECKERS[OWNERSHIP](exclusive(history, *log)) == []
@@ -508,14 +508,14 @@ def test_every_checker_was_seen_to_object() -> None:
 def test_what_the_node_reported_as_damaged_is_excused_from_there_on_and_not_before() -> None:
     history = good()
     history.flipped.add((TOPIC, 0))
-    history.damage_told["t", 0, 1] = 50
+    history.reported_damage["t", 0, 1] = 50
     final = final_of(history)
     final.damaged_at, final.commit = 1, 1
     del final.stored[1:]
     history.subscriptions[0].ended = PartitionDamaged("t", 0, 1)
-    assert judge(history) == []
+    assert find_violations(history) == []
     final.stored.clear()
-    assert judge(history) != []
+    assert find_violations(history) != []
 
 
 def test_what_was_replaced_by_a_record_that_is_damaged_now_is_not_missed() -> None:
@@ -523,7 +523,7 @@ def test_what_was_replaced_by_a_record_that_is_damaged_now_is_not_missed() -> No
     for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
         history.sent[value] = history.sent[value]._replace(key=key)
     history.flipped.add((TOPIC, 0))
-    history.damage_told["t", 0, 3] = 50
+    history.reported_damage["t", 0, 3] = 50
     final = final_of(history)
     final.settings = TopicSettings(compaction=True)
     final.damaged_at, final.commit = 3, 3
@@ -536,19 +536,19 @@ def test_what_was_replaced_by_a_record_that_is_damaged_now_is_not_missed() -> No
 
 def test_what_a_client_announced_may_be_stored_twice() -> None:
     history = good()
-    history.maybe_twice.add(A)
+    history.maybe_duplicated.add(A)
     store_twice(history)
-    history.subscriptions[0].feed(TOPIC, 0).reached = 5
-    history.gathered[0].feed(TOPIC, 0).got.append(RecordDelivered(9, 4, A))
-    history.named["n"].dealt_with.add((TOPIC, 0, 4))
-    assert judge(history) == []
+    history.subscriptions[0].feed(TOPIC, 0).position = 5
+    history.pattern_subscriptions[0].feed(TOPIC, 0).records.append(RecordDelivered(9, 4, A))
+    history.groups["n"].acknowledged.add((TOPIC, 0, 4))
+    assert find_violations(history) == []
 
 
 def test_what_retention_removed_is_not_missed() -> None:
     history = good()
     expire_too_much(history)
     final_of(history).bytes = 600
-    assert judge(history) == []
+    assert find_violations(history) == []
 
 
 def test_what_a_later_record_of_its_key_replaced_is_not_missed_and_what_none_replaced_is() -> None:
@@ -557,12 +557,12 @@ def test_what_a_later_record_of_its_key_replaced_is_not_missed_and_what_none_rep
     for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
         history.sent[value] = history.sent[value]._replace(key=key)
     gone = final.stored.pop(0)
-    assert judge(history) != [], "nothing is compacted here"
+    assert find_violations(history) != [], "nothing is compacted here"
     final.settings = TopicSettings(compaction=True)
-    assert judge(history) == []
+    assert find_violations(history) == []
     final.stored.insert(0, gone)
     final.stored = [stored for stored in final.stored if stored.value != B]
-    assert judge(history) != [], "no other record has its key"
+    assert find_violations(history) != [], "no other record has its key"
 
 
 def test_a_reader_may_have_passed_over_what_was_compacted_only_where_it_read() -> None:
@@ -571,10 +571,10 @@ def test_a_reader_may_have_passed_over_what_was_compacted_only_where_it_read() -
         history.sent[value] = history.sent[value]._replace(key=key)
     final_of(history).settings = TopicSettings(compaction=True)
     passed_over = got_of(history).pop(0)
-    assert judge(history) == []
+    assert find_violations(history) == []
     got_of(history).insert(0, passed_over)
     del got_of(history)[1]
-    assert judge(history) != [], "no other record has its key"
+    assert find_violations(history) != [], "no other record has its key"
 
 
 def test_so_may_whoever_subscribed_to_patterns_or_by_a_name() -> None:
@@ -582,24 +582,24 @@ def test_so_may_whoever_subscribed_to_patterns_or_by_a_name() -> None:
     for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
         history.sent[value] = history.sent[value]._replace(key=key)
     final_of(history).settings = TopicSettings(compaction=True)
-    gathered, named = history.gathered[0].feed(TOPIC, 0).got, history.named["n"].dealt_with
-    del gathered[0]
-    named.remove((TOPIC, 0, 0))
-    assert judge(history) == []
-    of_other_key = gathered.pop(0)
-    assert judge(history) != [], "no other record has its key"
-    gathered.insert(0, of_other_key)
-    named.remove((TOPIC, 0, 1))
-    assert judge(history) != [], "no other record has its key"
+    patterns, group = history.pattern_subscriptions[0].feed(TOPIC, 0).records, history.groups["n"].acknowledged
+    del patterns[0]
+    group.remove((TOPIC, 0, 0))
+    assert find_violations(history) == []
+    of_other_key = patterns.pop(0)
+    assert find_violations(history) != [], "no other record has its key"
+    patterns.insert(0, of_other_key)
+    group.remove((TOPIC, 0, 1))
+    assert find_violations(history) != [], "no other record has its key"
 
 
 def test_a_name_that_wants_a_topic_that_is_gone_too_has_nobody_who_could_deal_with_anything() -> None:
     history = good()
-    named = history.named["n"]
-    named.dealt_with.clear()
-    assert judge(history) != []
-    named.topics.append("gone")
-    assert judge(history) == []
+    group = history.groups["n"]
+    group.acknowledged.clear()
+    assert find_violations(history) != []
+    group.topics.append("gone")
+    assert find_violations(history) == []
 
 
 def test_who_gave_up_before_a_subscription_stood_need_not_have_heard_that_its_topic_was_deleted() -> None:
@@ -608,13 +608,13 @@ def test_who_gave_up_before_a_subscription_stood_need_not_have_heard_that_its_to
     history.deleted[TOPIC] = 50
     del history.listed[TOPIC]
     history.final.clear()
-    history.gathered.clear()
+    history.pattern_subscriptions.clear()
     seen = history.subscriptions[0]
-    seen.stands = False
+    seen.established = False
     seen.ended, seen.ended_us = TimedOut("subscribe t", 1000), 60
-    assert [one for one in judge(history) if one.startswith("topics are made and end as told")] == []
-    seen.stands = True
-    assert [one for one in judge(history) if one.startswith("topics are made and end as told")] != []
+    assert [one for one in find_violations(history) if one.startswith("topics are made and end as told")] == []
+    seen.established = True
+    assert [one for one in find_violations(history) if one.startswith("topics are made and end as told")] != []
 
 
 def test_what_nobody_was_promised_may_be_lost() -> None:
@@ -623,7 +623,7 @@ def test_what_nobody_was_promised_may_be_lost() -> None:
     del final_of(history).stored[-1]
     del got_of(history)[-1]
     final_of(history).commit = 3
-    assert judge(history) == []
+    assert find_violations(history) == []
 
 
 def test_every_checker_is_entered_in_the_list_that_runs() -> None:
@@ -636,7 +636,7 @@ def test_of_several_nodes_damage_to_one_excuses_nothing() -> None:
     history = good()
     history.replicated = True
     history.flipped.add((TOPIC, 0))
-    history.damage_told["t", 0, 1] = 50
+    history.reported_damage["t", 0, 1] = 50
     final = final_of(history)
     final.damaged_at, final.commit = 1, 1
     del final.stored[1:]
@@ -657,7 +657,10 @@ def test_of_several_nodes_what_only_the_owner_had_may_be_lost() -> None:
         [TopicNameRequest("a", "create", "t", 0, 9, 1), TopicNameRequest("b", "create", "t", 0, 9, -1)],
         [TopicNameRequest("a", "create", "t", 0, 9, None), TopicNameRequest("b", "describe", "t", 20, 29, 5)],
         [TopicNameRequest("a", "create", "t", 0, 9, None), TopicNameRequest("b", "describe", "t", 20, 29, 0)],
-        [TopicNameRequest("a", "create", "t", 0, 9, -1, once=False), TopicNameRequest("b", "describe", "t", 20, 29, 5)],
+        [
+            TopicNameRequest("a", "create", "t", 0, 9, -1, sent_once=False),
+            TopicNameRequest("b", "describe", "t", 20, 29, 5),
+        ],
         [
             TopicNameRequest("a", "create", "t", 0, 9, 5),
             TopicNameRequest("a", "delete", "t", 10, 19, None),
@@ -669,7 +672,7 @@ def test_of_several_nodes_what_only_the_owner_had_may_be_lost() -> None:
             TopicNameRequest("b", "list", "t", 2, 4, 0),
             TopicNameRequest("b", "list", "t", 6, 8, 5),
         ],
-        [TopicNameRequest("a", "delete", "t", 0, 9, -1, once=False), TopicNameRequest("b", "list", "t", 0, 9, 0)],
+        [TopicNameRequest("a", "delete", "t", 0, 9, -1, sent_once=False), TopicNameRequest("b", "list", "t", 0, 9, 0)],
     ],
     ids=["one wins", "took effect", "did not", "its own", "later", "in between", "nothing left"],
 )

@@ -10,8 +10,8 @@ import pytest
 
 from rostra.errors import InvalidSetting
 from rostra.safeguards import Safeguard
-from rostra.simulator.command import LINE_CHARACTERS_MAX, as_json, parse_seeds, replay, simulate
-from rostra.simulator.faults.fault_plan import AMONG_NODES, Fault
+from rostra.simulator.command import LINE_CHARACTERS_MAX, parse_seeds, replay_command, simulate, summary_json
+from rostra.simulator.faults.fault_plan import CLUSTER_FAULTS, Fault
 from rostra.simulator.runner import EVERY_FAULT_FROM_SEEDS, Summary
 from rostra.simulator.seed import SeedResult
 
@@ -81,8 +81,8 @@ def test_the_end_of_a_range_is_not_in_it_and_a_single_seed_is() -> None:
 
 def test_the_command_to_replay_a_seed_names_what_was_switched_off() -> None:
     off = frozenset({Safeguard.CHECKSUM})
-    assert replay(7, 1, off) == "rostra sim --seeds 7 --nodes 1 --trace --without checksum"
-    assert replay(7, 0, frozenset()) == "rostra sim --seeds 7 --trace"
+    assert replay_command(7, 1, off) == "rostra sim --seeds 7 --nodes 1 --trace --without checksum"
+    assert replay_command(7, 0, frozenset()) == "rostra sim --seeds 7 --trace"
 
 
 def test_a_fault_that_never_took_effect_fails_a_run_of_many_seeds() -> None:
@@ -98,11 +98,11 @@ def test_a_node_alone_need_not_suffer_what_only_several_can() -> None:
     summary = Summary(nodes=1)
     for seed in range(EVERY_FAULT_FROM_SEEDS):
         summary.add(result(seed))
-    for fault in AMONG_NODES:
+    for fault in CLUSTER_FAULTS:
         summary.faults[fault] = 0
     assert summary.clean
     summary.expected = tuple(Fault)
-    assert summary.missing == list(AMONG_NODES)
+    assert summary.missing == list(CLUSTER_FAULTS)
 
 
 def test_a_seed_that_takes_another_course_fails_the_run() -> None:
@@ -111,7 +111,7 @@ def test_a_seed_that_takes_another_course_fails_the_run() -> None:
     summary.compare({1: "digest 1"})
     assert summary.clean
     summary.compare({1: "another"})
-    assert (summary.clean, summary.unequal, as_json(summary, "raft")["unequal"]) == (False, [1], [1])
+    assert (summary.clean, summary.mismatched, summary_json(summary, "raft")["unequal"]) == (False, [1], [1])
 
 
 def test_the_simulator_runs_as_a_module_with_its_own_flags() -> None:

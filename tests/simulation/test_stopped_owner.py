@@ -20,10 +20,10 @@ def test_clients_of_an_owner_that_is_stopped_go_on_long_before_they_give_its_lin
     here, there = cluster.others(owner)
     producer, subscription = cluster.producer("t", at=here), cluster.subscribe("t", at=there)
     producer.send(b"before")
-    cluster.run_until(lambda: len(subscription.got) == 1, "the first record")
+    cluster.run_until(lambda: len(subscription.records) == 1, "the first record")
     cluster.pause(owner)
     producer.send(b"after")
     given_up_s = SILENT_HEARTBEATS * BrokerSettings().heartbeat_ms / 1000
-    cluster.run_until(lambda: producer.settled, "another owner to take it", patience_s=given_up_s / 2)
-    cluster.run_until(lambda: len(subscription.got) == 2, "it to be delivered", patience_s=given_up_s / 2)
+    cluster.run_until(lambda: producer.settled, "another owner to take it", timeout_s=given_up_s / 2)
+    cluster.run_until(lambda: len(subscription.records) == 2, "it to be delivered", timeout_s=given_up_s / 2)
     assert subscription.values == [b"before", b"after"]

@@ -7,19 +7,19 @@ import pytest
 
 from rostra.client.core.events import ClientEvent, Reconnected, Resent, Resubscribed
 from rostra.errors import DiskFull, DiskUntrusted
-from rostra.simulator.checkers import judge
+from rostra.simulator.checkers import find_violations
 from rostra.simulator.clock import SECOND_US, Clock, EventLimitExceeded
 from rostra.simulator.faults.fault_plan import Fault, FaultPlan
 from rostra.simulator.trace import Trace
 from rostra.simulator.world.world import CALM_US, HEAL_US, World
 
-FAIR = FaultPlan.none()
-LEAVES_EARLY = 9
+NO_FAULTS = FaultPlan.none()
+EARLY_REMOVAL_SEED = 9
 """A seed whose operator wants a founder removed before another node joins."""
 
 
 def world_of(seed: int, **weather: object) -> World:
-    return World(seed, swarm=msgspec.structs.replace(FAIR, **weather))
+    return World(seed, plan=msgspec.structs.replace(NO_FAULTS, **weather))
 
 
 def test_events_of_one_time_happen_in_the_order_in_which_they_were_set() -> None:
@@ -46,8 +46,8 @@ def test_the_digest_tells_apart_what_happened_when_and_in_which_order() -> None:
 def test_in_fair_weather_everything_is_acknowledged_and_nothing_goes_wrong() -> None:
     world = world_of(2)
     world.run()
-    assert judge(world.history) == []
-    assert [fault for fault, count in world.tally.counts.items() if count] == [Fault.OVERTAKEN]
+    assert find_violations(world.history) == []
+    assert [fault for fault, count in world.fault_counts.counts.items() if count] == [Fault.REORDERED]
 
 
 @pytest.mark.requirement("CM-10:told")
@@ -57,9 +57,9 @@ def test_clients_say_that_they_came_back_resubscribed_and_sent_again() -> None:
         # So far away that something is always under way when a connection breaks.
         world = world_of(seed, cut_every_us=SECOND_US // 3, delay_us=(20_000, 60_000))
         for client in world.clients:
-            client.told.append(told.append)
+            client.event_listeners.append(told.append)
         world.run()
-        assert judge(world.history) == []
+        assert find_violations(world.history) == []
     assert {type(event) for event in told} >= {Reconnected, Resubscribed, Resent}
 
 
@@ -69,7 +69,7 @@ def acknowledged(world: World) -> int:
 
 def delivered(world: World) -> int:
     feeds = [feed for subscription in world.history.subscriptions for feed in subscription.feeds.values()]
-    return sum(len(feed.got) for feed in feeds)
+    return sum(len(feed.records) for feed in feeds)
 
 
 @pytest.mark.requirement("CM-15:full")
@@ -90,14 +90,14 @@ def test_a_full_disk_refuses_publishes_while_reads_go_on_and_when_there_is_room_
     world.clock.run_until(HEAL_US + 15 * SECOND_US)
     assert acknowledged(world) > before
     assert all(not isinstance(failed.error, DiskFull) for failed in world.history.failed.values())
-    assert world.history.escaped == []
+    assert world.history.exceptions == []
 
 
 @pytest.mark.requirement("CM-15:fsync")
 def test_after_a_failed_fsync_nothing_is_acknowledged_until_the_node_is_started_anew() -> None:
     world = world_of(4)
     (node,) = world.nodes
-    node.broke = lambda _: None
+    node.on_broken = lambda _: None
     node.start()
     world.clock.run_until(6 * SECOND_US)
     node.files.faults.sync_failure_chance = 1.0
@@ -109,27 +109,27 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_until_the_node_is_started_
     before = acknowledged(world)
     world.clock.run_until(world.clock.now_us + 5 * SECOND_US)
     assert acknowledged(world) == before
-    node.die(power=False)
+    node.crash(power=False)
     assert node.start()
     world.clock.run_until(HEAL_US + 15 * SECOND_US)
     assert acknowledged(world) > before
-    assert world.history.escaped == []
+    assert world.history.exceptions == []
 
 
 def test_nothing_goes_wrong_before_the_first_second_is_over() -> None:
     world = World(11, nodes=1)
     world.start()
     world.clock.run_until(CALM_US)
-    unhurt = {Fault.OVERTAKEN}
-    assert [fault for fault, count in world.tally.counts.items() if count and fault not in unhurt] == []
+    no_intervals = {Fault.REORDERED}
+    assert [fault for fault, count in world.fault_counts.counts.items() if count and fault not in no_intervals] == []
 
 
 @pytest.mark.parametrize("damaged", [True, False])
 def test_where_a_disk_is_damaged_nobody_is_removed_before_three_others_are_members(damaged: bool) -> None:
     never_us = 1 << 60
-    world = world_of(LEAVES_EARLY, nodes=4, joiners=1, removes=True, flip_every_us=never_us if damaged else 0)
+    world = world_of(EARLY_REMOVAL_SEED, nodes=4, joiners=1, removes=True, flip_every_us=never_us if damaged else 0)
     world.start()
-    founder = next(node for node in world.nodes if node is not world.leaver)
+    founder = next(node for node in world.nodes if node is not world.leaving_node)
 
     def leaving() -> bool:
         fabric = founder.fabric
@@ -138,8 +138,8 @@ def test_where_a_disk_is_damaged_nobody_is_removed_before_three_others_are_membe
     while not leaving():
         world.until(world.clock.now_us + SECOND_US // 10)
         assert world.clock.now_us < HEAL_US
-    assert world.leaver is not None
-    assert founder.knows_members(besides=world.leaver.id) == (3 if damaged else 2)
+    assert world.leaving_node is not None
+    assert founder.member_count(besides=world.leaving_node.id) == (3 if damaged else 2)
 
 
 def test_events_that_beget_events_without_end_are_stopped() -> None:

@@ -21,7 +21,7 @@ class EventLimitExceeded(Exception):
     """Events beget events without end."""
 
 
-def chance(seed: int, purpose: str) -> Random:
+def random_for(seed: int, purpose: str) -> Random:
     """A generator of its own for each purpose: drawing more for one does not disturb the others.
 
     A text as seed is hashed by SHA-512 and not by `hash()`, so it is the same in every process.
@@ -42,22 +42,22 @@ class Clock:
         """How many have happened."""
         return self._sequence - len(self._heap)
 
-    def at(self, time_us: int, act: Callable[..., None], *about: Any) -> None:
+    def at(self, time_us: int, callback: Callable[..., None], *args: Any) -> None:
         self._sequence = number = self._sequence + 1
         if time_us < self.now_us:
             time_us = self.now_us
-        heappush(self._heap, (time_us, number, act, about))
+        heappush(self._heap, (time_us, number, callback, args))
 
-    def after(self, delay_us: int, act: Callable[..., None], *about: Any) -> None:
+    def after(self, delay_us: int, callback: Callable[..., None], *args: Any) -> None:
         self._sequence = number = self._sequence + 1
-        heappush(self._heap, (self.now_us + delay_us, number, act, about))
+        heappush(self._heap, (self.now_us + delay_us, number, callback, args))
 
     def run_until(self, time_us: int) -> None:
         """Lets events happen up to this time."""
         heap = self._heap
         while heap and heap[0][0] <= time_us:
-            self.now_us, number, act, about = heappop(heap)
+            self.now_us, number, callback, args = heappop(heap)
             if number > EVENTS_MAX:
-                raise EventLimitExceeded(f"{EVENTS_MAX} events and no end, at {self.now_us} us: {act} {about}")
-            act(*about)
+                raise EventLimitExceeded(f"{EVENTS_MAX} events and no end, at {self.now_us} us: {callback} {args}")
+            callback(*args)
         self.now_us = max(self.now_us, time_us)

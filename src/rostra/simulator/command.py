@@ -82,10 +82,10 @@ def simulate(
             done=done,
         )
     if output == "json":
-        sys.stdout.write(msgspec.json.encode(as_json(summary, fabric)).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode(summary_json(summary, fabric)).decode() + "\n")
     else:
-        Console().print(table(summary, fabric))
-    complain(summary, switched_off, errors)
+        Console().print(summary_table(summary, fabric))
+    report_failures(summary, switched_off, errors)
     return EXIT_CLEAN if summary.clean else EXIT_VIOLATION
 
 
@@ -108,7 +108,7 @@ def parse_without(names: list[str], nodes: int = 0) -> Without:
     return frozenset(map(Safeguard, names))
 
 
-def replay(seed: int, nodes: int, without: Without, fabric: str = "raft") -> str:
+def replay_command(seed: int, nodes: int, without: Without, fabric: str = "raft") -> str:
     """The command that runs a seed again, with its trace."""
     many = f" --nodes {nodes}" if nodes else ""
     of = f" --fabric {fabric}" if fabric != "raft" else ""
@@ -116,7 +116,7 @@ def replay(seed: int, nodes: int, without: Without, fabric: str = "raft") -> str
     return f"rostra sim --seeds {seed}{of}{many} --trace{switched_off}"
 
 
-class _Lines:
+class _LinePrinter:
     """Prints until nobody reads any more; the seed runs on, for an error of ours inside it would count against it."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class _Lines:
 def _trace(seeds: range, fabric: str, nodes: int, without: Without, errors: Console) -> int:
     if len(seeds) != 1:
         raise InvalidSetting("trace", "it shows a single seed: --seeds 4711 --trace")
-    lines = _Lines()
+    lines = _LinePrinter()
     result = run_seed(seeds[0], fabric=fabric, nodes=nodes, without=without, show=lines.show)
     if lines.reader_gone is not None:
         raise lines.reader_gone
@@ -142,7 +142,7 @@ def _trace(seeds: range, fabric: str, nodes: int, without: Without, errors: Cons
     return EXIT_VIOLATION if result.violations else EXIT_CLEAN
 
 
-def table(summary: Summary, fabric: str) -> Table:
+def summary_table(summary: Summary, fabric: str) -> Table:
     """What took effect, and how much was done under it."""
     shown = Table(title=f"{summary.seeds} seeds", title_justify="left")
     shown.add_column("took effect")
@@ -159,14 +159,14 @@ def table(summary: Summary, fabric: str) -> Table:
         ("µs per event", f"{1e6 * summary.cpu_s / max(summary.events, 1):.1f}"),
         ("seeds per core-hour", f"{summary.seeds / hours:,.0f}"),
         ("run again elsewhere", f"{summary.rerun:,}"),
-        ("of these, another digest", f"{len(summary.unequal):,}"),
+        ("of these, another digest", f"{len(summary.mismatched):,}"),
         ("seeds with a violation", f"{len(summary.failed):,}"),
     ):
         shown.add_row(what, number)
     return shown
 
 
-def as_json(summary: Summary, fabric: str) -> dict[str, object]:
+def summary_json(summary: Summary, fabric: str) -> dict[str, object]:
     return {
         "fabric": fabric,
         "nodes": summary.nodes or "3 to 7",
@@ -179,12 +179,12 @@ def as_json(summary: Summary, fabric: str) -> dict[str, object]:
         "cpu_s": round(summary.cpu_s, 3),
         "seeds_per_core_hour": round(summary.seeds * 3600 / max(summary.cpu_s, 1e-9)),
         "rerun": summary.rerun,
-        "unequal": summary.unequal,
+        "unequal": summary.mismatched,
         "failed": [{"seed": failed.seed, "violations": failed.violations} for failed in summary.failed],
     }
 
 
-def complain(summary: Summary, without: Without, errors: Console) -> None:
+def report_failures(summary: Summary, without: Without, errors: Console) -> None:
     """Everything that makes the run fail, each with the way to look into it; the verdict last."""
 
     def say(text: str, style: str = "") -> None:
@@ -192,8 +192,8 @@ def complain(summary: Summary, without: Without, errors: Console) -> None:
 
     for fault in summary.missing:
         say(f"{fault.value}: never in {summary.seeds} seeds (checked from {EVERY_FAULT_FROM_SEEDS} seeds on)", "red")
-    for seed in summary.unequal:
-        again = replay(seed, summary.nodes, without, summary.fabric)
+    for seed in summary.mismatched:
+        again = replay_command(seed, summary.nodes, without, summary.fabric)
         say(f"seed {seed} took another course in another process: {again}", "red")
     failed = sorted(summary.failed, key=lambda result: result.seed)[:FAILED_SHOWN_MAX]
     for result in failed[:1]:
@@ -204,6 +204,8 @@ def complain(summary: Summary, without: Without, errors: Console) -> None:
         say(f"seed {result.seed}: {len(result.violations)} violations", "red")
         for violation in result.violations[:VIOLATIONS_SHOWN_MAX]:
             say(f"  {violation}")
-        say(f"  to see all that happened: {replay(result.seed, summary.nodes, without, summary.fabric)}", "bold")
+        say(
+            f"  to see all that happened: {replay_command(result.seed, summary.nodes, without, summary.fabric)}", "bold"
+        )
     if failed:
         say(f"violated: {len(summary.failed)} of {summary.seeds} seeds break a promise", "red")

@@ -61,14 +61,14 @@ class DeliveredPartition:
     def __init__(self, topic: int, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        self.got: list[RecordDelivered] = []
-        self.began: tuple[int, int] | None = None
+        self.records: list[RecordDelivered] = []
+        self.start: tuple[int, int] | None = None
         """Where the node said that delivery begins, and where the partition's visible end was then."""
-        self.reached = 0
+        self.position = 0
         """The offset behind the last one that the client was shown or passed over."""
 
 
-def place_of(topic: int, partition: int) -> tuple[int, int]:
+def partition_key(topic: int, partition: int) -> tuple[int, int]:
     """A partition with an id of its own is named by that alone, whatever its topic's id is at a node."""
     return (partition, 0) if partition >= INDEX_END else (topic, partition)
 
@@ -82,18 +82,18 @@ class SubscriptionHistory:
         self.start = start
         self.value = value
         self.feeds: dict[tuple[int, int], DeliveredPartition] = {}
-        self.stands = False
-        self.left_us: int | None = None
+        self.established = False
+        self.unsubscribed_us: int | None = None
         """When unsubscribing was acknowledged."""
-        self.leaving = False
+        self.unsubscribing = False
         self.ended: RostraError | None = None
         self.ended_us = 0
 
     def feed(self, topic: int, partition: int) -> DeliveredPartition:
-        place = place_of(topic, partition)
-        if place not in self.feeds:
-            self.feeds[place] = DeliveredPartition(*place)
-        return self.feeds[place]
+        key = partition_key(topic, partition)
+        if key not in self.feeds:
+            self.feeds[key] = DeliveredPartition(*key)
+        return self.feeds[key]
 
 
 class PatternHistory:
@@ -102,9 +102,9 @@ class PatternHistory:
     def __init__(self, name: str) -> None:
         self.name = name
         self.feeds: dict[tuple[int, int], DeliveredPartition] = {}
-        self.stands = False
-        self.leaving = False
-        self.left_us: int | None = None
+        self.established = False
+        self.unsubscribing = False
+        self.unsubscribed_us: int | None = None
         """When unsubscribing was acknowledged."""
         self.ended: RostraError | None = None
         self.topics: list[int] | None = None
@@ -130,9 +130,10 @@ class StoredRecord(NamedTuple):
 
 def stored_in(batch: Batch) -> list[StoredRecord]:
     header = batch.header
-    places = zip(batch.offsets(), batch.values(), strict=True)
+    listed_partitions = zip(batch.offsets(), batch.values(), strict=True)
     return [
-        StoredRecord(offset, value, batch.is_control, header.producer, header.owner_flags) for offset, value in places
+        StoredRecord(offset, value, batch.is_control, header.producer, header.owner_flags)
+        for offset, value in listed_partitions
     ]
 
 
@@ -174,7 +175,7 @@ class TopicNameRequest(NamedTuple):
     began_us: int
     ended_us: int
     outcome: int | None
-    once: bool = True
+    sent_once: bool = True
 
 
 class StoredBatch(NamedTuple):
@@ -209,48 +210,48 @@ class GroupHistory:
     def __init__(self, name: str, topics: list[str]) -> None:
         self.name = name
         self.topics = topics
-        self.dealt_with: set[tuple[int, int, int]] = set()
+        self.acknowledged: set[tuple[int, int, int]] = set()
         """(topic, partition, offset) that a member acknowledged."""
         self.skipped: list[tuple[str, int, range]] = []
         """What had expired where a member looked for it, and it was told so; another copy may still have it."""
-        self.again: list[str] = []
+        self.redelivered: list[str] = []
         """What was handed out although the coordinator keeps that it was acknowledged."""
-        self._kept: dict[tuple[int, int], int] = {}
+        self._committed: dict[tuple[int, int], int] = {}
 
-    def keeps(self, topic: int, partition: int, offset: int) -> None:
+    def commit_position(self, topic: int, partition: int, offset: int) -> None:
         """The coordinator has said that nothing below this is left to do."""
-        self._kept[topic, partition] = max(offset, self._kept.get((topic, partition), 0))
+        self._committed[topic, partition] = max(offset, self._committed.get((topic, partition), 0))
 
     def has_skipped(self, topic: str, partition: int, offset: int) -> bool:
-        return any((topic, partition) == (of, part) and offset in gone for of, part, gone in self.skipped)
+        return any((topic, partition) == (of, part) and offset in range_ for of, part, range_ in self.skipped)
 
-    def handed(self, topic: int, partition: int, offset: int, member: str, at_us: int) -> None:
-        kept = self._kept.get((topic, partition), 0)
-        if offset < kept:
-            self.again.append(f"{member} got {topic:x}/{partition}:{offset} at {at_us}, but {kept} was kept")
+    def record_delivery(self, topic: int, partition: int, offset: int, member: str, at_us: int) -> None:
+        committed = self._committed.get((topic, partition), 0)
+        if offset < committed:
+            self.redelivered.append(f"{member} got {topic:x}/{partition}:{offset} at {at_us}, but {committed} was kept")
 
 
 class History:
     def __init__(self, *, replicated: bool = False) -> None:
         self.replicated = replicated
         """Whether there are several nodes: then neither damage to one of them nor its loss excuses anything."""
-        self.origins = False
+        self.per_origin = False
         """Whether every node orders records of its own: then those that only it has return with it."""
         self.sent: dict[bytes, RecordSent] = {}
         self.acked: dict[bytes, RecordAcked] = {}
         self.failed: dict[bytes, RecordFailed] = {}
         self.subscriptions: list[SubscriptionHistory] = []
-        self.gathered: list[PatternHistory] = []
-        self.made: list[CreatedTopic] = []
+        self.pattern_subscriptions: list[PatternHistory] = []
+        self.created: list[CreatedTopic] = []
         """Topics whose creation was acknowledged."""
         self.delete_asked: set[str] = set()
         self.deleted: dict[int, int] = {}
         """Topics whose deletion was acknowledged, and when."""
         self.strengths: dict[int, dict[int, int]] = {}
         """By publisher, the strengths its application asked for, and when."""
-        self.maybe_twice: set[bytes] = set()
+        self.maybe_duplicated: set[bytes] = set()
         """Records that a client said may be stored twice."""
-        self.damage_told: dict[tuple[str, int, int], int] = {}
+        self.reported_damage: dict[tuple[str, int, int], int] = {}
         """(topic name, partition, offset) that the node reported as damaged, and when that was first heard."""
         self.flipped: set[tuple[int, int]] = set()
         """(topic, partition) whose files a fault has damaged."""
@@ -263,9 +264,9 @@ class History:
         self.final: dict[tuple[int, int], FinalPartition] = {}
         self.listed: dict[int, str] = {}
         """Topics by id at the end."""
-        self.levels: dict[str, tuple[int, int]] = {}
+        self.queue_sizes: dict[str, tuple[int, int]] = {}
         """The highest level seen of each queue, and its bound."""
-        self.escaped: list[str] = []
+        self.exceptions: list[str] = []
         """Exceptions that came out where only typed errors may."""
         self.operations = 0
         self.starts_us: list[int] = []
@@ -274,22 +275,22 @@ class History:
         """Who spoke as the leader of a partition in a term."""
         self.committed: dict[Partition, dict[StoredBatch, int]] = {}
         """What nodes had in their logs where they called it committed, and which node was the first."""
-        self.on_disk: dict[tuple[int, Partition], int] = {}
+        self.synced_offsets: dict[tuple[int, Partition], int] = {}
         """How far each node's disk has come, where acknowledgements name nodes."""
-        self.beyond: list[str] = []
+        self.false_claims: list[str] = []
         """Nodes that called committed what they do not have."""
-        self.cuts: list[TruncatedCommit] = []
-        self.copies: dict[tuple[int, Partition], list[StoredBatch]] = {}
+        self.truncated_commits: list[TruncatedCommit] = []
+        self.final_logs: dict[tuple[int, Partition], list[StoredBatch]] = {}
         """Each node's log at the end, as far as it is committed there."""
-        self.asked: list[TopicNameRequest] = []
-        self.demands: list[LivenessDemand] = []
-        self.named: dict[str, GroupHistory] = {}
-        self.places: set[tuple[int, int]] = set()
+        self.name_requests: list[TopicNameRequest] = []
+        self.liveness_demands: list[LivenessDemand] = []
+        self.groups: dict[str, GroupHistory] = {}
+        self.listed_partitions: set[tuple[int, int]] = set()
         """(topic, partition) of all that is listed at the end."""
-        self.lists: dict[int, dict[int, str]] = {}
+        self.listed_by_node: dict[int, dict[int, str]] = {}
         """Topics by id at the end, as each node lists them."""
 
-    def wanted(self, publisher: int, strength: int, at_us: int) -> None:
+    def record_strength(self, publisher: int, strength: int, at_us: int) -> None:
         self.strengths.setdefault(publisher, {}).setdefault(strength, at_us)
 
     def is_outdated(self, final: FinalPartition, value: bytes | None, offset: int) -> bool:
@@ -303,22 +304,22 @@ class History:
         same = (other for other in self.sent.values() if (other.topic, other.key) == (sent.topic, sent.key))
         return self.damage_of(final) is not None and any(other.value != value for other in same)
 
-    def led(self, partition: Partition, term: int, node: int) -> None:
+    def saw_leader(self, partition: Partition, term: int, node: int) -> None:
         self.leaders.setdefault((partition, term), {})[node] = None
 
-    def level(self, queue: str, size: int, bound: int) -> None:
-        if size > self.levels.get(queue, (-1, 0))[0]:
-            self.levels[queue] = (size, bound)
+    def record_queue_size(self, queue: str, size: int, bound: int) -> None:
+        if size > self.queue_sizes.get(queue, (-1, 0))[0]:
+            self.queue_sizes[queue] = (size, bound)
 
     def damage_of(self, final: FinalPartition) -> int | None:
         """From which offset on records may be missing: where the node reported damage, if a fault had done any.
 
         What a power cut tears may be called damaged too, but it was never acknowledged nor shown: that excuses nothing.
         """
-        if self.origins and (final.topic, final.partition) in self.flipped:
+        if self.per_origin and (final.topic, final.partition) in self.flipped:
             # Perhaps nobody else was there when it was acknowledged.
             return 0
         if self.replicated or (final.topic, final.partition) not in self.flipped:
             return None
-        told = [at for name, index, at in self.damage_told if (name, index) == (final.name, final.partition)]
-        return min(told, default=None)
+        reported = [at for name, index, at in self.reported_damage if (name, index) == (final.name, final.partition)]
+        return min(reported, default=None)

@@ -17,7 +17,7 @@ from threading import Event, current_thread, main_thread
 import msgspec
 
 from rostra.safeguards import ALL_ON, Safeguard, Without
-from rostra.simulator.faults.fault_plan import AMONG_NODES, Fault
+from rostra.simulator.faults.fault_plan import CLUSTER_FAULTS, Fault
 from rostra.simulator.seed import WORLDS, SeedResult, run_seed
 
 SEEDS_PER_TASK = 8
@@ -34,9 +34,9 @@ class Summary:
     def __init__(self, nodes: int = 0, fabric: str = "raft") -> None:
         self.nodes = nodes
         self.fabric = fabric
-        spared = WORLDS[fabric].spared
+        excluded_faults = WORLDS[fabric].excluded_faults
         self.expected = tuple(
-            fault for fault in Fault if (nodes != 1 or fault not in AMONG_NODES) and fault not in spared
+            fault for fault in Fault if (nodes != 1 or fault not in CLUSTER_FAULTS) and fault not in excluded_faults
         )
         """The faults that must take effect; a node alone has no network to suffer from."""
         self.seeds = 0
@@ -48,7 +48,7 @@ class Summary:
         self.failed: list[SeedResult] = []
         self.digests: dict[int, str] = {}
         self.rerun = 0
-        self.unequal: list[int] = []
+        self.mismatched: list[int] = []
         """Seeds whose second run took another course."""
 
     def add(self, result: SeedResult) -> None:
@@ -65,7 +65,7 @@ class Summary:
 
     def compare(self, digests: dict[int, str]) -> None:
         self.rerun += len(digests)
-        self.unequal += [seed for seed, digest in digests.items() if self.digests[seed] != digest]
+        self.mismatched += [seed for seed, digest in digests.items() if self.digests[seed] != digest]
 
     @property
     def missing(self) -> list[Fault]:
@@ -76,7 +76,7 @@ class Summary:
 
     @property
     def clean(self) -> bool:
-        return not (self.failed or self.missing or self.unequal)
+        return not (self.failed or self.missing or self.mismatched)
 
 
 def run_seeds(
@@ -99,7 +99,7 @@ def run_seeds(
         done(result)
     chosen = list(seeds)[:: max(round(1 / rerun), 1)] if rerun > 0 else []
     if chosen:
-        summary.compare(digests_elsewhere(chosen, nodes, without, fabric))
+        summary.compare(digests_in_new_process(chosen, nodes, without, fabric))
     return summary
 
 
@@ -179,7 +179,7 @@ def _collecting_between_seeds() -> Iterator[None]:
             gc.enable()
 
 
-def digests_elsewhere(
+def digests_in_new_process(
     seeds: Sequence[int], nodes: int = 0, without: Without = ALL_ON, fabric: str = "raft"
 ) -> dict[int, str]:
     """The digests of these seeds, run in a new process whose dictionaries of text hash differently."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from rostra.safeguards import ALL_ON, Without
-from rostra.simulator.checkers import judge
+from rostra.simulator.checkers import find_violations
 from rostra.simulator.faults.fault_plan import Fault
 from rostra.simulator.history import OPERATIONS_MIN
 from rostra.simulator.world.flood_world import FloodWorld
@@ -48,15 +48,15 @@ def run_seed(
     try:
         world.run()
     except Exception:
-        history.escaped.append(f"running the world: {traceback.format_exc()}")
-    violations = judge(history)
+        history.exceptions.append(f"running the world: {traceback.format_exc()}")
+    violations = find_violations(history)
     if clock.now_us < END_US or history.operations < OPERATIONS_MIN:
         violations.append(f"the seed is too short: {history.operations} operations in {clock.now_us} us")
     return SeedResult(
         seed=seed,
         digest=world.trace.digest(),
         violations=tuple(violations),
-        faults=world.tally.counts,
+        faults=world.fault_counts.counts,
         operations=history.operations,
         events=clock.events,
         virtual_us=clock.now_us,

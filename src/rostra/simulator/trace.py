@@ -10,9 +10,9 @@ from xxhash import xxh3_64
 from rostra.simulator.clock import Clock
 
 LINES_KEPT = 50
-GATHERED_MAX = 500
+PENDING_MAX = 500
 
-Entry = tuple[int, str, str, bytes]
+TraceEntry = tuple[int, str, str, bytes]
 """When, who, what, and the bytes of it."""
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -24,43 +24,43 @@ class Trace:
     def __init__(self, clock: Clock, show: Callable[[str], None] | None = None) -> None:
         self._clock = clock
         self._digest = xxh3_64()
-        self._gathered: list[Entry] = []
+        self._pending: list[TraceEntry] = []
         """What the digest does not have yet: many at once cost a fraction of one by one."""
-        self._said: list[object] = []
+        self._details: list[object] = []
         """Beside them, what is for the eye."""
-        self._before: list[tuple[Entry, object]] = []
+        self._recent: list[tuple[TraceEntry, object]] = []
         """The last of those that it has."""
         self._show = show
 
-    def note(self, who: str, kind: str, content: bytes = b"", said: object = "") -> None:
+    def note(self, source: str, kind: str, content: bytes = b"", detail: object = "") -> None:
         """`content` enters the digest; `said` is for the eye, and is put into words only when somebody looks."""
-        gathered = self._gathered
-        gathered.append((self._clock.now_us, who, kind, content))
-        self._said.append(said)
-        if len(gathered) >= GATHERED_MAX:
-            self._digest_gathered()
+        pending = self._pending
+        pending.append((self._clock.now_us, source, kind, content))
+        self._details.append(detail)
+        if len(pending) >= PENDING_MAX:
+            self._digest_pending()
         if self._show is not None:
-            self._show(_line((self._clock.now_us, who, kind, content), said))
+            self._show(_line((self._clock.now_us, source, kind, content), detail))
 
-    def _digest_gathered(self) -> None:
-        self._digest.update(_pack(self._gathered))
-        self._before = self._latest()
-        self._gathered.clear()
-        self._said.clear()
+    def _digest_pending(self) -> None:
+        self._digest.update(_pack(self._pending))
+        self._recent = self._latest()
+        self._pending.clear()
+        self._details.clear()
 
     def digest(self) -> str:
-        if self._gathered:
-            self._digest_gathered()
+        if self._pending:
+            self._digest_pending()
         return self._digest.hexdigest()
 
     def lines(self) -> list[str]:
-        return [_line(*noted) for noted in (self._before + self._latest())[-LINES_KEPT:]]
+        return [_line(*noted) for noted in (self._recent + self._latest())[-LINES_KEPT:]]
 
-    def _latest(self) -> list[tuple[Entry, object]]:
-        return list(zip(self._gathered[-LINES_KEPT:], self._said[-LINES_KEPT:], strict=True))
+    def _latest(self) -> list[tuple[TraceEntry, object]]:
+        return list(zip(self._pending[-LINES_KEPT:], self._details[-LINES_KEPT:], strict=True))
 
 
-def _line(entry: Entry, said: object) -> str:
-    now_us, who, kind, content = entry
-    text = str(said) if said else f"{len(content)} bytes" if content else ""
-    return f"{now_us / 1e6:11.6f}  {who:<10} {kind:<10} {text[:300]}"
+def _line(entry: TraceEntry, detail: object) -> str:
+    now_us, source, kind, content = entry
+    text = str(detail) if detail else f"{len(content)} bytes" if content else ""
+    return f"{now_us / 1e6:11.6f}  {source:<10} {kind:<10} {text[:300]}"

@@ -42,8 +42,8 @@ CHECKERS: dict[str, Callable[[History], list[str]]] = {
     "damage is reported, not served": damage.check,
     "topics are made and end as told": deletion.check,
     "retention removes no more than it may": retention.check,
-    "what a name has acknowledged comes to nobody again": groups.check_kept,
-    "every record comes to a member of each name": groups.check_handled,
+    "what a name has acknowledged comes to nobody again": groups.check_redelivery,
+    "every record comes to a member of each name": groups.check_coverage,
     "one leader in a term": leaders.check,
     "copies agree below commit": divergence.check,
     "what is committed is not cut": truncation.check,
@@ -55,6 +55,6 @@ CHECKERS: dict[str, Callable[[History], list[str]]] = {
 }
 
 
-def judge(history: History) -> list[str]:
+def find_violations(history: History) -> list[str]:
     """Every violation, with the name of the promise it breaks."""
     return [f"{promise}: {found}" for promise, check in CHECKERS.items() for found in check(history)]

@@ -10,9 +10,9 @@ def check(history: History) -> list[str]:
     shown: dict[tuple[int, int, int], tuple[bytes | None, str]] = {}
     for subscription in history.subscriptions:
         for (topic, partition), feed in subscription.feeds.items():
-            for got in feed.got:
-                place = topic, partition, got.offset
-                value, whose = shown.setdefault(place, (got.value, subscription.name))
+            for got in feed.records:
+                key = topic, partition, got.offset
+                value, whose = shown.setdefault(key, (got.value, subscription.name))
                 if value != got.value:
                     found.append(
                         f"{subscription.topic}/{partition}:{got.offset} was {value!r} for {whose},"

@@ -11,13 +11,15 @@ def check(history: History) -> list[str]:
         if not final.complete:
             found.append(f"a fresh reader of {final.name}/{final.partition} came to {len(final.stored)} records only")
     for subscription in history.subscriptions:
-        if subscription.ended is not None or subscription.leaving or not subscription.stands:
+        if subscription.ended is not None or subscription.unsubscribing or not subscription.established:
             continue
-        for place, feed in subscription.feeds.items():
-            at_end = history.final.get(place)
-            if at_end is None or at_end.damaged_at is not None:
+        for key, feed in subscription.feeds.items():
+            is_at_end = history.final.get(key)
+            if is_at_end is None or is_at_end.damaged_at is not None:
                 continue
-            last = max((one.offset for one in at_end.stored if one.shown), default=-1)
-            if feed.reached <= last:
-                found.append(f"{subscription.name} came to {feed.reached} of {at_end.name}/{place[1]}, end {last + 1}")
+            last = max((one.offset for one in is_at_end.stored if one.shown), default=-1)
+            if feed.position <= last:
+                found.append(
+                    f"{subscription.name} came to {feed.position} of {is_at_end.name}/{key[1]}, end {last + 1}"
+                )
     return found

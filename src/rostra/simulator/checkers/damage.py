@@ -6,7 +6,7 @@ Nothing is called damaged that no fault has touched.
 from __future__ import annotations
 
 from rostra.errors import PartitionDamaged
-from rostra.simulator.history import History, place_of
+from rostra.simulator.history import History, partition_key
 
 LATER_US = 1 << 60
 
@@ -20,16 +20,16 @@ def check(history: History) -> list[str]:
     for final in history.final.values():
         topics.setdefault(final.name, []).append(final.topic)
     touched = history.flipped | history.torn
-    for name, partition, offset in sorted(history.damage_told):
+    for name, partition, offset in sorted(history.reported_damage):
         if name not in topics or name in history.delete_asked:
             continue
-        if not any(place_of(topic, partition) in touched for topic in topics[name]):
+        if not any(partition_key(topic, partition) in touched for topic in topics[name]):
             found.append(f"{name}/{partition} was called damaged at {offset}, but no fault has touched it")
     if not history.replicated:
         found += _acknowledged_behind_damage(history)
     for subscription in history.subscriptions:
         error = subscription.ended
-        told = {(name, partition) for name, partition, _ in history.damage_told}
+        told = {(name, partition) for name, partition, _ in history.reported_damage}
         if isinstance(error, PartitionDamaged) and (error.topic, error.partition) not in told:
             found.append(f"{subscription.name} was served damaged bytes of {error.topic}/{error.partition}")
     return found
@@ -38,7 +38,7 @@ def check(history: History) -> list[str]:
 def _acknowledged_behind_damage(history: History) -> list[str]:
     """Once a partition was called damaged, what is sent to it later is refused, until the node is started anew."""
     known_us: dict[tuple[str, int], tuple[int, int]] = {}
-    for (name, partition, _), told_us in history.damage_told.items():
+    for (name, partition, _), told_us in history.reported_damage.items():
         started_us = min((start_us for start_us in history.starts_us if start_us > told_us), default=LATER_US)
         known_us[name, partition] = (told_us, started_us)
     found: list[str] = []

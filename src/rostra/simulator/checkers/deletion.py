@@ -8,7 +8,7 @@ from rostra.simulator.history import History
 
 def check(history: History) -> list[str]:
     found: list[str] = []
-    for made in history.made:
+    for made in history.created:
         if made.topic not in history.listed and made.name not in history.delete_asked:
             found.append(f"topic {made.name} was made, never deleted, and is gone")
     for topic in history.deleted:
@@ -19,18 +19,24 @@ def check(history: History) -> list[str]:
         found.append(f"two topics have one name: {sorted(names)}")
     for subscription in history.subscriptions:
         deleted_us = [history.deleted[topic] for topic, _ in subscription.feeds if topic in history.deleted]
-        if subscription.leaving or not deleted_us:
+        if subscription.unsubscribing or not deleted_us:
             continue
         ended_before = subscription.ended is not None and subscription.ended_us < deleted_us[0]
         # The refusal of an offset may have been on its way when the topic was deleted. And whoever asked nodes that had
         # not heard of that, and of which too few were there to serve all partitions, was told that nobody does.
-        never_stood = not subscription.stands and isinstance(
+        never_stood = not subscription.established and isinstance(
             subscription.ended, OffsetOutOfRange | TimedOut | Unavailable
         )
         if not ended_before and not never_stood and not isinstance(subscription.ended, TopicError):
             found.append(f"{subscription.name} on a deleted topic ended with {subscription.ended!r}")
     for subscription in history.subscriptions:
         for feed in subscription.feeds.values():
-            if subscription.left_us is not None and feed.got and feed.got[-1].at_us > subscription.left_us:
-                found.append(f"{subscription.name} got {feed.got[-1].offset} after its unsubscribe was acknowledged")
+            if (
+                subscription.unsubscribed_us is not None
+                and feed.records
+                and feed.records[-1].at_us > subscription.unsubscribed_us
+            ):
+                found.append(
+                    f"{subscription.name} got {feed.records[-1].offset} after its unsubscribe was acknowledged"
+                )
     return found

@@ -9,7 +9,7 @@ from rostra.simulator.history import History, StoredBatch
 
 
 def check(history: History) -> list[str]:
-    found = list(history.beyond)
+    found = list(history.false_claims)
     for partition, known in history.committed.items():
         if not history.replicated and (partition.topic, partition.index) in history.flipped:
             # The only copy was damaged, and says so.
@@ -18,9 +18,9 @@ def check(history: History) -> list[str]:
         for one, other in itertools.pairwise(ordered):
             if other.base < one.end:
                 found.append(
-                    f"{partition} holds {_place(one)} at node {known[one]} and {_place(other)} at node {known[other]}"
+                    f"{partition} holds {_span(one)} at node {known[one]} and {_span(other)} at node {known[other]}"
                 )
-    for (node, partition), batches in history.copies.items():
+    for (node, partition), batches in history.final_logs.items():
         # A flipped bit that nobody has read yet is not the fabric's doing.
         if (node, partition) not in history.flipped_at:
             found += _check_copy(node, partition, batches, history.committed.get(partition, {}))
@@ -31,7 +31,7 @@ def _check_copy(
     node: int, partition: Partition, batches: list[StoredBatch], known: dict[StoredBatch, int]
 ) -> list[str]:
     found = [
-        f"node {node} ended with {_place(held)} in {partition}, which nobody called committed"
+        f"node {node} ended with {_span(held)} in {partition}, which nobody called committed"
         for held in batches
         if held not in known
     ]
@@ -41,5 +41,5 @@ def _check_copy(
     return found
 
 
-def _place(held: StoredBatch) -> str:
+def _span(held: StoredBatch) -> str:
     return f"{held.base}-{held.end - 1} ({held.digest:016x})"

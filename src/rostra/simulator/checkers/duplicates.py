@@ -13,9 +13,9 @@ def check(history: History) -> list[str]:
             if final.name != name:
                 continue
             for stored in final.stored:
-                if stored.control or stored.value is None or stored.value in history.maybe_twice:
+                if stored.control or stored.value is None or stored.value in history.maybe_duplicated:
                     continue
-                if history.origins and not stored.shown:
+                if history.per_origin and not stored.shown:
                     # Sent again to another node: it is shown from there.
                     continue
                 here = f"{final.name}/{partition} of {topic:x}:{stored.offset}"

@@ -7,7 +7,7 @@ from rostra.simulator.history import History
 
 
 def check(history: History) -> list[str]:
-    found = list(history.escaped)
+    found = list(history.exceptions)
     told = [failed.error for failed in history.failed.values()]
     told += [subscription.ended for subscription in history.subscriptions if subscription.ended is not None]
     found += [f"an untyped error was told: {error!r}" for error in told if not isinstance(error, RostraError)]

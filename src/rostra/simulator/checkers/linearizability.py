@@ -18,12 +18,12 @@ NONE, SOME = 0, -1
 
 
 def check(history: History) -> list[str]:
-    names = dict.fromkeys(asked.name for asked in history.asked)
+    names = dict.fromkeys(request.name for request in history.name_requests)
     found: list[str] = []
     for name in names:
-        asked = [one for one in history.asked if one.name == name]
-        if not is_possible(asked):
-            found.append(f"no order explains what was said of {name}: {'; '.join(map(_words, asked))}")
+        request = [one for one in history.name_requests if one.name == name]
+        if not is_possible(request):
+            found.append(f"no order explains what was said of {name}: {'; '.join(map(_describe, request))}")
     return found
 
 
@@ -55,9 +55,9 @@ def _requests(history: Iterable[TopicNameRequest]) -> tuple[list[TopicNameReques
         changes = one.what in ("create", "delete")
         if one.outcome is not None:
             musts.append(one)
-        if changes and (one.outcome is None or not one.once):
+        if changes and (one.outcome is None or not one.sent_once):
             mays.append(one._replace(outcome=None, ended_us=NEVER_US))
-        if changes and one.outcome is None and not one.once:
+        if changes and one.outcome is None and not one.sent_once:
             mays.append(mays[-1])
     return [*sorted(musts, key=lambda one: one.ended_us, reverse=True), *mays], len(musts)
 
@@ -72,29 +72,31 @@ def _following(requests: list[TopicNameRequest], done: int, topic: int) -> Itera
                 yield done | 1 << at, after
 
 
-def _after(asked: TopicNameRequest, topic: int) -> int | None:
+def _after(request: TopicNameRequest, topic: int) -> int | None:
     """What the name stands for after this request; None if it could not have been answered so."""
-    outcome = asked.outcome
-    match asked.what:
+    outcome = request.outcome
+    match request.what:
         case "create":
             if outcome == -1:
                 return topic if topic != NONE else None
             if topic == NONE:
                 return outcome or SOME
             # Sent again, it is answered with the topic that was there, which may be its own.
-            return outcome if outcome is not None and not asked.once and topic in (outcome, SOME) else None
+            return outcome if outcome is not None and not request.sent_once and topic in (outcome, SOME) else None
         case "delete":
             if outcome == 0:
                 return NONE if topic == NONE else None
             # Sent again, it has succeeded when there is nothing left to delete.
-            return NONE if topic != NONE or not asked.once else None
+            return NONE if topic != NONE or not request.sent_once else None
         case _:
             if topic == SOME and outcome:
                 return outcome
             return topic if topic == outcome else None
 
 
-def _words(asked: TopicNameRequest) -> str:
-    outcome = "?" if asked.outcome is None else {0: "none", -1: "some"}.get(asked.outcome, f"{asked.outcome % 9973}")
-    again = "" if asked.once else " (again)"
-    return f"{asked.who} {asked.what} {asked.began_us / 1e6:.3f}-{asked.ended_us / 1e6:.3f} {outcome}{again}"
+def _describe(request: TopicNameRequest) -> str:
+    outcome = (
+        "?" if request.outcome is None else {0: "none", -1: "some"}.get(request.outcome, f"{request.outcome % 9973}")
+    )
+    again = "" if request.sent_once else " (again)"
+    return f"{request.who} {request.what} {request.began_us / 1e6:.3f}-{request.ended_us / 1e6:.3f} {outcome}{again}"

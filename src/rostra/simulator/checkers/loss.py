@@ -7,32 +7,30 @@ from rostra.simulator.history import FinalPartition, History, RecordAcked
 
 def check(history: History) -> list[str]:
     found: list[str] = []
-    by_place = {
-        place: {stored.offset: stored.value for stored in final.stored} for place, final in history.final.items()
-    }
-    values = {place: set(stored.values()) for place, stored in by_place.items()}
+    by_key = {key: {stored.offset: stored.value for stored in final.stored} for key, final in history.final.items()}
+    values = {key: set(stored.values()) for key, stored in by_key.items()}
     shown: dict[str, set[bytes | None]] = {}
     for one in history.final.values():
         shown.setdefault(one.name, set()).update(stored.value for stored in one.stored if stored.shown)
     for acked in history.acked.values():
         acks = history.sent[acked.value].acks
-        if acks == "none" or (acks == "owner" and history.replicated and not history.origins):
+        if acks == "none" or (acks == "owner" and history.replicated and not history.per_origin):
             continue
-        place = acked.topic, acked.partition
-        final = history.final.get(place)
+        key = acked.topic, acked.partition
+        final = history.final.get(key)
         if final is None:
             if history.sent[acked.value].topic not in history.delete_asked:
-                found.append(f"{acked.value!r} was acknowledged, but its partition {place} is gone")
+                found.append(f"{acked.value!r} was acknowledged, but its partition {key} is gone")
             continue
-        if _excused(history, final, acked, values[place]):
+        if _excused(history, final, acked, values[key]):
             continue
-        if history.origins and acked.value not in shown[final.name]:
+        if history.per_origin and acked.value not in shown[final.name]:
             found.append(f"{acked.value!r} was acknowledged in {final.name}, but is shown to nobody")
         elif acked.offset < 0:
-            if acked.value not in values[place] and not history.origins:
+            if acked.value not in values[key] and not history.per_origin:
                 found.append(f"{acked.value!r} was acknowledged in {final.name}/{final.partition}, but is not there")
-        elif by_place[place].get(acked.offset) != acked.value:
-            there = by_place[place].get(acked.offset)
+        elif by_key[key].get(acked.offset) != acked.value:
+            there = by_key[key].get(acked.offset)
             found.append(
                 f"{acked.value!r} was acknowledged at {final.name}/{final.partition}:{acked.offset}, there is {there!r}"
             )

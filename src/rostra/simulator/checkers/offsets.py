@@ -13,8 +13,8 @@ from rostra.simulator.history import DeliveredPartition, FinalPartition, History
 def check(history: History) -> list[str]:
     found: list[str] = []
     for subscription in history.subscriptions:
-        for place, feed in subscription.feeds.items():
-            final = history.final.get(place)
+        for key, feed in subscription.feeds.items():
+            final = history.final.get(key)
             damaged_at = history.damage_of(final) if final is not None else None
             found += _check_feed(history, subscription, feed, final, damaged_at)
     return found
@@ -30,8 +30,8 @@ def _check_feed(
     found: list[str] = []
     stored = final.stored if final is not None else []
     # What was sent again to another node is given to a subscription once, from whichever partition it comes first.
-    others = (other for other in subscription.feeds.values() if history.origins and other is not feed)
-    elsewhere = {got.value for other in others for got in other.got}
+    others = (other for other in subscription.feeds.values() if history.per_origin and other is not feed)
+    elsewhere = {got.value for other in others for got in other.records}
     values = {one.offset: one.value for one in stored if one.shown and one.value not in elsewhere}
     first = final.first if final is not None else 0
     where = f"{subscription.name} on {subscription.topic}/{feed.partition}"
@@ -41,7 +41,7 @@ def _check_feed(
         return [offset for offset in there if final and not history.is_outdated(final, values[offset], offset)]
 
     before: int | None = None
-    for got in feed.got:
+    for got in feed.records:
         if before is not None and got.offset <= before:
             found.append(f"{where} got offset {got.offset} behind {before}")
         elif before is not None and got.offset > before + 1:
@@ -49,10 +49,10 @@ def _check_feed(
             if missing := skipped(before + 1, end):
                 found.append(f"{where} skipped {missing[:5]} between {before} and {got.offset}")
         before = got.offset
-    if feed.got and subscription.start == "offset":
-        found += _check_start(where, feed.got[0].offset, subscription.value, skipped)
-    if feed.got and subscription.start == "earliest" and final is not None and not _expires(final):
-        found += _check_start(where, feed.got[0].offset, 0, skipped)
+    if feed.records and subscription.start == "offset":
+        found += _check_start(where, feed.records[0].offset, subscription.value, skipped)
+    if feed.records and subscription.start == "earliest" and final is not None and not _expires(final):
+        found += _check_start(where, feed.records[0].offset, 0, skipped)
     return found
 
 

@@ -10,10 +10,10 @@ def check(history: History) -> list[str]:
     for final in history.final.values():
         last: dict[str, int] = {}
         for stored in final.stored:
-            if history.origins and not stored.shown:
+            if history.per_origin and not stored.shown:
                 continue
             sent = history.sent.get(stored.value) if stored.value is not None else None
-            if sent is None or sent.value in history.maybe_twice:
+            if sent is None or sent.value in history.maybe_duplicated:
                 # A repeat that the client announced stands behind records sent later, and its first place may be gone.
                 continue
             if sent.order < last.get(sent.producer, -1):

@@ -19,17 +19,17 @@ Strengths = dict[int, int]
 def check(history: History) -> list[str]:
     found: list[str] = []
     suppressed: dict[tuple[int, int], set[int]] = {}
-    for place, final in history.final.items():
+    for key, final in history.final.items():
         where = f"{final.name}/{final.partition}"
-        suppressed[place] = {stored.offset for stored in final.stored if stored.owner_flags & SUPPRESSED}
+        suppressed[key] = {stored.offset for stored in final.stored if stored.owner_flags & SUPPRESSED}
         if final.settings.ownership == "exclusive":
             found += [f"{where}:{flaw}" for flaw in flaws_in(final.stored)]
-            found += _unasked(history, final, where)
-        elif suppressed[place]:
-            found.append(f"{where} is shared and holds suppressed records at {sorted(suppressed[place])[:5]}")
+            found += _check_requested(history, final, where)
+        elif suppressed[key]:
+            found.append(f"{where} is shared and holds suppressed records at {sorted(suppressed[key])[:5]}")
     for subscription in history.subscriptions:
-        for place, feed in subscription.feeds.items():
-            shown = [got.offset for got in feed.got if got.offset in suppressed.get(place, ())]
+        for key, feed in subscription.feeds.items():
+            shown = [got.offset for got in feed.records if got.offset in suppressed.get(key, ())]
             if shown:
                 found.append(f"{subscription.name} was shown {shown[:5]}, which are suppressed")
     return found
@@ -42,12 +42,12 @@ def flaws_in(log: Iterable[StoredRecord]) -> list[str]:
     begun = False
     for stored in log:
         if stored.owner_flags & CHECKPOINT:
-            carried = _follow({}, decode_entries(read_checkpoint(stored.value or b"").entries))
+            carried = _apply({}, decode_entries(read_checkpoint(stored.value or b"").entries))
             if begun and carried != alive:
                 found.append(f"{stored.offset} begins a segment with {carried}, alive are {alive}")
             alive = carried
         elif stored.owner_flags & LEDGER:
-            _follow(alive, decode_entries([stored.value]))
+            _apply(alive, decode_entries([stored.value]))
         elif not stored.control:
             flaw = _flaw(stored, alive)
             if flaw:
@@ -56,7 +56,7 @@ def flaws_in(log: Iterable[StoredRecord]) -> list[str]:
     return found
 
 
-def _follow(alive: Strengths, entries: Iterable[DerivedEntry]) -> Strengths:
+def _apply(alive: Strengths, entries: Iterable[DerivedEntry]) -> Strengths:
     for entry in entries:
         if isinstance(entry, PublisherJoined):
             alive[entry.publisher] = entry.strength
@@ -77,7 +77,7 @@ def _flaw(stored: StoredRecord, alive: Strengths) -> str:
     return ""
 
 
-def _unasked(history: History, final: FinalPartition, where: str) -> list[str]:
+def _check_requested(history: History, final: FinalPartition, where: str) -> list[str]:
     """Nobody has a strength that its application did not ask for."""
     found: list[str] = []
     for stored in final.stored:

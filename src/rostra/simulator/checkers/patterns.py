@@ -7,49 +7,53 @@ from rostra.simulator.history import DeliveredPartition, FinalPartition, History
 
 def check(history: History) -> list[str]:
     found: list[str] = []
-    for gathered in history.gathered:
-        for (topic, partition), feed in gathered.feeds.items():
-            where = f"{gathered.name} on {history.listed.get(topic, 'a topic that is gone')}/{partition}"
-            offsets = [got.offset for got in feed.got]
+    for subscription in history.pattern_subscriptions:
+        for (topic, partition), feed in subscription.feeds.items():
+            where = f"{subscription.name} on {history.listed.get(topic, 'a topic that is gone')}/{partition}"
+            offsets = [got.offset for got in feed.records]
             if offsets != sorted(set(offsets)):
                 found.append(f"{where} got offsets twice or out of order")
-            if gathered.left_us is not None and feed.got and feed.got[-1].at_us > gathered.left_us:
+            if (
+                subscription.unsubscribed_us is not None
+                and feed.records
+                and feed.records[-1].at_us > subscription.unsubscribed_us
+            ):
                 found.append(f"{where} got {offsets[-1]} after its unsubscribe was acknowledged")
-        if gathered.topics is not None and gathered.stands and not gathered.leaving:
-            found += _at_the_end(history, gathered, gathered.topics)
+        if subscription.topics is not None and subscription.established and not subscription.unsubscribing:
+            found += _check_final_topics(history, subscription, subscription.topics)
     return found
 
 
-def _at_the_end(history: History, gathered: PatternHistory, known: list[int]) -> list[str]:
+def _check_final_topics(history: History, subscription: PatternHistory, known: list[int]) -> list[str]:
     """Of a gathering that lasted to the end: all topics, and no others."""
     found: list[str] = []
     there = [topic for topic, name in history.listed.items() if not name.startswith("_")]
     missed = sorted(history.listed[topic] for topic in there if topic not in known)
     if missed:
-        found.append(f"{gathered.name} never got {missed}")
+        found.append(f"{subscription.name} never got {missed}")
     surplus = [topic for topic in known if topic not in history.listed]
     if surplus:
-        found.append(f"{gathered.name} holds on to {len(surplus)} topics that are gone")
-    wanted = {place: final for place, final in history.final.items() if place[0] in known}
+        found.append(f"{subscription.name} holds on to {len(surplus)} topics that are gone")
+    wanted = {key: final for key, final in history.final.items() if key[0] in known}
     if not history.replicated and any(history.damage_of(final) is not None for final in wanted.values()):
         # It is ended by that again and again, and may just have begun anew.
         return found
-    for place, final in wanted.items():
+    for key, final in wanted.items():
         if not _expires(final) and history.damage_of(final) is None and final.complete:
-            found += _all_of(history, gathered, gathered.feeds.get(place), final)
+            found += _check_records(history, subscription, subscription.feeds.get(key), final)
     return found
 
 
-def _all_of(
-    history: History, gathered: PatternHistory, feed: DeliveredPartition | None, final: FinalPartition
+def _check_records(
+    history: History, subscription: PatternHistory, feed: DeliveredPartition | None, final: FinalPartition
 ) -> list[str]:
     """Or what is there was compacted where it was read: each copy does that on its own."""
-    got = {one.offset for one in feed.got} if feed is not None else set()
+    got = {one.offset for one in feed.records} if feed is not None else set()
     missing = [stored for stored in final.stored if stored.shown and stored.offset not in got]
     skipped = [stored.offset for stored in missing if not history.is_outdated(final, stored.value, stored.offset)]
     if not skipped:
         return []
-    return [f"{gathered.name} never got {skipped[:5]} of {final.name}/{final.partition}, {len(skipped)} in all"]
+    return [f"{subscription.name} never got {skipped[:5]} of {final.name}/{final.partition}, {len(skipped)} in all"]
 
 
 def _expires(final: FinalPartition) -> bool:

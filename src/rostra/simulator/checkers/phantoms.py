@@ -9,7 +9,7 @@ def check(history: History) -> list[str]:
     found: list[str] = []
     for subscription in history.subscriptions:
         for feed in subscription.feeds.values():
-            for got in feed.got:
+            for got in feed.records:
                 sent = history.sent.get(got.value) if got.value is not None else None
                 if sent is None:
                     found.append(f"{subscription.name} got {got.value!r}, which nobody sent")

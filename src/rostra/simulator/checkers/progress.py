@@ -8,6 +8,6 @@ from rostra.simulator.history import History
 def check(history: History) -> list[str]:
     return [
         f"{demand.what} was not possible within {(demand.until_us - demand.since_us) / 1e6:.1f} s"
-        for demand in history.demands
+        for demand in history.liveness_demands
         if not demand.done_us or demand.done_us > demand.until_us
     ]

@@ -8,18 +8,18 @@ from rostra.simulator.history import FinalPartition, History
 def check(history: History) -> list[str]:
     found: list[str] = []
     for subscription in history.subscriptions:
-        for place, feed in subscription.feeds.items():
-            if feed.began is None:
+        for key, feed in subscription.feeds.items():
+            if feed.start is None:
                 continue
-            following, commit = feed.began
-            where = f"{subscription.name} on {subscription.topic}/{place[1]}"
+            following, commit = feed.start
+            where = f"{subscription.name} on {subscription.topic}/{key[1]}"
             if subscription.start == "latest" and following != commit:
                 found.append(f"{where} asked for the latest and began at {following}, the end was {commit}")
             if subscription.start == "offset" and following != subscription.value:
                 found.append(f"{where} asked for {subscription.value} and began at {following}")
-            if feed.got and feed.got[0].offset < following:
-                found.append(f"{where} was to begin at {following} and got {feed.got[0].offset}")
-            final = history.final.get(place)
+            if feed.records and feed.records[0].offset < following:
+                found.append(f"{where} was to begin at {following} and got {feed.records[0].offset}")
+            final = history.final.get(key)
             if subscription.start == "last" and final is not None and _is_whole(history, final):
                 found += _check_last(where, subscription.value, following, commit, final)
     return found

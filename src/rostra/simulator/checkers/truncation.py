@@ -8,5 +8,5 @@ from rostra.simulator.history import History
 def check(history: History) -> list[str]:
     return [
         f"node {cut.node} cut {cut.partition} at {cut.offset}, behind which lay what is committed (at {cut.at_us} us)"
-        for cut in history.cuts
+        for cut in history.truncated_commits
     ]

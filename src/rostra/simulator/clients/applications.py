@@ -28,14 +28,14 @@ from rostra.simulator.history import (
     RecordFailed,
     RecordSent,
     SubscriptionHistory,
-    place_of,
+    partition_key,
 )
 from rostra.wire.messages import Acks, Subscribed, Topic, TopicSettings
 
 REOPEN_US = 700 * MS_US
 STRENGTH_CHANGES = 0.15
 """In so many bursts of a publisher that has one."""
-LAST_LOOKS_US = 4 * SECOND_US
+FINAL_REQUESTS_US = 4 * SECOND_US
 
 
 class Application(ABC):
@@ -57,8 +57,8 @@ class Application(ABC):
     def over(self) -> bool:
         return self.clock.now_us >= self.ends_us
 
-    def later(self, low_us: int, high_us: int, act: Callable[..., None], *about: object) -> None:
-        self.clock.after(self.random.randint(low_us, high_us), act, *about)
+    def later(self, low_us: int, high_us: int, callback: Callable[..., None], *args: object) -> None:
+        self.clock.after(self.random.randint(low_us, high_us), callback, *args)
 
 
 class PublisherApplication(Application):
@@ -72,11 +72,11 @@ class PublisherApplication(Application):
         ends_us: int,
         acks: Acks,
         records: int,
-        rivalry: Random,
+        strength_random: Random,
     ) -> None:
         super().__init__(client, random, topics, ends_us)
         self.acks = acks
-        self._rivalry = rivalry
+        self._strength_random = strength_random
         self._left = records
         self._order = 0
         self._pace_us = int(ends_us * 14 / records)
@@ -86,33 +86,33 @@ class PublisherApplication(Application):
             linger_ms=random.choice((0, 0, 5)),
             window_bytes=random.choice((3_000, 20_000)),
             partition=random.choice((None, None, 0)),
-            strength=rivalry.choice((None, None, 1, 2, 3)),
-            lease_ms=rivalry.choice((4_000, 8_000)),
+            strength=strength_random.choice((None, None, 1, 2, 3)),
+            lease_ms=strength_random.choice((4_000, 8_000)),
         )
         self._keyed = random.random() < 0.3
-        self._stays_bursts = random.choice((5, 1_000))
+        self._bursts_per_producer = random.choice((5, 1_000))
         self._bursts = 0
-        self._producing: ProducerState | None = None
+        self._state: ProducerState | None = None
         self._unsettled: dict[bytes, str] = {}
-        client.told.append(self._told)
+        client.event_listeners.append(self._on_event)
 
     def begin(self) -> None:
         topic = self.random.choice(self.topics)
         self._bursts = 0
         self.history.operations += 1
         call = self.client.call(f"producer on {topic}", self._opened)
-        self._producing = self.client.core.open_producer(self.clock.now_us, call, topic, self._settings)
-        self.history.wanted(self._producing.producer_id, self._settings.strength or 0, self.clock.now_us)
-        self.client.act()
+        self._state = self.client.core.open_producer(self.clock.now_us, call, topic, self._settings)
+        self.history.record_strength(self._state.producer_id, self._settings.strength or 0, self.clock.now_us)
+        self.client.run_effects()
 
     def _opened(self, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
-            self._again()
+            self._reopen_later()
         else:
             self.later(0, self._pace_us, self._burst)
 
-    def _again(self) -> None:
-        self._producing = None
+    def _reopen_later(self) -> None:
+        self._state = None
         self.later(REOPEN_US, 2 * REOPEN_US, self._reopen)
 
     def _reopen(self) -> None:
@@ -120,85 +120,85 @@ class PublisherApplication(Application):
             self.begin()
 
     def _burst(self) -> None:
-        producing = self._producing
-        if producing is None or self.over:
+        state = self._state
+        if state is None or self.over:
             return
-        if producing.ended is not None:
-            self._again()
+        if state.ended is not None:
+            self._reopen_later()
             return
-        if producing.registration is not None and self._rivalry.random() < STRENGTH_CHANGES:
-            self._change_strength(producing)
+        if state.registration is not None and self._strength_random.random() < STRENGTH_CHANGES:
+            self._change_strength(state)
         for _ in range(min(self.random.choice((1, 3, 12, 30)), self._left)):
-            if producing.full:
+            if state.full:
                 break
-            self._send(producing)
-        producing.end_turn(self.clock.now_us)
+            self._send(state)
+        state.end_turn(self.clock.now_us)
         self._bursts += 1
-        if self._bursts >= self._stays_bursts:
-            self._flush(producing)
+        if self._bursts >= self._bursts_per_producer:
+            self._flush(state)
         elif self._left > 0:
             self.later(self._pace_us // 3, self._pace_us, self._burst)
-        self.client.act()
+        self.client.run_effects()
 
-    def _change_strength(self, producing: ProducerState) -> None:
-        strength = self._rivalry.randrange(5)
+    def _change_strength(self, state: ProducerState) -> None:
+        strength = self._strength_random.randrange(5)
         self.history.operations += 1
-        self.history.wanted(producing.producer_id, strength, self.clock.now_us)
-        producing.set_strength(self.clock.now_us, self.client.call(f"strength {strength}", lambda _: None), strength)
+        self.history.record_strength(state.producer_id, strength, self.clock.now_us)
+        state.set_strength(self.clock.now_us, self.client.call(f"strength {strength}", lambda _: None), strength)
 
-    def _flush(self, producing: ProducerState) -> None:
+    def _flush(self, state: ProducerState) -> None:
         """Wait for everything, then go on with a new producer."""
         self.history.operations += 1
-        producing.flush(self.clock.now_us, self.client.call("flush", partial(self._flushed, producing)))
+        state.flush(self.clock.now_us, self.client.call("flush", partial(self._flushed, state)))
 
-    def _flushed(self, producing: ProducerState, result: Result | RostraError) -> None:
-        self.clock.after(0, self._leave if self._rivalry.random() < 0.5 else self._close, producing)
+    def _flushed(self, state: ProducerState, result: Result | RostraError) -> None:
+        self.clock.after(0, self._leave if self._strength_random.random() < 0.5 else self._close, state)
 
-    def _leave(self, producing: ProducerState) -> None:
+    def _leave(self, state: ProducerState) -> None:
         """Wait until the nodes know that it publishes no more; `_close` alone tells them without waiting."""
-        producing.resign(self.clock.now_us, self.client.call("leave", partial(self._left_topic, producing)))
-        self.client.act()
+        state.resign(self.clock.now_us, self.client.call("leave", partial(self._left_topic, state)))
+        self.client.run_effects()
 
-    def _left_topic(self, producing: ProducerState, result: Result | RostraError) -> None:
-        self.clock.after(0, self._close, producing)
+    def _left_topic(self, state: ProducerState, result: Result | RostraError) -> None:
+        self.clock.after(0, self._close, state)
 
-    def _close(self, producing: ProducerState) -> None:
-        self.client.core.close_producer(producing)
-        self.client.act()
-        self._again()
+    def _close(self, state: ProducerState) -> None:
+        self.client.core.close_producer(state)
+        self.client.run_effects()
+        self._reopen_later()
 
-    def _send(self, producing: ProducerState) -> None:
-        value = self._next_value(producing)
+    def _send(self, state: ProducerState) -> None:
+        value = self._next_value(state)
         key = b"k%d" % self.random.randrange(5) if self._keyed else None
         self.history.sent[value] = self.history.sent[value]._replace(key=key)
-        call = self.client.call(f"publish of {value[:20]!r}", partial(self._settled, value, producing))
-        producing.add(self.clock.now_us, value, key=key, call=call)
+        call = self.client.call(f"publish of {value[:20]!r}", partial(self._settled, value, state))
+        state.add(self.clock.now_us, value, key=key, call=call)
 
-    def _next_value(self, producing: ProducerState) -> bytes:
+    def _next_value(self, state: ProducerState) -> bytes:
         self._left -= 1
         self._order += 1
         value = b"%b.%d " % (self.client.name.encode(), self._order)
         value += b"x" * self.random.choice((0, 20, 60, 300))
-        producer = f"{self.client.name}/{producing.producer_id:x}"
-        self.history.sent[value] = RecordSent(
-            value, producer, self._order, producing.name, self.acks, self.clock.now_us
-        )
-        self._unsettled[value] = producing.name
+        producer = f"{self.client.name}/{state.producer_id:x}"
+        self.history.sent[value] = RecordSent(value, producer, self._order, state.name, self.acks, self.clock.now_us)
+        self._unsettled[value] = state.name
         self.history.operations += 1
         return value
 
-    def _settled(self, value: bytes, producing: ProducerState, result: Result | RostraError) -> None:
+    def _settled(self, value: bytes, state: ProducerState, result: Result | RostraError) -> None:
         del self._unsettled[value]
         if isinstance(result, Ack):
-            place = place_of(producing.topic, result.partition)
-            self.history.acked[value] = RecordAcked(value, *place, result.offset, self.clock.now_us)
+            key = partition_key(state.topic, result.partition)
+            self.history.acked[value] = RecordAcked(value, *key, result.offset, self.clock.now_us)
         else:
             assert isinstance(result, RostraError)
             self.history.failed[value] = RecordFailed(value, result)
 
-    def _told(self, event: ClientEvent) -> None:
+    def _on_event(self, event: ClientEvent) -> None:
         if isinstance(event, MayDuplicate):
-            self.history.maybe_twice.update(value for value, topic in self._unsettled.items() if topic == event.topic)
+            self.history.maybe_duplicated.update(
+                value for value, topic in self._unsettled.items() if topic == event.topic
+            )
 
 
 class ShortLivedPublisher(Application):
@@ -210,13 +210,13 @@ class ShortLivedPublisher(Application):
         random: Random,
         topics: list[str],
         ends_us: int,
-        newcomer: Callable[[str], SimulatedClient],
+        new_client: Callable[[str], SimulatedClient],
         death: Random,
     ) -> None:
         super().__init__(client, random, topics, ends_us)
-        self._newcomer = newcomer
+        self._new_client = new_client
         self._death = death
-        self._visits = 0
+        self._clients_so_far = 0
         self._order = 0
         self._unsettled: dict[bytes, str] = {}
 
@@ -225,7 +225,7 @@ class ShortLivedPublisher(Application):
         self._publish()
 
     def _watch(self, client: SimulatedClient) -> None:
-        client.told.append(self._told)
+        client.event_listeners.append(self._on_event)
         self.later(2 * SECOND_US, 9 * SECOND_US, self._leave)
 
     def _publish(self) -> None:
@@ -245,21 +245,23 @@ class ShortLivedPublisher(Application):
             producer = f"{client.name}/{holder[0].producer_id:x}"
             self.history.sent[value] = RecordSent(value, producer, self._order, topic, acks, self.clock.now_us)
             core.end_turn(self.clock.now_us)
-            client.act()
+            client.run_effects()
         self.later(1, SECOND_US // 2, self._publish)
 
-    def _settled(self, value: bytes, producing: ProducerState, result: Result | RostraError) -> None:
+    def _settled(self, value: bytes, state: ProducerState, result: Result | RostraError) -> None:
         del self._unsettled[value]
         if isinstance(result, Ack):
-            place = place_of(producing.topic, result.partition)
-            self.history.acked[value] = RecordAcked(value, *place, result.offset, self.clock.now_us)
+            key = partition_key(state.topic, result.partition)
+            self.history.acked[value] = RecordAcked(value, *key, result.offset, self.clock.now_us)
         else:
             assert isinstance(result, RostraError)
             self.history.failed[value] = RecordFailed(value, result)
 
-    def _told(self, event: ClientEvent) -> None:
+    def _on_event(self, event: ClientEvent) -> None:
         if isinstance(event, MayDuplicate):
-            self.history.maybe_twice.update(value for value, topic in self._unsettled.items() if topic == event.topic)
+            self.history.maybe_duplicated.update(
+                value for value, topic in self._unsettled.items() if topic == event.topic
+            )
 
     def _leave(self) -> None:
         if self.over:
@@ -268,9 +270,9 @@ class ShortLivedPublisher(Application):
             self.client.close()
         else:
             # Killed: whatever topics it was the strongest publisher of must wait for its lease.
-            self.client.vanish()
-        self._visits += 1
-        self.client = self._newcomer(f"{self.client.name.split('-')[0]}-{self._visits}")
+            self.client.kill()
+        self._clients_so_far += 1
+        self.client = self._new_client(f"{self.client.name.split('-')[0]}-{self._clients_so_far}")
         self.client.start()
         self._watch(self.client)
 
@@ -285,21 +287,21 @@ class SubscriberApplication(Application):
         super().__init__(client, random, topics, ends_us)
         self._pace_us = random.choice((0, 200, 20 * MS_US, 900 * MS_US))
         self._credit_bytes = random.choice((600, 4_000, 100_000))
-        self._stays_us = random.choice((2, 9, 60)) * SECOND_US
+        self._lifetime_us = random.choice((2, 9, 60)) * SECOND_US
         self._count = 0
-        self._untaken: deque[tuple[TopicSubscription, int, int]] = deque()
-        self._taking = False
-        self._retired = False
-        self._subscribing: TopicSubscription | None = None
-        self._seen: SubscriptionHistory | None = None
+        self._unread: deque[tuple[TopicSubscription, int, int]] = deque()
+        self._reading = False
+        self._closed = False
+        self._subscription: TopicSubscription | None = None
+        self._observed: SubscriptionHistory | None = None
         client.credit_bytes += self._credit_bytes
-        client.subscribed.append(self._began)
+        client.on_subscribed.append(self._record_start)
 
     def begin(self) -> None:
         self._subscribe("earliest", 0)
 
-    def _again(self) -> None:
-        if self._retired:
+    def _reopen_later(self) -> None:
+        if self._closed:
             return
         if self.over:
             # The last one stays to the end, so that convergence has somebody to show it.
@@ -311,93 +313,93 @@ class SubscriberApplication(Application):
     def _subscribe(self, start: str, value: int) -> None:
         topic = self.random.choice(self.topics)
         self._count += 1
-        seen = self._seen = SubscriptionHistory(f"{self.client.name}.{self._count}", topic, start, value)
-        self.history.subscriptions.append(seen)
+        observed = self._observed = SubscriptionHistory(f"{self.client.name}.{self._count}", topic, start, value)
+        self.history.subscriptions.append(observed)
         self.history.operations += 1
-        asked: Start = Offset(value) if start == "offset" else Last(value) if start == "last" else start
-        subscribing = self._subscribing = self.client.core.subscribe(
+        start_position: Start = Offset(value) if start == "offset" else Last(value) if start == "last" else start
+        subscription = self._subscription = self.client.core.subscribe(
             self.clock.now_us,
-            self.client.call(f"subscription {seen.name} to {topic}", partial(self._stands, seen)),
+            self.client.call(f"subscription {observed.name} to {topic}", partial(self._subscribed, observed)),
             topic,
-            asked,
+            start_position,
             self.random.choice(self.partitions),
             self._credit_bytes,
         )
-        self.client.delivered[subscribing.number] = partial(self._delivered, seen, subscribing)
-        self.client.finished[subscribing.number] = partial(self._finished, seen)
-        self.client.act()
+        self.client.delivered[subscription.number] = partial(self._delivered, observed, subscription)
+        self.client.finished[subscription.number] = partial(self._finished, observed)
+        self.client.run_effects()
 
-    def _stands(self, seen: SubscriptionHistory, result: Result | RostraError) -> None:
+    def _subscribed(self, observed: SubscriptionHistory, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
-            self._finished(seen, result)
+            self._finished(observed, result)
             return
-        seen.stands = True
-        self.later(self._stays_us // 2, self._stays_us, self._leave, seen)
+        observed.established = True
+        self.later(self._lifetime_us // 2, self._lifetime_us, self._leave, observed)
 
-    def _began(self, message: Subscribed) -> None:
-        if self._subscribing is None or self._seen is None:
+    def _record_start(self, message: Subscribed) -> None:
+        if self._subscription is None or self._observed is None:
             return
-        for partition, feed in self._subscribing.feeds.items():
-            seen = self._seen.feed(self._subscribing.topic, partition)
-            if feed.number == message.subscription and seen.began is None:
-                seen.began = (message.next, message.commit)
+        for partition, feed in self._subscription.feeds.items():
+            observed = self._observed.feed(self._subscription.topic, partition)
+            if feed.number == message.subscription and observed.start is None:
+                observed.start = (message.next, message.commit)
 
-    def _delivered(self, seen: SubscriptionHistory, subscribing: TopicSubscription, effect: Deliver) -> None:
+    def _delivered(self, observed: SubscriptionHistory, subscription: TopicSubscription, effect: Deliver) -> None:
         now_us = self.clock.now_us
         for batch in effect.batches:
-            feed = seen.feed(subscribing.topic, batch.partition)
-            feed.got += [
+            feed = observed.feed(subscription.topic, batch.partition)
+            feed.records += [
                 RecordDelivered(now_us, offset, value)
                 for offset, value in zip(batch.offsets(), batch.values(), strict=True)
             ]
-            feed.reached = batch.next_offset
-            self._untaken.append((subscribing, batch.partition, batch.bytes))
-        if not self._taking:
-            self._taking = True
-            self.clock.after(0 if self.over else self._pace_us, self._take)
+            feed.position = batch.next_offset
+            self._unread.append((subscription, batch.partition, batch.bytes))
+        if not self._reading:
+            self._reading = True
+            self.clock.after(0 if self.over else self._pace_us, self._read_next)
 
-    def _take(self) -> None:
+    def _read_next(self) -> None:
         """One batch at a time, as slowly as this subscriber is; all at once when the world has healed."""
-        for _ in range(len(self._untaken) if self.over else 1):
-            self.client.core.consumed(*self._untaken.popleft())
-        self.client.act()
-        self._taking = bool(self._untaken)
-        if self._taking:
-            self.clock.after(0 if self.over else self._pace_us, self._take)
+        for _ in range(len(self._unread) if self.over else 1):
+            self.client.core.consumed(*self._unread.popleft())
+        self.client.run_effects()
+        self._reading = bool(self._unread)
+        if self._reading:
+            self.clock.after(0 if self.over else self._pace_us, self._read_next)
 
-    def _leave(self, seen: SubscriptionHistory) -> None:
-        if seen is not self._seen or seen.ended is not None or self.over or self._subscribing is None:
+    def _leave(self, observed: SubscriptionHistory) -> None:
+        if observed is not self._observed or observed.ended is not None or self.over or self._subscription is None:
             return
-        seen.leaving = True
+        observed.unsubscribing = True
         self.history.operations += 1
-        call = self.client.call(f"unsubscribe of {seen.name}", partial(self._left, seen))
-        self.client.core.unsubscribe(self.clock.now_us, call, self._subscribing)
-        self.client.act()
+        call = self.client.call(f"unsubscribe of {observed.name}", partial(self._left, observed))
+        self.client.core.unsubscribe(self.clock.now_us, call, self._subscription)
+        self.client.run_effects()
 
-    def _left(self, seen: SubscriptionHistory, result: Result | RostraError) -> None:
-        seen.left_us = self.clock.now_us
-        self.later(REOPEN_US, 3 * REOPEN_US, self._again)
+    def _left(self, observed: SubscriptionHistory, result: Result | RostraError) -> None:
+        observed.unsubscribed_us = self.clock.now_us
+        self.later(REOPEN_US, 3 * REOPEN_US, self._reopen_later)
 
-    def _finished(self, seen: SubscriptionHistory, error: RostraError) -> None:
-        seen.ended, seen.ended_us = error, self.clock.now_us
-        if seen is self._seen and not seen.leaving:
-            self.later(REOPEN_US, 3 * REOPEN_US, self._again)
+    def _finished(self, observed: SubscriptionHistory, error: RostraError) -> None:
+        observed.ended, observed.ended_us = error, self.clock.now_us
+        if observed is self._observed and not observed.unsubscribing:
+            self.later(REOPEN_US, 3 * REOPEN_US, self._reopen_later)
 
-    def at_end(self) -> bool:
+    def is_at_end(self) -> bool:
         """Whether the last subscription stands and has been shown all it knows of."""
-        if self._seen is None or self._subscribing is None or not self._seen.stands:
+        if self._observed is None or self._subscription is None or not self._observed.established:
             return False
-        return self._seen.ended is None and all(
+        return self._observed.ended is None and all(
             feed.state is FeedState.LIVE and (feed.next or 0) >= feed.commit
-            for feed in self._subscribing.feeds.values()
+            for feed in self._subscription.feeds.values()
         )
 
-    def positions(self) -> None:
+    def record_positions(self) -> None:
         """Where the last subscription has come to, records it passed over included; there will be no other."""
-        self._retired = True
-        if self._seen is not None and self._subscribing is not None:
-            for partition, feed in self._subscribing.feeds.items():
-                self._seen.feed(self._subscribing.topic, partition).reached = feed.next or 0
+        self._closed = True
+        if self._observed is not None and self._subscription is not None:
+            for partition, feed in self._subscription.feeds.items():
+                self._observed.feed(self._subscription.topic, partition).position = feed.next or 0
 
 
 class TopicAdminApplication(Application):
@@ -419,7 +421,7 @@ class TopicAdminApplication(Application):
     def begin(self) -> None:
         for topic in self.topics:
             self._create(topic)
-        self.later(SECOND_US, 3 * SECOND_US, self._look)
+        self.later(SECOND_US, 3 * SECOND_US, self._send_request)
         if self._volatile:
             self.later(4 * SECOND_US, 9 * SECOND_US, self._delete, self.topics[-1])
 
@@ -427,12 +429,12 @@ class TopicAdminApplication(Application):
         self.history.operations += 1
         call = self.client.call(f"create {topic}", partial(self._created, topic))
         self.client.core.create_topic(self.clock.now_us, call, topic, self._settings[topic])
-        self.client.act()
+        self.client.run_effects()
 
     def _created(self, topic: str, result: Result | RostraError) -> None:
         if isinstance(result, Topic):
             self._ids[topic] = result.topic
-            self.history.made.append(CreatedTopic(result.topic, topic))
+            self.history.created.append(CreatedTopic(result.topic, topic))
         elif not isinstance(result, TopicExists):
             self.later(100 * MS_US, SECOND_US, self._create, topic)
 
@@ -443,7 +445,7 @@ class TopicAdminApplication(Application):
         self.history.delete_asked.add(topic)
         call = self.client.call(f"delete {topic}", partial(self._deleted, topic, self._ids.get(topic)))
         self.client.core.delete_topic(self.clock.now_us, call, topic)
-        self.client.act()
+        self.client.run_effects()
 
     def _deleted(self, topic: str, identity: int | None, result: Result | RostraError) -> None:
         if result is None and identity is not None:
@@ -452,10 +454,10 @@ class TopicAdminApplication(Application):
         self.later(100 * MS_US, SECOND_US, self._create, topic)
         self.later(5 * SECOND_US, 9 * SECOND_US, self._delete, topic)
 
-    def _look(self) -> None:
+    def _send_request(self) -> None:
         """Now and then; where the weather kept others from much, often as soon as it is over."""
         enough = self.history.operations >= OPERATIONS_MIN
-        if self.over and (enough or self.clock.now_us >= self.ends_us + LAST_LOOKS_US):
+        if self.over and (enough or self.clock.now_us >= self.ends_us + FINAL_REQUESTS_US):
             return
         self.history.operations += 1
         core, now_us = self.client.core, self.clock.now_us
@@ -468,6 +470,6 @@ class TopicAdminApplication(Application):
             case _:
                 changes: dict[str, int | str] = {"segment_bytes": self.random.choice((4096, 6000))}
                 core.alter_topic(now_us, self.client.call(f"alter {topic}", lambda _: None), topic, changes)
-        self.client.act()
+        self.client.run_effects()
         pace_us = SECOND_US // 20 if self.over else SECOND_US
-        self.later(pace_us, 3 * pace_us, self._look)
+        self.later(pace_us, 3 * pace_us, self._send_request)

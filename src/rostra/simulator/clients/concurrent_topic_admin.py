@@ -27,9 +27,9 @@ class ConcurrentTopicAdmin(Application):
 
     def begin(self) -> None:
         self.history.delete_asked.update(self.topics)
-        self._ask()
+        self._send_request()
 
-    def _ask(self) -> None:
+    def _send_request(self) -> None:
         if self.over:
             return
         self._began_us, self._sent = self.clock.now_us, self.client.changes_sent
@@ -47,22 +47,22 @@ class ConcurrentTopicAdmin(Application):
                 core.describe_topic(now_us, call, name)
             case _:
                 core.list_topics(now_us, call)
-        self.client.act()
+        self.client.run_effects()
 
     def _answered(self, what: str, name: str, result: Result | RostraError) -> None:
         if what == "list":
             if isinstance(result, tuple):
                 found = {topic.name: topic.topic for topic in result}
                 for one in self.topics:
-                    self._note("list", one, found.get(one, 0))
+                    self._record("list", one, found.get(one, 0))
         else:
-            self._note(what, name, _outcome(what, result))
-        self.later(*PACE_US, self._ask)
+            self._record(what, name, _outcome(what, result))
+        self.later(*PACE_US, self._send_request)
 
-    def _note(self, what: str, name: str, outcome: int | None) -> None:
-        once = self.client.changes_sent <= self._sent + 1
-        asked = TopicNameRequest(self.client.name, what, name, self._began_us, self.clock.now_us, outcome, once)
-        self.history.asked.append(asked)
+    def _record(self, what: str, name: str, outcome: int | None) -> None:
+        sent_once = self.client.changes_sent <= self._sent + 1
+        request = TopicNameRequest(self.client.name, what, name, self._began_us, self.clock.now_us, outcome, sent_once)
+        self.history.name_requests.append(request)
 
 
 def _outcome(what: str, result: Result | RostraError) -> int | None:

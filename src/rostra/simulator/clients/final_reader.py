@@ -14,7 +14,7 @@ from rostra.errors import (
 from rostra.model.check import check_stored
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
-from rostra.simulator.history import FinalPartition, History, place_of, stored_in
+from rostra.simulator.history import FinalPartition, History, partition_key, stored_in
 from rostra.simulator.network.client_network import ClientNetwork, SimulatedConnection
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import FROM_NODE, FrameReader, encode
@@ -55,46 +55,46 @@ class FinalReader:
         self._reader = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
         self._link: SimulatedConnection
         self._request = 0
-        self._unread: list[str] = []
+        self._pending_topics: list[str] = []
         """Topics of which it is not known yet what is served here."""
-        self._here: dict[str, set[tuple[int, int]]] = {}
+        self._owned: dict[str, set[tuple[int, int]]] = {}
         """What is."""
         self._listed = False
         self._partitions: dict[int, FinalPartition] = {}
         self._next: dict[int, int] = {}
-        self._asked: dict[int, int] = {}
-        self.turned_away = False
+        self._subscribe_requests: dict[int, int] = {}
+        self.moved = False
         """A partition went elsewhere while it was read: somebody must look again."""
 
     @property
     def done(self) -> bool:
-        if self.turned_away:
+        if self.moved:
             return True
-        return self._listed and not self._unread and all(final.complete for final in self._partitions.values())
+        return self._listed and not self._pending_topics and all(final.complete for final in self._partitions.values())
 
     def begin(self) -> None:
         self._link = self._network.dial(self, 1, self._address)
 
-    def _stay(self) -> None:
+    def _keep_alive(self) -> None:
         """A node closes connections that are silent."""
         if not self.done:
-            self._send(Ping(self._number()))
-            self._network.clock.after(PING_EVERY_US, self._stay)
+            self._send(Ping(self._next_request()))
+            self._network.clock.after(PING_EVERY_US, self._keep_alive)
 
     def _send(self, message: ClientMessage) -> None:
         self._link.up.send(encode(message))
 
-    def _number(self) -> int:
+    def _next_request(self) -> int:
         self._request += 1
         return self._request
 
     def opened(self, link: SimulatedConnection) -> None:
-        self._send(Hello(self._number(), PROTOCOL_MIN, PROTOCOL_MAX))
+        self._send(Hello(self._next_request(), PROTOCOL_MIN, PROTOCOL_MAX))
 
     def received(self, link: SimulatedConnection, chunk: bytes) -> None:
         self._trace.note(self.name, "received", chunk)
         for message, payload in self._reader.feed(chunk):
-            self._take(message, payload)
+            self._handle(message, payload)
 
     def lost(self, link: SimulatedConnection, reason: str) -> None:
         if not self.done:
@@ -106,29 +106,31 @@ class FinalReader:
     def drained(self, link: SimulatedConnection) -> None:
         pass
 
-    def watch(self, link: SimulatedConnection) -> None:
+    def record_in_flight(self, link: SimulatedConnection) -> None:
         pass
 
-    def _take(self, message: NodeMessage, payload: bytearray | None) -> None:
+    def _handle(self, message: NodeMessage, payload: bytearray | None) -> None:
         match message:
             case Welcome():
-                self._stay()
-                self._send(ListTopics(self._number()))
+                self._keep_alive()
+                self._send(ListTopics(self._next_request()))
             case TopicPage():
                 self._history.listed = {topic.topic: topic.name for topic in message.topics}
-                self._history.lists[self._node] = self._history.listed
+                self._history.listed_by_node[self._node] = self._history.listed
                 for topic in message.topics:
-                    self._history.places.update((topic.topic, index) for index in range(topic.settings.partitions))
-                self._unread = [topic.name for topic in message.topics]
+                    self._history.listed_partitions.update(
+                        (topic.topic, index) for index in range(topic.settings.partitions)
+                    )
+                self._pending_topics = [topic.name for topic in message.topics]
                 self._listed = True
                 self._locate()
             case Located():
                 self._located(message)
             case TopicDescribed():
-                here = self._here.pop(message.topic.name)
-                self._unread.remove(message.topic.name)
+                owned = self._owned.pop(message.topic.name)
+                self._pending_topics.remove(message.topic.name)
                 self._locate()
-                self._subscribe(message, here)
+                self._subscribe(message, owned)
             case Push() if payload is not None:
                 self._read(message.subscription, payload)
             case Ended():
@@ -142,50 +144,50 @@ class FinalReader:
 
     def _locate(self) -> None:
         """One after the other: a node bounds what a connection may ask at once."""
-        if self._unread:
-            self._send(Locate(self._number(), self._unread[0]))
+        if self._pending_topics:
+            self._send(Locate(self._next_request(), self._pending_topics[0]))
 
     def _located(self, located: Located) -> None:
         """A node that knows an owner elsewhere names it; what is served here is described and read."""
         name = located.topic.name
-        here = {
-            place_of(located.topic.topic, place.topic or place.partition)
+        owned = {
+            partition_key(located.topic.topic, place.topic or place.partition)
             for place in located.places
             if place.address in ("", self._address)
         }
-        if here:
-            self._here[name] = here
-            self._send(DescribeTopic(self._number(), name))
+        if owned:
+            self._owned[name] = owned
+            self._send(DescribeTopic(self._next_request(), name))
         else:
-            self._unread.remove(name)
+            self._pending_topics.remove(name)
             self._locate()
 
-    def _subscribe(self, described: TopicDescribed, here: set[tuple[int, int]]) -> None:
+    def _subscribe(self, described: TopicDescribed, owned: set[tuple[int, int]]) -> None:
         topic = described.topic
         for state in described.partitions:
-            place = place_of(topic.topic, state.partition)
+            place = partition_key(topic.topic, state.partition)
             before = self._history.final.get(place)
-            if place not in here or (before is not None and before.commit > state.commit):
+            if place not in owned or (before is not None and before.commit > state.commit):
                 continue
-            if state.state == "damaged" and self._history.origins and before is not None:
+            if state.state == "damaged" and self._history.per_origin and before is not None:
                 # Every node has a copy: another's is read.
-                self._tell_damage(topic.name, state.partition, state.end)
+                self._report_damage(topic.name, state.partition, state.end)
                 continue
             final = FinalPartition(place[0], topic.name, place[1], topic.settings)
             final.first, final.commit = state.first, state.commit
             self._history.final[place] = final
             if state.state == "damaged":
                 final.damaged_at = state.end
-                self._tell_damage(topic.name, state.partition, state.end)
-            self._begin(final)
+                self._report_damage(topic.name, state.partition, state.end)
+            self._subscribe_partition(final)
 
-    def _begin(self, final: FinalPartition) -> None:
+    def _subscribe_partition(self, final: FinalPartition) -> None:
         number = len(self._partitions) + 1
         self._partitions[number] = final
         self._next[number] = final.first
         final.complete = final.first >= final.commit
-        request = self._number()
-        self._asked[request] = number
+        request = self._next_request()
+        self._subscribe_requests[request] = number
         self._send(Subscribe(request, number, final.topic, final.partition, "offset", final.first, CREDIT))
 
     def _read(self, number: int, payload: bytearray) -> None:
@@ -212,35 +214,35 @@ class FinalReader:
         if self._next[number] >= final.commit:
             final.complete = True
 
-    def _tell_damage(self, name: str, partition: int, offset: int) -> None:
-        self._history.damage_told.setdefault((name, partition, offset), self._network.clock.now_us)
+    def _report_damage(self, name: str, partition: int, offset: int) -> None:
+        self._history.reported_damage.setdefault((name, partition, offset), self._network.clock.now_us)
 
     def _refused(self, message: Failed) -> None:
-        number = self._asked.get(message.request)
+        number = self._subscribe_requests.get(message.request)
         if number is None:
             self._history.unsettled.append(f"{self.name} was refused: {message}")
         else:
-            self._over(number, from_wire(message.code, message.carried))
+            self._subscription_ended(number, from_wire(message.code, message.carried))
 
     def _ended(self, message: Ended) -> None:
-        self._over(message.subscription, from_wire(message.code, message.carried))
+        self._subscription_ended(message.subscription, from_wire(message.code, message.carried))
 
-    def _over(self, number: int, error: RostraError) -> None:
+    def _subscription_ended(self, number: int, error: RostraError) -> None:
         final = self._partitions[number]
         if isinstance(error, PartitionDamaged):
             final.damaged_at = error.offset
-            self._tell_damage(error.topic, error.partition, error.offset)
+            self._report_damage(error.topic, error.partition, error.offset)
             final.complete = True
             # Where every node has a copy, what is damaged here is sent again by another.
-            self.turned_away = self._history.origins
+            self.moved = self._history.per_origin
         elif isinstance(error, OffsetOutOfRange):
             # Retention went on under the reader's feet: it begins again where the log begins now.
             self._partitions[number] = FinalPartition(0, "", 0, final.settings)
             self._partitions[number].complete = True
             final.stored.clear()
             final.first, final.bytes = error.first, 0
-            self._begin(final)
+            self._subscribe_partition(final)
         elif isinstance(error, Moved | Unavailable):
-            self.turned_away = True
+            self.moved = True
         else:
             self._history.unsettled.append(f"{self.name}'s reading of {final.name}/{final.partition} ended: {error}")

@@ -27,15 +27,15 @@ class GroupMemberApplication(Application):
         random: Random,
         topics: list[str],
         ends_us: int,
-        named: GroupHistory,
-        newcomer: Callable[[str], SimulatedClient],
+        group: GroupHistory,
+        new_client: Callable[[str], SimulatedClient],
     ) -> None:
         super().__init__(client, random, topics, ends_us)
-        self._named = named
-        self._newcomer = newcomer
-        self._lives = 0
+        self._group = group
+        self._new_client = new_client
+        self._session = 0
         self._pace_us = random.choice((30, 120, 500)) * MS_US
-        self._stays_us = random.choice((3, 9, 60)) * SECOND_US
+        self._lifetime_us = random.choice((3, 9, 60)) * SECOND_US
         self._settings = MemberSettings(
             tuple(topics),
             "earliest",
@@ -45,68 +45,70 @@ class GroupMemberApplication(Application):
         self._membership: Membership | None = None
         self._refused: RostraError | None = None
         """Why it was no member the last time it wanted to be one."""
-        self._in_hand: list[GroupRecord] = []
-        client.told.append(self._told)
+        self._unacked: list[GroupRecord] = []
+        client.event_listeners.append(self._on_event)
 
-    def _told(self, event: ClientEvent) -> None:
+    def _on_event(self, event: ClientEvent) -> None:
         if isinstance(event, Skipped):
-            self._named.skipped.append((event.topic, event.partition, range(event.offset, event.first)))
+            self._group.skipped.append((event.topic, event.partition, range(event.offset, event.first)))
 
     def begin(self) -> None:
         if self.client.core.closed:
             # It found no node in time.
-            self._be_another()
+            self._replace_client()
         self.history.operations += 1
-        call = self.client.call(f"member of {self._named.name}", partial(self._joined, self._lives))
-        self._in_hand = []
-        self._membership = self.client.core.join(self.clock.now_us, call, self._named.name, self._settings, self)
-        self.client.finished[self._membership.number] = partial(self._finished, self._lives)
-        self.client.act()
+        call = self.client.call(f"member of {self._group.name}", partial(self._joined, self._session))
+        self._unacked = []
+        self._membership = self.client.core.join(self.clock.now_us, call, self._group.name, self._settings, self)
+        self.client.finished[self._membership.number] = partial(self._finished, self._session)
+        self.client.run_effects()
 
-    def _joined(self, life: int, result: Result | RostraError) -> None:
+    def _joined(self, session: int, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
-            self._finished(life, result)
-        elif life == self._lives:
+            self._finished(session, result)
+        elif session == self._session:
             self._refused = None
-            self.later(0, self._pace_us, self._work, life)
-            self.later(self._stays_us // 2, self._stays_us, self._go, life)
+            self.later(0, self._pace_us, self._process, session)
+            self.later(self._lifetime_us // 2, self._lifetime_us, self._leave_or_crash, session)
 
-    def _finished(self, life: int, error: RostraError) -> None:
-        if life == self._lives:
-            self._lives += 1
+    def _finished(self, session: int, error: RostraError) -> None:
+        if session == self._session:
+            self._session += 1
             self._refused = error
-            self.later(REOPEN_US, 3 * REOPEN_US, self._come, self._lives)
+            self.later(REOPEN_US, 3 * REOPEN_US, self._rejoin, self._session)
 
-    def _come(self, life: int) -> None:
-        if life == self._lives:
+    def _rejoin(self, session: int) -> None:
+        if session == self._session:
             self.begin()
 
     # --- records -------------------------------------------------------------------------------------
 
-    def _work(self, life: int) -> None:
+    def _process(self, session: int) -> None:
         membership = self._membership
-        if membership is None or life != self._lives or membership.state is MembershipState.ENDED:
+        if membership is None or session != self._session or membership.state is MembershipState.ENDED:
             return
-        self._note(membership)
+        self._record_positions(membership)
         now_us = self.clock.now_us
         for _ in range(50 if self.over else self.random.choice((1, 3, 8))):
             record = membership.dispatcher.take(now_us)
             if record is None:
                 break
             assert record.assigned is not None
-            self._named.handed(record.assigned.topic, record.partition, record.offset, self.client.name, now_us)
-            self._in_hand.append(record)
-        idle = not self._in_hand
-        self.random.shuffle(self._in_hand)
-        for _ in range(len(self._in_hand) if self.over else self.random.randint(0, len(self._in_hand))):
-            self._deal_with(self._in_hand.pop())
-        self.client.act()
+            self._group.record_delivery(
+                record.assigned.topic, record.partition, record.offset, self.client.name, now_us
+            )
+            self._unacked.append(record)
+        idle = not self._unacked
+        self.random.shuffle(self._unacked)
+        for _ in range(len(self._unacked) if self.over else self.random.randint(0, len(self._unacked))):
+            self._settle(self._unacked.pop())
+        self.client.run_effects()
         pace_us = 40 * MS_US if self.over else self._pace_us
         if idle:
             pace_us *= 4
-        self.later(pace_us // 2, pace_us, self._work, life)
+        self.later(pace_us // 2, pace_us, self._process, session)
 
-    def _deal_with(self, record: GroupRecord) -> None:
+    def _settle(self, record: GroupRecord) -> None:
         self.history.operations += 1
         if not self.over and self.random.random() < 0.1:
             record.retry()
@@ -114,14 +116,14 @@ class GroupMemberApplication(Application):
             record.give_back()
         else:
             assert record.assigned is not None
-            self._named.dealt_with.add((record.assigned.topic, record.partition, record.offset))
+            self._group.acknowledged.add((record.assigned.topic, record.partition, record.offset))
             record.ack()
 
-    def _note(self, membership: Membership) -> None:
+    def _record_positions(self, membership: Membership) -> None:
         """What the coordinator has said that it keeps."""
         for (topic, partition), holding in membership.partitions.items():
             if holding.committed is not None:
-                self._named.keeps(topic, partition, holding.committed.offset)
+                self._group.commit_position(topic, partition, holding.committed.offset)
 
     def ack(self, record: GroupRecord) -> None:
         if self._membership is not None:
@@ -137,39 +139,39 @@ class GroupMemberApplication(Application):
 
     # --- going ---------------------------------------------------------------------------------------
 
-    def _go(self, life: int) -> None:
+    def _leave_or_crash(self, session: int) -> None:
         membership = self._membership
-        if life != self._lives or self.over or membership is None or membership.state is MembershipState.ENDED:
+        if session != self._session or self.over or membership is None or membership.state is MembershipState.ENDED:
             return
-        self._lives += 1
+        self._session += 1
         self.history.operations += 1
         if self.random.random() < 0.5:
-            call = self.client.call(f"leave {self._named.name}", partial(self._left, self._lives))
+            call = self.client.call(f"leave {self._group.name}", partial(self._left, self._session))
             self.client.core.leave(self.clock.now_us, call, membership)
-            self.client.act()
+            self.client.run_effects()
         else:
             # Dead, with whatever it had in hand; another one comes.
             self.client.close()
-            self._be_another()
-            self.later(REOPEN_US, 3 * REOPEN_US, self._come, self._lives)
+            self._replace_client()
+            self.later(REOPEN_US, 3 * REOPEN_US, self._rejoin, self._session)
 
-    def _be_another(self) -> None:
-        self.client = self._newcomer(f"{self.client.name.split('-')[0]}-{self._lives}")
-        self.client.told.append(self._told)
+    def _replace_client(self) -> None:
+        self.client = self._new_client(f"{self.client.name.split('-')[0]}-{self._session}")
+        self.client.event_listeners.append(self._on_event)
         self.client.start()
 
-    def _left(self, life: int, result: Result | RostraError) -> None:
-        self.later(REOPEN_US, 3 * REOPEN_US, self._come, life)
+    def _left(self, session: int, result: Result | RostraError) -> None:
+        self.later(REOPEN_US, 3 * REOPEN_US, self._rejoin, session)
 
     @property
     def generation(self) -> int:
         return 0 if self._membership is None else self._membership.generation
 
-    def at_end(self) -> bool:
+    def is_at_end(self) -> bool:
         """Whether it is a member that has nothing left to do, or cannot be one since its topic is gone."""
         if isinstance(self._refused, UnknownTopic):
             return True
         membership = self._membership
-        if membership is None or membership.state is not MembershipState.MEMBER or self._in_hand:
+        if membership is None or membership.state is not MembershipState.MEMBER or self._unacked:
             return False
         return membership.lag == 0 and all(holding.started for holding in membership.partitions.values())

@@ -17,33 +17,33 @@ class Operator(Application):
         self,
         client: SimulatedClient,
         random: Random,
-        leaver: int,
+        node: int,
         begins_us: int,
         ends_us: int,
         *,
-        may: Callable[[], bool],
+        is_allowed: Callable[[], bool],
     ) -> None:
         super().__init__(client, random, [], ends_us)
-        self._leaver = leaver
+        self._node = node
         self._begins_us = begins_us
-        self._may = may
-        self.asked = False
+        self._is_allowed = is_allowed
+        self.requested = False
 
     def begin(self) -> None:
-        self.clock.at(self._begins_us, self._ask)
+        self.clock.at(self._begins_us, self._send_request)
 
-    def _ask(self) -> None:
+    def _send_request(self) -> None:
         if self.over:
             return
-        if not self._may():
-            self.later(100 * MS_US, SECOND_US, self._ask)
+        if not self._is_allowed():
+            self.later(100 * MS_US, SECOND_US, self._send_request)
             return
-        self.asked = True
+        self.requested = True
         self.history.operations += 1
-        call = self.client.call(f"remove node {self._leaver}", self._answered)
-        self.client.core.remove_member(self.clock.now_us, call, self._leaver)
-        self.client.act()
+        call = self.client.call(f"remove node {self._node}", self._answered)
+        self.client.core.remove_member(self.clock.now_us, call, self._node)
+        self.client.run_effects()
 
     def _answered(self, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
-            self.later(100 * MS_US, SECOND_US, self._ask)
+            self.later(100 * MS_US, SECOND_US, self._send_request)

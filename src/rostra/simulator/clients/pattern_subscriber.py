@@ -30,87 +30,92 @@ class PatternSubscriber(Application):
         super().__init__(client, random, [], ends_us)
         self._pace_us = random.choice((0, 200, 20 * MS_US))
         self._credit_bytes = random.choice((600, 4_000))
-        self._stays_us = random.choice((4, 60, 60)) * SECOND_US
+        self._lifetime_us = random.choice((4, 60, 60)) * SECOND_US
         self._count = 0
-        self._untaken: deque[tuple[PatternSubscription, DeliveredBatch]] = deque()
-        self._taking = False
-        self._retired = False
-        self._gathering: PatternSubscription | None = None
-        self._seen: PatternHistory | None = None
+        self._unread: deque[tuple[PatternSubscription, DeliveredBatch]] = deque()
+        self._reading = False
+        self._closed = False
+        self._subscription: PatternSubscription | None = None
+        self._observed: PatternHistory | None = None
         client.credit_bytes += FEEDS * self._credit_bytes
 
     def begin(self) -> None:
-        if self._retired:
+        if self._closed:
             return
         self._count += 1
-        seen = self._seen = PatternHistory(f"{self.client.name}.{self._count}")
-        self.history.gathered.append(seen)
+        observed = self._observed = PatternHistory(f"{self.client.name}.{self._count}")
+        self.history.pattern_subscriptions.append(observed)
         self.history.operations += 1
-        call = self.client.call(f"gathering {seen.name}", partial(self._stands, seen))
-        gathering = self._gathering = self.client.core.subscribe_to_several(
+        call = self.client.call(f"gathering {observed.name}", partial(self._subscribed, observed))
+        subscription = self._subscription = self.client.core.subscribe_to_several(
             self.clock.now_us, call, PATTERNS, "earliest", self._credit_bytes
         )
-        self.client.delivered[gathering.number] = partial(self._delivered, seen, gathering)
-        self.client.finished[gathering.number] = partial(self._finished, seen)
-        self.client.act()
+        self.client.delivered[subscription.number] = partial(self._delivered, observed, subscription)
+        self.client.finished[subscription.number] = partial(self._finished, observed)
+        self.client.run_effects()
 
-    def _stands(self, seen: PatternHistory, result: Result | RostraError) -> None:
+    def _subscribed(self, observed: PatternHistory, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
-            self._finished(seen, result)
+            self._finished(observed, result)
             return
-        seen.stands = True
-        self.later(self._stays_us // 2, self._stays_us, self._leave, seen)
+        observed.established = True
+        self.later(self._lifetime_us // 2, self._lifetime_us, self._unsubscribe, observed)
 
-    def _delivered(self, seen: PatternHistory, gathering: PatternSubscription, effect: Deliver) -> None:
+    def _delivered(self, observed: PatternHistory, subscription: PatternSubscription, effect: Deliver) -> None:
         for batch in effect.batches:
             rows = zip(batch.offsets(), batch.values(), strict=True)
-            seen.feed(batch.topic_id, batch.partition).got += [
+            observed.feed(batch.topic_id, batch.partition).records += [
                 RecordDelivered(self.clock.now_us, offset, value) for offset, value in rows
             ]
-            self._untaken.append((gathering, batch))
-        if not self._taking:
-            self._taking = True
-            self.clock.after(0 if self.over else self._pace_us, self._take)
+            self._unread.append((subscription, batch))
+        if not self._reading:
+            self._reading = True
+            self.clock.after(0 if self.over else self._pace_us, self._read_next)
 
-    def _take(self) -> None:
-        for _ in range(len(self._untaken) if self.over else 1):
-            gathering, batch = self._untaken.popleft()
-            self.client.core.consumed(gathering, batch.partition, batch.bytes, batch.topic_id)
-        self.client.act()
-        self._taking = bool(self._untaken)
-        if self._taking:
-            self.clock.after(0 if self.over else self._pace_us, self._take)
+    def _read_next(self) -> None:
+        for _ in range(len(self._unread) if self.over else 1):
+            subscription, batch = self._unread.popleft()
+            self.client.core.consumed(subscription, batch.partition, batch.bytes, batch.topic_id)
+        self.client.run_effects()
+        self._reading = bool(self._unread)
+        if self._reading:
+            self.clock.after(0 if self.over else self._pace_us, self._read_next)
 
-    def _leave(self, seen: PatternHistory) -> None:
-        if seen is not self._seen or seen.ended is not None or self.over or self._gathering is None:
+    def _unsubscribe(self, observed: PatternHistory) -> None:
+        if observed is not self._observed or observed.ended is not None or self.over or self._subscription is None:
             return
-        seen.leaving = True
+        observed.unsubscribing = True
         self.history.operations += 1
-        call = self.client.call(f"end of {seen.name}", partial(self._left, seen))
-        self.client.core.unsubscribe(self.clock.now_us, call, self._gathering)
-        self.client.act()
+        call = self.client.call(f"end of {observed.name}", partial(self._unsubscribed, observed))
+        self.client.core.unsubscribe(self.clock.now_us, call, self._subscription)
+        self.client.run_effects()
 
-    def _left(self, seen: PatternHistory, result: Result | RostraError) -> None:
-        seen.left_us = self.clock.now_us
+    def _unsubscribed(self, observed: PatternHistory, result: Result | RostraError) -> None:
+        observed.unsubscribed_us = self.clock.now_us
         self.later(REOPEN_US, 3 * REOPEN_US, self.begin)
 
-    def _finished(self, seen: PatternHistory, error: RostraError) -> None:
-        seen.ended = error
-        if seen is self._seen and not seen.leaving:
+    def _finished(self, observed: PatternHistory, error: RostraError) -> None:
+        observed.ended = error
+        if observed is self._observed and not observed.unsubscribing:
             self.later(REOPEN_US, 3 * REOPEN_US, self.begin)
 
-    def at_end(self) -> bool:
+    def is_at_end(self) -> bool:
         """Whether it stands, and was shown all of the topics it knows of."""
-        if self._seen is None or self._gathering is None or not self._seen.stands or self._seen.ended is not None:
+        if (
+            self._observed is None
+            or self._subscription is None
+            or not self._observed.established
+            or self._observed.ended is not None
+        ):
             return False
-        lookout = self._gathering.watch
+        lookout = self._subscription.watch
         if lookout is None or lookout.state is not WatchState.LIVE:
             return False
-        feeds = [feed for part in self._gathering.parts.values() for feed in part.feeds.values()]
+        feeds = [feed for part in self._subscription.parts.values() for feed in part.feeds.values()]
         return all(feed.state is FeedState.LIVE and (feed.next or 0) >= feed.commit for feed in feeds)
 
-    def retire(self) -> None:
+    def record_final_topics(self) -> None:
         """The end: what it knows of now is what it was to know of."""
-        self._retired = True
-        if self._seen is not None and self._gathering is not None and self._seen.ended is None:
-            self._seen.topics = sorted(self._gathering.parts)
+        self._closed = True
+        if self._observed is not None and self._subscription is not None and self._observed.ended is None:
+            self._observed.topics = sorted(self._subscription.parts)

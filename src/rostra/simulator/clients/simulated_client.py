@@ -66,8 +66,8 @@ class SimulatedClient:
         self.finished: dict[int, Callable[[RostraError], None]] = {}
         self.resumed: dict[int, Callable[[], None]] = {}
         self.ready: dict[int, Callable[[], None]] = {}
-        self.told: list[Callable[[ClientEvent], None]] = []
-        self.subscribed: list[Callable[[Subscribed], None]] = []
+        self.event_listeners: list[Callable[[ClientEvent], None]] = []
+        self.on_subscribed: list[Callable[[Subscribed], None]] = []
         self.credit_bytes = 0
         """What its subscriptions have granted together: no more may be under way to it."""
         self.changes_sent = 0
@@ -76,7 +76,7 @@ class SimulatedClient:
         self._call = 0
         self._waiting: dict[int, tuple[str, Outcome]] = {}
         self._armed_us: int | None = None
-        self._located = (0, 0)
+        self._locates = (0, 0)
         """A second, and how often it asked in it where a partition is."""
         self._due_us: int | None = None
         """When the core last wanted to be woken."""
@@ -95,9 +95,9 @@ class SimulatedClient:
 
     def close(self) -> None:
         self.core.close(self.clock.now_us)
-        self.act()
+        self.run_effects()
 
-    def vanish(self) -> None:
+    def kill(self) -> None:
         """Its program is killed: its connections end, and its core says its last words to nobody."""
         self.core.close(self.clock.now_us)
         self.core.take()
@@ -108,9 +108,9 @@ class SimulatedClient:
 
     def start(self) -> None:
         self.core.start(self.clock.now_us, self.call("connect", lambda _: None))
-        self.act()
+        self.run_effects()
 
-    def act(self) -> None:
+    def run_effects(self) -> None:
         """Carry out what the core wants after the application or the network did something to it."""
         core = self.core
         try:
@@ -119,7 +119,7 @@ class SimulatedClient:
                     self._carry_out(effect)
             due_us = core.deadline_us()
         except Exception:
-            self._escaped("acting")
+            self._record_exception("acting")
             return
         self._due_us = due_us
         if due_us is not None and (self._armed_us is None or due_us < self._armed_us):
@@ -172,17 +172,19 @@ class SimulatedClient:
                 if found is not None:
                     found[0].client_closes()
             case Notify():
-                self.trace.note(self.name, "event", said=effect.event)
-                for told in self.told:
-                    told(effect.event)
+                self.trace.note(self.name, "event", detail=effect.event)
+                for listener in self.event_listeners:
+                    listener(effect.event)
             case _:
                 assert_never(effect)
 
     def _count_locate(self) -> None:
         """Whoever asks again and again without a pause is no better than an attacker."""
         second = self.clock.now_us // SECOND_US
-        self._located = (second, self._located[1] + 1 if self._located[0] == second else 1)
-        self.history.level("questions of a client where a partition is, in a second", self._located[1], LOCATES_MAX)
+        self._locates = (second, self._locates[1] + 1 if self._locates[0] == second else 1)
+        self.history.record_queue_size(
+            "questions of a client where a partition is, in a second", self._locates[1], LOCATES_MAX
+        )
 
     def _answer(self, call: int, result: Result | RostraError) -> None:
         if not call:
@@ -203,18 +205,18 @@ class SimulatedClient:
         try:
             self.core.tick(self.clock.now_us)
         except Exception:
-            self._escaped("ticking")
-        self.act()
+            self._record_exception("ticking")
+        self.run_effects()
 
-    def _escaped(self, where: str) -> None:
-        self.history.escaped.append(f"{self.name} {where}: {traceback.format_exc()}")
-        self.trace.note(self.name, "escaped", said=where)
+    def _record_exception(self, where: str) -> None:
+        self.history.exceptions.append(f"{self.name} {where}: {traceback.format_exc()}")
+        self.trace.note(self.name, "escaped", detail=where)
 
     # --- the network's side --------------------------------------------------------------------------
 
     def opened(self, link: SimulatedConnection) -> None:
         self.core.opened(self.clock.now_us, link.number)
-        self.act()
+        self.run_effects()
 
     def received(self, link: SimulatedConnection, chunk: bytes) -> None:
         found = self._links.get(link.number)
@@ -229,42 +231,42 @@ class SimulatedClient:
                     self._observe(message)
                 self.core.received(self.clock.now_us, link.number, message, payload)
         except PeerViolation:
-            self._escaped("reading")
+            self._record_exception("reading")
         except Exception:
-            self._escaped("receiving")
+            self._record_exception("receiving")
         # Every third message is a pong. Nothing follows from it: whatever is due will not be due any sooner.
         if not pongs_only or self.core.out:
-            self.act()
+            self.run_effects()
 
     def _observe(self, message: NodeMessage) -> None:
         """The node's word that a partition is damaged, to whichever request it came, and where delivery begins."""
         match message:
             case Subscribed():
-                for subscribed in self.subscribed:
+                for subscribed in self.on_subscribed:
                     subscribed(message)
             case Ended() | Failed() if message.code == PartitionDamaged.__name__:
                 error = from_wire(message.code, message.carried)
                 if isinstance(error, PartitionDamaged):
-                    told = (error.topic, error.partition, error.offset)
-                    self.history.damage_told.setdefault(told, self.clock.now_us)
+                    listener = (error.topic, error.partition, error.offset)
+                    self.history.reported_damage.setdefault(listener, self.clock.now_us)
             case _:
                 pass
 
     def lost(self, link: SimulatedConnection, reason: str) -> None:
-        self.watch(link)
+        self.record_in_flight(link)
         self._links.pop(link.number, None)
         self.trace.note(self.name, "lost", reason.encode(), reason)
         self.core.lost(self.clock.now_us, link.number, reason)
-        self.act()
+        self.run_effects()
 
-    def watch(self, link: SimulatedConnection) -> None:
+    def record_in_flight(self, link: SimulatedConnection) -> None:
         bound = BUFFER_HIGH + 3 * self.credit_bytes + (32 << 10)
-        self.history.level("bytes under way to a client", link.down.in_flight_bytes_max, bound)
+        self.history.record_queue_size("bytes under way to a client", link.down.in_flight_bytes_max, bound)
 
     def congested(self, link: SimulatedConnection) -> None:
         self.core.congested(link.number)
-        self.act()
+        self.run_effects()
 
     def drained(self, link: SimulatedConnection) -> None:
         self.core.drained(link.number)
-        self.act()
+        self.run_effects()

@@ -16,7 +16,15 @@ from random import Random
 import msgspec
 
 from rostra.log.files import Buffer, File
-from rostra.simulator.disk.inode import FileTruncation, FileWrite, Inode, SimulatedDirectory, apply, resize, set_entries
+from rostra.simulator.disk.inode import (
+    FileTruncation,
+    FileWrite,
+    Inode,
+    SimulatedDirectory,
+    apply_change,
+    resize,
+    set_entries,
+)
 
 BLOCK_BYTES = 512
 """What a disk writes whole or not at all."""
@@ -73,17 +81,17 @@ class FaultyFile:
     def _write(self, position: int, written: bytes) -> None:
         files, inode = self._files, self._inode
         self._check_alive()
-        files.operate()
-        refusal = files.refuse_write()
+        files.begin_operation()
+        refusal = files.write_error()
         content = inode.content
         before = len(content)
         growth = position + len(written) - before
         if growth > 0:
-            room = files.room_for(growth)
-            if room < growth:
+            space = files.space_for(growth)
+            if space < growth:
                 refusal = OSError(ENOSPC, "no space left on device")
                 files.counters["disk_full"] += 1
-                written = written[: max(len(written) - (growth - room), 0)]
+                written = written[: max(len(written) - (growth - space), 0)]
             if position > before:
                 resize(content, position)
         content[position : position + len(written)] = written
@@ -99,7 +107,7 @@ class FaultyFile:
 
     def truncate(self, size: int) -> None:
         self._check_alive()
-        self._files.operate()
+        self._files.begin_operation()
         content = self._inode.content
         if size != len(content):
             self._files.used_bytes += size - len(content)
@@ -111,11 +119,11 @@ class FaultyFile:
 
         def sync() -> None:
             self._check_alive()
-            self._files.operate()
-            if self._inode.pending and self._files.fails_sync():
+            self._files.begin_operation()
+            if self._inode.pending and self._files.sync_fails():
                 self._inode.drop(number)
                 raise OSError(EIO, "input/output error")
-            self._inode.settle(number)
+            self._inode.make_durable(number)
 
         return sync
 
@@ -137,7 +145,7 @@ class FaultyFiles:
         self.crashes = 0
         self.number = 0
         self.used_bytes = 0
-        self.bereft: dict[str, None] = {}
+        self.files_with_loss: dict[str, None] = {}
         """Files that have lost something in a crash."""
         self._root = SimulatedDirectory()
         self.has_sync_all = True
@@ -150,7 +158,7 @@ class FaultyFiles:
         if node is None:
             if not create:
                 raise FileNotFoundError(ENOENT, "no such file", path)
-            self.operate()
+            self.begin_operation()
             node = Inode()
             directory.change(**{name: node})
         if isinstance(node, SimulatedDirectory):
@@ -175,7 +183,7 @@ class FaultyFiles:
         for level in path.split("/"):
             entry = node.entries.get(level)
             if entry is None:
-                self.operate()
+                self.begin_operation()
                 entry = SimulatedDirectory()
                 node.change(**{level: entry})
             assert isinstance(entry, SimulatedDirectory)
@@ -188,7 +196,7 @@ class FaultyFiles:
         node = directory.entries.get(old_name)
         if node is None:
             raise FileNotFoundError(ENOENT, "no such file", old)
-        self.operate()
+        self.begin_operation()
         self._release(directory.entries.get(new_name))
         directory.change(**{old_name: None, new_name: node})
 
@@ -197,7 +205,7 @@ class FaultyFiles:
         node = directory.entries.get(name)
         if node is None:
             raise FileNotFoundError(ENOENT, "no such file", path)
-        self.operate()
+        self.begin_operation()
         self._release(node)
         directory.change(**{name: None})
 
@@ -205,15 +213,15 @@ class FaultyFiles:
         directory, name = self._parent(path)
         node = directory.entries.get(name)
         if node is not None:
-            self.operate()
+            self.begin_operation()
             self._release(node)
             directory.change(**{name: None})
 
     def sync_directory(self, path: str) -> None:
         directory = self._directory(path)
         if directory.changes:
-            self.operate()
-            if self.fails_sync():
+            self.begin_operation()
+            if self.sync_fails():
                 raise OSError(EIO, "input/output error")
             directory.durable = dict(directory.entries)
             directory.changes.clear()
@@ -225,16 +233,16 @@ class FaultyFiles:
         def sync() -> None:
             if crashes != self.crashes:
                 raise OSError(EBADF, "this file was open when the power went")
-            self.operate()
+            self.begin_operation()
             inodes = [inode for _, inode in self._inodes(self._root, "") if inode.pending]
             directories = [directory for directory in self._directories(self._root) if directory.changes]
-            fails = bool(inodes or directories) and self.fails_sync()
+            fails = bool(inodes or directories) and self.sync_fails()
             for inode in inodes:
                 # Some reach the disk even so, and nobody can tell which.
                 if fails and self._random.random() < 0.5:
                     inode.drop(number)
                 else:
-                    inode.settle(number)
+                    inode.make_durable(number)
             if fails:
                 raise OSError(EIO, "input/output error")
             for directory in directories:
@@ -302,7 +310,7 @@ class FaultyFiles:
         assert isinstance(node, Inode)
         return node
 
-    def operate(self) -> None:
+    def begin_operation(self) -> None:
         """Every change of the disk passes here first."""
         left = self.faults.operations_left
         if left is not None:
@@ -312,21 +320,21 @@ class FaultyFiles:
                 raise SimulatedCrash(self)
             self.faults.operations_left = left - 1
 
-    def refuse_write(self) -> OSError | None:
+    def write_error(self) -> OSError | None:
         chance = self.faults.write_failure_chance
         if chance and self._random.random() < chance:
             self.counters["writes_failed"] += 1
             return OSError(EIO, "input/output error")
         return None
 
-    def fails_sync(self) -> bool:
+    def sync_fails(self) -> bool:
         chance = self.faults.sync_failure_chance
         if chance and self._random.random() < chance:
             self.counters["syncs_failed"] += 1
             return True
         return False
 
-    def room_for(self, growth: int) -> int:
+    def space_for(self, growth: int) -> int:
         capacity = self.faults.capacity_bytes
         return growth if capacity is None else max(min(growth, capacity - self.used_bytes), 0)
 
@@ -347,7 +355,7 @@ class FaultyFiles:
             if isinstance(node, SimulatedDirectory):
                 self._crash_directory(node, f"{path}{name}/")
             elif (node.pending or node.stale) and self._crash_inode(node):
-                self.bereft[f"{path}{name}"] = None
+                self.files_with_loss[f"{path}{name}"] = None
 
     def _crash_inode(self, inode: Inode) -> bool:
         """Whether it lost anything."""
@@ -355,41 +363,41 @@ class FaultyFiles:
             list(CrashSurvival) if self.faults.reorder else [CrashSurvival.NOTHING, CrashSurvival.BEGINNING]
         )
         if survival is not CrashSurvival.NOTHING:
-            self._spare(inode, survival)
+            self._keep_some_writes(inode, survival)
         inode.pending.clear()
-        lost = differing(inode.content, inode.durable)
+        lost = count_differing_bytes(inode.content, inode.durable)
         self.counters["bytes_lost"] += lost
         inode.content = bytearray(inode.durable)
         inode.stale = False
         return lost > 0
 
-    def _spare(self, inode: Inode, survival: CrashSurvival) -> None:
-        spared = self._random.randint(0, len(inode.pending))
-        for place, change in enumerate(inode.pending):
-            if survival is CrashSurvival.BEGINNING and place >= spared:
+    def _keep_some_writes(self, inode: Inode, survival: CrashSurvival) -> None:
+        kept = self._random.randint(0, len(inode.pending))
+        for at, change in enumerate(inode.pending):
+            if survival is CrashSurvival.BEGINNING and at >= kept:
                 if isinstance(change, FileWrite) and len(change.content) > 1:
                     torn = change.content[: self._random.randrange(1, len(change.content))]
-                    apply(inode.durable, FileWrite(0, change.position, torn))
+                    apply_change(inode.durable, FileWrite(0, change.position, torn))
                     self.counters["writes_torn"] += 1
                 return
             if isinstance(change, FileTruncation):
                 # What was written behind a lost truncation is lost with it.
                 if survival is CrashSurvival.BLOCKS and self._random.random() < 0.5:
                     return
-                apply(inode.durable, change)
+                apply_change(inode.durable, change)
             elif survival is CrashSurvival.BEGINNING:
-                apply(inode.durable, change)
+                apply_change(inode.durable, change)
             else:
-                self._spare_blocks(inode, change)
+                self._keep_some_blocks(inode, change)
 
-    def _spare_blocks(self, inode: Inode, write: FileWrite) -> None:
+    def _keep_some_blocks(self, inode: Inode, write: FileWrite) -> None:
         lost = 0
         position, end = write.position, write.position + len(write.content)
         while position < end:
             stop = min(position - position % BLOCK_BYTES + BLOCK_BYTES, end)
             if self._random.random() < 0.5:
                 block = write.content[position - write.position : stop - write.position]
-                apply(inode.durable, FileWrite(0, position, block))
+                apply_change(inode.durable, FileWrite(0, position, block))
             else:
                 lost += stop - position
             position = stop
@@ -435,7 +443,7 @@ class FaultyFiles:
             self.used_bytes -= len(node.content)
 
 
-def differing(content: bytearray, durable: bytearray) -> int:
+def count_differing_bytes(content: bytearray, durable: bytearray) -> int:
     """How many bytes of the content are not, or not the same, in the durable part."""
     common = min(len(content), len(durable))
     apart = int.from_bytes(content[:common], "little") ^ int.from_bytes(durable[:common], "little")

@@ -28,14 +28,14 @@ class Inode:
         self.stale = False
         """Whether a failed sync has dropped changes: content and durable part differ without anything pending."""
 
-    def settle(self, number: int) -> None:
+    def make_durable(self, number: int) -> None:
         """Make the changes up to this one durable."""
         pending, durable = self.pending, self.durable
         settled = 0
         for change in pending:
             if change.number > number:
                 break
-            apply(durable, change)
+            apply_change(durable, change)
             settled += 1
         if settled == len(pending):
             pending.clear()
@@ -49,7 +49,7 @@ class Inode:
         self.pending = kept
 
 
-def apply(durable: bytearray, change: FileWrite | FileTruncation) -> None:
+def apply_change(durable: bytearray, change: FileWrite | FileTruncation) -> None:
     if isinstance(change, FileTruncation):
         resize(durable, change.size)
     else:

@@ -22,39 +22,39 @@ class Fault(StrEnum):
     TORN_FRAME = "frames torn"
     HALF_OPEN = "links half open"
     DELAYED = "messages delayed"
-    OVERTAKEN = "messages overtaken"
+    REORDERED = "messages overtaken"
     PAUSED = "inputs paused"
     KILLED = "processes killed"
     POWER_CUT = "power cuts"
     CUT_SYNC = "syncs cut short"
-    OUTAGE = "disk work cut short"
+    CRASH_IN_IO = "disk work cut short"
     LOST_BYTES = "bytes lost"
     TORN_WRITE = "writes torn"
     FLIPPED = "bits flipped"
-    FULL = "writes refused"
+    DISK_FULL = "writes refused"
     FAILED_SYNC = "syncs failed"
     FAILED_WRITE = "writes failed"
-    SLOW = "slow syncs"
+    SLOW_SYNC = "slow syncs"
     SKEWED = "batches under skew"
     STOPPED = "graceful restarts"
     PEER_LOST = "peer messages lost"
-    PEER_TWICE = "peer messages doubled"
-    PEER_OVERTAKEN = "peer messages overtaken"
+    PEER_DUPLICATED = "peer messages doubled"
+    PEER_REORDERED = "peer messages overtaken"
     PEER_SLOW = "peer messages on slow links"
     PEER_BROKEN = "peer links broken"
     ONE_WAY = "stopped by one-way splits"
     HALVES = "stopped by splits in two"
-    SINGLE = "stopped around single nodes"
+    ISOLATED = "stopped around single nodes"
     BRIDGE = "stopped by bridges"
     RING = "stopped by rings"
-    BLIP = "stopped by blips"
-    ALL_POWER = "power cuts of all nodes"
+    FLAP = "stopped by blips"
+    POWER_CUT_ALL = "power cuts of all nodes"
     JOINED = "nodes joined"
     REMOVED = "nodes removed"
-    LEFT_DEAD = "nodes left dead at healing"
+    LEFT_DOWN = "nodes left dead at healing"
 
 
-AMONG_NODES = tuple(Fault)[list(Fault).index(Fault.PEER_LOST) :]
+CLUSTER_FAULTS = tuple(Fault)[list(Fault).index(Fault.PEER_LOST) :]
 """Those that a node alone cannot suffer."""
 
 
@@ -81,7 +81,7 @@ class FaultPlan(msgspec.Struct, frozen=True):
     pause_us: int
     kill_every_us: int
     power_every_us: int
-    outage: float
+    crash_in_io: float
     """The share of kills and power cuts that come in the middle of disk work, a start's included."""
     down_us: int
     stop_every_us: int
@@ -104,23 +104,23 @@ class FaultPlan(msgspec.Struct, frozen=True):
     streams: bool
     """Whether messages between nodes keep their order, as on a connection, or come like datagrams."""
     peer_loss: float
-    peer_twice: float
-    peer_late: float
+    peer_duplicate: float
+    peer_reorder: float
     slow_links: int
     slow_link_us: int
     split_every_us: int
     split_us: int
     splits: tuple[str, ...]
-    blips: float
+    flapping: float
     """The share of splits that come and go every 43 ms."""
     all_power_every_us: int
     heartbeat_ms: int
-    stay_dead: bool
+    minority_stays_down: bool
     """At healing, only a majority comes back at first."""
     syncs: bool = True
     """False for a node that promises nothing about power cuts, and has none."""
 
-    def of(self, nodes: int) -> FaultPlan:
+    def with_nodes(self, nodes: int) -> FaultPlan:
         """The same weather for so many nodes; of those that stay three are there from the start."""
         joiners = min(self.joiners, max(nodes - 3, 0))
         return msgspec.structs.replace(self, nodes=nodes, joiners=joiners, removes=self.removes and nodes > 3)
@@ -129,16 +129,23 @@ class FaultPlan(msgspec.Struct, frozen=True):
     def none() -> FaultPlan:
         """Fair weather: nothing fails, and everything takes a little time."""
         drawn = FaultPlan.draw(Random("fair weather"))
-        unhurt = {name: 0 for name in FaultPlan.__struct_fields__ if name.endswith("_every_us")}
-        chances = dict.fromkeys(
+        no_intervals = {name: 0 for name in FaultPlan.__struct_fields__ if name.endswith("_every_us")}
+        no_chances = dict.fromkeys(
             (
-                *("spike", "half_open", "outage", "sync_fails", "write_fails", "slow"),
-                *("peer_loss", "peer_twice", "peer_late", "blips"),
+                *("spike", "half_open", "crash_in_io", "sync_fails", "write_fails", "slow"),
+                *("peer_loss", "peer_duplicate", "peer_reorder", "flapping"),
             ),
             0.0,
         )
-        calm = {"slow_links": 0, "stay_dead": False, "nodes": 1, "joiners": 0, "removes": False, "streams": True}
-        return msgspec.structs.replace(drawn, **unhurt, **chances, **calm)
+        quiet = {
+            "slow_links": 0,
+            "minority_stays_down": False,
+            "nodes": 1,
+            "joiners": 0,
+            "removes": False,
+            "streams": True,
+        }
+        return msgspec.structs.replace(drawn, **no_intervals, **no_chances, **quiet)
 
     @staticmethod
     def draw(random: Random) -> FaultPlan:
@@ -160,7 +167,7 @@ class FaultPlan(msgspec.Struct, frozen=True):
             pause_us=random.choice((5, 80, 1_500)) * MS_US,
             kill_every_us=every(0.4, 2, 12),
             power_every_us=every(0.5, 2, 12),
-            outage=maybe(0.6, 0.2, 0.8),
+            crash_in_io=maybe(0.6, 0.2, 0.8),
             down_us=random.choice((10, 200, 2_500)) * MS_US,
             stop_every_us=every(0.25, 4, 15),
             flip_every_us=every(0.2, 5, 20),
@@ -181,7 +188,7 @@ class FaultPlan(msgspec.Struct, frozen=True):
         return drawn
 
 
-SHAPES = (Fault.ONE_WAY, Fault.HALVES, Fault.SINGLE, Fault.BRIDGE, Fault.RING)
+SHAPES = (Fault.ONE_WAY, Fault.HALVES, Fault.ISOLATED, Fault.BRIDGE, Fault.RING)
 
 
 def _draw_nodes(random: Random) -> dict[str, Any]:
@@ -194,15 +201,15 @@ def _draw_nodes(random: Random) -> dict[str, Any]:
         "removes": nodes > 3 and random.random() < 0.5,
         "streams": streams,
         "peer_loss": 0.0 if streams or random.random() < 0.4 else random.uniform(0.002, 0.08),
-        "peer_twice": 0.0 if streams or random.random() < 0.4 else random.uniform(0.005, 0.1),
-        "peer_late": 0.0 if streams or random.random() < 0.4 else random.uniform(0.005, 0.1),
+        "peer_duplicate": 0.0 if streams or random.random() < 0.4 else random.uniform(0.005, 0.1),
+        "peer_reorder": 0.0 if streams or random.random() < 0.4 else random.uniform(0.005, 0.1),
         "slow_links": random.choice((0, 0, 1, 3)),
         "slow_link_us": random.choice((20, 80, 200)) * MS_US,
         "split_every_us": int(random.uniform(1.5, 8) * SECOND_US) if random.random() < 0.75 else 0,
         "split_us": random.choice((300, 1_500, 5_000)) * MS_US,
         "splits": tuple(random.sample(SHAPES, random.randint(1, len(SHAPES)))),
-        "blips": random.choice((0.0, 0.2, 0.8)),
+        "flapping": random.choice((0.0, 0.2, 0.8)),
         "all_power_every_us": int(random.uniform(6, 20) * SECOND_US) if random.random() < 0.3 else 0,
         "heartbeat_ms": random.choice((500, 700, 900)),
-        "stay_dead": random.random() < 0.5,
+        "minority_stays_down": random.random() < 0.5,
     }

@@ -16,7 +16,7 @@ from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
 BUFFER_HIGH = 24 << 10
 """Bytes under way beyond which a sender is told that its buffer is full; `BUFFER_LOW` lets it go on."""
 BUFFER_LOW = 8 << 10
-SPLIT = 0.03
+SPLIT_WRITES = 0.03
 """The share of writes that arrive in two pieces."""
 
 
@@ -30,7 +30,7 @@ class Dialer(Protocol):
     def lost(self, link: SimulatedConnection, reason: str) -> None: ...
     def congested(self, link: SimulatedConnection) -> None: ...
     def drained(self, link: SimulatedConnection) -> None: ...
-    def watch(self, link: SimulatedConnection) -> None: ...
+    def record_in_flight(self, link: SimulatedConnection) -> None: ...
 
 
 class Listener(Protocol):
@@ -83,7 +83,7 @@ class Pipe:
 
     def send(self, chunk: bytes) -> None:
         random = self._network.random
-        if len(chunk) > 1 and random.random() < SPLIT:
+        if len(chunk) > 1 and random.random() < SPLIT_WRITES:
             middle = random.randrange(1, len(chunk))
             self._send(chunk[:middle])
             self._send(chunk[middle:])
@@ -117,9 +117,9 @@ class Pipe:
         network = self._network
         first = self.cut_us is not None and self.cut_us > 0
         self.cut_us = 0
-        network.tally.add(Fault.DROPPED)
+        network.fault_counts.add(Fault.DROPPED)
         if first and len(chunk) > 1 and network.random.random() < 0.5:
-            network.tally.add(Fault.TORN_FRAME)
+            network.fault_counts.add(Fault.TORN_FRAME)
             self._arrived(chunk[: network.random.randrange(1, len(chunk))])
 
 
@@ -153,22 +153,22 @@ class SimulatedConnection:
         if self.node_open:
             self.node.received(self, chunk)
             return
-        self.network.tally.add(Fault.DROPPED)
+        self.network.fault_counts.add(Fault.DROPPED)
         if self.node.host_up:
             # Nobody there has this connection: the host answers with a reset.
-            self.network.after_delay(self.tell_client, "reset")
+            self.network.after_delay(self.close_client_end, "reset")
 
     def _at_client(self, chunk: bytes) -> None:
         if self.client_open:
             self.client.received(self, chunk)
 
-    def tell_client(self, reason: str) -> None:
+    def close_client_end(self, reason: str) -> None:
         if self.client_open:
             self.client_open = False
             self.network.forget(self)
             self.client.lost(self, reason)
 
-    def tell_node(self) -> None:
+    def close_node_end(self) -> None:
         if self.node_open:
             self.node_open = False
             self.node.lost(self)
@@ -178,78 +178,80 @@ class SimulatedConnection:
             self.client_open = False
             self.network.forget(self)
             if not self.cut_off:
-                self.network.clock.at(self.network.arrival_us(self.up.last_us, 0), self.tell_node)
+                self.network.clock.at(self.network.arrival_us(self.up.last_us, 0), self.close_node_end)
 
     def node_closes(self) -> None:
         """The node hears of it at once, the client behind what was sent."""
-        self.tell_node()
+        self.close_node_end()
         if not self.cut_off:
-            self.network.clock.at(self.network.arrival_us(self.down.last_us, 0), self.tell_client, "closed by the node")
+            self.network.clock.at(
+                self.network.arrival_us(self.down.last_us, 0), self.close_client_end, "closed by the node"
+            )
 
     def cut(self, *, half_open: bool) -> None:
         """The path is gone. Each side notices at its own time; of a half-open link one side does not at all."""
         network = self.network
         random, clock = network.random, network.clock
         self.cut_off = True
-        reach_us = network.swarm.delay_us[1]
+        reach_us = network.plan.delay_us[1]
         for pipe in (self.up, self.down):
             pipe.cut_us = clock.now_us + 1 + random.randrange(reach_us)
-        network.tally.add(Fault.CUT)
-        deaf = random.randrange(2) if half_open else 2
+        network.fault_counts.add(Fault.CUT)
+        unnotified = random.randrange(2) if half_open else 2
         if half_open:
-            network.tally.add(Fault.HALF_OPEN)
-        for side, tell in enumerate((lambda: self.tell_client("connection reset"), self.tell_node)):
-            if side != deaf:
-                clock.after(reach_us + 1 + random.randrange(200 * MS_US), tell)
+            network.fault_counts.add(Fault.HALF_OPEN)
+        for side, close_end in enumerate((lambda: self.close_client_end("connection reset"), self.close_node_end)):
+            if side != unnotified:
+                clock.after(reach_us + 1 + random.randrange(200 * MS_US), close_end)
 
 
 class ClientNetwork:
-    def __init__(self, clock: Clock, swarm: FaultPlan, tally: FaultCounts, random: Random) -> None:
+    def __init__(self, clock: Clock, plan: FaultPlan, fault_counts: FaultCounts, random: Random) -> None:
         self.clock = clock
-        self.swarm = swarm
-        self.tally = tally
+        self.plan = plan
+        self.fault_counts = fault_counts
         self.random = random
         self.hosts: dict[str, Listener] = {}
         """Nodes by the address that clients know."""
-        self.calm = True
+        self.fault_free = True
         self.links: dict[tuple[str, int], SimulatedConnection] = {}
         self._conn = 0
         self._latest_us = 0
-        self._low, self._high = swarm.delay_us
+        self._low, self._high = plan.delay_us
         self._spread = self._high - self._low
 
     def arrival_us(self, not_before_us: int, size: int) -> int:
         """When something sent now arrives, behind what is under way already on the same pipe."""
         random = self.random.random
         arrival_us = self.clock.now_us + self._low + int(random() * self._spread)
-        if not self.calm and self.swarm.spike and random() < self.swarm.spike:
-            self.tally.add(Fault.DELAYED)
-            arrival_us += int(random() * self.swarm.spike_us)
+        if not self.fault_free and self.plan.spike and random() < self.plan.spike:
+            self.fault_counts.add(Fault.DELAYED)
+            arrival_us += int(random() * self.plan.spike_us)
         if arrival_us <= not_before_us:
             arrival_us = not_before_us + 1
-        arrival_us += size * MS_US // self.swarm.bytes_per_ms
+        arrival_us += size * MS_US // self.plan.bytes_per_ms
         if arrival_us < self._latest_us:
-            self.tally.add(Fault.OVERTAKEN)
+            self.fault_counts.add(Fault.REORDERED)
         else:
             self._latest_us = arrival_us
         return arrival_us
 
-    def after_delay(self, act: Callable[..., None], *about: object) -> None:
-        self.clock.at(self.arrival_us(0, 0), act, *about)
+    def after_delay(self, callback: Callable[..., None], *args: object) -> None:
+        self.clock.at(self.arrival_us(0, 0), callback, *args)
 
     def dial(self, client: Dialer, number: int, address: str) -> SimulatedConnection:
         link = SimulatedConnection(self, client, number, self.hosts[address])
         self.links[client.name, number] = link
-        self.after_delay(self._knock, link)
+        self.after_delay(self._try_connect, link)
         return link
 
-    def _knock(self, link: SimulatedConnection) -> None:
+    def _try_connect(self, link: SimulatedConnection) -> None:
         node = link.node
         if not link.client_open or not node.host_up:
             # A host that is down answers nothing: the client's own patience ends the attempt.
             return
         if not node.listening:
-            self.after_delay(link.tell_client, "connection refused")
+            self.after_delay(link.close_client_end, "connection refused")
             return
         self._conn += 1
         link.conn = self._conn
@@ -262,7 +264,7 @@ class ClientNetwork:
             link.client.opened(link)
 
     @property
-    def mistaken(self) -> bool:
+    def has_stale_links(self) -> bool:
         """Whether a client still relies on a connection that leads nowhere."""
         return any(link.conn and (link.cut_off or not link.node_open) for link in self.links.values())
 
@@ -270,9 +272,9 @@ class ClientNetwork:
         self.links.pop((link.client.name, link.number), None)
 
     def cut_one(self, *, half_open: bool) -> None:
-        whole = [link for link in self.links.values() if not link.cut_off and link.node_open]
-        if whole:
-            self.random.choice(whole).cut(half_open=half_open)
+        intact = [link for link in self.links.values() if not link.cut_off and link.node_open]
+        if intact:
+            self.random.choice(intact).cut(half_open=half_open)
 
     def node_died(self, links: list[SimulatedConnection], *, silently: bool) -> None:
         """After a kill the host resets the connections; after a power cut nobody says anything."""
@@ -281,4 +283,4 @@ class ClientNetwork:
             if link.down.cut_us is None:
                 link.down.cut_us = self.clock.now_us + 1 + self.random.randrange(self._high)
             if not silently and not link.cut_off:
-                self.clock.after(self._high + 1 + self.random.randrange(5 * MS_US), link.tell_client, "reset")
+                self.clock.after(self._high + 1 + self.random.randrange(5 * MS_US), link.close_client_end, "reset")

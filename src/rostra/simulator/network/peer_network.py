@@ -26,10 +26,10 @@ from rostra.wire.frames import Dialect, Framed, encode
 OBSERVED: frozenset[type[object]] = frozenset(
     {NodeHeartbeat, AppendEntries, InstallSnapshot, TimeoutNow, Records, Barrier}
 )
-KNOCK_AGAIN_US = 200 * MS_US
+CONNECT_RETRY_US = 200 * MS_US
 STREAM_BREAKS_US = SECOND_US
 """How long a stream waits behind a split before it breaks."""
-LOOK_AGAIN_US = 5 * MS_US
+RETRANSMIT_US = 5 * MS_US
 """How long after a split a stream tries again."""
 
 FRAME_BYTES_MAX = 1 << 30
@@ -51,7 +51,7 @@ class SimulatedPeer(Protocol):
     def host_up(self) -> bool: ...
 
     def peer_received(self, sender: NodeId, message: object, payload: bytearray | None) -> None: ...
-    def peer_met(self, peer: NodeId, address: str) -> None: ...
+    def peer_connected(self, peer: NodeId, address: str) -> None: ...
     def peer_lost(self, peer: NodeId) -> None: ...
 
 
@@ -73,22 +73,22 @@ class PeerWire:
 
 class PeerNetwork:
     def __init__(
-        self, clock: Clock, trace: Trace, swarm: FaultPlan, tally: FaultCounts, history: History, random: Random
+        self, clock: Clock, trace: Trace, plan: FaultPlan, fault_counts: FaultCounts, history: History, random: Random
     ) -> None:
         self._clock = clock
         self._trace = trace
-        self._swarm = swarm
-        self._tally = tally
+        self._plan = plan
+        self._fault_counts = fault_counts
         self._history = history
         self._random = random
-        self._low, high = swarm.delay_us
+        self._low, high = plan.delay_us
         self._spread = high - self._low
         self._nodes: dict[NodeId, SimulatedPeer] = {}
         self._wires: dict[tuple[NodeId, NodeId], PeerWire] = {}
         self._addresses: dict[str, NodeId] = {}
         self._encoded: tuple[Framed | None, bytes] = (None, b"")
         """The last message without payload: a node often says the same to all others."""
-        self.calm = True
+        self.fault_free = True
         self.splits: list[NetworkSplit] = []
 
     def add(self, nodes: Sequence[SimulatedPeer]) -> None:
@@ -97,39 +97,39 @@ class PeerNetwork:
             self._addresses[node.peer_address] = node.id
         pairs = [(one, other) for one in self._nodes for other in self._nodes if one != other]
         self._wires = {pair: PeerWire(pair, self._nodes[pair[1]]) for pair in pairs}
-        for pair in self._random.sample(pairs, min(self._swarm.slow_links, len(pairs))):
+        for pair in self._random.sample(pairs, min(self._plan.slow_links, len(pairs))):
             self._wires[pair].slow = True
 
     # --- links -------------------------------------------------------------------------------------------
 
-    def meet(self, node: SimulatedPeer, peer: NodeId, address: str) -> None:
+    def connect(self, node: SimulatedPeer, peer: NodeId, address: str) -> None:
         """A link to a known peer is there when it is used; who is behind an address must be asked."""
         if not peer:
-            self._knock(node, node.incarnation, address)
+            self._try_connect(node, node.incarnation, address)
 
-    def _knock(self, node: SimulatedPeer, incarnation: int, address: str) -> None:
+    def _try_connect(self, node: SimulatedPeer, incarnation: int, address: str) -> None:
         if node.incarnation != incarnation:
             return
         found = self._addresses.get(address)
-        if found is not None and self._nodes[found].up and not self._stopped(node.id, found):
-            self._clock.after(self._delay_us(), self._answer, node, incarnation, found, address)
+        if found is not None and self._nodes[found].up and not self._is_blocked(node.id, found):
+            self._clock.after(self._delay_us(), self._connected, node, incarnation, found, address)
         else:
-            self._clock.after(KNOCK_AGAIN_US, self._knock, node, incarnation, address)
+            self._clock.after(CONNECT_RETRY_US, self._try_connect, node, incarnation, address)
 
-    def _answer(self, node: SimulatedPeer, incarnation: int, found: NodeId, address: str) -> None:
+    def _connected(self, node: SimulatedPeer, incarnation: int, found: NodeId, address: str) -> None:
         if node.incarnation == incarnation:
-            node.peer_met(found, address)
+            node.peer_connected(found, address)
 
-    def lose(self, node: NodeId, *, silently: bool) -> None:
+    def node_ended(self, node: NodeId, *, silently: bool) -> None:
         """The node's process has ended: its host resets the connections, unless the host is gone too."""
         for (one, other), wire in self._wires.items():
             if node == other:
                 wire.held.clear()
-                if not silently and self._swarm.streams:
-                    self._clock.after(self._delay_us(), self._tell_lost, one, node)
+                if not silently and self._plan.streams:
+                    self._clock.after(self._delay_us(), self._report_lost, one, node)
 
-    def _tell_lost(self, node: NodeId, peer: NodeId) -> None:
-        if self._nodes[node].up and not self._stopped(peer, node):
+    def _report_lost(self, node: NodeId, peer: NodeId) -> None:
+        if self._nodes[node].up and not self._is_blocked(peer, node):
             self._nodes[node].peer_lost(peer)
 
     # --- messages ----------------------------------------------------------------------------------------
@@ -148,52 +148,52 @@ class PeerNetwork:
         else:
             frame = encode(message)
             self._encoded = message, frame
-        swarm, clock, random = self._swarm, self._clock, self._random.random
+        plan, clock, random = self._plan, self._clock, self._random.random
         arrival_us = clock.now_us + self._low + int(random() * self._spread)
-        if not self.calm:
+        if not self.fault_free:
             if wire.slow:
-                arrival_us += swarm.slow_link_us
-                self._tally.add(Fault.PEER_SLOW)
-            if swarm.spike and random() < swarm.spike:
-                arrival_us += int(random() * swarm.spike_us)
-                self._tally.add(Fault.DELAYED)
-        if swarm.streams:
+                arrival_us += plan.slow_link_us
+                self._fault_counts.add(Fault.PEER_SLOW)
+            if plan.spike and random() < plan.spike:
+                arrival_us += int(random() * plan.spike_us)
+                self._fault_counts.add(Fault.DELAYED)
+        if plan.streams:
             if arrival_us <= wire.last_us:
                 arrival_us = wire.last_us + 1
             wire.last_us = arrival_us
             clock.at(arrival_us, self._arrive, wire, frame, wire.receiver.incarnation, wire.breaks)
             return
-        if not self.calm:
-            if swarm.peer_loss and random() < swarm.peer_loss:
-                self._tally.add(Fault.PEER_LOST)
+        if not self.fault_free:
+            if plan.peer_loss and random() < plan.peer_loss:
+                self._fault_counts.add(Fault.PEER_LOST)
                 return
-            if swarm.peer_twice and random() < swarm.peer_twice:
-                self._tally.add(Fault.PEER_TWICE)
+            if plan.peer_duplicate and random() < plan.peer_duplicate:
+                self._fault_counts.add(Fault.PEER_DUPLICATED)
                 again_us = arrival_us + int(random() * 100 * MS_US)
                 clock.at(again_us, self._arrive, wire, frame, 0, 0)
-            if swarm.peer_late and random() < swarm.peer_late:
+            if plan.peer_reorder and random() < plan.peer_reorder:
                 arrival_us += int(random() * 60 * MS_US)
         if arrival_us < wire.last_us:
-            self._tally.add(Fault.PEER_OVERTAKEN)
+            self._fault_counts.add(Fault.PEER_REORDERED)
         else:
             wire.last_us = arrival_us
         clock.at(arrival_us, self._arrive, wire, frame, 0, 0)
 
     def _arrive(self, wire: PeerWire, frame: bytes, incarnation: int, breaks: int) -> None:
-        if self.splits and self._stopped(*wire.pair):
-            self._stop(wire, frame, incarnation, breaks)
+        if self.splits and self._is_blocked(*wire.pair):
+            self._hold(wire, frame, incarnation, breaks)
             return
         node = wire.receiver
-        if self._swarm.streams and (breaks != wire.breaks or incarnation != node.incarnation):
+        if self._plan.streams and (breaks != wire.breaks or incarnation != node.incarnation):
             return
         if not node.up:
-            self._tally.add(Fault.DROPPED)
+            self._fault_counts.add(Fault.DROPPED)
             return
         self._trace.note("mesh", "arrives", frame, wire.pair)
         try:
             message, payload = FROM_PEERS.read(frame, FRAME_BYTES_MAX)
         except PeerViolation as violation:
-            self._history.escaped.append(f"node {node.id} reading from {wire.pair[0]}: {violation}")
+            self._history.exceptions.append(f"node {node.id} reading from {wire.pair[0]}: {violation}")
             return
         node.peer_received(wire.pair[0], message, payload)
 
@@ -204,42 +204,42 @@ class PeerNetwork:
         """Who speaks as a leader, of what and in which term, can be heard on the wire; and how far a word has come."""
         match message:
             case NodeHeartbeat():
-                for beat in message.beats:
-                    self._history.led(beat.partition, beat.term, sender)
+                for heartbeat in message.beats:
+                    self._history.saw_leader(heartbeat.partition, heartbeat.term, sender)
             case AppendEntries() | InstallSnapshot() | TimeoutNow():
-                self._history.led(message.partition, message.term, sender)
+                self._history.saw_leader(message.partition, message.term, sender)
             case Records() | Barrier():
-                self._history.level("hops of a message", message.hops, len(self._nodes))
+                self._history.record_queue_size("hops of a message", message.hops, len(self._nodes))
             case _:
                 pass
 
     # --- splits ------------------------------------------------------------------------------------------
 
-    def _stopped(self, sender: NodeId, receiver: NodeId) -> bool:
-        return any(split.stops(self._clock.now_us, sender, receiver) for split in self.splits)
+    def _is_blocked(self, sender: NodeId, receiver: NodeId) -> bool:
+        return any(split.blocks(self._clock.now_us, sender, receiver) for split in self.splits)
 
-    def _stop(self, wire: PeerWire, frame: bytes, incarnation: int, breaks: int) -> None:
+    def _hold(self, wire: PeerWire, frame: bytes, incarnation: int, breaks: int) -> None:
         for split in self.splits:
-            if split.stops(self._clock.now_us, *wire.pair):
-                self._tally.add(split.counts_as)
-        if not self._swarm.streams:
+            if split.blocks(self._clock.now_us, *wire.pair):
+                self._fault_counts.add(split.counts_as)
+        if not self._plan.streams:
             return
         if not wire.held:
             self._clock.after(STREAM_BREAKS_US, self._break, wire, wire.breaks)
-            self._look_later(wire)
+            self._retry_later(wire)
         wire.held.append((frame, incarnation, breaks))
 
-    def _look_later(self, wire: PeerWire) -> None:
+    def _retry_later(self, wire: PeerWire) -> None:
         now_us = self._clock.now_us
-        opens_us = max(split.opens_us(now_us) for split in self.splits if split.stops(now_us, *wire.pair))
-        self._clock.at(opens_us + LOOK_AGAIN_US, self._look, wire)
+        opens_us = max(split.opens_us(now_us) for split in self.splits if split.blocks(now_us, *wire.pair))
+        self._clock.at(opens_us + RETRANSMIT_US, self._retry, wire)
 
-    def _look(self, wire: PeerWire) -> None:
+    def _retry(self, wire: PeerWire) -> None:
         """A stream sends again what was not received."""
         if not wire.held:
             return
-        if self._stopped(*wire.pair):
-            self._look_later(wire)
+        if self._is_blocked(*wire.pair):
+            self._retry_later(wire)
             return
         held, wire.held = wire.held, []
         for frame, incarnation, breaks in held:
@@ -250,7 +250,7 @@ class PeerNetwork:
             return
         wire.breaks += 1
         wire.held.clear()
-        self._tally.add(Fault.PEER_BROKEN)
+        self._fault_counts.add(Fault.PEER_BROKEN)
         sender, receiver = wire.pair
         if self._nodes[sender].up:
             self._nodes[sender].peer_lost(receiver)

@@ -51,18 +51,18 @@ MAGIC = b"RST1"
 FLAGS_AT = 60
 COMPACTABLE = int(Flag.KEYS | Flag.OFFSET_DELTAS)
 DAMAGED = 0
-UNWATCHED = frozenset({Send, SetTimer, Sync, Read, LogLine, Persist, Accepted})
+IGNORED = frozenset({Send, SetTimer, Sync, Read, LogLine, Persist, Accepted})
 """Most of what a fabric does, and nothing of it is judged."""
 
 
 class ShadowLog:
     """One log as its effects have made it."""
 
-    __slots__ = ("batches", "judged")
+    __slots__ = ("batches", "checked")
 
     def __init__(self, batches: list[StoredBatch] | None = None) -> None:
         self.batches = batches or []
-        self.judged = 0
+        self.checked = 0
         """How many of the batches are already known to be as committed."""
 
 
@@ -76,8 +76,8 @@ class FabricObserver:
         self._node = node
         self._clock = clock
         self._history = history
-        self._counts_disks = fabric.guarantees.acks_all is AcksAll.VIEW
-        self._catalogued = 0
+        self._tracks_syncs = fabric.guarantees.acks_all is AcksAll.VIEW
+        self._metadata_commit = 0
         """How far the catalogue was committed when last looked at."""
         self._shadows = {partition: ShadowLog(batches) for partition, batches in logs.items()}
         self._commits: dict[Partition, int] = {}
@@ -88,21 +88,21 @@ class FabricObserver:
         return self._fabric
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
-        if self._counts_disks:
-            self._count_disk(given)
+        if self._tracks_syncs:
+            self._track_sync(given)
         effects = self._fabric.step(now, given)
         if type(given) is WriteFailed:
-            self._cut(given.partition, given.offset)
+            self._cut_shadow(given.partition, given.offset)
         if not effects:
             return effects
         for effect in effects:
-            if type(effect) in UNWATCHED:
+            if type(effect) in IGNORED:
                 continue
             match effect:
                 case Append():
                     batch = effect.batch
-                    held = StoredBatch(base_offset(batch, 0), last_offset(batch, 0) + 1, digest_of(batch))
-                    self._shadow(effect.partition).batches.append(held)
+                    stored = StoredBatch(base_offset(batch, 0), last_offset(batch, 0) + 1, digest_of(batch))
+                    self._shadow(effect.partition).batches.append(stored)
                 case Committed():
                     self._committed(effect.partition, effect.offset)
                 case Truncate():
@@ -113,46 +113,46 @@ class FabricObserver:
                     self._shadows.pop(effect.partition, None)
                     self._commits.pop(effect.partition, None)
                     if effect.partition == META:
-                        self._catalogued = 0
+                        self._metadata_commit = 0
                     if isinstance(effect, Open) and effect.first:
                         # It begins where others have nothing before any more: below that there is nothing to have.
-                        place = self._node, effect.partition
-                        self._history.on_disk[place] = max(effect.first, self._history.on_disk.get(place, 0))
+                        key = self._node, effect.partition
+                        self._history.synced_offsets[key] = max(effect.first, self._history.synced_offsets.get(key, 0))
                 case Serving():
                     if effect.owner:
-                        self._history.led(effect.partition, effect.epoch, self._node)
+                        self._history.saw_leader(effect.partition, effect.epoch, self._node)
                 case Covered():
                     self._covered(effect)
                 case _:
                     pass
-        catalogue = self._groups.get(META)
-        if catalogue is not None and catalogue.commit > self._catalogued:
-            self._catalogued = catalogue.commit
-            self._committed(META, catalogue.commit)
+        metadata = self._groups.get(META)
+        if metadata is not None and metadata.commit > self._metadata_commit:
+            self._metadata_commit = metadata.commit
+            self._committed(META, metadata.commit)
         return effects
 
-    def _count_disk(self, given: FabricInput) -> None:
-        on_disk = self._history.on_disk
+    def _track_sync(self, given: FabricInput) -> None:
+        synced_offsets = self._history.synced_offsets
         match given:
             case Synced():
-                place = self._node, given.partition
-                on_disk[place] = max(given.offset, on_disk.get(place, 0))
+                key = self._node, given.partition
+                synced_offsets[key] = max(given.offset, synced_offsets.get(key, 0))
             case Started():
                 for found in given.partitions:
-                    place = self._node, found.partition
+                    key = self._node, found.partition
                     # Damage takes nothing back of what it rightly said before, and what may still be on its way.
-                    before = on_disk.get(place, 0) if found.damaged_at is not None else 0
-                    on_disk[place] = max(found.end, before)
+                    before = synced_offsets.get(key, 0) if found.damaged_at is not None else 0
+                    synced_offsets[key] = max(found.end, before)
             case _:
                 pass
 
     def _covered(self, effect: Covered) -> None:
         """Who is named in an acknowledgement must have had it on its disk when it was."""
         for node in effect.view.active:
-            had = self._history.on_disk.get((node, effect.partition), 0)
+            had = self._history.synced_offsets.get((node, effect.partition), 0)
             if had < effect.offset:
-                named = f"node {self._node} names node {node} for {effect.partition} up to {effect.offset}"
-                self._history.beyond.append(f"{named}, its disk has {had}")
+                claim = f"node {self._node} names node {node} for {effect.partition} up to {effect.offset}"
+                self._history.false_claims.append(f"{claim}, its disk has {had}")
 
     def _shadow(self, partition: Partition) -> ShadowLog:
         shadow = self._shadows.get(partition)
@@ -165,41 +165,41 @@ class FabricObserver:
         known = self._history.committed.setdefault(partition, {})
         self._commits[partition] = offset
         batches = shadow.batches
-        at = shadow.judged
+        at = shadow.checked
         while at < len(batches) and batches[at].end <= offset:
             if batches[at].digest != DAMAGED:
                 known.setdefault(batches[at], self._node)
             at += 1
-        shadow.judged = at
+        shadow.checked = at
         if not batches or batches[-1].end < offset:
-            self._history.beyond.append(f"node {self._node} calls {partition} committed up to {offset}, has less")
+            self._history.false_claims.append(f"node {self._node} calls {partition} committed up to {offset}, has less")
 
     def _truncated(self, partition: Partition, offset: int) -> None:
         known = self._history.committed.get(partition, {})
-        if any(held in known for held in self._cut(partition, offset)):
-            self._history.cuts.append(TruncatedCommit(self._node, partition, offset, self._clock.now_us))
+        if any(stored in known for stored in self._cut_shadow(partition, offset)):
+            self._history.truncated_commits.append(TruncatedCommit(self._node, partition, offset, self._clock.now_us))
 
-    def _cut(self, partition: Partition, offset: int) -> list[StoredBatch]:
+    def _cut_shadow(self, partition: Partition, offset: int) -> list[StoredBatch]:
         """What is cut off."""
         shadow = self._shadow(partition)
-        at = bisect_left(shadow.batches, offset, key=lambda held: held.base)
-        gone = shadow.batches[at:]
+        at = bisect_left(shadow.batches, offset, key=lambda stored: stored.base)
+        removed = shadow.batches[at:]
         del shadow.batches[at:]
-        shadow.judged = min(shadow.judged, at)
-        return gone
+        shadow.checked = min(shadow.checked, at)
+        return removed
 
     def _trimmed(self, partition: Partition, first: int) -> None:
         shadow = self._shadow(partition)
-        at = bisect_left(shadow.batches, first, key=lambda held: held.base)
+        at = bisect_left(shadow.batches, first, key=lambda stored: stored.base)
         del shadow.batches[:at]
-        shadow.judged = max(shadow.judged - at, 0)
+        shadow.checked = max(shadow.checked - at, 0)
 
     def commits(self) -> dict[Partition, int]:
         """How far each partition is committed, as far as this node has heard."""
         return dict(self._commits)
 
 
-def logs_of(files: FaultyFiles) -> dict[Partition, list[StoredBatch]]:
+def read_logs(files: FaultyFiles) -> dict[Partition, list[StoredBatch]]:
     """What the files hold, batch by batch, as far as they can be read at all."""
     logs: dict[Partition, list[StoredBatch]] = {}
     flipped = files.counters["bits_flipped"] > 0
@@ -235,8 +235,8 @@ def digest_of(batch: Buffer) -> int:
     return xxh3_64_intdigest(batch)
 
 
-def below(batches: list[StoredBatch], commit: int) -> list[StoredBatch]:
-    return list(takewhile(lambda held: held.end <= commit, batches))
+def committed_batches(batches: list[StoredBatch], commit: int) -> list[StoredBatch]:
+    return list(takewhile(lambda stored: stored.end <= commit, batches))
 
 
 def partition_of(path: str) -> Partition:

@@ -13,10 +13,10 @@ from rostra.fabric.flood.machine import Flood
 from rostra.fabric.flood.settings import FloodSettings
 from rostra.model.ids import NodeId, Partition
 from rostra.simulator.clients.applications import PublisherApplication, ShortLivedPublisher, SubscriberApplication
-from rostra.simulator.clock import MS_US, SECOND_US, chance
+from rostra.simulator.clock import MS_US, SECOND_US, random_for
 from rostra.simulator.faults.fault_plan import Fault
 from rostra.simulator.world.simulated_node import SimulatedNode
-from rostra.simulator.world.world import HEAL_US, LOOK_EVERY_US, QUIET_US, RECORDS_AMONG_NODES, World
+from rostra.simulator.world.world import HEAL_US, POLL_US, PUBLISH_UNTIL_US, RECORDS_IN_CLUSTER, World
 from rostra.wire.messages import Acks
 
 T = TypeVar("T")
@@ -25,19 +25,19 @@ T = TypeVar("T")
 class FloodNode(SimulatedNode):
     flood: Flood | None = None
 
-    def _take_seat(self) -> Fabric:
-        swarm = self.swarm
+    def _make_fabric(self) -> Fabric:
+        plan = self.plan
         first = self.founders[0].node if self.founders else NodeId(0)
         others = tuple(one.peer_address for one in self.founders if one.node != self.id)
         settings = FloodSettings(
-            heartbeat_ms=swarm.heartbeat_ms,
-            silence_ms=4 * swarm.heartbeat_ms,
-            resend_ms=2 * swarm.heartbeat_ms,
-            ask_ms=4 * swarm.heartbeat_ms,
+            heartbeat_ms=plan.heartbeat_ms,
+            silence_ms=4 * plan.heartbeat_ms,
+            resend_ms=2 * plan.heartbeat_ms,
+            ask_ms=4 * plan.heartbeat_ms,
             window_bytes=self.raft_settings.window_bytes,
             read_bytes=self.raft_settings.read_bytes,
             leave_ms=1_000,
-            both_ways=swarm.nodes % 2 == 0,
+            both_ways=plan.nodes % 2 == 0,
         )
         self.flood = Flood(
             self.id,
@@ -48,20 +48,20 @@ class FloodNode(SimulatedNode):
             settings=settings,
             without=self.without,
         )
-        self.fabric = self._watched(self.flood)
+        self.fabric = self._observed(self.flood)
         return self.fabric
 
     def voters(self) -> dict[Partition, tuple[str, tuple[NodeId, ...]]]:
         """Nobody votes."""
         return {}
 
-    def prospects(self) -> tuple[int, dict[Partition, list[tuple[NodeId, ...]]]]:
+    def upcoming_voters(self) -> tuple[int, dict[Partition, list[tuple[NodeId, ...]]]]:
         return 0, {}
 
     def has_removed(self, member: NodeId) -> bool:
         return self.flood is not None and member in self.flood.ring.removed
 
-    def knows_leaders(self) -> bool:
+    def is_caught_up(self) -> bool:
         """Whether its ring is whole, and whoever comes next has all that it has."""
         flood = self.flood
         if self.fabric is None or flood is None or not flood.ready:
@@ -70,7 +70,7 @@ class FloodNode(SimulatedNode):
         return whole and all(link.open and not link.lacks() for link in flood.links.values())
 
 
-class NoStrength(Random):
+class FirstChoice(Random):
     """Who publishes without a strength: of what it may choose, the first."""
 
     def choice(self, seq: Sequence[T]) -> T:  # type: ignore[override]
@@ -88,57 +88,59 @@ class FloodSubscriber(SubscriberApplication):
 
     def missing(self) -> list[str]:
         """Partitions of its topic that the last subscription has not heard of."""
-        seen = self._seen
-        if seen is None or not seen.stands or seen.ended is not None:
+        observed = self._observed
+        if observed is None or not observed.established or observed.ended is not None:
             return []
         return [
-            f"{seen.name} has not heard of the partition {place[0]:x} of {final.name}"
-            for place, final in sorted(self.history.final.items())
-            if final.name == seen.topic and place not in seen.feeds and any(not one.control for one in final.stored)
+            f"{observed.name} has not heard of the partition {key[0]:x} of {final.name}"
+            for key, final in sorted(self.history.final.items())
+            if final.name == observed.topic
+            and key not in observed.feeds
+            and any(not one.control for one in final.stored)
         ]
 
 
 class FloodWorld(World):
-    made_of = FloodNode
-    spared = (Fault.REMOVED,)
+    node_type = FloodNode
+    excluded_faults = (Fault.REMOVED,)
     auto_create = True
 
-    def _arrange(self) -> None:
+    def _adjust_plan(self) -> None:
         """Nobody is removed: what only such a node has is gone with it, as it was told."""
-        self.swarm = msgspec.structs.replace(self.swarm, removes=False)
-        self.history.origins = True
+        self.plan = msgspec.structs.replace(self.plan, removes=False)
+        self.history.per_origin = True
 
-    def _people(self, random: Random) -> None:
+    def _add_applications(self, random: Random) -> None:
         names = [f"t{number}" for number in range(random.randint(1, 2))]
         publishers = random.randint(2, 3)
         for number in range(publishers):
             acks: Acks = random.choice(("all", "all", "owner", "none") if number else ("all", "owner"))
             client = self.client(f"p{number}", random)
-            records = RECORDS_AMONG_NODES * 3 // 2 // publishers
+            records = RECORDS_IN_CLUSTER * 3 // 2 // publishers
             publisher = PublisherApplication(
-                client, chance(self.seed, client.name), names, QUIET_US, acks, records, NoStrength()
+                client, random_for(self.seed, client.name), names, PUBLISH_UNTIL_US, acks, records, FirstChoice()
             )
             self.publishers.append(publisher)
-            self._begin_at(200 * MS_US + number, publisher)
+            self._start_at(200 * MS_US + number, publisher)
         if random.random() < 0.5:
-            visits = chance(self.seed, "visits")
-            death = chance(self.seed, "deaths of visitors")
-            newcomer = lambda name: self.client(name, visits)  # noqa: E731
-            visitor = ShortLivedPublisher(self.client("v", random), visits, names, HEAL_US, newcomer, death)
-            self._begin_at(250 * MS_US, visitor)
+            visits = random_for(self.seed, "visits")
+            death = random_for(self.seed, "deaths of visitors")
+            new_client = lambda name: self.client(name, visits)  # noqa: E731
+            short_lived = ShortLivedPublisher(self.client("v", random), visits, names, HEAL_US, new_client, death)
+            self._start_at(250 * MS_US, short_lived)
         for number in range(2):
             client = self.client(f"s{number}", random)
-            subscriber = FloodSubscriber(client, chance(self.seed, client.name), names, HEAL_US)
+            subscriber = FloodSubscriber(client, random_for(self.seed, client.name), names, HEAL_US)
             self.subscribers.append(subscriber)
-            self._begin_at(300 * MS_US + number, subscriber)
+            self._start_at(300 * MS_US + number, subscriber)
 
-    def _probe(self) -> None:
-        super()._probe()
+    def _read_final_state(self) -> None:
+        super()._read_final_state()
         history = self.history
         until_us = self.clock.now_us + 10 * SECOND_US
-        while not self._works() and self.clock.now_us < until_us:
+        while not self._is_serving() and self.clock.now_us < until_us:
             # Reading may be what finds damage: then the others send it again.
-            self.until(self.clock.now_us + LOOK_EVERY_US)
+            self.until(self.clock.now_us + POLL_US)
         ends: dict[Partition, int] = {}
         for node in self.members:
             if isinstance(node, FloodNode) and node.flood is not None:

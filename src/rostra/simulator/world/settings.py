@@ -11,15 +11,15 @@ from rostra.fabric.raft.settings import RaftSettings
 from rostra.simulator.faults.fault_plan import FaultPlan
 
 
-def raft_settings_for(swarm: FaultPlan, random: Random) -> RaftSettings:
+def raft_settings_for(plan: FaultPlan, random: Random) -> RaftSettings:
     """Heartbeats are rare, as idle ones show nothing new; windows are small, so that followers fall behind.
 
     A timeout is of few heartbeats: one lost is enough to doubt a leader.
     """
     return RaftSettings(
-        heartbeat_ms=swarm.heartbeat_ms,
-        election_timeout_ms_min=2 * swarm.heartbeat_ms,
-        election_timeout_ms_max=4 * swarm.heartbeat_ms,
+        heartbeat_ms=plan.heartbeat_ms,
+        election_timeout_ms_min=2 * plan.heartbeat_ms,
+        election_timeout_ms_max=4 * plan.heartbeat_ms,
         window_bytes=random.choice((2_000, 8 << 20)),
         window_messages=random.choice((4, 256)),
         read_bytes=random.choice((1_000, 1 << 20)),

@@ -70,7 +70,7 @@ from rostra.simulator.history import History
 from rostra.simulator.network.client_network import ClientNetwork, SimulatedConnection
 from rostra.simulator.network.peer_network import PeerNetwork
 from rostra.simulator.trace import Trace
-from rostra.simulator.world.fabric_observer import FabricObserver, logs_of
+from rostra.simulator.world.fabric_observer import FabricObserver, read_logs
 from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
 from rostra.wire.messages import ClientMessage, Publish
 
@@ -91,8 +91,8 @@ class SimulatedNode:
         number: int,
         clock: Clock,
         trace: Trace,
-        swarm: FaultPlan,
-        tally: FaultCounts,
+        plan: FaultPlan,
+        fault_counts: FaultCounts,
         history: History,
         files: FaultyFiles,
         settings: BrokerSettings,
@@ -110,18 +110,18 @@ class SimulatedNode:
         """Through whom it comes into the cluster, unless it is a founder."""
         self.clock = clock
         self.trace = trace
-        self.swarm = swarm
-        self.tally = tally
+        self.plan = plan
+        self.fault_counts = fault_counts
         self.history = history
         self.files = files
         self.settings = settings
         self.raft_settings = raft_settings
         self.random = random
         self.without = without
-        self.network: ClientNetwork
-        self.mesh: PeerNetwork
+        self.client_network: ClientNetwork
+        self.peer_network: PeerNetwork
         self.skew_us = 0
-        self.calm = True
+        self.fault_free = True
         self.incarnation = 0
         self.host_up = True
         self.listening = False
@@ -129,9 +129,9 @@ class SimulatedNode:
         self.up = False
         """Whether it has a broker."""
         self.fabric: FabricObserver | None = None
-        self.stopped: Callable[[SimulatedNode], None] = lambda _: None
+        self.on_stopped: Callable[[SimulatedNode], None] = lambda _: None
         """Called when a graceful stop is through."""
-        self.broke: Callable[[SimulatedNode], None] = lambda _: None
+        self.on_broken: Callable[[SimulatedNode], None] = lambda _: None
         """Called when the node will acknowledge nothing until it is started anew."""
         self._disk: Disk
         self._paused_until_us = 0
@@ -142,7 +142,7 @@ class SimulatedNode:
         self._wrote = self._flushing = self._flush_due = False
         self._syncing = False
         self._sync_due = False
-        self._met: dict[NodeId, str] = {}
+        self._connected: dict[NodeId, str] = {}
         self._voters: dict[Partition, tuple[str, tuple[NodeId, ...]]] = {}
 
     # --- starting and stopping -----------------------------------------------------------------------
@@ -154,7 +154,7 @@ class SimulatedNode:
         groups = self.fabric.raft.groups
         return {partition: (group.name, group.config.voters) for partition, group in groups.items()}
 
-    def prospects(self) -> tuple[int, dict[Partition, list[tuple[NodeId, ...]]]]:
+    def upcoming_voters(self) -> tuple[int, dict[Partition, list[tuple[NodeId, ...]]]]:
         """Who votes when the changes are done that are under way, or half of them; and how new its catalogue is."""
         if self.fabric is None or not self.fabric.raft.takes_part:
             return 0, {}
@@ -163,14 +163,14 @@ class SimulatedNode:
         found: dict[Partition, list[tuple[NodeId, ...]]] = {}
         for partition in (META, *catalogue.partitions()):
             group = raft.groups.get(partition)
-            to_be = catalogue.members if partition == META else catalogue.placement(partition).replicas
-            voters = set(group.config.voters if group is not None else to_be)
-            more = voters.union(to_be, group.config.learners if group is not None else ())
+            target = catalogue.members if partition == META else catalogue.placement(partition).replicas
+            voters = set(group.config.voters if group is not None else target)
+            more = voters.union(target, group.config.learners if group is not None else ())
             stay = set(catalogue.staying)
             found[partition] = [tuple(sorted(config)) for config in (more, voters & stay, more & stay) if config]
         return raft.meta.applied, found
 
-    def knows_leaders(self) -> bool:
+    def is_caught_up(self) -> bool:
         """Of everything it has a part in; and what became of it."""
         if self.fabric is None:
             return False
@@ -188,7 +188,7 @@ class SimulatedNode:
         fabric = self.fabric
         return fabric is not None and fabric.raft.takes_part and member in fabric.raft.meta.catalogue.removed
 
-    def knows_members(self, besides: NodeId) -> int:
+    def member_count(self, besides: NodeId) -> int:
         """How many others than this one its catalogue has."""
         fabric = self.fabric
         if fabric is None or not fabric.raft.takes_part:
@@ -204,26 +204,26 @@ class SimulatedNode:
         assert self.broker is None
         self.incarnation += 1
         store = Store(self.files, LOG_SETTINGS, self.without)
-        self._disk = Disk(store, syncs=self.swarm.syncs)
+        self._disk = Disk(store, syncs=self.plan.syncs)
         try:
             boot, recovery = self._disk.boot()
         except StorageError as error:
-            self.trace.note(self.name, "no start", said=error)
+            self.trace.note(self.name, "no start", detail=error)
             return False
         except Exception:
-            self._escaped("starting")
+            self._record_exception("starting")
             return False
         for found in recovery.notes:
             self.trace.note(self.name, "recovery", found.event.encode(), found)
         self.history.starts_us.append(self.clock.now_us)
         identity = BrokerIdentity(ClusterId(1), self.id)
-        self.broker = Broker(identity, self._take_seat(), self.settings, self.random, self.without)
+        self.broker = Broker(identity, self._make_fabric(), self.settings, self.random, self.without)
         self.up = True
-        self.trace.note(self.name, "start", said=f"incarnation {self.incarnation}, {len(boot.logs)} logs")
+        self.trace.note(self.name, "start", detail=f"incarnation {self.incarnation}, {len(boot.logs)} logs")
         self._later(self.random.randrange(5 * MS_US), self._feed, boot)
         return True
 
-    def _take_seat(self) -> Fabric:
+    def _make_fabric(self) -> Fabric:
         """Its fabric, with somebody looking over its shoulder."""
         raft = Raft(
             self.id,
@@ -235,39 +235,39 @@ class SimulatedNode:
             settings=self.raft_settings,
             without=self.without,
         )
-        self.fabric = self._watched(raft)
+        self.fabric = self._observed(raft)
         return self.fabric
 
-    def _watched(self, fabric: Fabric) -> FabricObserver:
-        return FabricObserver(fabric, self.id, self.clock, self.history, logs_of(self.files))
+    def _observed(self, fabric: Fabric) -> FabricObserver:
+        return FabricObserver(fabric, self.id, self.clock, self.history, read_logs(self.files))
 
-    def die(self, *, power: bool) -> None:
+    def crash(self, *, power: bool) -> None:
         """All that is in memory is gone; after a power cut also what the disk was not yet made to keep."""
         self.trace.note(self.name, "power cut" if power else "kill")
         if self.up:
-            self.tally.add(Fault.POWER_CUT if power else Fault.KILLED)
+            self.fault_counts.add(Fault.POWER_CUT if power else Fault.KILLED)
             if power and self._syncing:
-                self.tally.add(Fault.CUT_SYNC)
-        self._forget_everything(silently=power)
+                self.fault_counts.add(Fault.CUT_SYNC)
+        self._drop_process_state(silently=power)
         if power:
             self.host_up = False
             self.files.crash()
 
-    def _forget_everything(self, *, silently: bool) -> None:
+    def _drop_process_state(self, *, silently: bool) -> None:
         self.incarnation += 1
         self._voters = self.voters()
         self.broker = self.fabric = None
         self.up = False
         self.listening = False
-        self._met.clear()
+        self._connected.clear()
         self._paused_until_us = 0
         self._waiting.clear()
         self._readers.clear()
         self._timers.clear()
         self._wrote = self._flushing = self._flush_due = self._syncing = self._sync_due = False
         links, self._links = self._links, {}
-        self.network.node_died(list(links.values()), silently=silently)
-        self.mesh.lose(self.id, silently=silently)
+        self.client_network.node_died(list(links.values()), silently=silently)
+        self.peer_network.node_ended(self.id, silently=silently)
 
     def stop(self) -> None:
         if self.up:
@@ -279,17 +279,17 @@ class SimulatedNode:
             self._disk.flush()
             self._disk.store.close(clean=True)
         except StorageError as error:
-            self.trace.note(self.name, "unclean", said=error)
+            self.trace.note(self.name, "unclean", detail=error)
         except Exception:
-            self._escaped("closing")
-        self.tally.add(Fault.STOPPED)
-        self._forget_everything(silently=False)
-        self.stopped(self)
+            self._record_exception("closing")
+        self.fault_counts.add(Fault.STOPPED)
+        self._drop_process_state(silently=False)
+        self.on_stopped(self)
 
     def pause(self, duration_us: int) -> None:
         if self.up and not self._paused_until_us:
             self._paused_until_us = self.clock.now_us + duration_us
-            self.trace.note(self.name, "pause", said=duration_us)
+            self.trace.note(self.name, "pause", detail=duration_us)
             self._later(duration_us, self.resume, self._paused_until_us)
 
     def resume(self, until_us: int | None = None) -> None:
@@ -298,8 +298,8 @@ class SimulatedNode:
             return
         self._paused_until_us = 0
         waiting, self._waiting = self._waiting, []
-        self.trace.note(self.name, "resume", said=f"{len(waiting)} inputs")
-        self.tally.add(Fault.PAUSED, len(waiting))
+        self.trace.note(self.name, "resume", detail=f"{len(waiting)} inputs")
+        self.fault_counts.add(Fault.PAUSED, len(waiting))
         incarnation = self.incarnation
         for given in waiting:
             if self.incarnation == incarnation:
@@ -307,17 +307,17 @@ class SimulatedNode:
         if self._flush_due and self.incarnation == incarnation:
             self._flush()
 
-    def _later(self, delay_us: int, act: Callable[..., None], *about: Any) -> None:
+    def _later(self, delay_us: int, callback: Callable[..., None], *args: Any) -> None:
         """Unless the process has ended by then."""
-        self.clock.after(delay_us, self._if_alive, self.incarnation, act, about)
+        self.clock.after(delay_us, self._if_alive, self.incarnation, callback, args)
 
-    def _if_alive(self, incarnation: int, act: Callable[..., None], about: tuple[Any, ...]) -> None:
+    def _if_alive(self, incarnation: int, callback: Callable[..., None], args: tuple[Any, ...]) -> None:
         if incarnation == self.incarnation:
-            act(*about)
+            callback(*args)
 
-    def _escaped(self, where: str) -> None:
-        self.history.escaped.append(f"{self.name} {where}: {traceback.format_exc()}")
-        self.trace.note(self.name, "escaped", said=where)
+    def _record_exception(self, where: str) -> None:
+        self.history.exceptions.append(f"{self.name} {where}: {traceback.format_exc()}")
+        self.trace.note(self.name, "escaped", detail=where)
 
     # --- the broker ----------------------------------------------------------------------------------
 
@@ -334,22 +334,22 @@ class SimulatedNode:
             for effect in broker.step(Now(now_us, EPOCH_US + now_us + self.skew_us), given):
                 self._carry_out(effect)
         except Exception:
-            self._escaped(f"stepping {type(given).__name__}")
-            self.die(power=False)
+            self._record_exception(f"stepping {type(given).__name__}")
+            self.crash(power=False)
             return
         if broker.broken is not None and not was_broken:
-            self.broke(self)
+            self.on_broken(self)
         if self._wrote and not self._flushing and self.broker is not None:
             self._flushing = True
             self._wrote = False
-            self._later(int(self.random.random() * self.swarm.turn_us), self._flush)
+            self._later(int(self.random.random() * self.plan.turn_us), self._flush)
 
     def _carry_out(self, effect: BrokerEffect) -> None:
         match effect:
             case Send():
-                if effect.peer in self._met:
+                if effect.peer in self._connected:
                     framed: Any = effect.message
-                    self.mesh.send(self, effect.peer, framed, effect.payload)
+                    self.peer_network.send(self, effect.peer, framed, effect.payload)
             case SetTimer():
                 self._set_timer(effect)
             case Reply():
@@ -367,7 +367,7 @@ class SimulatedNode:
             case LogLine():
                 self.trace.note(self.name, effect.level, effect.event.encode(), effect)
             case RequestDrain():
-                self._later(self.random.randint(0, self.swarm.turn_us), self._drain_if_room, effect.conn)
+                self._later(self.random.randint(0, self.plan.turn_us), self._drain_unless_congested, effect.conn)
             case Greeted():
                 reader = self._readers.get(effect.conn)
                 if reader is not None:
@@ -386,10 +386,10 @@ class SimulatedNode:
                 self._later(0, self._close)
             case Connect():
                 if effect.peer:
-                    self._met[effect.peer] = effect.address
-                self.mesh.meet(self, effect.peer, effect.address)
+                    self._connected[effect.peer] = effect.address
+                self.peer_network.connect(self, effect.peer, effect.address)
             case Disconnect():
-                self._met.pop(effect.peer, None)
+                self._connected.pop(effect.peer, None)
             case _:
                 assert_never(effect)
 
@@ -406,16 +406,16 @@ class SimulatedNode:
             self.trace.note(self.name, "timer", timer.encode(), timer)
             self._feed(TimerFired(timer))
             if timer == SWEEP:
-                self._watch_levels()
+                self._record_queue_sizes()
 
     # --- the disk ------------------------------------------------------------------------------------
 
     def _disk_us(self) -> int:
-        low, high = self.swarm.sync_us
+        low, high = self.plan.sync_us
         took_us = low + int(self.random.random() * (high - low))
-        if self.swarm.slow and not self.calm and self.random.random() < self.swarm.slow:
-            self.tally.add(Fault.SLOW)
-            took_us += int(self.random.random() * self.swarm.slow_us)
+        if self.plan.slow and not self.fault_free and self.random.random() < self.plan.slow:
+            self.fault_counts.add(Fault.SLOW_SYNC)
+            took_us += int(self.random.random() * self.plan.slow_us)
         return took_us
 
     def _flush(self) -> None:
@@ -426,8 +426,8 @@ class SimulatedNode:
         try:
             happened = self._disk.flush()
         except Exception:
-            self._escaped("flushing")
-            self.die(power=False)
+            self._record_exception("flushing")
+            self.crash(power=False)
             return
         for given in happened:
             self.trace.note(self.name, "disk", type(given).__name__.encode(), given)
@@ -440,8 +440,8 @@ class SimulatedNode:
         try:
             job = self._disk.begin_sync()
         except Exception:
-            self._escaped("beginning a sync")
-            self.die(power=False)
+            self._record_exception("beginning a sync")
+            self.crash(power=False)
             return
         if job is not None:
             self._syncing = True
@@ -465,11 +465,11 @@ class SimulatedNode:
                 return
             happened = job.finish()
         except DiskUntrusted as error:
-            self.trace.note(self.name, "sync failed", said=error)
+            self.trace.note(self.name, "sync failed", detail=error)
             happened = [SyncFailed(error)]
         except Exception:
-            self._escaped("syncing")
-            self.die(power=False)
+            self._record_exception("syncing")
+            self.crash(power=False)
             return
         if syncs:
             self._syncing = False
@@ -483,10 +483,10 @@ class SimulatedNode:
         try:
             given = self._disk.look_up(effect)
         except Exception:
-            self._escaped(f"looking up {effect}")
-            self.die(power=False)
+            self._record_exception(f"looking up {effect}")
+            self.crash(power=False)
             return
-        self.trace.note(self.name, "looked up", said=given)
+        self.trace.note(self.name, "looked up", detail=given)
         self._feed(given)
 
     # --- connections ---------------------------------------------------------------------------------
@@ -505,12 +505,12 @@ class SimulatedNode:
         try:
             messages = reader.feed(chunk)
         except PeerViolation:
-            self._escaped(f"reading from {link.client.name}")
+            self._record_exception(f"reading from {link.client.name}")
             link.node_closes()
             return
         for message, payload in messages:
             if self.skew_us and isinstance(message, Publish):
-                self.tally.add(Fault.SKEWED)
+                self.fault_counts.add(Fault.SKEWED)
             self._feed(MessageReceived(link.conn, message, payload))
 
     def lost(self, link: SimulatedConnection) -> None:
@@ -527,16 +527,16 @@ class SimulatedNode:
         if link.conn in self._links:
             self._feed(ConnectionDrained(link.conn))
 
-    def _drain_if_room(self, conn: int) -> None:
+    def _drain_unless_congested(self, conn: int) -> None:
         """A link that is full says so itself when it has room again."""
         link = self._links.get(conn)
         if link is not None and not link.down.congested:
             self._feed(ConnectionDrained(conn))
 
-    def _send(self, conn: int, frame: bytes, said: object) -> None:
+    def _send(self, conn: int, frame: bytes, detail: object) -> None:
         link = self._links.get(conn)
         if link is not None:
-            self.trace.note(self.name, "sends", frame, (conn, said))
+            self.trace.note(self.name, "sends", frame, (conn, detail))
             link.down.send(frame)
 
     # --- peers ---------------------------------------------------------------------------------------
@@ -544,8 +544,8 @@ class SimulatedNode:
     def peer_received(self, sender: NodeId, message: object, payload: bytearray | None) -> None:
         self._feed(PeerReceived(sender, message, payload))
 
-    def peer_met(self, peer: NodeId, address: str) -> None:
-        self._met[peer] = address
+    def peer_connected(self, peer: NodeId, address: str) -> None:
+        self._connected[peer] = address
         self._feed(PeerMet(peer, address))
 
     def peer_lost(self, peer: NodeId) -> None:
@@ -553,13 +553,13 @@ class SimulatedNode:
 
     # --- levels --------------------------------------------------------------------------------------
 
-    def _watch_levels(self) -> None:
+    def _record_queue_sizes(self) -> None:
         broker = self.broker
         if broker is None:
             return
-        level, settings = self.history.level, self.settings
-        level("tail bytes", broker.tail_cache.bytes, settings.tail_bytes_max)
-        level("connections", len(broker.sessions), settings.connections_max)
-        level("topics", len(broker.topic_table), settings.topics_max)
+        record, settings = self.history.record_queue_size, self.settings
+        record("tail bytes", broker.tail_cache.bytes, settings.tail_bytes_max)
+        record("connections", len(broker.sessions), settings.connections_max)
+        record("topics", len(broker.topic_table), settings.topics_max)
         for served in broker.topic_table.partitions():
-            level("producers of a partition", len(served.producers), settings.producers_per_partition_max)
+            record("producers of a partition", len(served.producers), settings.producers_per_partition_max)

@@ -23,7 +23,7 @@ from rostra.simulator.clients.liveness_probe import LivenessProbe
 from rostra.simulator.clients.operator import Operator
 from rostra.simulator.clients.pattern_subscriber import PatternSubscriber
 from rostra.simulator.clients.simulated_client import SimulatedClient
-from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
+from rostra.simulator.clock import MS_US, SECOND_US, Clock, random_for
 from rostra.simulator.disk.faulty_files import FaultyFiles, SimulatedCrash
 from rostra.simulator.faults.fault_injector import FaultInjector
 from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
@@ -31,7 +31,7 @@ from rostra.simulator.history import GroupHistory, History
 from rostra.simulator.network.client_network import ClientNetwork
 from rostra.simulator.network.peer_network import PeerNetwork
 from rostra.simulator.trace import Trace
-from rostra.simulator.world.fabric_observer import below, logs_of
+from rostra.simulator.world.fabric_observer import committed_batches, read_logs
 from rostra.simulator.world.settings import raft_settings_for, settings_for
 from rostra.simulator.world.simulated_node import SimulatedNode, member
 from rostra.wire.messages import Acks, TopicSettings
@@ -41,25 +41,25 @@ CALM_US = SECOND_US
 HEAL_US = 25 * SECOND_US
 CONVERGE_US = 50 * SECOND_US
 END_US = 30 * SECOND_US
-QUIET_US = 29 * SECOND_US
-MAKE_UP_US = 25 * SECOND_US
+PUBLISH_UNTIL_US = 29 * SECOND_US
+EXTRA_TIME_US = 25 * SECOND_US
 OPERATIONS_WANTED = 320
-LOOK_EVERY_US = 100 * MS_US
+POLL_US = 100 * MS_US
 PROGRESS_ELECTIONS = 10
 """Within so many election timeouts a majority must work again."""
 RECORDS = 900
-RECORDS_AMONG_NODES = 320
+RECORDS_IN_CLUSTER = 320
 """Fewer, as each is written and sent several times."""
-MEMBERS_IN = 0.25
+GROUP_SHARE = 0.25
 """The part of the seeds that have a named subscription."""
-STEADY_US = 3 * SECOND_US
+STABLE_US = 3 * SECOND_US
 """More than the lease of a member: whoever died before is found dead by then."""
 
-COUNTED = {
-    "outages": Fault.OUTAGE,
+DISK_COUNTERS = {
+    "outages": Fault.CRASH_IN_IO,
     "bytes_lost": Fault.LOST_BYTES,
     "writes_torn": Fault.TORN_WRITE,
-    "disk_full": Fault.FULL,
+    "disk_full": Fault.DISK_FULL,
     "syncs_failed": Fault.FAILED_SYNC,
     "writes_failed": Fault.FAILED_WRITE,
 }
@@ -69,8 +69,8 @@ COUNTED = {
 class World:
     """`nodes`: so many, whatever number the seed has drawn."""
 
-    made_of: type[SimulatedNode] = SimulatedNode
-    spared: tuple[Fault, ...] = ()
+    node_type: type[SimulatedNode] = SimulatedNode
+    excluded_faults: tuple[Fault, ...] = ()
     """Faults that no node of it suffers."""
     auto_create = False
 
@@ -79,78 +79,80 @@ class World:
         seed: int,
         without: Without = ALL_ON,
         show: Callable[[str], None] | None = None,
-        swarm: FaultPlan | None = None,
+        plan: FaultPlan | None = None,
         *,
         nodes: int = 0,
     ) -> None:
         self.seed = seed
         self.clock = Clock()
         self.trace = Trace(self.clock, show)
-        self.tally = FaultCounts()
-        self.swarm = swarm or FaultPlan.draw(chance(seed, "swarm"))
+        self.fault_counts = FaultCounts()
+        self.plan = plan or FaultPlan.draw(random_for(seed, "swarm"))
         if nodes:
-            self.swarm = self.swarm.of(nodes)
-        self.history = History(replicated=self.swarm.nodes > 1)
-        self._arrange()
-        random = chance(seed, "world")
-        self.network = ClientNetwork(self.clock, self.swarm, self.tally, chance(seed, "network"))
-        self.mesh = PeerNetwork(self.clock, self.trace, self.swarm, self.tally, self.history, chance(seed, "mesh"))
+            self.plan = self.plan.with_nodes(nodes)
+        self.history = History(replicated=self.plan.nodes > 1)
+        self._adjust_plan()
+        random = random_for(seed, "world")
+        self.client_network = ClientNetwork(self.clock, self.plan, self.fault_counts, random_for(seed, "network"))
+        self.peer_network = PeerNetwork(
+            self.clock, self.trace, self.plan, self.fault_counts, self.history, random_for(seed, "mesh")
+        )
         self.nodes = self._build(random, without)
-        self.mischief = FaultInjector(
+        self.injector = FaultInjector(
             self.clock,
             self.trace,
-            self.swarm,
-            self.tally,
-            chance(seed, "mischief"),
+            self.plan,
+            self.fault_counts,
+            random_for(seed, "mischief"),
             self.nodes,
-            self.network,
-            self.mesh,
+            self.client_network,
+            self.peer_network,
             self.history,
         )
-        self.elected_us = 8 * self.swarm.heartbeat_ms * 1000 if len(self.nodes) > 1 else 0
+        self.election_us = 8 * self.plan.heartbeat_ms * 1000 if len(self.nodes) > 1 else 0
         """When the nodes should have found each other."""
-        self.leaver: SimulatedNode | None = None
+        self.leaving_node: SimulatedNode | None = None
         """Who is to be removed."""
         self.clients: list[SimulatedClient] = []
         self.publishers: list[PublisherApplication] = []
         self.subscribers: list[SubscriberApplication] = []
-        self.gatherers: list[PatternSubscriber] = []
-        self.handlers: list[GroupMemberApplication] = []
+        self.pattern_subscribers: list[PatternSubscriber] = []
+        self.group_members: list[GroupMemberApplication] = []
         self._generations: list[int] = []
-        self._steady_since_us = 0
-        self._people(random)
+        self._stable_since_us = 0
+        self._add_applications(random)
 
-    def _arrange(self) -> None:
+    def _adjust_plan(self) -> None:
         """What a fabric changes of what the seed has drawn."""
 
     def _build(self, random: Random, without: Without) -> list[SimulatedNode]:
         settings = settings_for(random)
-        raft_settings = raft_settings_for(self.swarm, random)
+        raft_settings = raft_settings_for(self.plan, random)
         nodes: list[SimulatedNode] = []
-        founders = self.swarm.nodes - self.swarm.joiners
-        for number in range(1, self.swarm.nodes + 1):
-            node = self.made_of(
+        founders = self.plan.nodes - self.plan.joiners
+        for number in range(1, self.plan.nodes + 1):
+            node = self.node_type(
                 number,
                 self.clock,
                 self.trace,
-                self.swarm,
-                self.tally,
+                self.plan,
+                self.fault_counts,
                 self.history,
-                FaultyFiles(chance(self.seed, f"disk {number}")),
+                FaultyFiles(random_for(self.seed, f"disk {number}")),
                 settings,
                 raft_settings,
-                chance(self.seed, f"node {number}"),
+                random_for(self.seed, f"node {number}"),
                 without,
             )
-            node.network, node.mesh = self.network, self.mesh
+            node.client_network, node.peer_network = self.client_network, self.peer_network
             if number <= founders:
                 node.founders = tuple(member(one) for one in range(1, founders + 1))
             else:
                 node.founders = ()
                 node.join = tuple(member(one).peer_address for one in random.sample(range(1, number), 2))
-            self.network.hosts[node.address] = node
+            self.client_network.hosts[node.address] = node
             nodes.append(node)
-        self.mesh.add(nodes)
+        self.peer_network.add(nodes)
         return nodes
 
     def client(
@@ -170,17 +172,23 @@ class World:
             backoff_ms_max=random.choice((500, 2_000)),
         )
         client = SimulatedClient(
-            name, self.clock, self.trace, self.history, self.network, options, chance(self.seed, f"client {name}")
+            name,
+            self.clock,
+            self.trace,
+            self.history,
+            self.client_network,
+            options,
+            random_for(self.seed, f"client {name}"),
         )
         self.clients.append(client)
         return client
 
-    def _people(self, random: Random) -> None:
+    def _add_applications(self, random: Random) -> None:
         """Who is in this world and what they are up to."""
         many = len(self.nodes) > 1
         names = [f"t{number}" for number in range(random.randint(2, 3 if many else 4))]
-        owns = chance(self.seed, "ownership")
-        compacts = chance(self.seed, "compaction")
+        owns = random_for(self.seed, "ownership")
+        compacts = random_for(self.seed, "compaction")
         settings = {
             name: TopicSettings(
                 partitions=random.randint(1, 2 if many else 3),
@@ -194,171 +202,175 @@ class World:
             )
             for name in names
         }
-        keeper = TopicAdminApplication(
-            self.client("keeper", random), chance(self.seed, "keeper"), names, HEAL_US, settings
+        topic_admin = TopicAdminApplication(
+            self.client("keeper", random), random_for(self.seed, "keeper"), names, HEAL_US, settings
         )
-        self._begin_at(5 * MS_US, keeper)
+        self._start_at(5 * MS_US, topic_admin)
         publishers = random.randint(2, 3 if many else 4)
-        records = (RECORDS_AMONG_NODES if many else RECORDS) // publishers
+        records = (RECORDS_IN_CLUSTER if many else RECORDS) // publishers
         for number in range(publishers):
             acks: Acks = random.choice(("all", "all", "owner", "none") if number else ("all", "owner"))
             client = self.client(f"p{number}", random)
-            rivalry = chance(self.seed, f"strength of {client.name}")
+            strength_random = random_for(self.seed, f"strength of {client.name}")
             publisher = PublisherApplication(
-                client, chance(self.seed, client.name), names, QUIET_US, acks, records, rivalry
+                client, random_for(self.seed, client.name), names, PUBLISH_UNTIL_US, acks, records, strength_random
             )
             self.publishers.append(publisher)
-            self._begin_at(200 * MS_US + number, publisher)
+            self._start_at(200 * MS_US + number, publisher)
         if random.random() < 0.5:
-            visits = chance(self.seed, "visits")
-            death = chance(self.seed, "death")
-            newcomer = lambda name: self.client(name, visits)  # noqa: E731
-            visitor = ShortLivedPublisher(self.client("v", random), visits, names, HEAL_US, newcomer, death)
-            self._begin_at(250 * MS_US, visitor)
+            visits = random_for(self.seed, "visits")
+            death = random_for(self.seed, "death")
+            new_client = lambda name: self.client(name, visits)  # noqa: E731
+            short_lived = ShortLivedPublisher(self.client("v", random), visits, names, HEAL_US, new_client, death)
+            self._start_at(250 * MS_US, short_lived)
         for number in range(2 if many else random.randint(2, 3)):
             client = self.client(f"s{number}", random)
-            subscriber = SubscriberApplication(client, chance(self.seed, client.name), names, HEAL_US)
+            subscriber = SubscriberApplication(client, random_for(self.seed, client.name), names, HEAL_US)
             self.subscribers.append(subscriber)
-            self._begin_at(300 * MS_US + number, subscriber)
-        gathering = chance(self.seed, "gathering")
-        if gathering.random() < 0.5:
-            gatherer = PatternSubscriber(self.client("g", gathering), gathering, HEAL_US)
-            self.gatherers.append(gatherer)
-            self._begin_at(310 * MS_US, gatherer)
-        self._members(names)
+            self._start_at(300 * MS_US + number, subscriber)
+        pattern_random = random_for(self.seed, "gathering")
+        if pattern_random.random() < 0.5:
+            pattern_subscriber = PatternSubscriber(self.client("g", pattern_random), pattern_random, HEAL_US)
+            self.pattern_subscribers.append(pattern_subscriber)
+            self._start_at(310 * MS_US, pattern_subscriber)
+        self._add_group_members(names)
         for number in range(random.randint(1, 2) if many else 0):
             client = self.client(f"r{number}", random)
-            registrar = ConcurrentTopicAdmin(client, chance(self.seed, client.name), ["m0", "m1"], HEAL_US)
-            self._begin_at(400 * MS_US + number, registrar)
-        if self.swarm.removes:
-            choice = chance(self.seed, "removing")
-            self.leaver = choice.choice(self.nodes)
+            concurrent_admin = ConcurrentTopicAdmin(client, random_for(self.seed, client.name), ["m0", "m1"], HEAL_US)
+            self._start_at(400 * MS_US + number, concurrent_admin)
+        if self.plan.removes:
+            choice = random_for(self.seed, "removing")
+            self.leaving_node = choice.choice(self.nodes)
             begins_us = choice.randint(6 * SECOND_US, HEAL_US - 3 * SECOND_US)
             client = self.client("steward", random)
-            steward = Operator(client, choice, self.leaver.id, begins_us, HEAL_US, may=self._may_remove)
-            self._begin_at(500 * MS_US, steward)
-            self.clock.at(begins_us, self._look_for_leaver, steward)
+            operator = Operator(client, choice, self.leaving_node.id, begins_us, HEAL_US, is_allowed=self._may_remove)
+            self._start_at(500 * MS_US, operator)
+            self.clock.at(begins_us, self._await_removal, operator)
 
-    def _members(self, topics: list[str]) -> None:
+    def _add_group_members(self, topics: list[str]) -> None:
         """Of one named subscription, in some of the seeds."""
-        random = chance(self.seed, "members")
-        if random.random() >= MEMBERS_IN:
+        random = random_for(self.seed, "members")
+        if random.random() >= GROUP_SHARE:
             return
-        named = self.history.named["g"] = GroupHistory("g", random.sample(topics, random.randint(1, len(topics))))
+        group = self.history.groups["g"] = GroupHistory("g", random.sample(topics, random.randint(1, len(topics))))
         for number in range(random.randint(1, 3)):
             client = self.client(f"h{number}", random)
-            come = lambda name: self.client(name, random)  # noqa: E731
-            handler = GroupMemberApplication(client, chance(self.seed, client.name), named.topics, HEAL_US, named, come)
-            self.handlers.append(handler)
-            self._begin_at(350 * MS_US + number, handler)
+            new_client = lambda name: self.client(name, random)  # noqa: E731
+            member = GroupMemberApplication(
+                client, random_for(self.seed, client.name), group.topics, HEAL_US, group, new_client
+            )
+            self.group_members.append(member)
+            self._start_at(350 * MS_US + number, member)
 
-    def _begin_at(self, time_us: int, application: Application) -> None:
-        time_us += self.elected_us
+    def _start_at(self, time_us: int, application: Application) -> None:
+        time_us += self.election_us
         self.clock.at(time_us - 4 * MS_US, application.client.start)
         self.clock.at(time_us + 200 * MS_US, application.begin)
 
     def _may_remove(self) -> bool:
         """Where a disk is damaged three members stay, who may not have joined yet: of two copies one is no minority."""
-        leaver = self.leaver
-        assert leaver is not None
-        enough = any(node.knows_members(besides=leaver.id) >= REPLICAS for node in self.nodes)
-        return enough or not self.swarm.flip_every_us
+        leaving_node = self.leaving_node
+        assert leaving_node is not None
+        enough = any(node.member_count(besides=leaving_node.id) >= REPLICAS for node in self.nodes)
+        return enough or not self.plan.flip_every_us
 
-    def _look_for_leaver(self, steward: Operator) -> None:
+    def _await_removal(self, operator: Operator) -> None:
         """Until everybody who knows the catalogue knows that it is gone; then it is switched off."""
-        leaver = self.leaver
-        assert leaver is not None
-        if any(node is not leaver and node.has_removed(leaver.id) for node in self.nodes):
-            self.mischief.retire(leaver)
-        elif steward.asked or not steward.over:
-            self.clock.after(LOOK_EVERY_US, self._look_for_leaver, steward)
+        leaving_node = self.leaving_node
+        assert leaving_node is not None
+        if any(node is not leaving_node and node.has_removed(leaving_node.id) for node in self.nodes):
+            self.injector.retire(leaving_node)
+        elif operator.requested or not operator.over:
+            self.clock.after(POLL_US, self._await_removal, operator)
 
     @property
     def members(self) -> list[SimulatedNode]:
         """All but those that were removed."""
-        return [node for node in self.nodes if node not in self.mischief.retired]
+        return [node for node in self.nodes if node not in self.injector.retired]
 
     # --- its story -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        founders = len(self.nodes) - self.swarm.joiners
+        founders = len(self.nodes) - self.plan.joiners
         for node in self.nodes[:founders]:
             node.start()
-        joining = chance(self.seed, "joining")
+        joining = random_for(self.seed, "joining")
         for node in self.nodes[founders:]:
-            self.mischief.wait_outside(node)
-            self.clock.at(joining.randint(self.elected_us + CALM_US, HEAL_US // 2), self.mischief.join, node)
+            self.injector.hold_back(node)
+            self.clock.at(joining.randint(self.election_us + CALM_US, HEAL_US // 2), self.injector.join, node)
 
     def run(self) -> None:
         clock = self.clock
         self.start()
-        self.until(self.elected_us + CALM_US)
-        self.mischief.begin()
+        self.until(self.election_us + CALM_US)
+        self.injector.begin()
         self.until(HEAL_US)
         self._heal()
-        self._work_on()
+        self._publish_until_enough()
         # Acks `owner` are given before the others have the record: a look right behind the last one would see less.
         self.until(max(END_US, clock.now_us + SECOND_US))
-        while not self._settled() and clock.now_us < HEAL_US + CONVERGE_US:
-            self.until(clock.now_us + LOOK_EVERY_US)
-        self._look_around()
-        if self.seed % 2 and self.swarm.syncs:
+        while not self._has_converged() and clock.now_us < HEAL_US + CONVERGE_US:
+            self.until(clock.now_us + POLL_US)
+        self._record_final_positions()
+        if self.seed % 2 and self.plan.syncs:
             # What was acknowledged must be there after a power cut at any time, now included.
-            self.mischief.cut_power_once()
+            self.injector.cut_all_power()
             self.until(clock.now_us + 2 * SECOND_US)
-            until_us = clock.now_us + self._elections_us()
-            while not self._works() and clock.now_us < until_us:
-                self.until(clock.now_us + LOOK_EVERY_US)
-        self._probe()
+            until_us = clock.now_us + self._election_limit_us()
+            while not self._is_serving() and clock.now_us < until_us:
+                self.until(clock.now_us + POLL_US)
+        self._read_final_state()
         for node in self.nodes:
-            for counter, fault in COUNTED.items():
-                self.tally.add(fault, node.files.counters[counter])
+            for counter, fault in DISK_COUNTERS.items():
+                self.fault_counts.add(fault, node.files.counters[counter])
 
     def until(self, time_us: int) -> None:
         while True:
             try:
                 self.clock.run_until(time_us)
                 return
-            except SimulatedCrash as outage:
+            except SimulatedCrash as crash_in_io:
                 # Whatever the node was doing is not finished by anybody.
-                self.mischief.outage(outage.files)
+                self.injector.crash_in_io(crash_in_io.files)
 
     def _heal(self) -> None:
         """First a majority, which must be enough; then everybody."""
         if len(self.nodes) == 1:
-            self.mischief.heal()
+            self.injector.heal()
             return
         voters = self._voters()
-        random = chance(self.seed, "healing")
-        alive = self._majority(voters, random) if self.swarm.stay_dead else self.members
+        random = random_for(self.seed, "healing")
+        alive = self._majority(voters, random) if self.plan.minority_stays_down else self.members
         dead = [node for node in self.members if node not in alive]
-        sound = self._sound(alive)
-        places = [
+        undamaged = self._undamaged(alive)
+        partitions = [
             (partition, name)
             for partition, (name, configs) in sorted(voters.items())
-            if partition != META and not is_internal(name) and all(_has_majority(sound, config) for config in configs)
+            if partition != META
+            and not is_internal(name)
+            and all(_has_majority(undamaged, config) for config in configs)
         ]
-        self.mischief.heal(dead)
-        limit_us = self.clock.now_us + self._elections_us()
+        self.injector.heal(dead)
+        limit_us = self.clock.now_us + self._election_limit_us()
         for publisher in self.publishers:
             # Healing may take longer than the time they were given, and whoever went home makes up for nothing.
-            publisher.ends_us = max(publisher.ends_us, limit_us + MAKE_UP_US)
-        client = self.client("herald", random, [node.address for node in alive], self._elections_us() // 1000)
-        herald = LivenessProbe(client, random, places, limit_us)
-        herald.begin()
-        while not herald.done and self.clock.now_us < limit_us:
-            self.until(min(self.clock.now_us + LOOK_EVERY_US, limit_us))
-        herald.give_up()
-        self.mischief.call_back(dead)
+            publisher.ends_us = max(publisher.ends_us, limit_us + EXTRA_TIME_US)
+        client = self.client("herald", random, [node.address for node in alive], self._election_limit_us() // 1000)
+        probe = LivenessProbe(client, random, partitions, limit_us)
+        probe.begin()
+        while not probe.done and self.clock.now_us < limit_us:
+            self.until(min(self.clock.now_us + POLL_US, limit_us))
+        probe.give_up()
+        self.injector.restart_nodes(dead)
 
-    def _work_on(self) -> None:
+    def _publish_until_enough(self) -> None:
         """Publishers go on a while after healing: a seed whose faults kept them from work makes up for it."""
-        until_us = self.clock.now_us + MAKE_UP_US
+        until_us = self.clock.now_us + EXTRA_TIME_US
         for publisher in self.publishers:
             publisher.ends_us = until_us
-        self.until(QUIET_US)
+        self.until(PUBLISH_UNTIL_US)
         while self.history.operations < OPERATIONS_WANTED and self.clock.now_us < until_us:
-            self.until(self.clock.now_us + LOOK_EVERY_US)
+            self.until(self.clock.now_us + POLL_US)
         for publisher in self.publishers:
             publisher.ends_us = self.clock.now_us
 
@@ -371,11 +383,11 @@ class World:
         for node in self.members:
             for partition, (name, config) in node.voters().items():
                 found.setdefault(partition, (name, []))[1].append(config)
-        _, ahead = max([node.prospects() for node in self.members], key=lambda known: known[0])
+        _, upcoming = max([node.upcoming_voters() for node in self.members], key=lambda known: known[0])
         for partition, (_, configs) in found.items():
-            configs += ahead.get(partition, ())
+            configs += upcoming.get(partition, ())
         # What only somebody knows who was away was deleted meanwhile.
-        return {partition: known for partition, known in found.items() if partition in ahead or not ahead}
+        return {partition: known for partition, known in found.items() if partition in upcoming or not upcoming}
 
     def _majority(
         self, voters: dict[Partition, tuple[str, list[tuple[NodeId, ...]]]], random: Random
@@ -384,71 +396,74 @@ class World:
         order = random.sample(self.members, len(self.members))
         for count in range(len(order) // 2 + 1, len(order) + 1):
             alive = order[:count]
-            sound = self._sound(alive)
-            if all(_has_majority(sound, config) for config in voters.get(META, ("", []))[1]):
+            undamaged = self._undamaged(alive)
+            if all(_has_majority(undamaged, config) for config in voters.get(META, ("", []))[1]):
                 return alive
         return order
 
-    def _sound(self, nodes: list[SimulatedNode]) -> set[NodeId]:
+    def _undamaged(self, nodes: list[SimulatedNode]) -> set[NodeId]:
         """Those whose disks were not damaged."""
-        flipped = self.tally.counts[Fault.FLIPPED] > 0
-        return {node.id for node in nodes if not flipped or node is not self.mischief.victim}
+        flipped = self.fault_counts.counts[Fault.FLIPPED] > 0
+        return {node.id for node in nodes if not flipped or node is not self.injector.damaged_node}
 
-    def _waiting(self) -> list[str]:
+    def _pending_calls(self) -> list[str]:
         return [f"{client.name}: {what}" for client in self.clients for what in client.waiting]
 
-    def _settled(self) -> bool:
+    def _has_converged(self) -> bool:
         """Nobody waits for an answer, nobody lags, and nobody has yet to find out that a connection is dead."""
-        if self._waiting() or not self._works() or self.network.mistaken:
+        if self._pending_calls() or not self._is_serving() or self.client_network.has_stale_links:
             return False
-        if not all(subscriber.at_end() for subscriber in self.subscribers):
+        if not all(subscriber.is_at_end() for subscriber in self.subscribers):
             return False
         # Where the only copy is damaged, whoever wants all of it gets to no end.
-        hopeless = bool(self.history.flipped) and not self.history.replicated
-        return hopeless or (all(gatherer.at_end() for gatherer in self.gatherers) and self._steady())
-
-    def _steady(self) -> bool:
-        """The members of a name have nothing left to do, and no part is on its way from one to another."""
-        now_us = self.clock.now_us
-        generations = [handler.generation for handler in self.handlers if handler.at_end()]
-        if generations != self._generations:
-            self._generations, self._steady_since_us = generations, now_us
-        return len(generations) == len(self.handlers) and (
-            not generations or now_us - self._steady_since_us >= STEADY_US
+        cannot_finish = bool(self.history.flipped) and not self.history.replicated
+        return cannot_finish or (
+            all(pattern_subscriber.is_at_end() for pattern_subscriber in self.pattern_subscribers)
+            and self._groups_are_stable()
         )
 
-    def _works(self) -> bool:
-        """Every node serves, and knows of everything it has a part in who leads it."""
-        return all(node.listening and node.knows_leaders() for node in self.members)
+    def _groups_are_stable(self) -> bool:
+        """The members of a name have nothing left to do, and no part is on its way from one to another."""
+        now_us = self.clock.now_us
+        generations = [member.generation for member in self.group_members if member.is_at_end()]
+        if generations != self._generations:
+            self._generations, self._stable_since_us = generations, now_us
+        return len(generations) == len(self.group_members) and (
+            not generations or now_us - self._stable_since_us >= STABLE_US
+        )
 
-    def _elections_us(self) -> int:
+    def _is_serving(self) -> bool:
+        """Every node serves, and knows of everything it has a part in who leads it."""
+        return all(node.listening and node.is_caught_up() for node in self.members)
+
+    def _election_limit_us(self) -> int:
         return PROGRESS_ELECTIONS * self.nodes[0].raft_settings.election_timeout_ms_max * 1000
 
-    def _look_around(self) -> None:
-        self.history.unsettled += self._waiting()
+    def _record_final_positions(self) -> None:
+        self.history.unsettled += self._pending_calls()
         for subscriber in self.subscribers:
-            subscriber.positions()
-        for gatherer in self.gatherers:
-            gatherer.retire()
-        for link in self.network.links.values():
-            link.client.watch(link)
+            subscriber.record_positions()
+        for pattern_subscriber in self.pattern_subscribers:
+            pattern_subscriber.record_final_topics()
+        for link in self.client_network.links.values():
+            link.client.record_in_flight(link)
 
-    def _probe(self) -> None:
+    def _read_final_state(self) -> None:
         history = self.history
         until_us = self.clock.now_us + 20 * SECOND_US
-        probes = self._read_all(until_us)
+        readers = self._read_all(until_us)
         while self.clock.now_us < until_us and (
-            any(probe.turned_away for probe in probes) or not history.places <= history.final.keys()
+            any(reader.moved for reader in readers) or not history.listed_partitions <= history.final.keys()
         ):
             # Reading may be what finds damage, and then others serve; or leadership went from one reader to another.
             self.until(self.clock.now_us + SECOND_US)
             history.final.clear()
-            history.places.clear()
-            probes = self._read_all(until_us)
-        for probe in probes:
-            if not probe.done or probe.turned_away:
-                history.unsettled.append(f"{probe.name} did not get its answers")
-        for topic, index in sorted(history.places - history.final.keys()):
+            history.listed_partitions.clear()
+            readers = self._read_all(until_us)
+        for reader in readers:
+            if not reader.done or reader.moved:
+                history.unsettled.append(f"{reader.name} did not get its answers")
+        for topic, index in sorted(history.listed_partitions - history.final.keys()):
             history.unsettled.append(f"nobody serves {history.listed.get(topic)}/{index}")
         for node in self.members:
             fabric = node.fabric
@@ -456,16 +471,18 @@ class World:
                 history.unsettled.append(f"{node.name} is not up")
                 continue
             commits = fabric.commits()
-            for partition, batches in logs_of(node.files).items():
-                history.copies[node.id, partition] = below(batches, commits.get(partition, 0))
+            for partition, batches in read_logs(node.files).items():
+                history.final_logs[node.id, partition] = committed_batches(batches, commits.get(partition, 0))
 
     def _read_all(self, until_us: int) -> list[FinalReader]:
-        probes = [FinalReader(self.network, self.history, self.trace, node.id, node.address) for node in self.members]
-        for probe in probes:
-            probe.begin()
-        while not all(probe.done for probe in probes) and self.clock.now_us < until_us:
-            self.until(self.clock.now_us + LOOK_EVERY_US)
-        return probes
+        readers = [
+            FinalReader(self.client_network, self.history, self.trace, node.id, node.address) for node in self.members
+        ]
+        for reader in readers:
+            reader.begin()
+        while not all(reader.done for reader in readers) and self.clock.now_us < until_us:
+            self.until(self.clock.now_us + POLL_US)
+        return readers
 
 
 def _has_majority(alive: set[NodeId], config: tuple[NodeId, ...]) -> bool:

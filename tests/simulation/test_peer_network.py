@@ -9,18 +9,18 @@ from rostra.fabric.raft.messages import AppendEntries, NodeHeartbeat, TimeoutNow
 from rostra.fabric.raft.metadata.metadata_state import META
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId
-from rostra.simulator.clock import MS_US, SECOND_US, Clock, chance
+from rostra.simulator.clock import MS_US, SECOND_US, Clock, random_for
 from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
 from rostra.simulator.history import History
 from rostra.simulator.network.peer_network import PeerNetwork
-from rostra.simulator.network.splits import BLIP_US, NetworkSplit, draw_ways
+from rostra.simulator.network.splits import BLIP_US, NetworkSplit, draw_blocked_paths
 from rostra.simulator.trace import Trace
 
 NODES = [NodeId(number) for number in range(1, 6)]
-ALL = frozenset((one, other) for one in NODES for other in NODES if one != other)
+ALL_PATHS = frozenset((one, other) for one in NODES for other in NODES if one != other)
 
 
-class End:
+class RecordingPeer:
     """A node that takes down what it hears."""
 
     def __init__(self, node: NodeId) -> None:
@@ -35,7 +35,7 @@ class End:
     def peer_received(self, sender: NodeId, message: object, payload: bytearray | None) -> None:
         self.heard.append((sender, message, payload))
 
-    def peer_met(self, peer: NodeId, address: str) -> None:
+    def peer_connected(self, peer: NodeId, address: str) -> None:
         self.met.append(peer)
 
     def peer_lost(self, peer: NodeId) -> None:
@@ -45,92 +45,96 @@ class End:
         return [message.boot for _, message, _ in self.heard if isinstance(message, NodeHeartbeat)]
 
 
-class Nodes:
+class PeersUnderTest:
     def __init__(self, **changed: object) -> None:
         self.clock = Clock()
-        self.tally = FaultCounts()
+        self.fault_counts = FaultCounts()
         self.history = History()
-        swarm = msgspec.structs.replace(FaultPlan.none(), delay_us=(100, 2_000), **changed)
-        self.mesh = PeerNetwork(self.clock, Trace(self.clock), swarm, self.tally, self.history, chance(1, "mesh"))
-        self.ends = [End(node) for node in NODES]
-        self.mesh.add(self.ends)
-        self.mesh.calm = False
+        plan = msgspec.structs.replace(FaultPlan.none(), delay_us=(100, 2_000), **changed)
+        self.peer_network = PeerNetwork(
+            self.clock, Trace(self.clock), plan, self.fault_counts, self.history, random_for(1, "mesh")
+        )
+        self.ends = [RecordingPeer(node) for node in NODES]
+        self.peer_network.add(self.ends)
+        self.peer_network.fault_free = False
 
     def send(self, count: int = 1, first: int = 1) -> None:
         """From the first node to the second, numbered."""
         for number in range(first, first + count):
-            self.mesh.send(self.ends[0], NODES[1], NodeHeartbeat(number), ())
+            self.peer_network.send(self.ends[0], NODES[1], NodeHeartbeat(number), ())
 
     def wait(self, duration_us: int = SECOND_US) -> None:
         self.clock.run_until(self.clock.now_us + duration_us)
 
     def split(self, duration_us: int, *, flaps: bool = False) -> None:
         now_us = self.clock.now_us
-        self.mesh.splits.append(NetworkSplit(Fault.HALVES, ALL, now_us, now_us + duration_us, flaps=flaps))
+        self.peer_network.splits.append(
+            NetworkSplit(Fault.HALVES, ALL_PATHS, now_us, now_us + duration_us, flaps=flaps)
+        )
 
 
 def test_a_message_and_its_batches_arrive_as_they_were_sent() -> None:
-    nodes = Nodes()
+    nodes = PeersUnderTest()
     batch = encode([b"value"], timestamp_us=1)
     sent = AppendEntries(META, 3, 5, 2, 4, 0)
-    nodes.mesh.send(nodes.ends[0], NODES[1], sent, (batch, batch))
-    nodes.mesh.send(nodes.ends[0], NODES[1], sent, ())
+    nodes.peer_network.send(nodes.ends[0], NODES[1], sent, (batch, batch))
+    nodes.peer_network.send(nodes.ends[0], NODES[1], sent, ())
     nodes.wait()
     assert nodes.ends[1].heard == [(NODES[0], sent, batch + batch), (NODES[0], sent, None)]
 
 
 def test_a_stream_keeps_order_and_loses_nothing() -> None:
-    nodes = Nodes(streams=True, spike=0.3, spike_us=50_000)
+    nodes = PeersUnderTest(streams=True, spike=0.3, spike_us=50_000)
     nodes.send(300)
     nodes.wait()
     assert nodes.ends[1].boots() == list(range(1, 301))
 
 
 def test_datagrams_are_lost_doubled_and_overtaken() -> None:
-    nodes = Nodes(streams=False, peer_loss=0.1, peer_twice=0.1, peer_late=0.2)
+    nodes = PeersUnderTest(streams=False, peer_loss=0.1, peer_duplicate=0.1, peer_reorder=0.2)
     nodes.send(300)
     nodes.wait()
     boots = nodes.ends[1].boots()
     assert boots != sorted(boots)
-    assert len(set(boots)) == 300 - nodes.tally.counts[Fault.PEER_LOST] < 300
-    assert len(boots) - len(set(boots)) == nodes.tally.counts[Fault.PEER_TWICE] > 0
-    assert nodes.tally.counts[Fault.PEER_OVERTAKEN] > 0
+    assert len(set(boots)) == 300 - nodes.fault_counts.counts[Fault.PEER_LOST] < 300
+    assert len(boots) - len(set(boots)) == nodes.fault_counts.counts[Fault.PEER_DUPLICATED] > 0
+    assert nodes.fault_counts.counts[Fault.PEER_REORDERED] > 0
 
 
 def test_while_all_is_calm_no_datagram_is_lost() -> None:
-    nodes = Nodes(streams=False, peer_loss=0.5, peer_twice=0.5, spike=0.5)
-    nodes.mesh.calm = True
+    nodes = PeersUnderTest(streams=False, peer_loss=0.5, peer_duplicate=0.5, spike=0.5)
+    nodes.peer_network.fault_free = True
     nodes.send(100)
     nodes.wait()
     assert len(nodes.ends[1].boots()) == 100
 
 
 def test_a_slow_way_is_slow_and_the_others_are_not() -> None:
-    nodes = Nodes(slow_links=3, slow_link_us=200 * MS_US)
+    nodes = PeersUnderTest(slow_links=3, slow_link_us=200 * MS_US)
     for one in nodes.ends:
         for other in nodes.ends:
             if one is not other:
-                nodes.mesh.send(one, other.id, NodeHeartbeat(1), ())
+                nodes.peer_network.send(one, other.id, NodeHeartbeat(1), ())
     nodes.wait(100 * MS_US)
-    assert sum(len(end.heard) for end in nodes.ends) == len(ALL) - 3
+    assert sum(len(end.heard) for end in nodes.ends) == len(ALL_PATHS) - 3
     nodes.wait()
-    assert sum(len(end.heard) for end in nodes.ends) == len(ALL)
-    assert nodes.tally.counts[Fault.PEER_SLOW] == 3
+    assert sum(len(end.heard) for end in nodes.ends) == len(ALL_PATHS)
+    assert nodes.fault_counts.counts[Fault.PEER_SLOW] == 3
 
 
 def test_a_blip_swallows_datagrams_but_only_delays_a_stream() -> None:
     for streams in (True, False):
-        nodes = Nodes(streams=streams)
+        nodes = PeersUnderTest(streams=streams)
         nodes.split(BLIP_US, flaps=True)
         nodes.send(10)
         nodes.wait()
         assert nodes.ends[1].boots() == (list(range(1, 11)) if streams else [])
-        assert nodes.tally.counts[Fault.BLIP] >= 10
+        assert nodes.fault_counts.counts[Fault.FLAP] >= 10
         assert nodes.ends[0].lost == []
 
 
 def test_what_flaps_lets_through_what_comes_in_between() -> None:
-    nodes = Nodes(streams=False)
+    nodes = PeersUnderTest(streams=False)
     nodes.split(20 * BLIP_US, flaps=True)
     for number in range(1, 401):
         nodes.send(first=number)
@@ -140,11 +144,11 @@ def test_what_flaps_lets_through_what_comes_in_between() -> None:
 
 
 def test_a_stream_behind_a_long_split_breaks_and_what_it_held_is_lost() -> None:
-    nodes = Nodes(streams=True)
+    nodes = PeersUnderTest(streams=True)
     nodes.split(3 * SECOND_US)
     nodes.send(10)
     nodes.wait(2 * SECOND_US)
-    assert (nodes.ends[0].lost, nodes.tally.counts[Fault.PEER_BROKEN]) == ([NODES[1]], 1)
+    assert (nodes.ends[0].lost, nodes.fault_counts.counts[Fault.PEER_BROKEN]) == ([NODES[1]], 1)
     nodes.wait(2 * SECOND_US)
     nodes.send(first=77)
     nodes.wait()
@@ -152,26 +156,26 @@ def test_a_stream_behind_a_long_split_breaks_and_what_it_held_is_lost() -> None:
 
 
 def test_what_was_under_way_on_a_stream_to_a_process_that_ended_never_arrives() -> None:
-    nodes = Nodes(streams=True)
+    nodes = PeersUnderTest(streams=True)
     nodes.send(5)
     nodes.ends[1].incarnation += 1
-    nodes.mesh.lose(NODES[1], silently=False)
+    nodes.peer_network.node_ended(NODES[1], silently=False)
     nodes.wait()
     assert nodes.ends[1].heard == []
     assert all(end.lost == [NODES[1]] for end in nodes.ends if end is not nodes.ends[1])
 
 
 def test_a_host_without_power_says_nothing() -> None:
-    nodes = Nodes(streams=True)
-    nodes.mesh.lose(NODES[1], silently=True)
+    nodes = PeersUnderTest(streams=True)
+    nodes.peer_network.node_ended(NODES[1], silently=True)
     nodes.wait()
     assert all(end.lost == [] for end in nodes.ends)
 
 
 def test_whoever_is_behind_an_address_says_so_as_soon_as_there_is_somebody() -> None:
-    nodes = Nodes()
+    nodes = PeersUnderTest()
     nodes.ends[2].up = False
-    nodes.mesh.meet(nodes.ends[0], NodeId(0), "node3:7401")
+    nodes.peer_network.connect(nodes.ends[0], NodeId(0), "node3:7401")
     nodes.wait()
     assert nodes.ends[0].met == []
     nodes.ends[2].up = True
@@ -180,21 +184,21 @@ def test_whoever_is_behind_an_address_says_so_as_soon_as_there_is_somebody() -> 
 
 
 def test_who_speaks_as_a_leader_is_heard() -> None:
-    nodes = Nodes()
-    nodes.mesh.send(nodes.ends[0], NODES[1], TimeoutNow(META, 4), ())
-    nodes.mesh.send(nodes.ends[2], NODES[1], AppendEntries(META, 4, 0, 0, 0, 0), ())
+    nodes = PeersUnderTest()
+    nodes.peer_network.send(nodes.ends[0], NODES[1], TimeoutNow(META, 4), ())
+    nodes.peer_network.send(nodes.ends[2], NODES[1], AppendEntries(META, 4, 0, 0, 0, 0), ())
     assert nodes.history.leaders == {(META, 4): {NODES[0]: None, NODES[2]: None}}
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 7])
-@pytest.mark.parametrize("shape", [Fault.ONE_WAY, Fault.SINGLE, Fault.HALVES, Fault.BRIDGE, Fault.RING])
+@pytest.mark.parametrize("shape", [Fault.ONE_WAY, Fault.ISOLATED, Fault.HALVES, Fault.BRIDGE, Fault.RING])
 def test_a_split_of_every_shape_shuts_some_ways_and_leaves_others(shape: Fault, count: int) -> None:
     nodes = [NodeId(number) for number in range(1, count + 1)]
     ways = {(one, other) for one in nodes for other in nodes if one != other}
     for seed in range(20):
-        shut = draw_ways(shape, nodes, chance(seed, "split"))
+        shut = draw_blocked_paths(shape, nodes, random_for(seed, "split"))
         assert shut and shut < ways
-        if shape is Fault.SINGLE:
+        if shape is Fault.ISOLATED:
             assert len(shut) == 2 * (count - 1)
         if shape in (Fault.HALVES, Fault.BRIDGE):
             assert {(other, one) for one, other in shut} == shut

@@ -6,7 +6,7 @@ import pytest
 
 from rostra.fabric.api import Order, TopicsAre
 from tests.contract.facade import Cluster, Node
-from tests.contract.promises import promised
+from tests.contract.guarantees import proves
 
 
 def first_at(cluster: Cluster, node: Node, topic: str = "t") -> int:
@@ -14,7 +14,7 @@ def first_at(cluster: Cluster, node: Node, topic: str = "t") -> int:
     return max((part.first for part in cluster.describe(topic, at=node).partitions), default=0)
 
 
-@promised(order=Order.ORIGIN)
+@proves(order=Order.ORIGIN)
 @pytest.mark.requirement("CM-1:gaps", "CM-3:retention-size")
 def test_every_node_lets_go_of_what_is_old_and_no_producer_notices(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
@@ -29,7 +29,7 @@ def test_every_node_lets_go_of_what_is_old_and_no_producer_notices(cluster: Clus
     cluster.run_until(trimmed, "retention to pass everywhere")
     producer.send(b"last")
     cluster.run_until(lambda: producer.settled, "all of it to be settled")
-    assert not producer.failed and not producer.warned
+    assert not producer.failed and not producer.warnings
     for node in nodes:
         late = cluster.subscribe("t", at=node)
         cluster.run_until(lambda: b"last" in late.values, "the last record")  # noqa: B023
@@ -37,7 +37,7 @@ def test_every_node_lets_go_of_what_is_old_and_no_producer_notices(cluster: Clus
         assert late.values == producer.sent[-len(late.values) :], "what is left is the end of it, whole"
 
 
-@promised(several=True, topics=TopicsAre.EACH)
+@proves(several=True, topics=TopicsAre.EACH)
 @pytest.mark.requirement("CM-3:retention-size", "FL-4:topics")
 def test_settings_are_altered_at_one_node_and_take_effect_there_alone(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096)
@@ -59,7 +59,7 @@ def test_settings_are_altered_at_one_node_and_take_effect_there_alone(cluster: C
     assert everything.values == values
 
 
-@promised(order=Order.ORIGIN)
+@proves(order=Order.ORIGIN)
 @pytest.mark.requirement("CM-1:gaps", "CM-3:compaction")
 def test_of_a_compacted_topic_every_node_keeps_the_latest_record_of_each_key(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096, compaction=True)

@@ -12,47 +12,47 @@ from rostra.wire.frames import FROM_NODE, FrameReader, encode
 from rostra.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, ClientMessage, Hello, NodeMessage
 
 
-class Wire(ABC):
+class RawConnection(ABC):
     """What is said before it stands is sent when it does."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.heard: list[NodeMessage] = []
+        self.messages: list[NodeMessage] = []
         self.is_lost = False
         self._unsent = encode(Hello(0, PROTOCOL_MIN, PROTOCOL_MAX, FEATURES, name))
-        self._stands = False
+        self._open = False
         self._reader: FrameReader[NodeMessage] = FrameReader(FROM_NODE, FRAME_BYTES_MAX)
 
-    def say(self, message: ClientMessage) -> None:
+    def send(self, message: ClientMessage) -> None:
         self._unsent += encode(message)
-        if self._stands and not self.is_lost:
+        if self._open and not self.is_lost:
             self._flush()
 
     def take(self) -> list[NodeMessage]:
         """What was heard since the last time."""
-        heard, self.heard = self.heard, []
-        return heard
+        messages, self.messages = self.messages, []
+        return messages
 
     @abstractmethod
     def close(self) -> None: ...
 
     @abstractmethod
-    def _send(self, chunk: bytes) -> None: ...
+    def _write(self, chunk: bytes) -> None: ...
 
-    def _stand(self) -> None:
-        self._stands = True
+    def _opened(self) -> None:
+        self._open = True
         self._flush()
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, b""
         if unsent:
-            self._send(unsent)
+            self._write(unsent)
 
-    def _hear(self, chunk: bytes) -> None:
-        self.heard += [message for message, _ in self._reader.feed(chunk)]
+    def _feed(self, chunk: bytes) -> None:
+        self.messages += [message for message, _ in self._reader.feed(chunk)]
 
 
-class SimulatedWire(Wire):
+class SimulatedRawConnection(RawConnection):
     def __init__(self, name: str, network: ClientNetwork, address: str) -> None:
         super().__init__(name)
         self._link = network.dial(self, 1, address)
@@ -61,24 +61,24 @@ class SimulatedWire(Wire):
         self.is_lost = True
         self._link.client_closes()
 
-    def _send(self, chunk: bytes) -> None:
+    def _write(self, chunk: bytes) -> None:
         self._link.up.send(chunk)
 
     def opened(self, link: SimulatedConnection) -> None:
-        self._stand()
+        self._opened()
 
     def received(self, link: SimulatedConnection, chunk: bytes) -> None:
-        self._hear(chunk)
+        self._feed(chunk)
 
     def lost(self, link: SimulatedConnection, reason: str) -> None:
         self.is_lost = True
 
     def congested(self, link: SimulatedConnection) -> None: ...
     def drained(self, link: SimulatedConnection) -> None: ...
-    def watch(self, link: SimulatedConnection) -> None: ...
+    def record_in_flight(self, link: SimulatedConnection) -> None: ...
 
 
-class SocketWire(Wire, asyncio.Protocol):
+class SocketRawConnection(RawConnection, asyncio.Protocol):
     """On a loop that turns while somebody waits for something."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop, address: str) -> None:
@@ -98,7 +98,7 @@ class SocketWire(Wire, asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _send(self, chunk: bytes) -> None:
+    def _write(self, chunk: bytes) -> None:
         assert self._transport is not None
         self._transport.write(chunk)
 
@@ -108,10 +108,10 @@ class SocketWire(Wire, asyncio.Protocol):
         if self.is_lost:
             transport.abort()
         else:
-            self._stand()
+            self._opened()
 
     def data_received(self, data: bytes) -> None:
-        self._hear(data)
+        self._feed(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_lost = True

@@ -9,10 +9,10 @@ import pytest
 
 from rostra.safeguards import ALL_ON, OF_FLOOD, Safeguard
 from rostra.simulator.clock import SECOND_US
-from rostra.simulator.runner import digests_elsewhere, run_seeds
+from rostra.simulator.runner import digests_in_new_process, run_seeds
 from rostra.simulator.seed import SeedResult, run_seed
 
-RING = "flood"
+FLOOD = "flood"
 SEEDS = range(200)
 RERUN_EVERY = 40
 SEARCHED = 100
@@ -25,21 +25,21 @@ pytestmark = pytest.mark.timeout(900)
 def test_two_hundred_seeds_of_rings_violate_nothing_under_every_fault_and_repeat_themselves() -> None:
     """One test: in several they would be run again by every process that has one of them."""
     results: list[SeedResult] = []
-    summary = run_seeds(SEEDS, fabric=RING, workers=os.cpu_count() or 1, done=results.append)
+    summary = run_seeds(SEEDS, fabric=FLOOD, workers=os.cpu_count() or 1, done=results.append)
     assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}
     assert [fault for fault in summary.expected if not summary.faults[fault]] == []
     assert len(results) == len(set(summary.digests.values())) == len(SEEDS), "each takes a course of its own"
     assert min(result.virtual_us for result in results) >= 30 * SECOND_US
     assert min(result.operations for result in results) >= 300
     chosen = SEEDS[::RERUN_EVERY]
-    elsewhere = digests_elsewhere(chosen, fabric=RING)
+    elsewhere = digests_in_new_process(chosen, fabric=FLOOD)
     assert elsewhere == {seed: summary.digests[seed] for seed in chosen}, "also under another hash seed"
 
 
-def finders(safeguard: Safeguard, seeds: range) -> Iterator[SeedResult]:
+def failing_seeds(safeguard: Safeguard, seeds: range) -> Iterator[SeedResult]:
     """Seeds in which the checkers, unaware of the switch, find that something is wrong."""
     for seed in seeds:
-        result = run_seed(seed, fabric=RING, without=frozenset({safeguard}))
+        result = run_seed(seed, fabric=FLOOD, without=frozenset({safeguard}))
         if result.violations:
             yield result
 
@@ -64,9 +64,9 @@ PROVES = {
 def test_without_a_safeguard_of_the_ring_a_promise_is_broken_and_with_it_the_same_seed_is_clean(
     safeguard: Safeguard,
 ) -> None:
-    found = next(finders(safeguard, range(SEARCHED)), None)
+    found = next(failing_seeds(safeguard, range(SEARCHED)), None)
     assert found is not None, f"no seed below {SEARCHED} notices that {safeguard} is off"
-    assert run_seed(found.seed, fabric=RING, without=ALL_ON).violations == ()
+    assert run_seed(found.seed, fabric=FLOOD, without=ALL_ON).violations == ()
 
 
 def test_every_safeguard_of_a_ring_is_searched_for() -> None:
@@ -76,14 +76,14 @@ def test_every_safeguard_of_a_ring_is_searched_for() -> None:
 @pytest.mark.soak
 @pytest.mark.requirement("FL-21:resent", "FL-26")
 def test_two_thousand_seeds_of_rings_violate_nothing_and_repeat_themselves() -> None:
-    summary = run_seeds(range(2000), fabric=RING, workers=os.cpu_count() or 1, rerun=0.02)
+    summary = run_seeds(range(2000), fabric=FLOOD, workers=os.cpu_count() or 1, rerun=0.02)
     assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}
-    assert (summary.missing, summary.unequal, summary.rerun) == ([], [], 40)
+    assert (summary.missing, summary.mismatched, summary.rerun) == ([], [], 40)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("safeguard", OF_FLOOD)
 def test_a_thousand_seeds_notice_every_safeguard_of_the_ring_that_is_off(safeguard: Safeguard) -> None:
-    found = [result.seed for result in finders(safeguard, range(1000))]
+    found = [result.seed for result in failing_seeds(safeguard, range(1000))]
     assert found
-    assert run_seeds(found, fabric=RING, workers=os.cpu_count() or 1).failed == []
+    assert run_seeds(found, fabric=FLOOD, workers=os.cpu_count() or 1).failed == []

@@ -6,23 +6,23 @@ from rostra.client.core.effects import Result
 from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.client.core.options import MemberSettings
 from rostra.errors import RostraError
-from tests.contract.people import Station
+from tests.contract.clients import CoreClient
 
 
-class Member:
-    def __init__(self, station: Station, name: str, settings: MemberSettings) -> None:
+class GroupMember:
+    def __init__(self, client: CoreClient, name: str, settings: MemberSettings) -> None:
         self.name = name
         self.taken: list[GroupRecord] = []
         """In the order in which they were handed out."""
         self.joined = False
         self.left = False
         self.ended: RostraError | None = None
-        self._station = station
-        call = station.call(f"join {name}", self._answered)
-        self.membership = station.core.join(station.now_us, call, name, settings, self)
-        station.delivered[self.membership.number] = lambda _: None
-        station.finished[self.membership.number] = self._finished
-        station.act()
+        self._client = client
+        call = client.call(f"join {name}", self._answered)
+        self.membership = client.core.join(client.now_us, call, name, settings, self)
+        client.delivered[self.membership.number] = lambda _: None
+        client.finished[self.membership.number] = self._finished
+        client.run_effects()
 
     def _answered(self, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
@@ -39,42 +39,42 @@ class Member:
     def values(self) -> list[bytes | None]:
         return [record.value for record in self.taken]
 
-    def take(self, most: int = 1_000_000, *, ack: bool = False) -> list[GroupRecord]:
+    def take(self, limit: int = 1_000_000, *, ack: bool = False) -> list[GroupRecord]:
         """What there is to take by now, acknowledged at once or not."""
-        station = self._station
+        client = self._client
         taken: list[GroupRecord] = []
-        while len(taken) < most and (record := self.membership.dispatcher.take(station.now_us)) is not None:
+        while len(taken) < limit and (record := self.membership.dispatcher.take(client.now_us)) is not None:
             taken.append(record)
             if ack:
                 record.ack()
         self.taken += taken
-        station.act()
+        client.run_effects()
         return taken
 
     def ack(self, record: GroupRecord) -> None:
-        self.membership.dispatcher.ack(self._station.now_us, record)
-        self._station.act()
+        self.membership.dispatcher.ack(self._client.now_us, record)
+        self._client.run_effects()
 
     def retry(self, record: GroupRecord) -> None:
-        self.membership.dispatcher.retry(self._station.now_us, record)
-        self._station.act()
+        self.membership.dispatcher.retry(self._client.now_us, record)
+        self._client.run_effects()
 
     def give_back(self, record: GroupRecord) -> None:
-        self.membership.dispatcher.give_back(self._station.now_us, record)
-        self._station.act()
+        self.membership.dispatcher.give_back(self._client.now_us, record)
+        self._client.run_effects()
 
     # --- going ---------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        call = self._station.call(f"leave {self.name}", self._gone)
-        self._station.core.leave(self._station.now_us, call, self.membership)
-        self._station.act()
+        call = self._client.call(f"leave {self.name}", self._on_left)
+        self._client.core.leave(self._client.now_us, call, self.membership)
+        self._client.run_effects()
 
-    def _gone(self, result: Result | RostraError) -> None:
+    def _on_left(self, result: Result | RostraError) -> None:
         self.left = not isinstance(result, RostraError)
         self.ended = result if isinstance(result, RostraError) else None
 
-    def die(self) -> None:
+    def crash(self) -> None:
         """Its program ends: nothing is said, and its connections close."""
-        self._station.core.close(self._station.now_us)
-        self._station.act()
+        self._client.core.close(self._client.now_us)
+        self._client.run_effects()

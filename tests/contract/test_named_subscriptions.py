@@ -8,8 +8,8 @@ from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.client.core.options import Offset
 from rostra.fabric.api import Order, Survives
 from tests.contract.facade import Cluster
-from tests.contract.named_members import Member
-from tests.contract.promises import promised
+from tests.contract.group_members import GroupMember
+from tests.contract.guarantees import proves
 
 SLOW_LEASE_MS = 3_000
 
@@ -23,7 +23,7 @@ def in_order(cluster: Cluster, values: list[bytes | None]) -> list[bytes | None]
     return sorted(values, key=lambda value: int(value or 0)) if cluster.guarantees.order is Order.ORIGIN else values
 
 
-@promised()
+@proves()
 @pytest.mark.requirement("CM-8:resumes", "RF-31:missed")
 def test_a_named_subscriber_that_was_away_gets_all_it_missed_in_order_and_once(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -31,30 +31,32 @@ def test_a_named_subscriber_that_was_away_gets_all_it_missed_in_order_and_once(c
     member = cluster.member("billing", "t", at=nodes[0], start="latest")
     cluster.publish("t", *numbers(0, 5), at=nodes[0])
     assert cluster.handle(member, 3) == numbers(0, 3)
-    cluster.dismiss(member)
+    cluster.leave_group(member)
     for node in nodes:
         cluster.publish("t", *numbers(5 + 4 * node, 9 + 4 * node), at=node)
     everything = numbers(3, 5 + 4 * len(nodes))
-    again = cluster.member("billing", "t", at=cluster.sharing[-1], start="latest")
+    again = cluster.member("billing", "t", at=cluster.group_nodes[-1], start="latest")
     assert in_order(cluster, cluster.handle(again, len(everything))) == everything
     # While somebody listens: the first word of another owner would count until somebody has passed over it.
-    cluster.run_until(lambda: cluster.named("billing").lag == 0, "a member that has handled all to lag by nothing")
-    cluster.dismiss(again)
+    cluster.run_until(
+        lambda: cluster.describe_group("billing").lag == 0, "a member that has handled all to lag by nothing"
+    )
+    cluster.leave_group(again)
     last = cluster.member("billing", "t", at=nodes[0])
     cluster.publish("t", b"last", at=nodes[-1])
     assert cluster.handle(last, 1) == [b"last"]
 
 
-@promised(order=Order.PARTITION)
+@proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-8:shared")
 def test_members_of_one_name_share_the_partitions_and_nobody_handles_what_another_does(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=4)
-    first = cluster.member("billing", "t", at=cluster.sharing[0])
+    first = cluster.member("billing", "t", at=cluster.group_nodes[0])
     sent = {partition: [b"%d-%d" % (partition, at) for at in range(6)] for partition in range(4)}
     for partition, values in sent.items():
         cluster.publish("t", *values[:3], partition=partition)
     assert len(cluster.handle(first, 12)) == 12
-    second = cluster.member("billing", "t", at=cluster.sharing[-1])
+    second = cluster.member("billing", "t", at=cluster.group_nodes[-1])
 
     def shared() -> bool:
         first.take(ack=True)
@@ -76,15 +78,15 @@ def test_members_of_one_name_share_the_partitions_and_nobody_handles_what_anothe
     assert second.taken
 
 
-@promised()
+@proves()
 @pytest.mark.requirement("CM-8:slow-handler")
 def test_a_slow_handler_is_not_a_dead_member(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *numbers(0, 3))
     # Longer than a machine may stand still, on which the member and its node are threads.
     slow = cluster.member("billing", "t", lease_ms=SLOW_LEASE_MS)
-    (record,) = cluster_takes(cluster, slow)
-    other = cluster.member("billing", "t", at=cluster.sharing[-1])
+    (record,) = take_unacked(cluster, slow)
+    other = cluster.member("billing", "t", at=cluster.group_nodes[-1])
     end_us = cluster.now_us + SLOW_LEASE_MS * 1500
     cluster.run_until(lambda: cluster.now_us >= end_us, "more than its lease to pass")
     assert other.take() == []
@@ -93,7 +95,7 @@ def test_a_slow_handler_is_not_a_dead_member(cluster: Cluster) -> None:
     assert {record.tries for record in slow.taken} == {0}
 
 
-def cluster_takes(cluster: Cluster, member: Member, count: int = 1) -> list[GroupRecord]:
+def take_unacked(cluster: Cluster, member: GroupMember, count: int = 1) -> list[GroupRecord]:
     """So many records in the hands of a member, which settles none."""
     before = len(member.taken)
 
@@ -105,22 +107,22 @@ def cluster_takes(cluster: Cluster, member: Member, count: int = 1) -> list[Grou
     return member.taken[before:]
 
 
-@promised()
+@proves()
 @pytest.mark.requirement("CM-8:acknowledges")
 def test_what_a_dead_member_had_not_acknowledged_is_handed_to_another(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *numbers(0, 6))
     doomed = cluster.member("billing", "t", lease_ms=1_500)
     assert cluster.handle(doomed, 2) == numbers(0, 2)
-    cluster_takes(cluster, doomed, 2)
-    cluster.run_until(lambda: cluster.named("billing").lag == 4, "the positions to be kept")
-    doomed.die()
-    heir = cluster.member("billing", "t", at=cluster.sharing[-1])
+    take_unacked(cluster, doomed, 2)
+    cluster.run_until(lambda: cluster.describe_group("billing").lag == 4, "the positions to be kept")
+    doomed.crash()
+    heir = cluster.member("billing", "t", at=cluster.group_nodes[-1])
     assert cluster.handle(heir, 4) == numbers(2, 6)
     assert [record.tries for record in heir.taken] == [1, 0, 0, 0]
 
 
-@promised()
+@proves()
 def test_after_so_many_tries_a_record_is_in_the_dead_letter_topic_and_in_nobodys_way(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.create_topic("dead")
@@ -133,7 +135,7 @@ def test_after_so_many_tries_a_record_is_in_the_dead_letter_topic_and_in_nobodys
                 record.retry()
             else:
                 record.ack()
-        return cluster.named("billing").lag == 0
+        return cluster.describe_group("billing").lag == 0
 
     cluster.run_until(all_handled, "no lag")
     assert [record.tries for record in member.taken if record.value == b"1"] == [0, 1, 2]
@@ -141,23 +143,23 @@ def test_after_so_many_tries_a_record_is_in_the_dead_letter_topic_and_in_nobodys
     assert cluster.read("dead") == [b"1"]
 
 
-@promised()
+@proves()
 def test_a_reset_name_goes_on_where_it_was_told_to_and_its_lag_can_be_seen(cluster: Cluster) -> None:
     cluster.create_topic("t")
     offsets = [ack.offset for ack in cluster.publish("t", *numbers(0, 5))]
     member = cluster.member("billing", "t")
     assert cluster.handle(member, 5) == numbers(0, 5)
-    cluster.dismiss(member)
-    assert cluster.named("billing").lag == 0
+    cluster.leave_group(member)
+    assert cluster.describe_group("billing").lag == 0
     for start, expected in (("earliest", numbers(0, 5)), (Offset(offsets[2]), numbers(2, 5)), ("latest", [])):
-        cluster.reset("billing", start, at=cluster.sharing[-1])
-        assert (cluster.named("billing").lag == 0) == (not expected)
-        again = cluster.member("billing", "t", at=cluster.sharing[-1])
+        cluster.reset_group("billing", start, at=cluster.group_nodes[-1])
+        assert (cluster.describe_group("billing").lag == 0) == (not expected)
+        again = cluster.member("billing", "t", at=cluster.group_nodes[-1])
         assert cluster.handle(again, len(expected)) == expected
-        cluster.dismiss(again)
+        cluster.leave_group(again)
 
 
-@promised(survives=Survives.MINORITY, groups_span_nodes=True)
+@proves(survives=Survives.MINORITY, groups_span_nodes=True)
 @pytest.mark.requirement("RF-5:subscriptions", "RF-31:replicated")
 def test_members_go_on_at_another_coordinator_and_what_was_acknowledged_stays_so(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -165,14 +167,14 @@ def test_members_go_on_at_another_coordinator_and_what_was_acknowledged_stays_so
     nodes = cluster.running
     member = cluster.member("billing", "t", at=nodes[0], lease_ms=20_000)
     assert cluster.handle(member, 4) == numbers(0, 4)
-    cluster.run_until(lambda: cluster.named("billing").lag == 0, "the position to be kept")
+    cluster.run_until(lambda: cluster.describe_group("billing").lag == 0, "the position to be kept")
     coordinator = cluster.coordinator("billing")
     cluster.crash(coordinator)
     (survivor, *_) = cluster.others(coordinator)
     cluster.publish("t", *numbers(4, 8), at=survivor)
     assert cluster.handle(member, 4) == numbers(4, 8)
-    cluster.run_until(lambda: cluster.named("billing", at=survivor).lag == 0, "the position to be kept again")
-    cluster.dismiss(member)
+    cluster.run_until(lambda: cluster.describe_group("billing", at=survivor).lag == 0, "the position to be kept again")
+    cluster.leave_group(member)
     heir = cluster.member("billing", "t", at=survivor)
     cluster.publish("t", b"last", at=survivor)
     assert cluster.handle(heir, 1) == [b"last"]

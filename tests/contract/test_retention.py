@@ -9,8 +9,8 @@ from rostra.errors import InvalidSetting, Moved, OffsetOutOfRange, Unavailable
 from rostra.fabric.api import Order, TopicsAre
 from rostra.model.encode import encode
 from rostra.wire.messages import Failed, Publish, Published
-from tests.contract.facade import Answer, Cluster
-from tests.contract.promises import promised
+from tests.contract.facade import Cluster, NodeReply
+from tests.contract.guarantees import proves
 
 PRODUCER = 99
 
@@ -33,20 +33,20 @@ def fill(cluster: Cluster, topic: str, beyond: int) -> None:
     cluster.run_until(lambda: producer.settled, "all of it to be settled")
 
 
-def repeated(cluster: Cluster, topic: int, sequence: int) -> Answer:
+def repeated(cluster: Cluster, topic: int, sequence: int) -> NodeReply:
     """What the owner says to a record that was perhaps sent before; one that is no owner any more is not asked."""
     batch = bytes(encode([b"once"], timestamp_us=1, producer=PRODUCER, producer_epoch=1, sequence=sequence))
-    answers: list[Answer] = []
+    answers: list[NodeReply] = []
 
     def settled() -> bool:
-        answers.append(cluster.ask_node(cluster.owner("t"), Publish(7, topic, 0, "all"), batch))
+        answers.append(cluster.request_node(cluster.owner("t"), Publish(7, topic, 0, "all"), batch))
         return not isinstance(answers[-1], Failed) or answers[-1].code not in (Unavailable.__name__, Moved.__name__)
 
     cluster.run_until(settled, "an owner to answer")
     return answers[-1]
 
 
-@promised(order=Order.PARTITION)
+@proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-5:stored-once")
 def test_retention_of_all_but_the_last_segment_loses_no_producer_sequence(cluster: Cluster) -> None:
     topic = cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
@@ -63,10 +63,10 @@ def test_retention_of_all_but_the_last_segment_loses_no_producer_sequence(cluste
     assert again.offset in (stored[1].offset, -1), "what was stored long ago is not stored again"
     producer.send(b"late")
     cluster.run_until(lambda: producer.settled, "the last record")
-    assert not producer.failed and not producer.warned, "its client goes on as if nothing had been"
+    assert not producer.failed and not producer.warnings, "its client goes on as if nothing had been"
 
 
-@promised(topics=TopicsAre.ONE)
+@proves(topics=TopicsAre.ONE)
 @pytest.mark.requirement("CM-3:retention-size")
 def test_altered_settings_are_known_everywhere_and_take_effect_on_what_is_stored(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2, segment_bytes=4096)
@@ -82,7 +82,7 @@ def test_altered_settings_are_known_everywhere_and_take_effect_on_what_is_stored
     cluster.publish("t", b"last", at=nodes[0], partition=0)
 
 
-@promised(order=Order.PARTITION)
+@proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-1:gaps", "CM-3:compaction")
 def test_of_a_compacted_topic_the_latest_record_of_each_key_stays_at_its_offset(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096, compaction=True)
@@ -118,7 +118,7 @@ def test_of_a_compacted_topic_the_latest_record_of_each_key_stays_at_its_offset(
     cluster.await_equal_copies("t", count=cluster.count)
 
 
-@promised(order=Order.PARTITION)
+@proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-1:gaps")
 def test_who_asks_for_what_retention_has_removed_hears_what_is_left(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
@@ -130,7 +130,7 @@ def test_who_asks_for_what_retention_has_removed_hears_what_is_left(cluster: Clu
     assert 10 < refused.value.first <= first_of(cluster, "t")
 
 
-@promised(order=Order.PARTITION)
+@proves(order=Order.PARTITION)
 def test_a_slow_reader_that_wishes_so_goes_on_with_what_retention_has_left(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
     fill(cluster, "t", beyond=10)
@@ -138,4 +138,4 @@ def test_a_slow_reader_that_wishes_so_goes_on_with_what_retention_has_left(clust
     subscription = cluster.subscribe("t", at=node, start=Offset(3), below_start="earliest")
     cluster.publish("t", b"last", at=node)
     cluster.run_until(lambda: b"last" in subscription.values, "the last record")
-    assert subscription.ended is None and subscription.got[0].offset > 10
+    assert subscription.ended is None and subscription.records[0].offset > 10

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rostra.simulator.clock import SECOND_US, Clock, chance
+from rostra.simulator.clock import SECOND_US, Clock, random_for
 from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
 from rostra.simulator.network.client_network import BUFFER_HIGH, ClientNetwork, SimulatedConnection
 
 
-class End:
+class RecordingEnd:
     """Either end of a link, taking down what it hears."""
 
     def __init__(self, name: str = "end") -> None:
@@ -42,23 +42,23 @@ class End:
     def accept(self, link: SimulatedConnection) -> None:
         self.is_open = True
 
-    def watch(self, link: SimulatedConnection) -> None:
+    def record_in_flight(self, link: SimulatedConnection) -> None:
         pass
 
 
-class Wire:
+class NetworkUnderTest:
     def __init__(self, seed: int = 0, **changed: object) -> None:
         self.clock = Clock()
-        self.tally = FaultCounts()
-        self.node = End()
+        self.fault_counts = FaultCounts()
+        self.node = RecordingEnd()
         weather = {"delay_us": (100, 2_000), "bytes_per_ms": 2_000, **changed}
-        swarm = msgspec.structs.replace(FaultPlan.none(), **weather)
-        self.network = ClientNetwork(self.clock, swarm, self.tally, chance(seed, "network"))
-        self.network.hosts["node:1"] = self.node
-        self.network.calm = False
+        plan = msgspec.structs.replace(FaultPlan.none(), **weather)
+        self.client_network = ClientNetwork(self.clock, plan, self.fault_counts, random_for(seed, "network"))
+        self.client_network.hosts["node:1"] = self.node
+        self.client_network.fault_free = False
 
-    def dial(self, client: End) -> SimulatedConnection:
-        link = self.network.dial(client, 1, "node:1")
+    def dial(self, client: RecordingEnd) -> SimulatedConnection:
+        link = self.client_network.dial(client, 1, "node:1")
         self.wait()
         return link
 
@@ -67,7 +67,7 @@ class Wire:
 
 
 def test_bytes_keep_their_order_within_a_connection_however_they_are_split() -> None:
-    wire, client = Wire(spike=0.3, spike_us=50_000), End()
+    wire, client = NetworkUnderTest(spike=0.3, spike_us=50_000), RecordingEnd()
     link = wire.dial(client)
     for number in range(500):
         link.up.send(b"%d;" % number)
@@ -79,17 +79,17 @@ def test_bytes_keep_their_order_within_a_connection_however_they_are_split() -> 
 
 
 def test_between_connections_a_later_message_may_arrive_first() -> None:
-    wire = Wire()
-    links = [wire.dial(End(f"client {number}")) for number in range(10)]
+    wire = NetworkUnderTest()
+    links = [wire.dial(RecordingEnd(f"client {number}")) for number in range(10)]
     for number, link in enumerate(links):
         link.up.send(b"%d;" % number)
     wire.wait()
     assert sorted(wire.node.heard.split(b";")) != wire.node.heard.split(b";")
-    assert wire.tally.counts[Fault.OVERTAKEN] > 0
+    assert wire.fault_counts.counts[Fault.REORDERED] > 0
 
 
 def test_a_node_that_does_not_listen_refuses_and_one_without_power_says_nothing() -> None:
-    wire, refused, unheard = Wire(), End("refused"), End("unheard")
+    wire, refused, unheard = NetworkUnderTest(), RecordingEnd("refused"), RecordingEnd("unheard")
     wire.node.listening = False
     wire.dial(refused)
     wire.node.host_up = False
@@ -99,7 +99,7 @@ def test_a_node_that_does_not_listen_refuses_and_one_without_power_says_nothing(
 
 
 def test_a_cut_loses_what_is_under_way_and_both_sides_notice() -> None:
-    wire, client = Wire(delay_us=(1_000, 1_001)), End()
+    wire, client = NetworkUnderTest(delay_us=(1_000, 1_001)), RecordingEnd()
     link = wire.dial(client)
     for _ in range(40):
         link.up.send(b"0123456789")
@@ -108,27 +108,27 @@ def test_a_cut_loses_what_is_under_way_and_both_sides_notice() -> None:
     assert len(wire.node.heard) < 400
     assert wire.node.heard == (b"0123456789" * 40)[: len(wire.node.heard)]
     assert (client.lost_because, wire.node.lost_because) == ("connection reset", "told")
-    assert wire.tally.counts[Fault.DROPPED] > 0
-    assert wire.tally.counts[Fault.CUT] == 1
+    assert wire.fault_counts.counts[Fault.DROPPED] > 0
+    assert wire.fault_counts.counts[Fault.CUT] == 1
 
 
 def test_a_cut_tears_frames_in_the_middle() -> None:
     torn = 0
     for seed in range(30):
-        wire, client = Wire(seed, delay_us=(1_000, 1_001)), End()
+        wire, client = NetworkUnderTest(seed, delay_us=(1_000, 1_001)), RecordingEnd()
         link = wire.dial(client)
         link.up.send(b"0123456789")
         link.cut(half_open=False)
         wire.wait()
         torn += 0 < len(wire.node.heard) < 10
-        assert wire.tally.counts[Fault.TORN_FRAME] == (0 < len(wire.node.heard) < 10)
+        assert wire.fault_counts.counts[Fault.TORN_FRAME] == (0 < len(wire.node.heard) < 10)
     assert torn > 0
 
 
 def test_of_a_half_open_link_one_side_never_hears() -> None:
     outcomes = set()
     for seed in range(20):
-        wire, client = Wire(seed), End()
+        wire, client = NetworkUnderTest(seed), RecordingEnd()
         wire.dial(client).cut(half_open=True)
         wire.wait()
         outcomes.add((client.lost_because is None, wire.node.lost_because is None))
@@ -136,9 +136,9 @@ def test_of_a_half_open_link_one_side_never_hears() -> None:
 
 
 def test_bytes_for_a_connection_that_the_node_has_forgotten_are_answered_with_a_reset() -> None:
-    wire, client = Wire(), End()
+    wire, client = NetworkUnderTest(), RecordingEnd()
     link = wire.dial(client)
-    wire.network.node_died([link], silently=True)
+    wire.client_network.node_died([link], silently=True)
     wire.wait()
     assert client.lost_because is None
     link.up.send(b"anybody there?")
@@ -147,7 +147,7 @@ def test_bytes_for_a_connection_that_the_node_has_forgotten_are_answered_with_a_
 
 
 def test_a_sender_hears_when_too_much_is_under_way_and_when_there_is_room_again() -> None:
-    wire, client = Wire(), End()
+    wire, client = NetworkUnderTest(), RecordingEnd()
     link = wire.dial(client)
     link.down.send(bytes(BUFFER_HIGH))
     link.down.send(b"one more")
@@ -158,7 +158,7 @@ def test_a_sender_hears_when_too_much_is_under_way_and_when_there_is_room_again(
 
 @pytest.mark.parametrize("closes", ["client", "node"])
 def test_a_proper_close_comes_behind_everything_that_was_sent(closes: str) -> None:
-    wire, client = Wire(), End()
+    wire, client = NetworkUnderTest(), RecordingEnd()
     link = wire.dial(client)
     link.up.send(b"last words")
     link.down.send(b"farewell")
@@ -172,12 +172,12 @@ def test_a_proper_close_comes_behind_everything_that_was_sent(closes: str) -> No
 
 def test_nothing_follows_a_torn_frame_even_if_the_node_dies_as_well() -> None:
     for seed in range(30):
-        wire, client = Wire(seed, delay_us=(1_000, 1_001)), End()
+        wire, client = NetworkUnderTest(seed, delay_us=(1_000, 1_001)), RecordingEnd()
         link = wire.dial(client)
         link.cut(half_open=False)
         link.down.send(b"0123456789")
         wire.clock.run_until(wire.clock.now_us + 1_500)
-        wire.network.node_died([link], silently=False)
+        wire.client_network.node_died([link], silently=False)
         link.down.send(b"abcdefghij")
         wire.wait()
         assert b"0123456789abcdefghij".startswith(client.heard)

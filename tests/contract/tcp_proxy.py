@@ -15,15 +15,15 @@ from rostra.wire.frames import FRAME, FRAME_BYTES, Dialect
 from rostra.wire.messages import Hello
 from rostra.wire.peers import PeerHello
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 CHUNK_BYTES = 1 << 16
-LAST_TURNS = 5
+DRAIN_TURNS = 5
 GREETINGS: Dialect[Hello | PeerHello] = Dialect((Hello, PeerHello))
 
 T = TypeVar("T")
 
 
-class Front:
+class ProxiedListener:
     """The port in front of one listener of a node."""
 
     def __init__(self, node: int, target: str) -> None:
@@ -32,7 +32,7 @@ class Front:
         self.address = ""
 
 
-class Switchboard:
+class TcpProxy:
     """On a thread of its own: nodes go on talking while a test does something else."""
 
     def __init__(self) -> None:
@@ -40,116 +40,120 @@ class Switchboard:
         self._thread = Thread(target=self._loop.run_forever, name="switchboard", daemon=True)
         self._thread.start()
         self._servers: list[asyncio.Server] = []
-        self._fronts: dict[str, Front] = {}
+        self._listeners: dict[str, ProxiedListener] = {}
         self._sides: dict[int, int] = {}
-        self._whole = asyncio.Event()
-        self._whole.set()
+        self._healed = asyncio.Event()
+        self._healed.set()
 
     def close(self) -> None:
-        self._do(self._end())
+        self._run(self._shut_down())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         self._loop.close()
 
-    def front(self, node: int, target: str) -> str:
+    def listen(self, node: int, target: str) -> str:
         """The address under which others shall know the listener at `target`."""
-        return self._do(self._open(Front(node, target)))
+        return self._run(self._listen(ProxiedListener(node, target)))
 
     def split(self, *sides: list[int]) -> None:
-        self._do(self._set_sides({node: number for number, side in enumerate(sides) for node in side}))
+        self._run(self._set_sides({node: number for number, side in enumerate(sides) for node in side}))
 
     def heal(self) -> None:
-        self._do(self._set_sides({}))
+        self._run(self._set_sides({}))
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
 
     # --- on its own thread ---
 
-    async def _open(self, front: Front) -> str:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _listen(self, listener: ProxiedListener) -> str:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                await self._connect(front, reader, writer)
+                await self._connect(listener, reader, writer)
             except OSError:
                 pass
             finally:
                 writer.transport.abort()
 
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
         self._servers.append(server)
         host, port = server.sockets[0].getsockname()
-        front.address = f"{host}:{port}"
-        self._fronts[front.address] = front
-        return front.address
+        listener.address = f"{host}:{port}"
+        self._listeners[listener.address] = listener
+        return listener.address
 
     async def _set_sides(self, sides: dict[int, int]) -> None:
         self._sides = sides
         if sides:
-            self._whole.clear()
+            self._healed.clear()
         else:
-            self._whole.set()
+            self._healed.set()
 
-    async def _end(self) -> None:
+    async def _shut_down(self) -> None:
         for server in self._servers:
             server.close()
-        self._whole.set()
+        self._healed.set()
         # Whoever was just let in begins first: what never began would close nothing behind it.
-        await last_turns()
+        await drain_loop()
         while rest := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
             for task in rest:
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
-            await last_turns()
+            await drain_loop()
 
-    async def _connect(self, front: Front, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _connect(
+        self, listener: ProxiedListener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
-            caller, greeting = await self._greeting(reader)
+            caller, hello = await self._read_hello(reader)
         except asyncio.IncompleteReadError:
             return
 
-        async def passes() -> None:
-            if self._sides.get(caller) != self._sides.get(front.node):
-                await self._whole.wait()
+        async def wait_until_connected() -> None:
+            if self._sides.get(caller) != self._sides.get(listener.node):
+                await self._healed.wait()
 
-        await passes()
-        host, port = front.target.split(":")
+        await wait_until_connected()
+        host, port = listener.target.split(":")
         their_reader, their_writer = await asyncio.open_connection(host, int(port))
-        their_writer.write(greeting)
-        ways = [
-            asyncio.ensure_future(_carry(reader, their_writer, passes)),
-            asyncio.ensure_future(_carry(their_reader, writer, passes)),
+        their_writer.write(hello)
+        directions = [
+            asyncio.ensure_future(_copy(reader, their_writer, wait_until_connected)),
+            asyncio.ensure_future(_copy(their_reader, writer, wait_until_connected)),
         ]
         try:
             # Whichever side ends it, the other hears of it, once the split lets it.
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            await passes()
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+            await wait_until_connected()
         finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+            for direction in directions:
+                direction.cancel()
+            await asyncio.gather(*directions, return_exceptions=True)
             their_writer.transport.abort()
 
-    async def _greeting(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    async def _read_hello(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
         """Who calls, and the bytes that said so. Clients carry the number of their node in their name."""
         head = await reader.readexactly(FRAME_BYTES)
         length, meta_bytes, kind, _, _ = FRAME.unpack(head)
         body = await reader.readexactly(length)
-        said = GREETINGS.decode(kind, body[:meta_bytes], 0)
-        if isinstance(said, PeerHello):
-            return self._fronts[said.address].node, head + body
-        return int(said.client.rpartition("@")[2]), head + body
+        message = GREETINGS.decode(kind, body[:meta_bytes], 0)
+        if isinstance(message, PeerHello):
+            return self._listeners[message.address].node, head + body
+        return int(message.client.rpartition("@")[2]), head + body
 
 
-async def last_turns() -> None:
+async def drain_loop() -> None:
     """Sockets close in a turn of the loop after the one that asks for it."""
-    for _ in range(LAST_TURNS):
+    for _ in range(DRAIN_TURNS):
         await asyncio.sleep(0)
 
 
-async def _carry(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: Callable[[], Coroutine[Any, Any, None]]
+async def _copy(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    wait_until_connected: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
     while chunk := await reader.read(CHUNK_BYTES):
-        await passes()
+        await wait_until_connected()
         writer.write(chunk)
         await writer.drain()

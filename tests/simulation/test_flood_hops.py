@@ -16,11 +16,11 @@ from tests.contract import simulated
 from tests.contract.simulated import SimulatedCluster
 
 RECORDS = 3
-EVEN = msgspec.structs.replace(FaultPlan.none(), delay_us=(1_000, 1_050))
+EQUAL_DELAYS = msgspec.structs.replace(FaultPlan.none(), delay_us=(1_000, 1_050))
 """Every link takes as long as the others, so that the shorter way is the earlier one."""
 
 
-class Traced(Flood):
+class HopRecorder(Flood):
     """Notes of every batch that it takes how many links it has crossed."""
 
     taken: dict[tuple[NodeId, str, int], int]
@@ -39,11 +39,11 @@ def traced_hops(count: int, monkeypatch: pytest.MonkeyPatch, *, both_ways: bool)
     def make(seat: NodeSetup) -> Fabric:
         settings = FloodSettings(both_ways=both_ways)
         addresses = seat.address, seat.peer_address
-        broker = Traced(seat.node, *addresses, joins=seat.join, random=seat.random, settings=settings)
+        broker = HopRecorder(seat.node, *addresses, joins=seat.join, random=seat.random, settings=settings)
         broker.taken = taken
         return broker
 
-    monkeypatch.setattr(simulated, "weather", lambda seed: EVEN)
+    monkeypatch.setattr(simulated, "weather", lambda seed: EQUAL_DELAYS)
     cluster = SimulatedCluster(msgspec.structs.replace(FABRICS["flood"], make=make), count, seed=1)
     cluster.create_topic("t")
     for node in cluster.running:

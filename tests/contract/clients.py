@@ -17,33 +17,33 @@ from rostra.errors import RostraError
 from rostra.wire.messages import PUBLISHER_LEASE_MS
 
 Outcome = Callable[[Result | RostraError], None]
-Begin = Callable[[Core, int, int], object]
+CoreCall = Callable[[Core, int, int], object]
 """Something to ask of a core, with the time and the number of the call."""
 
 BATCH_BYTES = 2_000
 """Small, so that a producer has several batches under way."""
 
 
-class Station(Protocol):
+class CoreClient(Protocol):
     """A client at one node, without a face: its core, and what carries out the core's effects."""
 
     core: Core
     delivered: dict[int, Callable[[Deliver], None]]
     finished: dict[int, Callable[[RostraError], None]]
-    told: list[Callable[[ClientEvent], None]]
+    event_listeners: list[Callable[[ClientEvent], None]]
 
     @property
     def now_us(self) -> int: ...
     def call(self, what: str, outcome: Outcome) -> int: ...
-    def act(self) -> None:
+    def run_effects(self) -> None:
         """Carries out what the core wants after something was asked of it."""
 
-    def later(self, act: Callable[..., None], *about: object) -> None: ...
-    def vanish(self) -> None:
+    def later(self, callback: Callable[..., None], *args: object) -> None: ...
+    def kill(self) -> None:
         """Its program is killed: its connections end, and it says nothing to anybody."""
 
 
-class Got(NamedTuple):
+class ReceivedRecord(NamedTuple):
     partition: int
     offset: int
     value: bytes | None
@@ -52,7 +52,7 @@ class Got(NamedTuple):
 
 class Producer:
     def __init__(
-        self, station: Station, topic: str, strength: int | None = None, lease_ms: int = PUBLISHER_LEASE_MS
+        self, client: CoreClient, topic: str, strength: int | None = None, lease_ms: int = PUBLISHER_LEASE_MS
     ) -> None:
         self.topic = topic
         self.opened = False
@@ -62,14 +62,14 @@ class Producer:
         self.sent: list[bytes] = []
         self.acked: dict[bytes, Ack] = {}
         self.failed: dict[bytes, RostraError] = {}
-        self.warned: list[MayDuplicate] = []
+        self.warnings: list[MayDuplicate] = []
         """When it had to say that it cannot keep its promise."""
-        self._station = station
-        station.told.append(self._told)
+        self._client = client
+        client.event_listeners.append(self._on_event)
         settings = ProducerSettings(batch_bytes=BATCH_BYTES, strength=strength, lease_ms=lease_ms)
-        call = station.call(f"producer on {topic}", self._opened)
-        self._producing: ProducerState = station.core.open_producer(station.now_us, call, topic, settings)
-        station.act()
+        call = client.call(f"producer on {topic}", self._opened)
+        self._state: ProducerState = client.core.open_producer(client.now_us, call, topic, settings)
+        client.run_effects()
 
     def _opened(self, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
@@ -78,14 +78,14 @@ class Producer:
 
     @property
     def publisher(self) -> int:
-        return self._producing.producer_id
+        return self._state.producer_id
 
     def set_strength(self, strength: int) -> None:
         """Does not wait: what it sends next is judged by it."""
         self.strength = None
-        call = self._station.call(f"strength {strength}", partial(self._changed, strength))
-        self._producing.set_strength(self._station.now_us, call, strength)
-        self._station.act()
+        call = self._client.call(f"strength {strength}", partial(self._changed, strength))
+        self._state.set_strength(self._client.now_us, call, strength)
+        self._client.run_effects()
 
     def _changed(self, strength: int, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
@@ -93,27 +93,27 @@ class Producer:
         self.strength = strength
 
     def leave(self) -> None:
-        call = self._station.call(f"leave {self.topic}", self._gone)
-        self._producing.resign(self._station.now_us, call)
-        self._station.act()
+        call = self._client.call(f"leave {self.topic}", self._gone)
+        self._state.resign(self._client.now_us, call)
+        self._client.run_effects()
 
     def _gone(self, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
             raise result
         self.left = True
 
-    def vanish(self) -> None:
-        self._station.vanish()
+    def kill(self) -> None:
+        self._client.kill()
 
     def send(self, *values: bytes) -> None:
         """Gives them away, and does not wait."""
-        station = self._station
+        client = self._client
         for value in values:
             self.sent.append(value)
-            call = station.call(f"send {value!r}", partial(self._settled, value))
-            self._producing.add(station.now_us, value, call=call)
-        self._producing.end_turn(station.now_us)
-        station.act()
+            call = client.call(f"send {value!r}", partial(self._settled, value))
+            self._state.add(client.now_us, value, call=call)
+        self._state.end_turn(client.now_us)
+        client.run_effects()
 
     def _settled(self, value: bytes, result: Result | RostraError) -> None:
         if isinstance(result, Ack):
@@ -122,9 +122,9 @@ class Producer:
             assert isinstance(result, RostraError)
             self.failed[value] = result
 
-    def _told(self, event: ClientEvent) -> None:
+    def _on_event(self, event: ClientEvent) -> None:
         if isinstance(event, MayDuplicate) and event.topic == self.topic:
-            self.warned.append(event)
+            self.warnings.append(event)
 
     @property
     def settled(self) -> bool:
@@ -132,32 +132,32 @@ class Producer:
 
 
 class Subscription:
-    def __init__(self, station: Station, topics: tuple[str, ...], start: Start, below_start: BelowStart) -> None:
+    def __init__(self, client: CoreClient, topics: tuple[str, ...], start: Start, below_start: BelowStart) -> None:
         self.topic = ", ".join(topics)
-        self.got: list[Got] = []
-        self.stands = False
+        self.records: list[ReceivedRecord] = []
+        self.established = False
         self.left = False
         self.ended: RostraError | None = None
-        self._station = station
-        self.told: list[TopicAppeared | TopicGone] = []
-        station.told.append(self._told)
-        call = station.call(f"subscription to {self.topic}", self._answered)
-        self._subscribing = station.core.subscribe_to(
-            station.now_us, call, topics, start, None, CREDIT_BYTES, below_start
+        self._client = client
+        self.events: list[TopicAppeared | TopicGone] = []
+        client.event_listeners.append(self._on_event)
+        call = client.call(f"subscription to {self.topic}", self._answered)
+        self._subscription = client.core.subscribe_to(
+            client.now_us, call, topics, start, None, CREDIT_BYTES, below_start
         )
-        station.delivered[self._subscribing.number] = self._delivered
-        station.finished[self._subscribing.number] = self._finished
-        station.act()
+        client.delivered[self._subscription.number] = self._delivered
+        client.finished[self._subscription.number] = self._finished
+        client.run_effects()
 
     def _answered(self, result: Result | RostraError) -> None:
         if isinstance(result, RostraError):
             self.ended = result
         else:
-            self.stands = True
+            self.established = True
 
-    def _told(self, event: ClientEvent) -> None:
+    def _on_event(self, event: ClientEvent) -> None:
         if isinstance(event, TopicAppeared | TopicGone):
-            self.told.append(event)
+            self.events.append(event)
 
     def _finished(self, error: RostraError) -> None:
         self.ended = error
@@ -165,18 +165,18 @@ class Subscription:
     def _delivered(self, effect: Deliver) -> None:
         for batch in effect.batches:
             places = zip(batch.offsets(), batch.values(), strict=True)
-            self.got += [Got(batch.partition, offset, value, batch.topic) for offset, value in places]
-            self._station.later(self._take, batch.partition, batch.bytes, batch.topic_id)
+            self.records += [ReceivedRecord(batch.partition, offset, value, batch.topic) for offset, value in places]
+            self._client.later(self._take, batch.partition, batch.bytes, batch.topic_id)
 
     def _take(self, partition: int, size: int, topic: int) -> None:
-        self._station.core.consumed(self._subscribing, partition, size, topic)
-        self._station.act()
+        self._client.core.consumed(self._subscription, partition, size, topic)
+        self._client.run_effects()
 
     def leave(self) -> None:
-        station = self._station
-        call = station.call(f"unsubscribe from {self.topic}", self._gone)
-        station.core.unsubscribe(station.now_us, call, self._subscribing)
-        station.act()
+        client = self._client
+        call = client.call(f"unsubscribe from {self.topic}", self._gone)
+        client.core.unsubscribe(client.now_us, call, self._subscription)
+        client.run_effects()
 
     def _gone(self, result: Result | RostraError) -> None:
         self.left = True
@@ -184,10 +184,10 @@ class Subscription:
     @property
     def values(self) -> list[bytes | None]:
         """In the order in which they came."""
-        return [record.value for record in self.got]
+        return [record.value for record in self.records]
 
-    def reached(self, ends: dict[int, int]) -> bool:
+    def has_reached(self, ends: dict[int, int]) -> bool:
         """Whether it was shown all of its one topic that lies below these offsets."""
-        assert isinstance(self._subscribing, TopicSubscription)
-        feeds = self._subscribing.feeds
+        assert isinstance(self._subscription, TopicSubscription)
+        feeds = self._subscription.feeds
         return all(partition in feeds and (feeds[partition].next or 0) >= end for partition, end in ends.items())

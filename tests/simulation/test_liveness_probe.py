@@ -6,32 +6,32 @@ import msgspec
 
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator.clients.liveness_probe import LivenessProbe
-from rostra.simulator.clock import SECOND_US, chance
+from rostra.simulator.clock import SECOND_US, random_for
 from rostra.simulator.faults.fault_plan import FaultPlan
 from rostra.simulator.world.world import World
 
 
-def demanded(topic_of: int | None) -> list[str]:
+def demands_for(topic_of: int | None) -> list[str]:
     """Of t0, known to the herald by this id or by its own."""
-    world = World(1, swarm=msgspec.structs.replace(FaultPlan.none(), nodes=3))
+    world = World(1, plan=msgspec.structs.replace(FaultPlan.none(), nodes=3))
     for node in world.nodes:
         node.start()
-    begins_us = world.elected_us + 2 * SECOND_US
+    begins_us = world.election_us + 2 * SECOND_US
     until_us = begins_us + 10 * SECOND_US
     world.clock.run_until(begins_us)
-    made = next(made for made in world.history.made if made.name == "t0")
+    made = next(made for made in world.history.created if made.name == "t0")
     place = Partition(TopicId(made.topic if topic_of is None else topic_of), PartitionIndex(0))
-    client = world.client("herald", chance(1, "herald"), [node.address for node in world.nodes])
-    herald = LivenessProbe(client, chance(1, "herald"), [(place, "t0")], until_us)
+    client = world.client("herald", random_for(1, "herald"), [node.address for node in world.nodes])
+    herald = LivenessProbe(client, random_for(1, "herald"), [(place, "t0")], until_us)
     herald.begin()
     world.clock.run_until(until_us)
     assert herald.done
-    return [demand.what for demand in world.history.demands]
+    return [demand.what for demand in world.history.liveness_demands]
 
 
 def test_a_record_is_demanded_in_a_partition_of_which_most_copies_are_there() -> None:
-    assert demanded(None) == ["a change of the catalogue", "a record in ('t0', 0)"]
+    assert demands_for(None) == ["a change of the catalogue", "a record in ('t0', 0)"]
 
 
 def test_no_record_is_demanded_in_another_topic_that_took_the_name_of_a_deleted_one() -> None:
-    assert demanded(4711) == ["a change of the catalogue"]
+    assert demands_for(4711) == ["a change of the catalogue"]

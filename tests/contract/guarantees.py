@@ -15,11 +15,11 @@ Test = TypeVar("Test", bound=Callable[..., None])
 SEVERAL = 3
 ALONE = 1
 
-OF_SEVERAL = {"acks_all", "delivers", "split", "survives"}
+CLUSTER_ONLY = {"acks_all", "delivers", "split", "survives"}
 """Cells that say nothing of a node that stands alone."""
 
 
-class Promise(msgspec.Struct, frozen=True):
+class RequiredGuarantees(msgspec.Struct, frozen=True):
     """The cells of the table that a test proves. Without any, every fabric keeps it."""
 
     cells: tuple[tuple[str, object], ...] = ()
@@ -33,16 +33,16 @@ class Promise(msgspec.Struct, frozen=True):
         return [kind for kind in FABRICS.values() if self.made_by(kind.guarantees)]
 
 
-def promised(*, several: bool = False, alone: bool = False, **cells: object) -> Callable[[Test], Test]:
+def proves(*, several: bool = False, alone: bool = False, **cells: object) -> Callable[[Test], Test]:
     """By one node as by several, unless it is about one of these only.
 
     >>> @promised(split=SplitBehaviour.REFUSES)  # doctest: +SKIP
     ... def test_a_side_without_a_majority_refuses(cluster): ...
     """
-    several = several or not OF_SEVERAL.isdisjoint(cells)
+    several = several or not CLUSTER_ONLY.isdisjoint(cells)
     assert not (several and alone), "one node is not several"
     sizes = (SEVERAL,) if several else (ALONE,) if alone else (SEVERAL, ALONE)
-    promise = Promise(tuple(sorted(cells.items())), sizes)
+    promise = RequiredGuarantees(tuple(sorted(cells.items())), sizes)
     unknown = [field for field in cells if field not in Guarantees.__struct_fields__]
     assert not unknown, f"no fabric promises {unknown}"
 
@@ -53,7 +53,7 @@ def promised(*, several: bool = False, alone: bool = False, **cells: object) -> 
     return mark
 
 
-def promise_of(test: object) -> Promise | None:
+def guarantees_of(test: object) -> RequiredGuarantees | None:
     found = getattr(test, "promise", None)
-    assert found is None or isinstance(found, Promise)
+    assert found is None or isinstance(found, RequiredGuarantees)
     return found
