@@ -1,4 +1,4 @@
-"""Promises that cannot fail prove nothing: with a safeguard switched off where it acts, the same test must fail."""
+"""Contract tests fail when the safeguard behind them is switched off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contract import test_failures as failures
 from tests.contract import test_groups as groups
 from tests.contract import test_patterns as patterns
 from tests.contract import test_publishers as publishers
-from tests.contract import test_retention as keeping
+from tests.contract import test_retention as retention
 from tests.contract.conftest import SEEDS
 from tests.contract.facade import Cluster, ConditionTimeout
 from tests.contract.guarantees import guarantees_of
@@ -19,7 +19,7 @@ from tests.contract.simulated import SimulatedCluster
 
 
 @pytest.mark.parametrize(
-    ("safeguard", "promise"),
+    ("safeguard", "test"),
     [
         (Safeguard.COMMIT_VISIBILITY, failures.test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody),
         (Safeguard.COMMIT_VISIBILITY, failures.test_an_acknowledgement_needs_a_majority_however_many_are_unreachable),
@@ -29,25 +29,27 @@ from tests.contract.simulated import SimulatedCluster
             Safeguard.CONFIRMED_WATCH,
             patterns.test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone,
         ),
-        (Safeguard.CHECKPOINT_BATCH, keeping.test_retention_of_all_but_the_last_segment_loses_no_producer_sequence),
+        (Safeguard.CHECKPOINT_BATCH, retention.test_retention_of_all_but_the_last_segment_loses_no_producer_sequence),
         (Safeguard.SYNC_BEFORE_ACK, failures.test_what_a_node_alone_acknowledged_survives_its_power_cut),
         (Safeguard.GENERATION_FENCING, groups.test_a_position_that_comes_too_late_moves_nothing),
         (Safeguard.UNACKED_REDELIVERY, groups.test_members_share_the_parts_and_lose_nothing_as_they_come_and_go),
     ],
 )
-def test_a_safeguard_that_is_off_is_missed(safeguard: Safeguard, required: Callable[[Cluster], None]) -> None:
-    found = guarantees_of(required)
-    assert found is not None
-    kind = found.fabrics()[0]
+def test_contract_tests_fail_without_their_safeguard(
+    safeguard: Safeguard, contract_test: Callable[[Cluster], None]
+) -> None:
+    required = guarantees_of(test)
+    assert required is not None
+    kind = required.fabrics()[0]
     for seed in SEEDS:
-        cluster = SimulatedCluster(kind, found.sizes[0], seed, frozenset({safeguard}))
+        cluster = SimulatedCluster(kind, required.sizes[0], seed, frozenset({safeguard}))
         try:
-            required(cluster)
+            test(cluster)
         except ConditionTimeout:
-            # Slowness is no proof: a promise must be seen to be broken.
+            # A timeout may be slowness; only a wrong result counts.
             continue
         except (AssertionError, pytest.fail.Exception):
             return
         if cluster.find_violations():
             return
-    pytest.fail(f"without {safeguard} nothing was missed")
+    pytest.fail(f"without {safeguard} no seed failed")

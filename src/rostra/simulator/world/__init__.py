@@ -1,1 +1,1 @@
-"""All parts of one seed put together, for each fabric."""
+"""The simulated world of one seed: its nodes, clients and network, for each fabric."""

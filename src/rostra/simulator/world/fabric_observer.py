@@ -1,6 +1,7 @@
-"""A fabric with somebody looking over its shoulder: what it does to its logs, and what it calls committed.
+"""Wraps a fabric and records what it appends, truncates and commits into the history.
 
-Only effects are looked at, and for the catalogue, of which it tells nobody above, the commit offset it reports.
+The observer sees effects only; the one exception is Raft's metadata group, whose commit offset is in no effect. It
+keeps a shadow of every log to know which batches an offset stands for.
 """
 
 from __future__ import annotations
@@ -52,21 +53,23 @@ FLAGS_AT = 60
 COMPACTABLE = int(Flag.KEYS | Flag.OFFSET_DELTAS)
 DAMAGED = 0
 IGNORED = frozenset({Send, SetTimer, Sync, Read, LogLine, Persist, Accepted})
-"""Most of what a fabric does, and nothing of it is judged."""
+"""Frequent effects that the observer does not need."""
 
 
 class ShadowLog:
-    """One log as its effects have made it."""
+    """The batches of one log, as the effects so far have left it."""
 
     __slots__ = ("batches", "checked")
 
     def __init__(self, batches: list[StoredBatch] | None = None) -> None:
         self.batches = batches or []
         self.checked = 0
-        """How many of the batches are already known to be as committed."""
+        """How many of the batches are already recorded as committed."""
 
 
 class FabricObserver:
+    """A fabric that records what the wrapped fabric does. `logs` are the batches on disk at the start."""
+
     def __init__(
         self, fabric: Fabric, node: NodeId, clock: Clock, history: History, logs: dict[Partition, list[StoredBatch]]
     ) -> None:
@@ -78,7 +81,7 @@ class FabricObserver:
         self._history = history
         self._tracks_syncs = fabric.guarantees.acks_all is AcksAll.VIEW
         self._metadata_commit = 0
-        """How far the catalogue was committed when last looked at."""
+        """The commit offset of the metadata group at the last step."""
         self._shadows = {partition: ShadowLog(batches) for partition, batches in logs.items()}
         self._commits: dict[Partition, int] = {}
 
@@ -115,7 +118,7 @@ class FabricObserver:
                     if effect.partition == META:
                         self._metadata_commit = 0
                     if isinstance(effect, Open) and effect.first:
-                        # It begins where others have nothing before any more: below that there is nothing to have.
+                        # The log starts at the cluster's log start: below it there is nothing to sync.
                         key = self._node, effect.partition
                         self._history.synced_offsets[key] = max(effect.first, self._history.synced_offsets.get(key, 0))
                 case Serving():
@@ -140,14 +143,14 @@ class FabricObserver:
             case Started():
                 for found in given.partitions:
                     key = self._node, found.partition
-                    # Damage takes nothing back of what it rightly said before, and what may still be on its way.
+                    # Acknowledgements sent before the damage were correct and may still be in flight.
                     before = synced_offsets.get(key, 0) if found.damaged_at is not None else 0
                     synced_offsets[key] = max(found.end, before)
             case _:
                 pass
 
     def _covered(self, effect: Covered) -> None:
-        """Who is named in an acknowledgement must have had it on its disk when it was."""
+        """Checks that every node named in an acknowledgement had synced the record."""
         for node in effect.view.active:
             had = self._history.synced_offsets.get((node, effect.partition), 0)
             if had < effect.offset:
@@ -180,7 +183,7 @@ class FabricObserver:
             self._history.truncated_commits.append(TruncatedCommit(self._node, partition, offset, self._clock.now_us))
 
     def _cut_shadow(self, partition: Partition, offset: int) -> list[StoredBatch]:
-        """What is cut off."""
+        """Truncates the shadow log; returns the removed batches."""
         shadow = self._shadow(partition)
         at = bisect_left(shadow.batches, offset, key=lambda stored: stored.base)
         removed = shadow.batches[at:]
@@ -195,12 +198,12 @@ class FabricObserver:
         shadow.checked = max(shadow.checked - at, 0)
 
     def commits(self) -> dict[Partition, int]:
-        """How far each partition is committed, as far as this node has heard."""
+        """Commit offsets by partition, as this node reported them."""
         return dict(self._commits)
 
 
 def read_logs(files: FaultyFiles) -> dict[Partition, list[StoredBatch]]:
-    """What the files hold, batch by batch, as far as they can be read at all."""
+    """The batches in the log files of a disk, by partition, up to the first that cannot be parsed."""
     logs: dict[Partition, list[StoredBatch]] = {}
     flipped = files.counters["bits_flipped"] > 0
     for path in files.paths("topics"):
@@ -212,7 +215,7 @@ def read_logs(files: FaultyFiles) -> dict[Partition, list[StoredBatch]]:
 
 
 def batches_in(content: bytes, partition: Partition, *, check: bool) -> Iterable[StoredBatch]:
-    """Of a batch with a flipped bit the digest is not known: a node that has not read it does not know it either."""
+    """The batches of one log file. With `check`, a batch with flipped bits has the digest `DAMAGED`."""
     at = 0
     while at + HEADER_BYTES <= len(content) and content[at : at + 4] == MAGIC:
         length = batch_length(content, at)
@@ -229,7 +232,7 @@ def batches_in(content: bytes, partition: Partition, *, check: bool) -> Iterable
 
 
 def digest_of(batch: Buffer) -> int:
-    """Of what all copies have in common: with keys, one may be compacted already where another is not."""
+    """A digest of what all replicas have in common: with keys, each replica compacts on its own schedule."""
     if batch[FLAGS_AT] & COMPACTABLE:
         return xxh3_64_intdigest(bytes(batch[8:30]) + bytes(batch[40:56]))
     return xxh3_64_intdigest(batch)

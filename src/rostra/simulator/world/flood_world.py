@@ -1,4 +1,4 @@
-"""A world whose nodes form a ring: each of them goes on whoever is there, and all have everything in the end."""
+"""The world of the flood fabric: nodes form a ring, each serves alone if need be, and all end with all records."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 
 class FloodNode(SimulatedNode):
+    """A simulated node with the flood fabric."""
+
     flood: Flood | None = None
 
     def _make_fabric(self) -> Fabric:
@@ -52,7 +54,7 @@ class FloodNode(SimulatedNode):
         return self.fabric
 
     def voters(self) -> dict[Partition, tuple[str, tuple[NodeId, ...]]]:
-        """Nobody votes."""
+        """None: the flood fabric has no quorum."""
         return {}
 
     def upcoming_voters(self) -> tuple[int, dict[Partition, list[tuple[NodeId, ...]]]]:
@@ -62,7 +64,7 @@ class FloodNode(SimulatedNode):
         return self.flood is not None and member in self.flood.ring.removed
 
     def is_caught_up(self) -> bool:
-        """Whether its ring is whole, and whoever comes next has all that it has."""
+        """Whether all members are in its view and its ring neighbours have all of its records."""
         flood = self.flood
         if self.fabric is None or flood is None or not flood.ready:
             return False
@@ -71,7 +73,7 @@ class FloodNode(SimulatedNode):
 
 
 class FirstChoice(Random):
-    """Who publishes without a strength: of what it may choose, the first."""
+    """A generator that always takes the first choice: publishers draw no strength from it."""
 
     def choice(self, seq: Sequence[T]) -> T:  # type: ignore[override]
         return seq[0]
@@ -81,18 +83,21 @@ class FirstChoice(Random):
 
 
 class FloodSubscriber(SubscriberApplication):
-    """Offsets and counts mean something in one partition only; who asks for the latest gets those that join whole."""
+    """A subscriber that starts at earliest and reads all partitions.
+
+    Offsets and counts are per origin, and `latest` delivers partitions that appear later from their beginning.
+    """
 
     starts = ("earliest",)
     partitions = (None,)
 
     def missing(self) -> list[str]:
-        """Partitions of its topic that the last subscription has not heard of."""
+        """Violations for partitions of its topic that the last subscription does not have."""
         observed = self._observed
         if observed is None or not observed.established or observed.ended is not None:
             return []
         return [
-            f"{observed.name} has not heard of the partition {key[0]:x} of {final.name}"
+            f"{observed.name} lacks the partition {key[0]:x} of {final.name}"
             for key, final in sorted(self.history.final.items())
             if final.name == observed.topic
             and key not in observed.feeds
@@ -101,12 +106,14 @@ class FloodSubscriber(SubscriberApplication):
 
 
 class FloodWorld(World):
+    """A seed of the flood fabric. Its topics are created by publishing to them."""
+
     node_type = FloodNode
     excluded_faults = (Fault.REMOVED,)
     auto_create = True
 
     def _adjust_plan(self) -> None:
-        """Nobody is removed: what only such a node has is gone with it, as it was told."""
+        """Removes no node: records that only a removed node has are lost by design."""
         self.plan = msgspec.structs.replace(self.plan, removes=False)
         self.history.per_origin = True
 
@@ -139,7 +146,7 @@ class FloodWorld(World):
         history = self.history
         until_us = self.clock.now_us + 10 * SECOND_US
         while not self._is_serving() and self.clock.now_us < until_us:
-            # Reading may be what finds damage: then the others send it again.
+            # Reading may discover damage; then the other nodes resend the records.
             self.until(self.clock.now_us + POLL_US)
         ends: dict[Partition, int] = {}
         for node in self.members:
@@ -150,7 +157,7 @@ class FloodWorld(World):
             if isinstance(node, FloodNode) and node.flood is not None:
                 for partition, end in sorted(ends.items()):
                     if not node.flood.has(partition, end):
-                        history.unsettled.append(f"{node.name} has not all of {partition}, which ends at {end}")
+                        history.unsettled.append(f"{node.name} lacks records of {partition}, which ends at {end}")
         for subscriber in self.subscribers:
             assert isinstance(subscriber, FloodSubscriber)
             history.unsettled += subscriber.missing()

@@ -1,4 +1,4 @@
-"""The settings that a seed draws for its nodes."""
+"""Draws the broker and Raft settings of a seed: small bounds, rare heartbeats, short timeouts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rostra.simulator.faults.fault_plan import FaultPlan
 
 
 def raft_settings_for(plan: FaultPlan, random: Random) -> RaftSettings:
-    """Heartbeats are rare, as idle ones show nothing new; windows are small, so that followers fall behind.
+    """Raft settings with rare heartbeats, because idle ones test nothing, and small windows, so that followers lag.
 
-    A timeout is of few heartbeats: one lost is enough to doubt a leader.
+    An election timeout is only two to four heartbeats, so that one lost heartbeat can start an election.
     """
     return RaftSettings(
         heartbeat_ms=plan.heartbeat_ms,
@@ -28,7 +28,7 @@ def raft_settings_for(plan: FaultPlan, random: Random) -> RaftSettings:
 
 
 def settings_for(random: Random) -> BrokerSettings:
-    """Small bounds, so that a short run reaches them."""
+    """Broker settings with bounds small enough that a short run reaches them."""
     return msgspec.structs.replace(
         BrokerSettings(),
         tail_bytes_max=random.choice((1 << 10, 8 << 10, 1 << 20)),
@@ -40,7 +40,7 @@ def settings_for(random: Random) -> BrokerSettings:
         timestamp_ahead_max_ms=random.choice((5_000, 3_600_000)),
         requests_per_connection_max=random.choice((3, 4096, 4096)),
         burst_bytes_max=random.choice((1 << 10, 2 << 20)),
-        # Rare, for pings show nothing new.
+        # Rare, because pings test nothing.
         heartbeat_ms=random.choice((2_000, 3_000, 5_000)),
         retention_check_ms=1_500,
         group_partitions=1,

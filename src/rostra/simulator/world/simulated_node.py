@@ -1,4 +1,15 @@
-"""A node in the simulator: a broker, its disk and its connections, driven on virtual time."""
+"""The simulated driver of a node: executes a broker's effects on virtual time.
+
+Theory of operation. The node is the production broker, with its fabric and its log store; this class takes the place
+of `rostra.runtime`. Every input goes through `_feed`, which steps the broker and executes its effects: messages go
+to the simulated networks, timers to the clock, log changes to the store on the simulated disk. Disk work is
+asynchronous, as with real disks: writes are flushed after a short delay, syncs and reads take drawn times, and their
+results come back as later inputs.
+
+A process is one `incarnation`. A crash drops the broker and all that was in memory and increments the incarnation;
+callbacks scheduled by an earlier incarnation do nothing. What survives is the disk (`FaultyFiles`), less what was not
+synced if the power was cut. A paused node queues its inputs and handles them when it resumes.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +89,7 @@ LOG_SETTINGS = LogSettings(
     index_every_bytes=512, indexes_cached_max=8, files_open_max=16, sync_together_min=6, journal_bytes=8 << 10
 )
 SYNC_AGAIN_US = 20 * MS_US
-"""How long after a full disk refused a sync the next is tried."""
+"""Delay before a sync is retried that a full disk refused."""
 
 
 def member(number: int) -> ClusterMember:
@@ -86,6 +97,8 @@ def member(number: int) -> ClusterMember:
 
 
 class SimulatedNode:
+    """One node: its disk, and its process while it runs. The world sets `client_network` and `peer_network`."""
+
     def __init__(
         self,
         number: int,
@@ -107,7 +120,7 @@ class SimulatedNode:
         self.peer_address = own.peer_address
         self.founders: tuple[ClusterMember, ...] = (own,)
         self.join: tuple[str, ...] = ()
-        """Through whom it comes into the cluster, unless it is a founder."""
+        """Peer addresses to join the cluster through; empty for a founder."""
         self.clock = clock
         self.trace = trace
         self.plan = plan
@@ -127,12 +140,12 @@ class SimulatedNode:
         self.listening = False
         self.broker: Broker | None = None
         self.up = False
-        """Whether it has a broker."""
+        """Whether the process runs."""
         self.fabric: FabricObserver | None = None
         self.on_stopped: Callable[[SimulatedNode], None] = lambda _: None
-        """Called when a graceful stop is through."""
+        """Called when a graceful stop has completed."""
         self.on_broken: Callable[[SimulatedNode], None] = lambda _: None
-        """Called when the node will acknowledge nothing until it is started anew."""
+        """Called when a disk error made the broker refuse all writes until it is restarted."""
         self._disk: Disk
         self._paused_until_us = 0
         self._waiting: list[BrokerInput] = []
@@ -148,14 +161,14 @@ class SimulatedNode:
     # --- starting and stopping -----------------------------------------------------------------------
 
     def voters(self) -> dict[Partition, tuple[str, tuple[NodeId, ...]]]:
-        """The groups it has a part in, by name, and who votes in them; of a dead node, as it last knew."""
+        """Its Raft groups, each with its name and voters; of a crashed node, as it last knew them."""
         if self.fabric is None or not self.fabric.raft.groups:
             return self._voters
         groups = self.fabric.raft.groups
         return {partition: (group.name, group.config.voters) for partition, group in groups.items()}
 
     def upcoming_voters(self) -> tuple[int, dict[Partition, list[tuple[NodeId, ...]]]]:
-        """Who votes when the changes are done that are under way, or half of them; and how new its catalogue is."""
+        """The applied metadata offset, and the voter sets after the membership changes that are under way."""
         if self.fabric is None or not self.fabric.raft.takes_part:
             return 0, {}
         raft = self.fabric.raft
@@ -171,25 +184,25 @@ class SimulatedNode:
         return raft.meta.applied, found
 
     def is_caught_up(self) -> bool:
-        """Of everything it has a part in; and what became of it."""
+        """Whether it knows the leader of all its groups, and all it has is committed."""
         if self.fabric is None:
             return False
         raft = self.fabric.raft
         if not raft.takes_part or raft.removed or raft.meta.catalogue.leaving or raft.meta.catalogue.moving:
             return False
-        # Also that all it has is committed: a record with acks `none` is waited for by nobody.
+        # All must be committed, because no client waits for records with `acks=none`.
         return all(
             group.stranded or (group.leader is not None and group.is_current and group.commit == group.copy.end)
             for group in raft.groups.values()
         )
 
     def has_removed(self, member: NodeId) -> bool:
-        """Whether its catalogue says that this member is none any more."""
+        """Whether its metadata says that this member was removed."""
         fabric = self.fabric
         return fabric is not None and fabric.raft.takes_part and member in fabric.raft.meta.catalogue.removed
 
     def member_count(self, besides: NodeId) -> int:
-        """How many others than this one its catalogue has."""
+        """How many members other than this one its metadata has."""
         fabric = self.fabric
         if fabric is None or not fabric.raft.takes_part:
             return 0
@@ -200,7 +213,7 @@ class SimulatedNode:
         return self.broker is not None and self.broker.broken is not None
 
     def start(self) -> bool:
-        """Whether the disk let it start."""
+        """Starts the process; False if the disk could not be recovered."""
         assert self.broker is None
         self.incarnation += 1
         store = Store(self.files, LOG_SETTINGS, self.without)
@@ -224,7 +237,7 @@ class SimulatedNode:
         return True
 
     def _make_fabric(self) -> Fabric:
-        """Its fabric, with somebody looking over its shoulder."""
+        """Its fabric, wrapped in an observer."""
         raft = Raft(
             self.id,
             self.address,
@@ -242,7 +255,7 @@ class SimulatedNode:
         return FabricObserver(fabric, self.id, self.clock, self.history, read_logs(self.files))
 
     def crash(self, *, power: bool) -> None:
-        """All that is in memory is gone; after a power cut also what the disk was not yet made to keep."""
+        """Ends the process abruptly; a power cut also loses unsynced data."""
         self.trace.note(self.name, "power cut" if power else "kill")
         if self.up:
             self.fault_counts.add(Fault.POWER_CUT if power else Fault.KILLED)
@@ -274,7 +287,7 @@ class SimulatedNode:
             self._feed(Stop())
 
     def _close(self) -> None:
-        """The broker is done: write everything down and leave."""
+        """Closes the store cleanly and ends the process, after the broker has stopped."""
         try:
             self._disk.flush()
             self._disk.store.close(clean=True)
@@ -293,7 +306,7 @@ class SimulatedNode:
             self._later(duration_us, self.resume, self._paused_until_us)
 
     def resume(self, until_us: int | None = None) -> None:
-        """Now, or when this pause and no other is over."""
+        """Resumes now, or, with `until_us`, only if that pause is still the current one."""
         if not self._paused_until_us or until_us not in (None, self._paused_until_us):
             return
         self._paused_until_us = 0
@@ -308,7 +321,7 @@ class SimulatedNode:
             self._flush()
 
     def _later(self, delay_us: int, callback: Callable[..., None], *args: Any) -> None:
-        """Unless the process has ended by then."""
+        """Schedules a callback that is skipped if the process has ended by then."""
         self.clock.after(delay_us, self._if_alive, self.incarnation, callback, args)
 
     def _if_alive(self, incarnation: int, callback: Callable[..., None], args: tuple[Any, ...]) -> None:
@@ -455,7 +468,7 @@ class SimulatedNode:
         self._flush()
 
     def _run(self, job: Job, at: int, syncs: bool) -> None:
-        """One file after the other, each taking its time: a power cut may come in between."""
+        """Runs a disk job call by call, each with a delay, so that a power cut may come in between."""
         try:
             if at > 0:
                 job.calls[at - 1]()
@@ -528,7 +541,7 @@ class SimulatedNode:
             self._feed(ConnectionDrained(link.conn))
 
     def _drain_unless_congested(self, conn: int) -> None:
-        """A link that is full says so itself when it has room again."""
+        """Reports the connection drained, unless it is congested: then the link reports it later."""
         link = self._links.get(conn)
         if link is not None and not link.down.congested:
             self._feed(ConnectionDrained(conn))
@@ -551,7 +564,7 @@ class SimulatedNode:
     def peer_lost(self, peer: NodeId) -> None:
         self._feed(PeerLost(peer))
 
-    # --- levels --------------------------------------------------------------------------------------
+    # --- queue sizes ---------------------------------------------------------------------------------
 
     def _record_queue_sizes(self) -> None:
         broker = self.broker

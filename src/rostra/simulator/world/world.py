@@ -1,4 +1,24 @@
-"""Everything of one seed: nodes, clients, what befalls them, and how they come out of it."""
+"""Builds and runs the simulated cluster of one seed.
+
+Theory of operation. Everything in a seed runs on one thread, on the virtual time of one `Clock`; every random decision
+comes from generators that are seeded by the seed and a purpose, so a seed always takes the same course. The life of a
+seed:
+
+1. Build: the seed draws a `FaultPlan` (which faults, how often, how many nodes), settings with small bounds, the nodes,
+   and the client applications. Nodes and clients are the production state machines; the clock, the networks and the
+   disks are simulated.
+2. Run under faults: for the first second nothing fails, so that nodes elect leaders and clients connect. Then the
+   `FaultInjector` injects the faults of the plan until `HEAL_US`. Nodes may join and one may be removed meanwhile.
+3. Heal: all faults end. In half of the seeds only a random majority restarts at first, and a `LivenessProbe` must
+   change metadata and write to every partition with a majority within ten election timeouts. Then all nodes restart.
+4. Converge: publishers finish their records, then the world runs until no client waits for a reply, every subscription
+   is at the end of its partitions and every node is caught up, or until `CONVERGE_US` has passed. In every second seed
+   the power of all nodes is cut once more after that.
+5. Read the final state: a `FinalReader` per node reads all that the node owns over the wire, and the log files of all
+   nodes are read from the simulated disks.
+
+Steps 2 to 5 write what happened into the `History`; the checkers judge it afterwards (`rostra.simulator.seed`).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +57,7 @@ from rostra.simulator.world.simulated_node import SimulatedNode, member
 from rostra.wire.messages import Acks, TopicSettings
 
 CALM_US = SECOND_US
-"""Nothing goes wrong before: topics are made, clients connect. Several nodes elect a leader first."""
+"""Time without faults after the first election: topics are created and clients connect."""
 HEAL_US = 25 * SECOND_US
 CONVERGE_US = 50 * SECOND_US
 END_US = 30 * SECOND_US
@@ -46,14 +66,14 @@ EXTRA_TIME_US = 25 * SECOND_US
 OPERATIONS_WANTED = 320
 POLL_US = 100 * MS_US
 PROGRESS_ELECTIONS = 10
-"""Within so many election timeouts a majority must work again."""
+"""A majority must serve again within this many election timeouts."""
 RECORDS = 900
 RECORDS_IN_CLUSTER = 320
-"""Fewer, as each is written and sent several times."""
+"""Fewer than for one node, because each record is replicated."""
 GROUP_SHARE = 0.25
-"""The part of the seeds that have a named subscription."""
+"""Share of the seeds that have a consumer group."""
 STABLE_US = 3 * SECOND_US
-"""More than the lease of a member: whoever died before is found dead by then."""
+"""Longer than a member lease, so that crashed members have expired."""
 
 DISK_COUNTERS = {
     "outages": Fault.CRASH_IN_IO,
@@ -63,15 +83,15 @@ DISK_COUNTERS = {
     "syncs_failed": Fault.FAILED_SYNC,
     "writes_failed": Fault.FAILED_WRITE,
 }
-"""What the disk counts by itself."""
+"""Counters of the simulated disk and the faults they count."""
 
 
 class World:
-    """`nodes`: so many, whatever number the seed has drawn."""
+    """One simulated cluster. `nodes` overrides the number of nodes that the seed draws; 0 keeps it."""
 
     node_type: type[SimulatedNode] = SimulatedNode
     excluded_faults: tuple[Fault, ...] = ()
-    """Faults that no node of it suffers."""
+    """Faults that this kind of world never injects."""
     auto_create = False
 
     def __init__(
@@ -110,9 +130,9 @@ class World:
             self.history,
         )
         self.election_us = 8 * self.plan.heartbeat_ms * 1000 if len(self.nodes) > 1 else 0
-        """When the nodes should have found each other."""
+        """When the first leaders should be elected."""
         self.leaving_node: SimulatedNode | None = None
-        """Who is to be removed."""
+        """The node that an operator removes, if the plan has one."""
         self.clients: list[SimulatedClient] = []
         self.publishers: list[PublisherApplication] = []
         self.subscribers: list[SubscriberApplication] = []
@@ -123,7 +143,7 @@ class World:
         self._add_applications(random)
 
     def _adjust_plan(self) -> None:
-        """What a fabric changes of what the seed has drawn."""
+        """Adapts the drawn fault plan to the fabric; the default changes nothing."""
 
     def _build(self, random: Random, without: Without) -> list[SimulatedNode]:
         settings = settings_for(random)
@@ -184,7 +204,7 @@ class World:
         return client
 
     def _add_applications(self, random: Random) -> None:
-        """Who is in this world and what they are up to."""
+        """Creates the clients of this world and schedules their applications."""
         many = len(self.nodes) > 1
         names = [f"t{number}" for number in range(random.randint(2, 3 if many else 4))]
         owns = random_for(self.seed, "ownership")
@@ -248,7 +268,7 @@ class World:
             self.clock.at(begins_us, self._await_removal, operator)
 
     def _add_group_members(self, topics: list[str]) -> None:
-        """Of one named subscription, in some of the seeds."""
+        """Adds the members of one consumer group, in some of the seeds."""
         random = random_for(self.seed, "members")
         if random.random() >= GROUP_SHARE:
             return
@@ -268,14 +288,17 @@ class World:
         self.clock.at(time_us + 200 * MS_US, application.begin)
 
     def _may_remove(self) -> bool:
-        """Where a disk is damaged three members stay, who may not have joined yet: of two copies one is no minority."""
+        """Whether a node may be removed now.
+
+        Where bits are flipped, three other members must exist: of two replicas the damaged one is no minority.
+        """
         leaving_node = self.leaving_node
         assert leaving_node is not None
         enough = any(node.member_count(besides=leaving_node.id) >= REPLICAS for node in self.nodes)
         return enough or not self.plan.flip_every_us
 
     def _await_removal(self, operator: Operator) -> None:
-        """Until everybody who knows the catalogue knows that it is gone; then it is switched off."""
+        """Polls until another node has applied the removal, then shuts the removed node down for good."""
         leaving_node = self.leaving_node
         assert leaving_node is not None
         if any(node is not leaving_node and node.has_removed(leaving_node.id) for node in self.nodes):
@@ -285,10 +308,10 @@ class World:
 
     @property
     def members(self) -> list[SimulatedNode]:
-        """All but those that were removed."""
+        """All nodes that were not removed."""
         return [node for node in self.nodes if node not in self.injector.retired]
 
-    # --- its story -----------------------------------------------------------------------------------
+    # --- the phases of a seed ------------------------------------------------------------------------
 
     def start(self) -> None:
         founders = len(self.nodes) - self.plan.joiners
@@ -307,13 +330,13 @@ class World:
         self.until(HEAL_US)
         self._heal()
         self._publish_until_enough()
-        # Acks `owner` are given before the others have the record: a look right behind the last one would see less.
+        # `acks=owner` is sent before the followers have the record: reading right after the last one would see less.
         self.until(max(END_US, clock.now_us + SECOND_US))
         while not self._has_converged() and clock.now_us < HEAL_US + CONVERGE_US:
             self.until(clock.now_us + POLL_US)
         self._record_final_positions()
         if self.seed % 2 and self.plan.syncs:
-            # What was acknowledged must be there after a power cut at any time, now included.
+            # Acknowledged records must survive a power cut at any time.
             self.injector.cut_all_power()
             self.until(clock.now_us + 2 * SECOND_US)
             until_us = clock.now_us + self._election_limit_us()
@@ -330,11 +353,11 @@ class World:
                 self.clock.run_until(time_us)
                 return
             except SimulatedCrash as crash_in_io:
-                # Whatever the node was doing is not finished by anybody.
+                # The crash unwound the node in the middle of a step.
                 self.injector.crash_in_io(crash_in_io.files)
 
     def _heal(self) -> None:
-        """First a majority, which must be enough; then everybody."""
+        """Ends all faults; if the plan says so, restarts a majority first and checks that it makes progress."""
         if len(self.nodes) == 1:
             self.injector.heal()
             return
@@ -353,7 +376,7 @@ class World:
         self.injector.heal(dead)
         limit_us = self.clock.now_us + self._election_limit_us()
         for publisher in self.publishers:
-            # Healing may take longer than the time they were given, and whoever went home makes up for nothing.
+            # Publishers must still run after healing, however long it takes, to reach the wanted operations.
             publisher.ends_us = max(publisher.ends_us, limit_us + EXTRA_TIME_US)
         client = self.client("herald", random, [node.address for node in alive], self._election_limit_us() // 1000)
         probe = LivenessProbe(client, random, partitions, limit_us)
@@ -364,7 +387,7 @@ class World:
         self.injector.restart_nodes(dead)
 
     def _publish_until_enough(self) -> None:
-        """Publishers go on a while after healing: a seed whose faults kept them from work makes up for it."""
+        """Lets publishers continue after healing until the seed has enough operations."""
         until_us = self.clock.now_us + EXTRA_TIME_US
         for publisher in self.publishers:
             publisher.ends_us = until_us
@@ -375,9 +398,10 @@ class World:
             publisher.ends_us = self.clock.now_us
 
     def _voters(self) -> dict[Partition, tuple[str, list[tuple[NodeId, ...]]]]:
-        """By what each node knows or last knew: the partitions, and who has a voice in them, or may have one soon.
+        """Partitions by id, each with its name and every voter set it has or may have soon, as the nodes know them.
 
-        A change that is under way goes on while those who died are not missed yet: a majority is one before and after.
+        A membership change under way may complete before dead nodes are suspected, so a majority must be one in the
+        old and in the new configuration.
         """
         found: dict[Partition, tuple[str, list[tuple[NodeId, ...]]]] = {}
         for node in self.members:
@@ -386,13 +410,13 @@ class World:
         _, upcoming = max([node.upcoming_voters() for node in self.members], key=lambda known: known[0])
         for partition, (_, configs) in found.items():
             configs += upcoming.get(partition, ())
-        # What only somebody knows who was away was deleted meanwhile.
+        # A partition known only to a node that was down has been deleted meanwhile.
         return {partition: known for partition, known in found.items() if partition in upcoming or not upcoming}
 
     def _majority(
         self, voters: dict[Partition, tuple[str, list[tuple[NodeId, ...]]]], random: Random
     ) -> list[SimulatedNode]:
-        """A random one, just large enough for the catalogue without the copies that were damaged."""
+        """A random set of nodes, just large enough for a metadata quorum without the damaged replicas."""
         order = random.sample(self.members, len(self.members))
         for count in range(len(order) // 2 + 1, len(order) + 1):
             alive = order[:count]
@@ -402,7 +426,7 @@ class World:
         return order
 
     def _undamaged(self, nodes: list[SimulatedNode]) -> set[NodeId]:
-        """Those whose disks were not damaged."""
+        """Ids of the nodes without flipped bits on their disks."""
         flipped = self.fault_counts.counts[Fault.FLIPPED] > 0
         return {node.id for node in nodes if not flipped or node is not self.injector.damaged_node}
 
@@ -410,12 +434,12 @@ class World:
         return [f"{client.name}: {what}" for client in self.clients for what in client.waiting]
 
     def _has_converged(self) -> bool:
-        """Nobody waits for an answer, nobody lags, and nobody has yet to find out that a connection is dead."""
+        """Whether no call is pending, no subscription lags and no client still uses a dead connection."""
         if self._pending_calls() or not self._is_serving() or self.client_network.has_stale_links:
             return False
         if not all(subscriber.is_at_end() for subscriber in self.subscribers):
             return False
-        # Where the only copy is damaged, whoever wants all of it gets to no end.
+        # With the only replica damaged, a reader of the whole partition never finishes.
         cannot_finish = bool(self.history.flipped) and not self.history.replicated
         return cannot_finish or (
             all(pattern_subscriber.is_at_end() for pattern_subscriber in self.pattern_subscribers)
@@ -423,7 +447,7 @@ class World:
         )
 
     def _groups_are_stable(self) -> bool:
-        """The members of a name have nothing left to do, and no part is on its way from one to another."""
+        """Whether all group members are idle and the assignment has not changed for `STABLE_US`."""
         now_us = self.clock.now_us
         generations = [member.generation for member in self.group_members if member.is_at_end()]
         if generations != self._generations:
@@ -433,7 +457,7 @@ class World:
         )
 
     def _is_serving(self) -> bool:
-        """Every node serves, and knows of everything it has a part in who leads it."""
+        """Whether every node accepts clients and is caught up."""
         return all(node.listening and node.is_caught_up() for node in self.members)
 
     def _election_limit_us(self) -> int:
@@ -455,16 +479,16 @@ class World:
         while self.clock.now_us < until_us and (
             any(reader.moved for reader in readers) or not history.listed_partitions <= history.final.keys()
         ):
-            # Reading may be what finds damage, and then others serve; or leadership went from one reader to another.
+            # Reading may discover damage and move leadership, so that the partition must be read elsewhere.
             self.until(self.clock.now_us + SECOND_US)
             history.final.clear()
             history.listed_partitions.clear()
             readers = self._read_all(until_us)
         for reader in readers:
             if not reader.done or reader.moved:
-                history.unsettled.append(f"{reader.name} did not get its answers")
+                history.unsettled.append(f"{reader.name} did not finish reading")
         for topic, index in sorted(history.listed_partitions - history.final.keys()):
-            history.unsettled.append(f"nobody serves {history.listed.get(topic)}/{index}")
+            history.unsettled.append(f"no node serves {history.listed.get(topic)}/{index}")
         for node in self.members:
             fabric = node.fabric
             if fabric is None:
