@@ -35,9 +35,7 @@ from tests.contract.simulated import SimulatedCluster
         (Safeguard.UNACKED_REDELIVERY, groups.test_members_share_the_parts_and_lose_nothing_as_they_come_and_go),
     ],
 )
-def test_contract_tests_fail_without_their_safeguard(
-    safeguard: Safeguard, contract_test: Callable[[Cluster], None]
-) -> None:
+def test_contract_tests_fail_without_their_safeguard(safeguard: Safeguard, test: Callable[[Cluster], None]) -> None:
     required = guarantees_of(test)
     assert required is not None
     kind = required.fabrics()[0]
