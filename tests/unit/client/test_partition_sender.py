@@ -21,6 +21,7 @@ from rostra.errors import (
     RostraError,
     TopicRecreated,
     UnknownPartition,
+    UnknownTopic,
 )
 from rostra.model.batch import Codec, producer_stamp
 from rostra.wire.messages import DeleteTopic, Locate, Publish, TopicSettings
@@ -527,6 +528,39 @@ def test_a_refusal_that_a_retry_may_mend_is_retried_in_order(error: RostraError)
     assert state.acked == 0
     harness.node.refuse = None
     harness.pass_time(3_000_000)
+    harness.settle()
+    assert harness.node.log("t").values() == [b"0", b"1", b"2"]
+    assert state.acked == 3
+
+
+def test_a_refusal_for_the_limit_of_requests_does_not_hide_the_answer_to_an_earlier_batch() -> None:
+    """Seed 7000123 of 35febbd: each round of retries hid that the topic was gone, until the delivery timed out."""
+    harness = connected()
+    state = producer(harness)
+    for n in range(3):
+        send(harness, state, b"%d" % n)
+    harness.node.refuse = UnknownTopic("t")
+    harness.deliver_to_node(1)
+    harness.node.refuse = LimitExceeded("requests_per_connection_max", 1)
+    harness.deliver_to_node(2)
+    harness.to_client.rotate(-1)
+    harness.settle()
+    assert isinstance(state.ended, UnknownTopic)
+
+
+def test_batches_before_one_refused_for_the_limit_of_requests_are_acknowledged_once() -> None:
+    harness = connected()
+    state = producer(harness)
+    for n in range(3):
+        send(harness, state, b"%d" % n)
+    harness.deliver_to_node(1)
+    harness.node.refuse = LimitExceeded("requests_per_connection_max", 1)
+    harness.deliver_to_node(2)
+    harness.node.refuse = None
+    harness.to_client.rotate(-1)
+    harness.settle()
+    assert state.acked == 1
+    harness.pass_time(300_000)
     harness.settle()
     assert harness.node.log("t").values() == [b"0", b"1", b"2"]
     assert state.acked == 3

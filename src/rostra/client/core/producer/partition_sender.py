@@ -231,6 +231,9 @@ class PartitionSender:
         """Send all unacknowledged batches, oldest first."""
         if self.active or not self.link.up:
             return
+        if self.paused_until_us is not None:
+            # The link is the one on which batches were refused: request numbers are its own.
+            self._abandon()
         self.active = True
         self.paused_until_us = None
         self.register(now_us)
@@ -263,23 +266,24 @@ class PartitionSender:
             # It is not known which batches arrived, so the numbers cannot continue without a gap.
             self._renumber(self.epoch + 1, 0)
 
-    def _pause(self, now_us: int) -> None:
-        self._stop()
+    def _pause(self, now_us: int, *, refused_from: int = 0) -> None:
+        self._stop(refused_from)
         self.paused_until_us = now_us + self.producer.backoff.pause_us(self.refusals)
         self.producer.wake_at(self.paused_until_us)
 
-    def _stop(self) -> None:
-        self._abandon()
+    def _stop(self, refused_from: int = 0) -> None:
+        self._abandon(refused_from)
         self.active = False
         self.paused_until_us = None
         self.refusals += 1
 
-    def _abandon(self) -> None:
-        """Ignore the answers to what was sent so far."""
+    def _abandon(self, ordinal: int = 0) -> None:
+        """Ignore answers to what was sent so far, from the batch with this ordinal on."""
         awaiting = self.link.awaiting
         for outgoing in self.queue:
-            awaiting.pop(outgoing.request, None)
-        if self._pending_registration is not None:
+            if outgoing.ordinal >= ordinal:
+                awaiting.pop(outgoing.request, None)
+        if not ordinal and self._pending_registration is not None:
             awaiting.pop(self._pending_registration.request, None)
 
     def _renumber(self, epoch: int, sequence: int) -> None:
@@ -328,8 +332,11 @@ class PartitionSender:
                 self.route.refused(now_us, error)
             case TopicRecreated() | TopicDeleted() | UnknownTopic() | UnknownPartition() | ProducerFenced():
                 self.producer.end(error)
-            case _ if error.retryable or isinstance(error, LimitExceeded):
-                # The connection has too many publishes in flight; there will be fewer after a pause.
+            case LimitExceeded():
+                # The connection has too many publishes in flight; there will be fewer after a pause. The answers to
+                # earlier batches still count: one of them may say that the topic is gone.
+                self._pause(now_us, refused_from=outgoing.ordinal)
+            case _ if error.retryable:
                 self._pause(now_us)
             case _:
                 self._drop(outgoing, error)
