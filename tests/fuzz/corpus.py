@@ -13,7 +13,7 @@ from rostra.model.batch import Codec, stamp
 from rostra.model.encode import encode as encode_batch
 from rostra.wire import messages as m
 from rostra.wire.fields import Message
-from tests.unit.broker.desk import part
+from tests.unit.broker.broker_driver import partition_id
 from tests.unit.wire.streams import CLIENT_KINDS, NODE_KINDS
 
 WALL_US = 1_700_000_000_000_000
@@ -87,7 +87,7 @@ class Corpus:
     def stamped(self) -> bytearray:
         """A batch as an owner has placed it."""
         batch = self.batch()
-        stamp(batch, partition=part(self.topic()), base_offset=self.rng.randrange(1 << 40), owner_epoch=1)
+        stamp(batch, partition=partition_id(self.topic()), base_offset=self.rng.randrange(1 << 40), owner_epoch=1)
         return batch
 
     # --- values ---

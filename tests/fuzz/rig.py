@@ -19,7 +19,7 @@ from rostra.wire.frames import FROM_CLIENT, FROM_NODE, FrameReader, encode
 from rostra.wire.messages import ClientMessage, Ended, Failed, Hello, NodeMessage, Ping, Pong, Push
 from tests.fuzz import mutations
 from tests.fuzz.corpus import Corpus, Frame
-from tests.unit.broker.desk import Desk, part
+from tests.unit.broker.broker_driver import BrokerDriver, partition_id
 from tests.unit.wire.streams import framed
 
 FRAMES_PER_ROUND = 500
@@ -56,7 +56,7 @@ class Round:
     def __init__(self, seed: int, number: int) -> None:
         self.rng = Random(f"{seed}/{number}")
         self.tally = Tally()
-        self.desk = Desk(SETTINGS).start()
+        self.desk = BrokerDriver(SETTINGS).start()
         self.good = self.desk.connect(1)
         # A flipped bit may well delete the topic "t"; no few of them spell this name.
         self.kept = self.desk.make_topic(self.good, "kept-by-the-good-client", segment_bytes=1 << 14)
@@ -135,7 +135,7 @@ class Round:
             if isinstance(effect, Reply) and isinstance(effect.message, Failed | Ended):
                 self._refused(from_wire(effect.message.code, effect.message.carried))
         self.desk.effects.clear()
-        self.desk.notes.clear()
+        self.desk.log_lines.clear()
 
     def _refused(self, error: RostraError) -> None:
         self.tally.refusals[type(error).__name__] += 1
@@ -176,7 +176,7 @@ class Round:
                 for batch in iterate(received, raw_body_bytes_max=1 << 20):
                     batch.records("t", 0)
             else:
-                check_stored(received, 0, part(self.corpus.topics[0]))
+                check_stored(received, 0, partition_id(self.corpus.topics[0]))
         except BatchRejected as rejected:
             self.tally.rejections[rejected.reason] += 1
 
@@ -188,7 +188,7 @@ class Round:
         desk.full = False
         desk.effects.clear()
         desk.step(MessageReceived(self.good, Ping(77)))
-        assert desk.heard(self.good, Pong) == [Pong(77)]
+        assert desk.received(self.good, Pong) == [Pong(77)]
         desk.publish(self.good, self.kept, b"good")
         desk.settle()
         desk.subscribe(self.good, self.kept, 999, start="last", value=1)
@@ -202,7 +202,7 @@ class Round:
         self.desk.step(Stop())
         self.desk.settle()
         # What waits for the fabric's word is asked for again after a while.
-        self.desk.after_ms(1_000)
+        self.desk.advance_ms(1_000)
         self.desk.settle()
         assert self.desk.stopped
 

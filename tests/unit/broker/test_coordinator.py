@@ -1,4 +1,4 @@
-"""Named subscriptions: members share parts, positions last, and whoever is taken for dead has no say."""
+"""The coordinator of consumer groups: assignment, positions, fencing of members whose lease expired."""
 
 from __future__ import annotations
 
@@ -35,22 +35,30 @@ from rostra.wire.groups import (
     ResetGroup,
 )
 from rostra.wire.messages import AlterTopic, DeleteTopic, Failed, ListTopics, TopicDropped, TopicPage
-from tests.unit.broker.desk import Desk
-from tests.unit.broker.members import LEASE_MS, Person, agreed, fire, make_groups, settle_all, wait
+from tests.unit.broker.broker_driver import BrokerDriver
+from tests.unit.broker.group_member_client import (
+    LEASE_MS,
+    GroupMemberClient,
+    agreed,
+    fire_group_timer,
+    make_groups,
+    settle_all,
+    wait,
+)
 
 CONN = 1
 
 
 @pytest.fixture
-def desk() -> Desk:
-    desk = Desk().start()
-    desk.connect(CONN)
-    make_groups(desk, CONN)
-    return desk
+def driver() -> BrokerDriver:
+    driver = BrokerDriver().start()
+    driver.connect(CONN)
+    make_groups(driver, CONN)
+    return driver
 
 
-def parts_of(desk: Desk, name: str = "billing") -> dict[GroupPartitionKey, GroupPartition]:
-    known = desk.broker.topic_table.by_name("_groups")
+def assigned_partitions(driver: BrokerDriver, name: str = "billing") -> dict[GroupPartitionKey, GroupPartition]:
+    known = driver.broker.topic_table.by_name("_groups")
     assert known is not None
     for served in known.partitions:
         group = served.derived.groups.get(name)
@@ -59,325 +67,325 @@ def parts_of(desk: Desk, name: str = "billing") -> dict[GroupPartitionKey, Group
     return {}
 
 
-# --- finding ---
+# --- locating ---
 
 
-def test_whoever_asks_first_makes_the_topic_of_names() -> None:
-    desk = Desk(BrokerSettings(group_partitions=3)).start()
-    desk.connect(CONN)
-    place = make_groups(desk, CONN)
+def test_the_first_lookup_creates_the_groups_topic() -> None:
+    driver = BrokerDriver(BrokerSettings(group_partitions=3)).start()
+    driver.connect(CONN)
+    place = make_groups(driver, CONN)
     assert (place.address, place.known) == ("", True)
-    desk.say(CONN, FindGroup(desk.request(), "billing"))
-    assert desk.heard(CONN, GroupPlace)[0].partition == place.partition < 3
+    driver.send(CONN, FindGroup(driver.request(), "billing"))
+    assert driver.received(CONN, GroupPlace)[0].partition == place.partition < 3
 
 
-def test_many_who_ask_at_once_make_one_topic() -> None:
-    desk = Desk().start()
-    desk.connect(CONN)
+def test_concurrent_lookups_create_one_topic() -> None:
+    driver = BrokerDriver().start()
+    driver.connect(CONN)
     for name in ("a", "b", "c"):
-        desk.say(CONN, FindGroup(desk.request(), name))
-    desk.settle()
-    assert len({place.topic for place in desk.heard(CONN, GroupPlace)}) == 1
-    assert len(desk.broker.topic_table) == 1
+        driver.send(CONN, FindGroup(driver.request(), name))
+    driver.settle()
+    assert len({place.topic for place in driver.received(CONN, GroupPlace)}) == 1
+    assert len(driver.broker.topic_table) == 1
 
 
-def test_whoever_asks_when_the_disk_fails_is_told_so_and_the_node_can_stop() -> None:
-    desk = Desk().start()
-    desk.connect(CONN)
-    desk.say(CONN, FindGroup(desk.request(), "billing"))
-    desk.step(SyncFailed(DiskUntrusted("gone")))
-    assert isinstance(desk.error(CONN), DiskUntrusted)
-    desk.say(CONN, FindGroup(desk.request(), "billing"))
-    assert isinstance(desk.error(CONN), DiskUntrusted)
-    desk.step(Stop())
-    desk.settle()
-    assert desk.stopped
+def test_lookups_fail_with_the_disk_and_the_node_can_stop() -> None:
+    driver = BrokerDriver().start()
+    driver.connect(CONN)
+    driver.send(CONN, FindGroup(driver.request(), "billing"))
+    driver.step(SyncFailed(DiskUntrusted("gone")))
+    assert isinstance(driver.error(CONN), DiskUntrusted)
+    driver.send(CONN, FindGroup(driver.request(), "billing"))
+    assert isinstance(driver.error(CONN), DiskUntrusted)
+    driver.step(Stop())
+    driver.settle()
+    assert driver.stopped
 
 
-def test_the_topic_of_names_is_nobodys_to_use(desk: Desk) -> None:
-    known = desk.broker.topic_table.by_name("_groups")
+def test_clients_cannot_use_the_groups_topic(driver: BrokerDriver) -> None:
+    known = driver.broker.topic_table.by_name("_groups")
     assert known is not None
-    desk.publish(CONN, known.topic.topic, b"mine")
-    assert isinstance(desk.error(CONN), InvalidTopicName)
-    desk.say(CONN, DeleteTopic(desk.request(), "_groups"))
-    assert isinstance(desk.error(CONN), InvalidTopicName)
-    desk.say(CONN, AlterTopic(desk.request(), "_groups", {"retention_ms": 1}))
-    assert isinstance(desk.error(CONN), InvalidTopicName)
-    desk.say(CONN, ListTopics(desk.request()))
-    assert desk.heard(CONN, TopicPage)[0].topics == ()
+    driver.publish(CONN, known.topic.topic, b"mine")
+    assert isinstance(driver.error(CONN), InvalidTopicName)
+    driver.send(CONN, DeleteTopic(driver.request(), "_groups"))
+    assert isinstance(driver.error(CONN), InvalidTopicName)
+    driver.send(CONN, AlterTopic(driver.request(), "_groups", {"retention_ms": 1}))
+    assert isinstance(driver.error(CONN), InvalidTopicName)
+    driver.send(CONN, ListTopics(driver.request()))
+    assert driver.received(CONN, TopicPage)[0].topics == ()
 
 
-# --- sharing ---
+# --- assignment ---
 
 
-def test_one_member_gets_every_part(desk: Desk) -> None:
-    topic = desk.make_topic(CONN, "orders", partitions=3)
-    ann = Person(desk, 1)
+def test_one_member_gets_every_partition(driver: BrokerDriver) -> None:
+    topic = driver.make_topic(CONN, "orders", partitions=3)
+    ann = GroupMemberClient(driver, 1)
     assert ann.join("orders") is None
-    assert ann.parts.keys() == {(topic, 0), (topic, 1), (topic, 2)}
-    assert {(part.name, part.start) for part in ann.parts.values()} == {("orders", "earliest")}
+    assert ann.assigned.keys() == {(topic, 0), (topic, 1), (topic, 2)}
+    assert {(part.name, part.start) for part in ann.assigned.values()} == {("orders", "earliest")}
 
 
-def test_nothing_is_told_before_it_is_committed(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders")
-    ann = Person(desk, 1)
-    desk.say(ann.conn, JoinGroup(desk.request(), ann.name, ann.member, ("orders",), LEASE_MS))
-    assert not ann.listen()
-    desk.settle()
-    assert ann.listen()
+def test_nothing_is_sent_before_it_is_committed(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders")
+    ann = GroupMemberClient(driver, 1)
+    driver.send(ann.conn, JoinGroup(driver.request(), ann.name, ann.member, ("orders",), LEASE_MS))
+    assert not ann.receive()
+    driver.settle()
+    assert ann.receive()
 
 
-def test_parts_move_only_when_their_holder_has_let_go(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders", partitions=4)
-    ann, bob = Person(desk, 1), Person(desk, 2)
+def test_partitions_move_only_after_their_release(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders", partitions=4)
+    ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
     ann.join("orders")
     bob.join("orders")
     assert bob.indices == []
-    assert ann.listen()
+    assert ann.receive()
     assert ann.indices == [0, 1]
-    bob.listen()
+    bob.receive()
     assert bob.indices == [], "still in the hands of the other"
-    assert ann.move(5, (next(iter(ann.parts))[0], 3)) is None, "whoever lets go moves its position first"
+    assert ann.move(5, (next(iter(ann.assigned))[0], 3)) is None, "a member commits its position before it releases"
     assert ann.release() is None
-    bob.listen()
+    bob.receive()
     assert bob.indices == [2, 3]
-    assert [part.value for part in bob.parts.values()] == [0, 5]
+    assert [part.value for part in bob.assigned.values()] == [0, 5]
 
 
 @pytest.mark.requirement("CM-8:shared")
-def test_a_member_that_dies_leaves_its_parts_to_the_others(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders", partitions=4)
-    ann, bob = Person(desk, 1), Person(desk, 2)
+def test_partitions_of_a_dead_member_go_to_the_others(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders", partitions=4)
+    ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
     ann.join("orders")
     bob.join("orders")
     settle_all(ann, bob)
-    wait(desk, LEASE_MS + 200, bob)
-    bob.listen()
+    wait(driver, LEASE_MS + 200, bob)
+    bob.receive()
     assert bob.indices == [0, 1, 2, 3]
-    assert [part.tries for _, part in sorted(bob.parts.items())] == [1, 1, 0, 0], "it may have died of what it had"
-    ann.listen()
+    assert [part.tries for _, part in sorted(bob.assigned.items())] == [1, 1, 0, 0], "the record may have killed it"
+    ann.receive()
     assert isinstance(ann.ended[0], NotAMember)
 
 
-def test_a_member_that_leaves_counts_no_try(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders", partitions=2)
-    ann, bob = Person(desk, 1), Person(desk, 2)
+def test_a_member_that_leaves_counts_no_try(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders", partitions=2)
+    ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
     ann.join("orders")
     bob.join("orders")
     settle_all(ann, bob)
     assert ann.leave() is None
-    bob.listen()
+    bob.receive()
     assert bob.indices == [0, 1]
-    assert {part.tries for part in bob.parts.values()} == {0}
+    assert {part.tries for part in bob.assigned.values()} == {0}
 
 
-def test_what_was_to_be_let_go_of_is_given_away_when_its_holder_dies(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders", partitions=2)
-    ann, bob = Person(desk, 1), Person(desk, 2)
+def test_a_revoked_partition_is_reassigned_when_its_holder_dies(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders", partitions=2)
+    ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
     ann.join("orders")
     bob.join("orders")
-    wait(desk, LEASE_MS + 200, bob)
-    bob.listen()
+    wait(driver, LEASE_MS + 200, bob)
+    bob.receive()
     assert bob.indices == [0, 1]
 
 
-def test_what_it_says_itself_keeps_a_member_alive(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders")
-    ann = Person(desk, 1)
+def test_its_own_messages_keep_a_member_alive(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders")
     for _ in range(20):
-        desk.after_ms(LEASE_MS // 2)
-        assert ann.beat() is None
-        fire(desk)
-    assert ann.beat() is None
+        driver.advance_ms(LEASE_MS // 2)
+        assert ann.heartbeat() is None
+        fire_group_timer(driver)
+    assert ann.heartbeat() is None
 
 
-def test_what_others_say_on_its_connection_does_not(desk: Desk) -> None:
-    """A client that gave up joining, and was refused for a doubt, does not know that it has become a member."""
-    desk.make_topic(CONN, "orders")
-    ann = Person(desk, 1)
+def test_other_messages_on_its_connection_do_not(driver: BrokerDriver) -> None:
+    """A client whose join timed out does not know that it has become a member."""
+    driver.make_topic(CONN, "orders")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders")
     for _ in range(20):
-        desk.after_ms(LEASE_MS // 2)
-        desk.say(ann.conn, ListTopics(desk.request()))
-        fire(desk)
-    assert isinstance(ann.beat(), NotAMember)
+        driver.advance_ms(LEASE_MS // 2)
+        driver.send(ann.conn, ListTopics(driver.request()))
+        fire_group_timer(driver)
+    assert isinstance(ann.heartbeat(), NotAMember)
 
 
-def test_a_member_comes_back_over_another_connection_within_its_lease(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders", partitions=2)
-    ann, bob = Person(desk, 1), Person(desk, 2)
+def test_a_member_may_reconnect_within_its_lease(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders", partitions=2)
+    ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
     ann.join("orders")
     bob.join("orders")
     settle_all(ann, bob)
-    held = dict(ann.parts)
-    desk.lose(ann.conn)
-    wait(desk, LEASE_MS // 2, bob)
-    again = Person(desk, 1, conn=77)
+    held = dict(ann.assigned)
+    driver.disconnect(ann.conn)
+    wait(driver, LEASE_MS // 2, bob)
+    again = GroupMemberClient(driver, 1, conn=77)
     assert again.join("orders") is None
-    assert again.parts == held
-    assert not bob.listen()
-    wait(desk, LEASE_MS * 2, again, bob)
-    assert again.parts == held
+    assert again.assigned == held
+    assert not bob.receive()
+    wait(driver, LEASE_MS * 2, again, bob)
+    assert again.assigned == held
 
 
-def test_a_member_that_was_gone_too_long_is_gone(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders")
-    ann = Person(desk, 1)
+def test_a_member_that_was_silent_too_long_is_removed(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders")
-    desk.lose(ann.conn)
-    wait(desk, LEASE_MS + 200)
-    assert Person(desk, 2).described().members == ()
+    driver.disconnect(ann.conn)
+    wait(driver, LEASE_MS + 200)
+    assert GroupMemberClient(driver, 2).described().members == ()
 
 
-def test_a_node_that_stood_still_blames_nobody(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders")
-    ann = Person(desk, 1)
+def test_a_node_that_was_stalled_expires_no_lease(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders")
-    desk.after_ms(60_000)
-    fire(desk)
-    assert ann.beat() is None
+    driver.advance_ms(60_000)
+    fire_group_timer(driver)
+    assert ann.heartbeat() is None
     assert ann.indices == [0]
 
 
-def test_a_name_joined_over_two_connections_is_heard_on_the_last(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders")
-    ann, double = Person(desk, 1), Person(desk, 1, conn=77)
+def test_a_member_that_joins_over_two_connections_is_bound_to_the_last(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders")
+    ann, double = GroupMemberClient(driver, 1), GroupMemberClient(driver, 1, conn=77)
     ann.join("orders")
     double.join("orders")
-    ann.listen()
+    ann.receive()
     assert isinstance(ann.ended[0], NotAMember)
-    assert isinstance(ann.beat(), NotAMember)
-    assert double.beat() is None
+    assert isinstance(ann.heartbeat(), NotAMember)
+    assert double.heartbeat() is None
 
 
-def test_whoever_does_not_read_is_told_once_when_it_does(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders", partitions=4)
-    ann, bob, cem = Person(desk, 1), Person(desk, 2), Person(desk, 3)
+def test_a_congested_member_gets_one_assignment_when_it_reads_again(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders", partitions=4)
+    ann, bob, cem = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2), GroupMemberClient(driver, 3)
     ann.join("orders")
-    desk.step(ConnectionCongested(ann.conn))
+    driver.step(ConnectionCongested(ann.conn))
     bob.join("orders")
     cem.join("orders")
-    assert not ann.listen()
-    desk.step(ConnectionDrained(ann.conn))
-    desk.settle()
-    assert len(desk.heard(ann.conn, Assignment)) == 1
+    assert not ann.receive()
+    driver.step(ConnectionDrained(ann.conn))
+    driver.settle()
+    assert len(driver.received(ann.conn, Assignment)) == 1
     assert ann.join("orders") is None
     settle_all(ann, bob, cem)
-    assert sorted(len(person.parts) for person in (ann, bob, cem)) == [1, 1, 2]
+    assert sorted(len(client.assigned) for client in (ann, bob, cem)) == [1, 1, 2]
 
 
 # --- positions ---
 
 
-def test_a_position_is_where_the_next_holder_begins(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders")
-    ann = Person(desk, 1)
+def test_the_next_holder_begins_at_the_committed_position(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders")
     assert ann.move(42, tries=2) is None
     assert agreed(ann) == 1
     ann.leave()
-    bob = Person(desk, 2)
+    bob = GroupMemberClient(driver, 2)
     bob.join("orders")
-    (part,) = bob.parts.values()
+    (part,) = bob.assigned.values()
     assert (part.start, part.value, part.tries) == ("offset", 42, 2)
 
 
-def test_a_stale_generation_moves_no_position(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders", partitions=2)
-    ann, bob = Person(desk, 1), Person(desk, 2)
+def test_a_stale_generation_commits_no_position(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders", partitions=2)
+    ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
     ann.join("orders")
     old = ann.generation
     bob.join("orders")
     settle_all(ann, bob)
-    (given_away,) = bob.parts
+    (given_away,) = bob.assigned
     assert isinstance(ann.move(7, given_away), StaleGeneration)
     bob.leave()
-    ann.listen()
-    assert given_away in ann.parts
+    ann.receive()
+    assert given_away in ann.assigned
     assert isinstance(ann.move(7, given_away, generation=old), StaleGeneration), "it held that part at another time"
-    assert parts_of(desk)[GroupPartitionKey(*given_away)].start == "earliest"
+    assert assigned_partitions(driver)[GroupPartitionKey(*given_away)].start == "earliest"
     assert ann.move(7, given_away) is None
 
 
-def test_whoever_was_taken_for_dead_moves_no_position(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders")
-    ann = Person(desk, 1)
+def test_a_removed_member_commits_no_position(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders")
-    wait(desk, LEASE_MS + 200)
+    wait(driver, LEASE_MS + 200)
     assert isinstance(ann.move(7), NotAMember)
-    assert isinstance(ann.beat(), NotAMember)
+    assert isinstance(ann.heartbeat(), NotAMember)
     assert ann.join("orders") is None
     assert ann.move(7) is None
 
 
-def test_one_part_that_is_not_held_moves_none(desk: Desk) -> None:
-    topic = desk.make_topic(CONN, "orders")
-    ann = Person(desk, 1)
+def test_one_partition_that_is_not_held_refuses_the_whole_commit(driver: BrokerDriver) -> None:
+    topic = driver.make_topic(CONN, "orders")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders")
     assert isinstance(ann.move(7, (topic, 0), (topic, 9)), StaleGeneration)
-    assert parts_of(desk)[GroupPartitionKey(topic, 0)].value == 0
+    assert assigned_partitions(driver)[GroupPartitionKey(topic, 0)].value == 0
 
 
 # --- topics ---
 
 
-def test_a_topic_made_later_is_handed_out_from_its_earliest_record(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders/a")
-    ann = Person(desk, 1)
+def test_a_topic_created_later_is_assigned_from_its_first_record(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders/a")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders/#", "orders/a", start="latest")
-    later = desk.make_topic(CONN, "orders/b")
-    desk.make_topic(CONN, "other")
-    desk.after_ms(100)
-    fire(desk)
-    ann.listen()
-    assert sorted((part.name, part.start) for part in ann.parts.values()) == [
+    later = driver.make_topic(CONN, "orders/b")
+    driver.make_topic(CONN, "other")
+    driver.advance_ms(100)
+    fire_group_timer(driver)
+    ann.receive()
+    assert sorted((part.name, part.start) for part in ann.assigned.values()) == [
         ("orders/a", "latest"),
         ("orders/b", "earliest"),
     ]
-    desk.say(CONN, DeleteTopic(desk.request(), "orders/b"))
-    desk.settle()
-    assert desk.heard(CONN, TopicDropped)
-    desk.after_ms(100)
-    fire(desk)
-    ann.listen()
-    assert (later, 0) not in ann.parts
-    assert GroupPartitionKey(later, 0) not in parts_of(desk)
+    driver.send(CONN, DeleteTopic(driver.request(), "orders/b"))
+    driver.settle()
+    assert driver.received(CONN, TopicDropped)
+    driver.advance_ms(100)
+    fire_group_timer(driver)
+    ann.receive()
+    assert (later, 0) not in ann.assigned
+    assert GroupPartitionKey(later, 0) not in assigned_partitions(driver)
 
 
-def test_a_topic_made_while_nobody_was_there_is_not_missed(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders/a")
-    ann = Person(desk, 1)
+def test_a_topic_created_while_there_are_no_members_is_not_missed(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders/a")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders/+", start="latest")
     ann.leave()
-    desk.make_topic(CONN, "orders/b")
-    bob = Person(desk, 2)
+    driver.make_topic(CONN, "orders/b")
+    bob = GroupMemberClient(driver, 2)
     bob.join(start="latest")
-    assert sorted((part.name, part.start) for part in bob.parts.values()) == [
+    assert sorted((part.name, part.start) for part in bob.assigned.values()) == [
         ("orders/a", "latest"),
         ("orders/b", "earliest"),
     ]
 
 
-def test_members_get_only_what_their_own_patterns_match(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders", partitions=2)
-    desk.make_topic(CONN, "bills", partitions=2)
-    ann, bob = Person(desk, 1), Person(desk, 2)
+def test_members_get_only_what_their_own_patterns_match(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders", partitions=2)
+    driver.make_topic(CONN, "bills", partitions=2)
+    ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
     ann.join("orders")
     bob.join("bills", "orders")
     settle_all(ann, bob)
-    assert {part.name for part in ann.parts.values()} == {"orders"}
-    assert {part.name for part in bob.parts.values()} == {"bills"}
+    assert {part.name for part in ann.assigned.values()} == {"orders"}
+    assert {part.name for part in bob.assigned.values()} == {"bills"}
 
 
-# --- without members ---
+# --- administration ---
 
 
-def test_positions_are_reset_only_while_nobody_is_there(desk: Desk) -> None:
-    topic = desk.make_topic(CONN, "orders")
-    ann = Person(desk, 1)
+def test_positions_are_reset_only_without_members(driver: BrokerDriver) -> None:
+    topic = driver.make_topic(CONN, "orders")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders")
-    reset = ResetGroup(desk.request(), "billing", (Position(topic, 0, 3),))
+    reset = ResetGroup(driver.request(), "billing", (Position(topic, 0, 3),))
     assert isinstance(ann.ask(reset), GroupBusy)
     ann.leave()
     assert ann.ask(reset) is None
@@ -385,148 +393,148 @@ def test_positions_are_reset_only_while_nobody_is_there(desk: Desk) -> None:
     assert (part.name, part.start, part.value, part.holder) == ("orders", "offset", 3, 0)
 
 
-def test_a_deleted_name_is_forgotten(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders")
-    ann = Person(desk, 1)
+def test_a_deleted_group_is_unknown(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders")
-    assert isinstance(ann.ask(DeleteGroup(desk.request(), "billing")), GroupBusy)
+    assert isinstance(ann.ask(DeleteGroup(driver.request(), "billing")), GroupBusy)
     ann.leave()
-    assert ann.ask(DeleteGroup(desk.request(), "billing")) is None
+    assert ann.ask(DeleteGroup(driver.request(), "billing")) is None
     for message in (
-        DeleteGroup(desk.request(), "billing"),
-        DescribeGroup(desk.request(), "billing"),
-        ResetGroup(desk.request(), "billing", ()),
+        DeleteGroup(driver.request(), "billing"),
+        DescribeGroup(driver.request(), "billing"),
+        ResetGroup(driver.request(), "billing", ()),
     ):
         assert isinstance(ann.ask(message), UnknownGroup)
 
 
-def test_names_are_listed_in_pages(desk: Desk) -> None:
+def test_groups_are_listed_in_pages(driver: BrokerDriver) -> None:
     names = {f"n{number}" for number in range(30)}
     for number, name in enumerate(sorted(names)):
-        Person(desk, number + 1, name).join()
-    known = desk.broker.topic_table.by_name("_groups")
+        GroupMemberClient(driver, number + 1, name).join()
+    known = driver.broker.topic_table.by_name("_groups")
     assert known is not None
     found: list[str] = []
     for partition in range(len(known.partitions)):
         after, more = "", True
         while more:
-            desk.say(CONN, ListGroups(desk.request(), partition, after, 2))
-            (page,) = desk.heard(CONN, GroupPage)
+            driver.send(CONN, ListGroups(driver.request(), partition, after, 2))
+            (page,) = driver.received(CONN, GroupPage)
             found += [group.name for group in page.groups]
             after, more = found[-1] if found else "", page.more
             assert all(group.members == 1 for group in page.groups)
     assert sorted(found) == sorted(names)
-    desk.say(CONN, ListGroups(desk.request(), 99))
-    assert isinstance(desk.error(CONN), UnknownPartition)
+    driver.send(CONN, ListGroups(driver.request(), 99))
+    assert isinstance(driver.error(CONN), UnknownPartition)
 
 
-def test_a_wide_subscription_is_told_in_pages(desk: Desk) -> None:
+def test_a_large_assignment_is_sent_in_pages(driver: BrokerDriver) -> None:
     for number in range(3):
-        desk.make_topic(CONN, f"wide/{number}", partitions=800)
-    ann = Person(desk, 1)
+        driver.make_topic(CONN, f"wide/{number}", partitions=800)
+    ann = GroupMemberClient(driver, 1)
     ann.join("wide/+")
-    assert len(ann.parts) == 2400
+    assert len(ann.assigned) == 2400
     seen: list[tuple[int, int]] = []
     more = True
     while more:
         page = ann.described(seen[-1] if seen else (0, -1))
         seen += [(part.topic, part.partition) for part in page.parts]
         more = page.more
-    assert sorted(seen) == sorted(ann.parts)
+    assert sorted(seen) == sorted(ann.assigned)
 
 
-# --- bounds and bad input ---
+# --- limits and bad input ---
 
 
 @pytest.mark.parametrize(("name", "error"), [("", InvalidGroupName), ("a b", InvalidGroupName)])
-def test_a_name_that_cannot_be_one_is_refused(desk: Desk, name: str, error: type[Exception]) -> None:
-    assert isinstance(Person(desk, 1, name).join("orders"), error)
+def test_an_invalid_group_name_is_refused(driver: BrokerDriver, name: str, error: type[Exception]) -> None:
+    assert isinstance(GroupMemberClient(driver, 1, name).join("orders"), error)
 
 
-def test_a_pattern_that_cannot_be_one_is_refused(desk: Desk) -> None:
-    assert isinstance(Person(desk, 1).join("#/a"), InvalidPattern)
-    assert isinstance(Person(desk, 1).join("a", dead_letter="//"), InvalidTopicName)
+def test_an_invalid_pattern_is_refused(driver: BrokerDriver) -> None:
+    assert isinstance(GroupMemberClient(driver, 1).join("#/a"), InvalidPattern)
+    assert isinstance(GroupMemberClient(driver, 1).join("a", dead_letter="//"), InvalidTopicName)
 
 
 @pytest.mark.requirement("CM-19:groups")
 @pytest.mark.parametrize("limit", ["groups_max", "members_per_group_max", "groups_bytes_max"])
-def test_a_name_or_member_beyond_the_bound_is_refused(limit: str) -> None:
+def test_a_group_or_member_beyond_the_limit_is_refused(limit: str) -> None:
     bound = {limit: 150 if limit == "groups_bytes_max" else 1}
-    desk = Desk(msgspec.convert({"group_partitions": 1} | bound, BrokerSettings)).start()
-    desk.connect(CONN)
-    make_groups(desk, CONN)
-    assert Person(desk, 1).join() is None
-    other = Person(desk, 2, "billing" if limit.startswith("members") else "other")
+    driver = BrokerDriver(msgspec.convert({"group_partitions": 1} | bound, BrokerSettings)).start()
+    driver.connect(CONN)
+    make_groups(driver, CONN)
+    assert GroupMemberClient(driver, 1).join() is None
+    other = GroupMemberClient(driver, 2, "billing" if limit.startswith("members") else "other")
     refusal = other.join()
     assert isinstance(refusal, LimitExceeded)
     assert refusal.limit == limit
 
 
 def test_partitions_beyond_the_limit_stay_unassigned_and_the_log_says_so() -> None:
-    desk = Desk(BrokerSettings(partitions_per_group_max=3)).start()
-    desk.connect(CONN)
-    make_groups(desk, CONN)
-    desk.make_topic(CONN, "orders", partitions=5)
-    ann = Person(desk, 1)
+    driver = BrokerDriver(BrokerSettings(partitions_per_group_max=3)).start()
+    driver.connect(CONN)
+    make_groups(driver, CONN)
+    driver.make_topic(CONN, "orders", partitions=5)
+    ann = GroupMemberClient(driver, 1)
     assert ann.join("orders") is None
     assert ann.indices == [0, 1, 2]
-    assert [note.about["partitions"] for note in desk.notes if "partition limit" in note.event] == [2]
+    assert [note.about["partitions"] for note in driver.log_lines if "partition limit" in note.event] == [2]
 
 
 # --- restarts ---
 
 
 @pytest.mark.requirement("CM-8:kept")
-def test_everything_is_the_same_after_a_restart(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders", partitions=4)
-    ann, bob = Person(desk, 1), Person(desk, 2)
+def test_groups_are_the_same_after_a_restart(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders", partitions=4)
+    ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
     ann.join("orders", tries_max=3, dead_letter="dead")
     bob.join("orders")
     settle_all(ann, bob)
     ann.move(9)
     before = ann.described()
-    again = desk.restarted()
-    fire(again)
-    eve = Person(again, 3)
+    again = driver.restarted()
+    fire_group_timer(again)
+    eve = GroupMemberClient(again, 3)
     after = eve.described()
     assert (after.members, after.parts, after.generation) == (before.members, before.parts, before.generation)
-    back = Person(again, 1, conn=70)
+    back = GroupMemberClient(again, 1, conn=70)
     assert back.join("orders") is None
-    assert back.parts.keys() == ann.parts.keys()
+    assert back.assigned.keys() == ann.assigned.keys()
     wait(again, LEASE_MS + 200, back)
-    back.listen()
+    back.receive()
     assert back.indices == [0, 1, 2, 3]
 
 
 def test_positions_survive_retention_of_all_but_the_last_segment() -> None:
-    desk = Desk(BrokerSettings(group_partitions=1, group_segment_bytes=1 << 12)).start()
-    desk.connect(CONN)
-    make_groups(desk, CONN)
-    desk.make_topic(CONN, "orders", partitions=2)
-    ann = Person(desk, 1)
+    driver = BrokerDriver(BrokerSettings(group_partitions=1, group_segment_bytes=1 << 12)).start()
+    driver.connect(CONN)
+    make_groups(driver, CONN)
+    driver.make_topic(CONN, "orders", partitions=2)
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders")
     for offset in range(200):
         assert ann.move(offset) is None
-    known = desk.broker.topic_table.by_name("_groups")
+    known = driver.broker.topic_table.by_name("_groups")
     assert known is not None
-    desk.step(TimerFired(RETENTION))
-    desk.settle()
+    driver.step(TimerFired(RETENTION))
+    driver.settle()
     assert known.partitions[0].first > 0
     before = ann.described()
-    again = desk.restarted()
-    assert Person(again, 2).described() == before
+    again = driver.restarted()
+    assert GroupMemberClient(again, 2).described() == before
 
 
-def test_what_the_disk_refuses_has_not_happened(desk: Desk) -> None:
-    desk.make_topic(CONN, "orders")
-    ann = Person(desk, 1)
+def test_a_change_that_the_disk_refuses_is_undone(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders")
+    ann = GroupMemberClient(driver, 1)
     ann.join("orders")
-    before = parts_of(desk)
-    desk.full = True
+    before = assigned_partitions(driver)
+    driver.full = True
     assert ann.move(7) is not None
-    bob = Person(desk, 2)
+    bob = GroupMemberClient(driver, 2)
     assert bob.join("orders") is not None
-    desk.full = False
-    assert parts_of(desk) == before
-    assert not desk.heard(ann.conn, Failed)
+    driver.full = False
+    assert assigned_partitions(driver) == before
+    assert not driver.received(ann.conn, Failed)
     assert ann.move(8) is None

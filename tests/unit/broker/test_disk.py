@@ -1,4 +1,4 @@
-"""Carrying out a broker's disk effects on a real log over a disk that fails as told."""
+"""A broker's disk effects on a real log over a disk with injected failures."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def test_a_sync_that_begins_before_the_flush_leaves_the_batch_to_the_next_one() 
     assert not disk.wants_sync
 
 
-def test_what_is_made_durable_at_once_is_told_at_once() -> None:
+def test_batches_synced_together_are_reported_together() -> None:
     other = Partition(PARTITION.topic, PartitionIndex(PARTITION.index + 1))
     for syncs in (False, True):
         disk = Disk(opened(faulty()), syncs=syncs)
         for partition in (PARTITION, other):
             disk.change(Open(partition, 1 << 20))
             disk.change(Append(partition, batch(0, partition=partition), True))
-        told = disk.flush() or finished(disk.begin_sync())
-        assert told == [SyncedTogether((Synced(PARTITION, 0, 1), Synced(other, 0, 1)))]
+        inputs = disk.flush() or finished(disk.begin_sync())
+        assert inputs == [SyncedTogether((Synced(PARTITION, 0, 1), Synced(other, 0, 1)))]
         disk.change(Append(other, batch(1, partition=other), True))
         assert (disk.flush() or finished(disk.begin_sync())) == [Synced(other, 0, 2)], "alone it needs no company"
 
 
-def test_hard_state_that_cannot_even_be_written_breaks_the_node_like_a_failed_sync() -> None:
+def test_a_failed_write_of_hard_state_counts_as_a_failed_sync() -> None:
     disk, files = ready()
     assert finished(disk.begin_persist(Persist("key", b"state"))) == [Persisted(())]
     files.faults.write_failure_chance = 1.0
@@ -60,7 +60,7 @@ def test_hard_state_that_cannot_even_be_written_breaks_the_node_like_a_failed_sy
     assert isinstance(broke, SyncFailed) and isinstance(broke.error, DiskUntrusted)
 
 
-def test_a_lookup_that_was_under_way_when_its_log_was_dropped_is_answered() -> None:
+def test_a_lookup_is_answered_although_its_log_was_dropped_meanwhile() -> None:
     disk, _ = ready()
     disk.change(Append(PARTITION, batch(0)))
     disk.flush()
@@ -71,7 +71,7 @@ def test_a_lookup_that_was_under_way_when_its_log_was_dropped_is_answered() -> N
     assert disk.look_up(ListSegments(PARTITION)) == SegmentsListed(PARTITION, ())
 
 
-def test_a_log_whose_end_cannot_be_cut_breaks_the_node_and_is_left_as_it_is() -> None:
+def test_a_failed_truncation_counts_as_a_failed_sync_and_leaves_the_log() -> None:
     disk, files = ready()
     for offset in range(2):
         disk.change(Append(PARTITION, batch(offset)))

@@ -1,4 +1,4 @@
-"""Whatever publishers do, a node delivers whom the rules name: against a model that knows nothing but the rules."""
+"""Random publishers, compared with a model of the ownership rules."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from rostra.errors import NotRegistered
 from rostra.wire.messages import PUBLISHER_LEASE_MS, Failed, Ping, PublisherState
-from tests.unit.broker.exclusive import Exclusive
+from tests.unit.broker.exclusive_topic_driver import ExclusiveTopicDriver
 
 PUBLISHERS = st.integers(1, 4)
 STEP_MS = 10
 
 
-class Alive(NamedTuple):
+class AlivePublisher(NamedTuple):
     strength: int
     lease_ms: int
     heard_us: int
 
 
-class Rules(RuleBasedStateMachine):
-    """Publisher n comes on a connection of its own, which it may lose and replace."""
+class OwnershipRules(RuleBasedStateMachine):
+    """Each publisher has its own connection, which it may lose and replace."""
 
     @initialize()
     def begin(self) -> None:
-        self.desk = Exclusive().begin()
-        self.alive: dict[int, Alive] = {}
+        self.driver = ExclusiveTopicDriver().begin()
+        self.alive: dict[int, AlivePublisher] = {}
         self.conns: dict[int, int] = {}
         self.asked: set[int] = set()
-        """Who registered by itself on the connection it has."""
+        """Publishers that registered explicitly on their current connection."""
         self.bound: set[int] = set()
-        """Who registered or wrote on the connection it has: what is heard there is its own."""
+        """Publishers that registered or wrote on their current connection, which renews their lease."""
         self.epochs: dict[int, int] = {}
         self.written: list[str] = []
         self.numbers = 100
 
     def _now_us(self) -> int:
-        return self.desk.now.mono_us
+        return self.driver.now.mono_us
 
     def _conn(self, publisher: int) -> int:
         if publisher not in self.conns:
             self.numbers += 1
-            self.conns[publisher] = self.desk.connect(self.numbers)
+            self.conns[publisher] = self.driver.connect(self.numbers)
         return self.conns[publisher]
 
     def _heard(self, publisher: int) -> None:
@@ -56,18 +56,18 @@ class Rules(RuleBasedStateMachine):
         best = max(one.strength for one in self.alive.values())
         return min(publisher for publisher, one in self.alive.items() if one.strength == best)
 
-    # --- what publishers do ---
+    # --- publishers ---
 
     @rule(publisher=PUBLISHERS, strength=st.integers(0, 3), lease_ms=st.sampled_from((60, 200, 5_000)))
     def register(self, publisher: int, strength: int, lease_ms: int) -> None:
-        self.desk.register(self._conn(publisher), publisher, strength, lease_ms)
+        self.driver.register(self._conn(publisher), publisher, strength, lease_ms)
         self.asked.add(publisher)
         self.bound.add(publisher)
-        self.alive[publisher] = Alive(strength, lease_ms, self._now_us())
+        self.alive[publisher] = AlivePublisher(strength, lease_ms, self._now_us())
 
     @rule(publisher=PUBLISHERS)
     def resign(self, publisher: int) -> None:
-        self.desk.resign(self._conn(publisher), publisher)
+        self.driver.resign(self._conn(publisher), publisher)
         self.asked.discard(publisher)
         self.bound.discard(publisher)
         self.alive.pop(publisher, None)
@@ -76,23 +76,23 @@ class Rules(RuleBasedStateMachine):
     def write(self, publisher: int) -> None:
         conn = self._conn(publisher)
         value = f"{publisher} writes {len(self.written)}"
-        # Each write begins a new producer epoch: what becomes of sequences is proved elsewhere.
+        # Each write begins a new producer epoch: sequences are tested elsewhere.
         epoch = self.epochs[publisher] = self.epochs.get(publisher, 0) + 1
-        self.desk.publish(conn, self.desk.topic, value.encode(), producer=publisher, producer_epoch=epoch)
-        self.desk.settle()
+        self.driver.publish(conn, self.driver.topic, value.encode(), producer=publisher, producer_epoch=epoch)
+        self.driver.settle()
         if publisher not in self.alive and publisher in self.asked:
-            (failed,) = self.desk.heard(conn, Failed)
+            (failed,) = self.driver.received(conn, Failed)
             assert failed.code == NotRegistered.__name__
             return
         self.bound.add(publisher)
-        self.alive.setdefault(publisher, Alive(0, PUBLISHER_LEASE_MS, 0))
+        self.alive.setdefault(publisher, AlivePublisher(0, PUBLISHER_LEASE_MS, 0))
         self._heard(publisher)
         self.written.append(f"{'+' if self._strongest() == publisher else '-'}{value}")
 
     @rule(publisher=PUBLISHERS)
-    def beat(self, publisher: int) -> None:
+    def heartbeat(self, publisher: int) -> None:
         if publisher in self.conns:
-            self.desk.say(self.conns[publisher], Ping(1))
+            self.driver.send(self.conns[publisher], Ping(1))
             if publisher in self.bound:
                 self._heard(publisher)
 
@@ -100,16 +100,16 @@ class Rules(RuleBasedStateMachine):
     def lose_connection(self, publisher: int) -> None:
         conn = self.conns.pop(publisher, None)
         if conn is not None:
-            self.desk.lose(conn)
+            self.driver.disconnect(conn)
             self.asked.discard(publisher)
             self.bound.discard(publisher)
 
-    # --- what happens to all ---
+    # --- the node ---
 
     @rule(steps=st.integers(1, 30))
     def pass_time(self, steps: int) -> None:
         for _ in range(steps):
-            self.desk.pass_ms(STEP_MS)
+            self.driver.pass_ms(STEP_MS)
             gone = [
                 publisher
                 for publisher, one in self.alive.items()
@@ -121,32 +121,32 @@ class Rules(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        again = Exclusive(logs=self.desk.logs, hard=self.desk.hard)
-        again.now, again.topic, again.sequences = self.desk.now, self.desk.topic, {}
+        again = ExclusiveTopicDriver(logs=self.driver.logs, hard=self.driver.hard)
+        again.now, again.topic, again.sequences = self.driver.now, self.driver.topic, {}
         for log in again.logs.values():
             log.generation = 0
         again.start()
-        self.desk = again
+        self.driver = again
         self.conns.clear()
         self.asked.clear()
         self.bound.clear()
         self.alive = {publisher: one._replace(heard_us=self._now_us()) for publisher, one in self.alive.items()}
 
-    # --- what must hold ---
+    # --- invariants ---
 
     @invariant()
     def the_log_marks_what_the_rules_suppress(self) -> None:
-        if hasattr(self, "desk"):
-            assert [line for line in self.desk.story() if line[0] in "+-"] == self.written
+        if hasattr(self, "driver"):
+            assert [line for line in self.driver.story() if line[0] in "+-"] == self.written
 
     @invariant()
     def the_node_knows_who_is_alive(self) -> None:
-        if hasattr(self, "desk"):
-            (known,) = self.desk.broker.topic_table.partitions()
+        if hasattr(self, "driver"):
+            (known,) = self.driver.broker.topic_table.partitions()
             ranked = sorted(self.alive.items(), key=lambda item: (-item[1].strength, item[0]))
             wanted = tuple(PublisherState(publisher, one.strength, one.lease_ms) for publisher, one in ranked)
             assert known.publishers.ranked(16) == wanted
 
 
-Rules.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
-TestRules = pytest.mark.requirement("HR-12", "HR-14")(Rules.TestCase)
+OwnershipRules.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestRules = pytest.mark.requirement("HR-12", "HR-14")(OwnershipRules.TestCase)

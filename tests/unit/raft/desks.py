@@ -13,11 +13,11 @@ from rostra.fabric.raft.consensus.roles import Role
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.metadata.metadata_state import ClusterMember
 from rostra.model.ids import NodeId, Partition
-from tests.unit.broker.desk import Desk
-from tests.unit.broker.listlog import ListLog, recovered
+from tests.unit.broker.broker_driver import BrokerDriver
+from tests.unit.broker.list_log import ListLog, recovered
 
 
-class RaftDesk(Desk):
+class RaftDesk(BrokerDriver):
     """A desk whose fabric a test looks into."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Desks:
         """Time passes in steps of a millisecond; disks and links are quick."""
         for _ in range(ms):
             for desk in self.desks.values():
-                desk.after_ms(1)
+                desk.advance_ms(1)
             for node, desk in self.desks.items():
                 if node not in self.down:
                     desk.settle()

@@ -9,7 +9,7 @@ from types import FrameType
 from rostra.fabric.api import Accepted, Append, Committed, Fabric, Now, Propose, Synced
 from rostra.model.encode import encode
 from rostra.model.ids import Partition
-from tests.unit.broker.desk import Desk
+from tests.unit.broker.broker_driver import BrokerDriver
 from tests.unit.raft.nodes import Cluster
 
 NOW = Now(10**9, 10**9)
@@ -41,7 +41,7 @@ def one_publish(fabric: Fabric, partition: Partition, end: int) -> int:
 
 
 def test_a_publish_on_a_node_that_stands_alone_takes_few_calls() -> None:
-    desk = Desk().start()
+    desk = BrokerDriver().start()
     desk.connect(1)
     topic = desk.make_topic(1)
     desk.settle()

@@ -25,9 +25,9 @@ def with_topic(**settings: Any) -> tuple[Desks, Partition]:
     desks.run(400)
     maker = desks[1]
     maker.effects.clear()
-    maker.say(1, CreateTopic(maker.request(), "t", TopicSettings(**settings)))
+    maker.send(1, CreateTopic(maker.request(), "t", TopicSettings(**settings)))
     desks.run(50)
-    (made,) = maker.heard(1, TopicCreated)
+    (made,) = maker.received(1, TopicCreated)
     partition = Partition(TopicId(made.topic.topic), PartitionIndex(0))
     desks.run_until_owned(partition)
     desks.run(100)
@@ -36,11 +36,11 @@ def with_topic(**settings: Any) -> tuple[Desks, Partition]:
 
 def published(desks: Desks, owner: ClusterDesk, partition: Partition, value: bytes, sequence: int) -> int:
     """Through the owner, until it is acknowledged; its offset."""
-    owner.heard(1, Published)
+    owner.received(1, Published)
     owner.publish(1, partition.topic, value, producer=9, sequence=sequence)
     for _ in range(200):
         desks.run(1)
-        answered = owner.heard(1, Published)
+        answered = owner.received(1, Published)
         if answered:
             return answered[0].offset
     raise AssertionError("not acknowledged")
@@ -65,7 +65,7 @@ def test_a_batch_that_is_sent_again_after_a_takeover_is_stored_once() -> None:
         # The followers get it; whatever they answer is lost with the owner.
         sender, send = old.sent.popleft()
         desks.pass_on(sender, send)
-    assert old.heard(1, Published) == []
+    assert old.received(1, Published) == []
     desks.down.add(node_of(old))
     new = desks.run_until_owned(partition)
     assert new is not old
@@ -91,7 +91,7 @@ def test_a_log_that_is_claimed_only_after_the_start_brings_its_producers_with_it
     desks.down.add(node_of(owner))
     other = next(desk for desk in desks.desks.values() if desk is not owner and desk is not late)
     while desks.run_until_owned(partition) is not late:
-        other.say(1, TransferPartition(other.request(), "t", 0, node_of(late)))
+        other.send(1, TransferPartition(other.request(), "t", 0, node_of(late)))
         desks.run(100)
     assert published(desks, late, partition, b"once", sequence=0) == offset
     assert values(late, partition) == [b"once"]

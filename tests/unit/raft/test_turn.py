@@ -10,9 +10,9 @@ from rostra.log.store import Store
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.simulator.disk.faulty_files import FaultyFiles
-from tests.unit.broker.desk import part
+from tests.unit.broker.broker_driver import partition_id
 
-HERE = part(5)
+HERE = partition_id(5)
 
 
 def batch(base: int, epoch: int) -> bytearray:

@@ -17,8 +17,9 @@ The rebalance protocol is cooperative; members keep working while partitions mov
 4. `Released` frees the partitions revoked up to that generation; a second rebalance gives them to their new members.
 5. `MovePositions` commits positions. It is fenced: refused with `StaleGeneration` unless the member holds the partition
    since a generation that it knows.
-6. `MemberHeartbeat` renews the lease. When a lease expires (`maintenance.py`), the member is removed, its partitions
-   are free at once, and the failed attempt counts as a try of the record at each position.
+6. Every message of a member renews its lease; an idle one sends `MemberHeartbeat`. When a lease expires
+   (`maintenance.py`), the member is removed and its partitions are free at once; this counts as a try of the first
+   unacknowledged record in each.
 
 Rebalances are also triggered by topics that are created or deleted and by a change of the coordinator
 (`maintenance.py`).

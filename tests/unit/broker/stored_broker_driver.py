@@ -1,4 +1,4 @@
-"""A desk with a disk: the log is the one that nodes have, on files that forget in a power cut what was not synced."""
+"""A driver with the real log store, on simulated files that lose unsynced writes in a power cut."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from rostra.model.ids import Partition
 from rostra.safeguards import ALL_ON, Without
 from rostra.simulator.disk.faulty_files import FaultyFiles
 from rostra.wire.messages import Hello
-from tests.unit.broker.desk import IDENTITY, Desk
+from tests.unit.broker.broker_driver import IDENTITY, BrokerDriver
 
 LOG_SETTINGS = LogSettings(index_every_bytes=512, indexes_cached_max=4, files_open_max=8, journal_bytes=8 << 10)
 
 
-class StoredDesk(Desk):
-    """What the broker writes waits in the disk's queue until `settle`, or until somebody flushes it."""
+class StoredBrokerDriver(BrokerDriver):
+    """Writes wait in the disk's queue until `settle` or a flush."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class StoredDesk(Desk):
         self.broker = Broker(IDENTITY, fabric, settings, source, without)
         self.now = now or self.now
 
-    def start(self) -> StoredDesk:
+    def start(self) -> StoredBrokerDriver:
         boot, _ = self.disk.boot()
         self.step(boot)
         self.settle()
@@ -58,16 +58,16 @@ class StoredDesk(Desk):
         self.effects.clear()
         return self
 
-    def after_a_crash(self, *, power: bool) -> StoredDesk:
+    def after_a_crash(self, *, power: bool) -> StoredBrokerDriver:
         """The next start, on what the disk kept."""
         if power:
             self.files.crash()
-        return StoredDesk(self.files, self.broker.settings, self.source, self.without, self.now).start()
+        return StoredBrokerDriver(self.files, self.broker.settings, self.source, self.without, self.now).start()
 
     def connect(self, conn: int) -> int:
-        """Nothing settles by that, and nothing that was said before is forgotten."""
+        """Without settling, and without clearing effects."""
         self.step(ConnectionAccepted(conn))
-        self.say(conn, Hello(0, 1, 1))
+        self.send(conn, Hello(0, 1, 1))
         return conn
 
     def _carry_out(self, effect: BrokerEffect, failed: dict[Partition, WriteFailed]) -> None:

@@ -1,6 +1,6 @@
-"""What a broker promises its clients, said as plainly as possible: no log, no disk, no node, no messages.
+"""A reference model of what a broker promises its clients: no log, no disk, no node, no messages.
 
-Offsets are the one thing that it takes from the broker: they must rise, and everything else follows from them.
+It takes only the offsets from the broker: they must rise, and everything else follows from them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Record(NamedTuple):
     value: bytes | None
     stamp_us: int
     delivered: bool
-    """False if a stronger publisher was alive when it was written: it is stored, and nobody sees it."""
+    """False if a stronger publisher was alive when it was written: it is stored but not delivered."""
 
     def __repr__(self) -> str:
         hidden = "" if self.delivered else ", suppressed"
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """`sent` has the number of records under each sequence."""
+    """`sent` has the number of records by sequence."""
 
     epoch: int
     expected: int
@@ -37,23 +37,23 @@ class Publisher(NamedTuple):
     heard_us: int
 
 
-class Part:
+class ReferencePartition:
     """One partition of a topic."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        """Those that are still there."""
+        """Records that are not deleted."""
         self.first = 0
         self.end = 0
         self.producers: dict[int, Producer] = {}
         self.publishers: dict[int, Publisher] = {}
         self.tombstone_us: int | None = None
-        """The least time for which tombstones were ever to be kept; None if it was never to be compacted."""
+        """The least tombstone retention so far; None if compaction was never on."""
 
     # --- writing ---
 
-    def judge(self, producer: int, epoch: int, sequence: int, count: int) -> str:
-        """What becomes of a batch under these numbers: it is new, it is stored already, or why it is refused."""
+    def check(self, producer: int, epoch: int, sequence: int, count: int) -> str:
+        """The outcome of a batch with this sequence: new, stored already, or the error."""
         known = self.producers.get(producer)
         if known is None:
             return "UnknownProducer" if sequence else "new"
@@ -73,7 +73,7 @@ class Part:
         self.records += records
         self.end = records[-1].offset + 1
 
-    # --- owning ---
+    # --- ownership ---
 
     def strongest(self) -> int:
         best = max(one.strength for one in self.publishers.values())
@@ -83,7 +83,7 @@ class Part:
         if publisher in self.publishers:
             self.publishers[publisher] = self.publishers[publisher]._replace(heard_us=now_us)
 
-    def lapse(self, now_us: int) -> None:
+    def expire(self, now_us: int) -> None:
         alive = {name: one for name, one in self.publishers.items() if one.heard_us + one.lease_us > now_us}
         self.publishers = alive
 
@@ -107,11 +107,11 @@ class Part:
             case _:
                 return self.first
 
-    # --- forgetting ---
+    # --- retention ---
 
     def forget(self, present: list[Record], first: int, settings: TopicSettings, now_us: int) -> None:
-        """These are left, from `first` on: of all others it must be explained why they are gone."""
-        assert first >= self.first, "what is forgotten does not come back"
+        """`present` records are left, from `first` on: the loss of all others must be explained."""
+        assert first >= self.first, "log start only rises"
         here = {record.offset for record in present}
         assert [record for record in self.records if record.offset in here] == present
         oldest_us = now_us - settings.retention_ms * 1000
@@ -125,7 +125,7 @@ class Part:
         self.records, self.first = present, first
 
     def _is_outdated(self, record: Record, here: set[int], now_us: int) -> bool:
-        """By a later record of its key; a tombstone when nothing is left that it could hide."""
+        """Replaced by a later record of its key; or a tombstone with no record left that it hides."""
         if self.tombstone_us is None or record.key is None or not record.delivered:
             return False
         others = [other for other in self.records if other.key == record.key and other.delivered]
@@ -135,26 +135,26 @@ class Part:
         return aged and not any(other.offset in here for other in others)
 
 
-class Topic:
+class ReferenceTopic:
     def __init__(self, topic: int, settings: TopicSettings) -> None:
         self.topic = topic
-        self.parts = [Part() for _ in range(settings.partitions)]
+        self.partitions = [ReferencePartition() for _ in range(settings.partitions)]
         self.alter(settings)
 
     def alter(self, settings: TopicSettings) -> None:
         self.settings = settings
-        for part in self.parts:
+        for partition in self.partitions:
             if settings.compaction:
-                known_us = part.tombstone_us
-                told_us = settings.tombstone_ms * 1000
-                part.tombstone_us = told_us if known_us is None else min(known_us, told_us)
+                known_us = partition.tombstone_us
+                altered_us = settings.tombstone_ms * 1000
+                partition.tombstone_us = altered_us if known_us is None else min(known_us, altered_us)
 
 
-class Reference:
+class ReferenceBroker:
     def __init__(self) -> None:
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, ReferenceTopic] = {}
         self.positions: dict[tuple[int, int], int] = {}
-        """Of the named subscription: the first offset that is not acknowledged, by topic id and partition."""
+        """Committed positions of the group, by topic id and partition."""
 
     def delete(self, name: str) -> int:
         gone = self.topics.pop(name).topic

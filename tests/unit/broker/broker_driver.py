@@ -1,7 +1,7 @@
-"""A broker driven by hand: its log is a list, its disk answers when the test says so, its clock stands still.
+"""Drives a broker by hand: its log is a list, its disk answers when the test says so, its clock stands still.
 
-`Desk` changes its list-backed log at once; syncs, reads and hard state wait in `pending` until `settle`, so that a test
-decides what happens in between. Messages cross the wire codec both ways.
+`BrokerDriver` changes its list-backed log at once; syncs, reads and hard state wait in `pending` until `settle`, so
+that a test decides what happens in between. Messages pass through the wire codec both ways.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ from rostra.wire.messages import (
     TopicCreated,
     TopicSettings,
 )
-from tests.unit.broker.listlog import ListLog, facts, recovered
+from tests.unit.broker.list_log import ListLog, facts, recovered
 
 WALL_US = 1_700_000_000_000_000
 IDENTITY = BrokerIdentity(ClusterId(1), NodeId(2))
 FRAME_BYTES_MAX = 64 << 20
 FIRST = 1
-"""The offset of a topic's first record: before it lies the entry with which its owner's term begins."""
+"""The offset of a topic's first record: before it is the entry that begins its owner's term."""
 
 M = TypeVar("M")
 
 
-class Desk:
-    """A broker with its list-backed disk, and what it said so far."""
+class BrokerDriver:
+    """A broker with its list-backed disk, and its effects so far."""
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class Desk:
         self.now = Now(1_000_000, WALL_US)
         self.pending: list[BrokerEffect] = []
         self.effects: list[BrokerEffect] = []
-        """All effects since `take` was last called."""
+        """All effects not yet taken by `received` or `pushed`."""
         self.timers: dict[str, int] = {}
-        self.notes: list[LogLine] = []
+        self.log_lines: list[LogLine] = []
         self.greeted: set[int] = set()
         self.closed: dict[int, str] = {}
         self.listening = False
@@ -123,25 +123,29 @@ class Desk:
 
     # --- starting ---
 
-    def start(self) -> Desk:
-        self.step(Boot(dict(self.hard), tuple(recovered(part, log) for part, log in sorted(self.logs.items()))))
+    def start(self) -> BrokerDriver:
+        self.step(
+            Boot(
+                dict(self.hard), tuple(recovered(partition_id, log) for partition_id, log in sorted(self.logs.items()))
+            )
+        )
         self.settle()
         assert self.listening
         self.effects.clear()
         return self
 
-    def restarted(self, settings: BrokerSettings | None = None) -> Desk:
-        """Another start on what this one's disk has."""
+    def restarted(self, settings: BrokerSettings | None = None) -> BrokerDriver:
+        """Starts another broker on the same logs and hard state."""
         for log in self.logs.values():
             log.generation = 0
-        again = Desk(settings or self.broker.settings, logs=self.logs, hard=self.hard)
+        again = BrokerDriver(settings or self.broker.settings, logs=self.logs, hard=self.hard)
         again.now = self.now
         return again.start()
 
     # --- stepping ---
 
     def step(self, given: BrokerInput) -> list[BrokerEffect]:
-        """One input; its effects, of which the disk's changes are made at once and its answers wait."""
+        """Passes one input to the broker; applies disk changes at once, and leaves disk requests pending."""
         effects = self.broker.step(self.now, given)
         self.effects += effects
         failed: dict[Partition, WriteFailed] = {}
@@ -181,7 +185,7 @@ class Desk:
                 if effect.at_us is not None:
                     self.timers[effect.timer] = effect.at_us
             case LogLine():
-                self.notes.append(effect)
+                self.log_lines.append(effect)
             case CloseConnection():
                 self.closed[effect.conn] = effect.reason
             case Greeted():
@@ -206,7 +210,7 @@ class Desk:
         log.batches.append(effect.batch)
 
     def settle(self) -> list[BrokerEffect]:
-        """The disk answers until nothing more is asked of it, and the fabric's timers that are due go off."""
+        """Answers disk requests until none is pending, and fires the fabric's timers that are due."""
         effects = self._settle_disk()
         while due := [name for name, at in self.timers.items() if name.startswith("raft/") and at <= self.now.mono_us]:
             for name in due:
@@ -257,22 +261,22 @@ class Desk:
             case _:
                 raise AssertionError(f"the disk has no answer to {effect}")
 
-    def after_ms(self, elapsed_ms: int) -> None:
+    def advance_ms(self, elapsed_ms: int) -> None:
         self.now = Now(self.now.mono_us + elapsed_ms * 1000, self.now.wall_us + elapsed_ms * 1000)
 
     # --- a client's side ---
 
     def connect(self, conn: int) -> int:
         self.step(ConnectionAccepted(conn))
-        self.say(conn, Hello(0, 1, 1))
+        self.send(conn, Hello(0, 1, 1))
         self.settle()
         self.effects.clear()
         return conn
 
-    def lose(self, conn: int) -> None:
+    def disconnect(self, conn: int) -> None:
         self.step(ConnectionLost(conn))
 
-    def say(self, conn: int, message: ClientMessage, payload: bytes = b"") -> list[BrokerEffect]:
+    def send(self, conn: int, message: ClientMessage, payload: bytes = b"") -> list[BrokerEffect]:
         ((received, batch),) = self._client.feed(encode(message, len(payload)) + payload)
         return self.step(MessageReceived(conn, received, batch))
 
@@ -281,9 +285,9 @@ class Desk:
         return self._requests
 
     def make_topic(self, conn: int, name: str = "t", **settings: Any) -> TopicId:
-        self.say(conn, CreateTopic(self.request(), name, TopicSettings(**settings)))
+        self.send(conn, CreateTopic(self.request(), name, TopicSettings(**settings)))
         self.settle()
-        (made,) = self.heard(conn, TopicCreated)
+        (made,) = self.received(conn, TopicCreated)
         return TopicId(made.topic.topic)
 
     def publish(
@@ -292,20 +296,20 @@ class Desk:
         """Sends one batch; returns the request's number."""
         request = self.request()
         batch = encode_batch(list(values or (b"value",)), timestamp_us=self.now.wall_us, **fields)
-        self.say(conn, Publish(request, topic, partition, acks), bytes(batch))
+        self.send(conn, Publish(request, topic, partition, acks), bytes(batch))
         return request
 
     def subscribe(
         self, conn: int, topic: int, number: int = 0, *, start: Any = "earliest", value: int = 0, credit: int = 1 << 20
     ) -> int:
         request = self.request()
-        self.say(conn, Subscribe(request, number, topic, 0, start, value, credit))
+        self.send(conn, Subscribe(request, number, topic, 0, start, value, credit))
         return request
 
-    # --- what was said ---
+    # --- effects ---
 
-    def heard(self, conn: int, kind: type[M]) -> list[M]:
-        """Messages of this kind sent to the connection since the last call for it, in order; all else stays."""
+    def received(self, conn: int, kind: type[M]) -> list[M]:
+        """Takes messages of this kind sent to the connection, in order; leaves all other effects."""
         found, rest = [], []
         for effect in self.effects:
             message = self._message(effect, conn)
@@ -324,8 +328,8 @@ class Desk:
         return message
 
     def error(self, conn: int) -> RostraError:
-        """The one refusal that the connection got, as its client would raise it."""
-        (failed,) = self.heard(conn, Failed)
+        """The one error that the connection received, as its client would raise it."""
+        (failed,) = self.received(conn, Failed)
         return from_wire(failed.code, failed.carried)
 
     def pushed(self, conn: int, number: int = 0) -> list[bytes | None]:
@@ -346,7 +350,7 @@ class Desk:
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
 
-def part(topic: int, index: int = 0) -> Partition:
+def partition_id(topic: int, index: int = 0) -> Partition:
     return Partition(TopicId(topic), PartitionIndex(index))
 
 

@@ -1,4 +1,4 @@
-"""A ledger is what replaying its log would make it, whatever was cut meanwhile."""
+"""An undoable map is what replaying its log would make it, whatever was truncated meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def replayed(log: list[tuple[str, int | None]]) -> list[tuple[str, int]]:
 
 
 @given(st.lists(st.one_of(PUT, PUT, CUT, COMMIT), max_size=40))
-def test_it_holds_what_its_log_says_in_the_order_of_its_keys(steps: list[tuple[str, str, int | None]]) -> None:
+def test_it_holds_the_rows_of_its_log_in_insertion_order(steps: list[tuple[str, str, int | None]]) -> None:
     ledger: UndoableMap[str, int] = UndoableMap()
     log: list[tuple[str, int | None]] = []
     committed = 0

@@ -1,4 +1,4 @@
-"""Who gets which part of a named subscription."""
+"""The assignment of partitions to group members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ parts = st.lists(st.builds(GroupPartitionKey, st.integers(1, 4), st.integers(0, 
 
 @st.composite
 def alike(draw: st.DrawFn) -> tuple[Wanted, Held]:
-    """All members may have all parts; some are held, by members that are there or not."""
+    """All members may have all partitions; some are held, by current members or former ones."""
     kind = draw(members)
     wanted = dict.fromkeys(draw(parts), kind)
     return wanted, {part: draw(st.integers(1, 12)) for part in wanted if draw(st.booleans())}
@@ -28,7 +28,7 @@ def alike(draw: st.DrawFn) -> tuple[Wanted, Held]:
 
 @st.composite
 def mixed(draw: st.DrawFn) -> tuple[Wanted, Held]:
-    """Members that may have some parts and not others."""
+    """Members that may have some partitions and not others."""
     kinds = draw(st.lists(members, min_size=1, max_size=4))
     wanted = {part: draw(st.sampled_from(kinds)) for part in draw(parts)}
     return wanted, {part: draw(st.integers(1, 12)) for part in wanted if draw(st.booleans())}
@@ -41,7 +41,7 @@ def loads_of(wanted: Wanted, holders: Held) -> Counter[int]:
 
 
 @given(mixed())
-def test_every_part_has_one_holder_among_those_who_may_have_it(drawn: tuple[Wanted, Held]) -> None:
+def test_every_partition_has_one_holder_among_its_candidates(drawn: tuple[Wanted, Held]) -> None:
     wanted, held = drawn
     holders = assign(wanted, held)
     assert holders.keys() == wanted.keys()
@@ -49,21 +49,21 @@ def test_every_part_has_one_holder_among_those_who_may_have_it(drawn: tuple[Want
 
 
 @given(alike())
-def test_members_alike_have_loads_that_differ_by_one_at_most(drawn: tuple[Wanted, Held]) -> None:
+def test_loads_of_equal_members_differ_by_one_at_most(drawn: tuple[Wanted, Held]) -> None:
     wanted, held = drawn
     loads = loads_of(wanted, assign(wanted, held))
     assert not loads or max(loads.values()) - min(loads.values()) <= 1
 
 
 @given(alike())
-def test_no_even_assignment_takes_fewer_parts_from_their_holders(drawn: tuple[Wanted, Held]) -> None:
+def test_no_even_assignment_moves_fewer_partitions(drawn: tuple[Wanted, Held]) -> None:
     wanted, held = drawn
     if not wanted:
         return
     kind = next(iter(wanted.values()))
     kept = {part: member for part, member in held.items() if member in kind}
     moved = sum(1 for part, member in assign(wanted, held).items() if kept.get(part, member) != member)
-    # As many members as have a share one larger keep that much, those with most of all; what is beyond must move.
+    # Only what exceeds the shares must move; the larger shares go to the members with the most partitions.
     least, larger = divmod(len(wanted), len(kind))
     had = sorted((Counter(kept.values())[member] for member in kind), reverse=True)
     shares = [least + 1] * larger + [least] * (len(kind) - larger)
@@ -71,7 +71,7 @@ def test_no_even_assignment_takes_fewer_parts_from_their_holders(drawn: tuple[Wa
 
 
 @given(mixed())
-def test_nobody_could_pass_a_part_on_and_make_it_more_even(drawn: tuple[Wanted, Held]) -> None:
+def test_no_move_makes_the_assignment_more_even(drawn: tuple[Wanted, Held]) -> None:
     wanted, held = drawn
     holders = assign(wanted, held)
     loads = loads_of(wanted, holders)
@@ -80,22 +80,22 @@ def test_nobody_could_pass_a_part_on_and_make_it_more_even(drawn: tuple[Wanted, 
 
 
 @given(mixed())
-def test_what_is_even_stays_as_it_is(drawn: tuple[Wanted, Held]) -> None:
+def test_an_even_assignment_stays_as_it_is(drawn: tuple[Wanted, Held]) -> None:
     wanted, held = drawn
     once = assign(wanted, held)
     assert assign(wanted, once) == once
 
 
 @given(mixed())
-def test_the_order_in_which_parts_are_told_changes_nothing(drawn: tuple[Wanted, Held]) -> None:
+def test_the_order_of_the_input_does_not_matter(drawn: tuple[Wanted, Held]) -> None:
     wanted, held = drawn
     other = dict(reversed(wanted.items()))
     assert assign(other, dict(reversed(held.items()))) == assign(wanted, held)
 
 
 @given(alike(), st.data())
-def test_parts_that_are_moved_one_after_the_other_move_once(drawn: tuple[Wanted, Held], data: st.DataObject) -> None:
-    """Between two steps of a move the answer stays what it was: nothing is taken that was just given."""
+def test_partitions_that_move_in_steps_move_once(drawn: tuple[Wanted, Held], data: st.DataObject) -> None:
+    """Between two steps of a move the result stays the same: no partition just given is taken away."""
     wanted, held = drawn
     held = {part: member for part, member in held.items() if member in wanted[part]}
     goal = assign(wanted, held)
@@ -114,7 +114,7 @@ def test_a_new_member_takes_its_share_from_those_with_most() -> None:
     assert [part for part in parts if holders[part] != held[part]] == parts[2:4]
 
 
-def test_a_part_reaches_whoever_has_least_through_another_member() -> None:
+def test_a_partition_reaches_the_least_loaded_member_through_another() -> None:
     """3 may have only what 2 holds, 2 may have what 1 holds: both give one on."""
     ones, twos = (
         [GroupPartitionKey(1, index) for index in range(3)],
@@ -126,6 +126,6 @@ def test_a_part_reaches_whoever_has_least_through_another_member() -> None:
 
 
 @pytest.mark.parametrize("kind", [(), (7,)])
-def test_a_part_that_nobody_may_have_has_no_holder(kind: Members) -> None:
+def test_a_partition_without_candidates_has_no_holder(kind: Members) -> None:
     holders = assign({GroupPartitionKey(1, 0): kind}, {GroupPartitionKey(1, 0): 9})
     assert holders == dict.fromkeys([GroupPartitionKey(1, 0)] if kind else [], 7)

@@ -1,4 +1,4 @@
-"""Whatever a broker is asked for, in whatever order, and however often it crashes: it does what the reference says."""
+"""Random operations and crashes: the broker does what the reference says."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from rostra.safeguards import ALL_ON, Safeguard, Without
-from tests.unit.broker.play_members import MembersPlay
+from tests.unit.broker.random_group_operations import RandomGroupOperations
 
-MOVES: dict[str, dict[str, int]] = {
-    name: getattr(MembersPlay, name).bounds
-    for name in sorted(dir(MembersPlay))
-    if hasattr(getattr(MembersPlay, name), "bounds")
+OPERATIONS: dict[str, dict[str, int]] = {
+    name: getattr(RandomGroupOperations, name).bounds
+    for name in sorted(dir(RandomGroupOperations))
+    if hasattr(getattr(RandomGroupOperations, name), "bounds")
 }
 BEGINNING = (
     {"name": 0, "partitions": 1, "exclusive": 1, "compaction": 1, "retention": 0},
@@ -38,31 +38,31 @@ NOTICED = (
 )
 
 
-def begun(seed: int, without: Without = ALL_ON) -> MembersPlay:
-    play = MembersPlay(seed, without)
+def begun(seed: int, without: Without = ALL_ON) -> RandomGroupOperations:
+    run = RandomGroupOperations(seed, without)
     for topic in BEGINNING:
-        play.make_or_delete(**topic)
-    return play
+        run.make_or_delete(**topic)
+    return run
 
 
-class Plays(RuleBasedStateMachine):
-    """Its rules are the moves of the play."""
+class RandomOperationsMachine(RuleBasedStateMachine):
+    """Its rules are the random operations."""
 
     @initialize(seed=st.integers(0, 1 << 16))
     def begin(self, seed: int) -> None:
-        self.play = begun(seed)
+        self.run = begun(seed)
         self.agrees = True
 
     def teardown(self) -> None:
-        # A play that has gone wrong says enough.
+        # A failed run needs no further checks.
         if getattr(self, "agrees", False):
-            self.play.finish()
+            self.run.finish()
 
 
 def _rule(name: str, bounds: dict[str, int]) -> object:
-    def act(self: Plays, **drawn: int) -> None:
+    def act(self: RandomOperationsMachine, **drawn: int) -> None:
         self.agrees = False
-        getattr(self.play, name)(**drawn)
+        getattr(self.run, name)(**drawn)
         self.agrees = True
 
     act.__name__ = name
@@ -70,30 +70,32 @@ def _rule(name: str, bounds: dict[str, int]) -> object:
     return made(**{argument: st.integers(0, bound) for argument, bound in bounds.items()})(act)
 
 
-for _name, _bounds in MOVES.items():
-    setattr(Plays, _name, _rule(_name, _bounds))
+for _name, _bounds in OPERATIONS.items():
+    setattr(RandomOperationsMachine, _name, _rule(_name, _bounds))
 
-Plays.TestCase.settings = settings(
+RandomOperationsMachine.TestCase.settings = settings(
     max_examples=200, stateful_step_count=50, deadline=None, phases=set(Phase) - {Phase.explain}
 )
-# The machine that runs it may be busy with other things.
-TestPlays = pytest.mark.timeout(600)(pytest.mark.requirement("CM-5:stored-once", "CM-14:kill")(Plays.TestCase))
+# The host may be busy.
+TestRandomOperations = pytest.mark.timeout(600)(
+    pytest.mark.requirement("CM-5:stored-once", "CM-14:kill")(RandomOperationsMachine.TestCase)
+)
 
 
-def play_at_random(seed: int, steps: int, without: Without = ALL_ON) -> None:
+def run_random_operations(seed: int, steps: int, without: Without = ALL_ON) -> None:
     source = Random(seed)
-    play = begun(seed, without)
-    # Half of the moves write something: the others need something to look at.
+    run = begun(seed, without)
+    # Many operations write something, so that the others have something to read.
     for _ in range(steps):
-        name = "publish" if source.random() < 0.3 else source.choice(list(MOVES))
-        getattr(play, name)(**{argument: source.randint(0, bound) for argument, bound in MOVES[name].items()})
-    play.finish()
+        name = "publish" if source.random() < 0.3 else source.choice(list(OPERATIONS))
+        getattr(run, name)(**{argument: source.randint(0, bound) for argument, bound in OPERATIONS[name].items()})
+    run.finish()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(int(os.environ.get("STATE_MACHINE_SEEDS", "8"))))
-def test_ten_thousand_moves_in_a_row(seed: int) -> None:
-    play_at_random(seed, STEPS)
+def test_ten_thousand_random_operations(seed: int) -> None:
+    run_random_operations(seed, STEPS)
 
 
 @pytest.mark.parametrize("safeguard", NOTICED)
@@ -102,7 +104,7 @@ def test_without_a_safeguard_the_broker_and_the_reference_come_to_disagree(safeg
     disagreed = False
     for seed in range(SEEDS):
         try:
-            play_at_random(seed, SHORT, frozenset({safeguard}))
+            run_random_operations(seed, SHORT, frozenset({safeguard}))
         except AssertionError:
             disagreed = True
             break

@@ -1,4 +1,4 @@
-"""A partition's log as a list of batches, and what a start finds in it."""
+"""A partition's log as a list of batches, and what a start recovers from it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ListLog:
         return b"".join(taken), following
 
     def find_last(self, count: int, end: int) -> int:
-        """Where the last `count` records below `end` begin; those that are not delivered do not count."""
+        """Where the last `count` delivered records below `end` begin."""
         for batch in reversed([batch for batch in self.batches if last_offset(batch) < end]):
             header = read_header(batch)
             if header.is_control or header.owner_flags & SUPPRESSED:

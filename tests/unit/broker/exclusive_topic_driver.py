@@ -1,4 +1,4 @@
-"""A broker with one exclusive topic, driven by hand, and its log told in words."""
+"""Drives a broker with one exclusive topic, and renders its log as text."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rostra.fabric.api import TimerFired
 from rostra.model.batch import LEDGER, SUPPRESSED, read_header
 from rostra.model.decode import iterate
 from rostra.wire.messages import Ping, Register, Resign
-from tests.unit.broker.desk import Desk, part
+from tests.unit.broker.broker_driver import BrokerDriver, partition_id
 
 LEASE_MS = 900
 STRONG, WEAK, THIRD = 30, 20, 10
 """Publishers; of equal strength the last of them would be delivered."""
 
 
-class Exclusive(Desk):
-    """A node with one exclusive topic and one subscriber to it, and publishers on connections of their own."""
+class ExclusiveTopicDriver(BrokerDriver):
+    """A node with one exclusive topic and one subscriber to it; each publisher has its own connection."""
 
-    def begin(self, **settings: Any) -> Exclusive:
+    def begin(self, **settings: Any) -> ExclusiveTopicDriver:
         self.start()
         self.connect(1)
         self.topic = self.make_topic(1, ownership="exclusive", **settings)
@@ -33,11 +33,11 @@ class Exclusive(Desk):
     def register(self, conn: int, publisher: int, strength: int, lease_ms: int = LEASE_MS) -> None:
         if conn not in self.greeted:
             self.connect(conn)
-        self.say(conn, Register(self.request(), self.topic, 0, publisher, strength, lease_ms))
+        self.send(conn, Register(self.request(), self.topic, 0, publisher, strength, lease_ms))
         self.settle()
 
     def resign(self, conn: int, publisher: int) -> None:
-        self.say(conn, Resign(self.request(), self.topic, 0, publisher))
+        self.send(conn, Resign(self.request(), self.topic, 0, publisher))
         self.settle()
 
     def write(self, conn: int, publisher: int, *values: bytes) -> None:
@@ -47,12 +47,12 @@ class Exclusive(Desk):
         self.settle()
 
     def pass_ms(self, elapsed_ms: int, *heard: int) -> None:
-        """In steps of a few milliseconds; these connections are heard all the while."""
+        """Advances time in small steps; these connections send heartbeats."""
         until_us = self.now.mono_us + elapsed_ms * 1000
         while self.now.mono_us < until_us:
-            self.after_ms(10)
+            self.advance_ms(10)
             for conn in heard:
-                self.say(conn, Ping(self.request()))
+                self.send(conn, Ping(self.request()))
             due_us = self.timers.get(LEASES)
             if due_us is not None and due_us <= self.now.mono_us:
                 del self.timers[LEASES]
@@ -60,27 +60,27 @@ class Exclusive(Desk):
             self.settle()
 
     def story(self) -> list[str]:
-        """The log in words: who came, who went, what was delivered and what was not."""
-        told: list[str] = []
-        for batch in self.logs[part(self.topic)].batches:
+        """The log as text: registrations, departures, delivered and suppressed records."""
+        lines: list[str] = []
+        for batch in self.logs[partition_id(self.topic)].batches:
             header = read_header(batch)
             if header.owner_flags & LEDGER:
                 for entry in read_control(batch):
                     match entry:
                         case PublisherJoined():
-                            told.append(f"{entry.publisher} has {entry.strength}")
+                            lines.append(f"{entry.publisher} has {entry.strength}")
                         case PublisherLeft():
-                            told.append(f"{entry.publisher} went: {entry.reason}")
+                            lines.append(f"{entry.publisher} went: {entry.reason}")
                         case _:
                             raise AssertionError(entry)
             elif not header.is_control:
                 mark = "-" if header.owner_flags & SUPPRESSED else "+"
                 values = [value or b"" for found in iterate(bytes(batch)) for value in found.values()]
-                told += [f"{mark}{value.decode()}" for value in values]
-        return told
+                lines += [f"{mark}{value.decode()}" for value in values]
+        return lines
 
     def delivered(self) -> list[bytes | None]:
-        """To the subscriber, as its client shows them: what is suppressed is left out there."""
+        """Records delivered to the subscriber, without suppressed ones."""
         return [
             value
             for effect in self.effects

@@ -1,4 +1,4 @@
-"""The book of named subscriptions follows the log."""
+"""The group table follows the log."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ entries: st.SearchStrategy[GroupEntry] = st.one_of(
 logs = st.lists(entries, max_size=25)
 
 
-def book_of(log: list[GroupEntry]) -> GroupTable:
-    book = GroupTable()
+def table_of(log: list[GroupEntry]) -> GroupTable:
+    table = GroupTable()
     for base, entry in enumerate(log):
-        book.apply(base, entry)
-    return book
+        table.apply(base, entry)
+    return table
 
 
-def shown(book: GroupTable) -> dict[str, tuple[object, ...]]:
-    return {name: _shown(group) for name, group in book.groups.items()} | {"bytes": (book.bytes,)}
+def shown(table: GroupTable) -> dict[str, tuple[object, ...]]:
+    return {name: _shown(group) for name, group in table.groups.items()} | {"bytes": (table.bytes,)}
 
 
 def _shown(group: ConsumerGroup) -> tuple[object, ...]:
@@ -61,55 +61,55 @@ def _shown(group: ConsumerGroup) -> tuple[object, ...]:
 
 
 @given(logs, st.integers(0, 25), st.integers(0, 25))
-def test_what_is_cut_from_the_log_is_undone(log: list[GroupEntry], commit: int, offset: int) -> None:
-    book = book_of(log)
-    book.commit(min(commit, offset))
-    book.truncate(offset)
-    assert shown(book) == shown(book_of(log[:offset]))
+def test_truncated_entries_are_undone(log: list[GroupEntry], commit: int, offset: int) -> None:
+    table = table_of(log)
+    table.commit(min(commit, offset))
+    table.truncate(offset)
+    assert shown(table) == shown(table_of(log[:offset]))
 
 
 @given(logs, logs, st.integers(0, 25))
-def test_the_log_goes_on_after_a_cut(log: list[GroupEntry], other: list[GroupEntry], offset: int) -> None:
-    book = book_of(log)
-    book.truncate(offset)
+def test_entries_after_a_truncation_apply(log: list[GroupEntry], other: list[GroupEntry], offset: int) -> None:
+    table = table_of(log)
+    table.truncate(offset)
     kept = log[:offset]
     for base, entry in enumerate(other, start=len(kept)):
-        book.apply(base, entry)
-    book.truncate(len(kept))
-    assert shown(book) == shown(book_of(kept))
+        table.apply(base, entry)
+    table.truncate(len(kept))
+    assert shown(table) == shown(table_of(kept))
 
 
 @given(logs)
-def test_a_checkpoint_makes_the_same_book(log: list[GroupEntry]) -> None:
-    book, other = book_of(log), book_of([GroupConfigured("left over")])
-    other.restore(list(book.entries()))
-    assert shown(other) == shown(book)
-    assert list(other.entries()) == list(book.entries())
+def test_a_checkpoint_restores_the_same_table(log: list[GroupEntry]) -> None:
+    table, other = table_of(log), table_of([GroupConfigured("left over")])
+    other.restore(list(table.entries()))
+    assert shown(other) == shown(table)
+    assert list(other.entries()) == list(table.entries())
 
 
 @given(logs)
-def test_its_size_in_a_checkpoint_is_never_more_than_it_says(log: list[GroupEntry]) -> None:
-    book = book_of(log)
-    assert sum(len(msgspec.msgpack.encode(entry)) for entry in book.entries()) <= book.bytes
+def test_its_size_in_a_checkpoint_is_never_more_than_its_estimate(log: list[GroupEntry]) -> None:
+    table = table_of(log)
+    assert sum(len(msgspec.msgpack.encode(entry)) for entry in table.entries()) <= table.bytes
 
 
-def test_a_large_group_is_told_in_several_entries() -> None:
+def test_a_large_group_takes_several_entries() -> None:
     parts = tuple((1, index, GroupPartition(2**62, 2**31, 0, "offset", 2**62, 9)) for index in range(2500))
-    book = book_of([GroupConfigured("wide"), AssignmentChanged("wide", 3, parts)])
-    told = list(book.entries())
-    assert [len(entry.partitions) for entry in told if isinstance(entry, AssignmentChanged)] == [1000, 1000, 500]
-    assert sum(len(msgspec.msgpack.encode(entry)) for entry in told) <= book.bytes
+    table = table_of([GroupConfigured("wide"), AssignmentChanged("wide", 3, parts)])
+    entries = list(table.entries())
+    assert [len(entry.partitions) for entry in entries if isinstance(entry, AssignmentChanged)] == [1000, 1000, 500]
+    assert sum(len(msgspec.msgpack.encode(entry)) for entry in entries) <= table.bytes
     other = GroupTable()
-    other.restore(told)
-    assert shown(other) == shown(book)
+    other.restore(entries)
+    assert shown(other) == shown(table)
 
 
 def test_a_position_is_kept_although_the_holder_changes() -> None:
-    book = book_of(
+    table = table_of(
         [
             GroupConfigured("g"),
             AssignmentChanged("g", 1, ((1, 0, GroupPartition(7, 1)),)),
             PositionsCommitted("g", ((1, 0, 40, 2),)),
         ]
     )
-    assert book.groups["g"].partitions[GroupPartitionKey(1, 0)] == GroupPartition(7, 1, 0, "offset", 40, 2)
+    assert table.groups["g"].partitions[GroupPartitionKey(1, 0)] == GroupPartition(7, 1, 0, "offset", 40, 2)

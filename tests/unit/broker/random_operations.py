@@ -1,6 +1,6 @@
-"""A broker that is asked for anything in any order, and the reference beside it: whatever one says, the other must.
+"""Random operations on a broker, compared with a reference model after each.
 
-Every move takes numbers and makes of them what is possible at the moment, so that any list of numbers is a play.
+Every operation takes numbers and maps them to what is possible at the time, so that any list of numbers is a valid run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from rostra.wire.messages import (
     Published,
     Push,
 )
-from tests.unit.broker.reference import Part, Record, Reference
-from tests.unit.broker.stored_desk import StoredDesk
+from tests.unit.broker.reference_broker import Record, ReferenceBroker, ReferencePartition
+from tests.unit.broker.stored_broker_driver import StoredBrokerDriver
 
 OPERATOR = 1
 SETTINGS = BrokerSettings(
@@ -40,14 +40,14 @@ SIZES = (0, 30, 400, 900)
 PLENTY = 1 << 24
 
 M = TypeVar("M")
-Place = tuple[str, int]
-"""A topic's name and a partition of it."""
+TopicPartition = tuple[str, int]
+"""A topic's name and a partition index."""
 
 
-class Sent(NamedTuple):
-    """A batch that nobody has acknowledged yet."""
+class SentBatch(NamedTuple):
+    """A batch that is not acknowledged yet."""
 
-    place: Place
+    place: TopicPartition
     request: int
     producer: int
     rows: list[Record]
@@ -55,12 +55,12 @@ class Sent(NamedTuple):
     batch: bytes
 
 
-def move(_settled: bool = True, **bounds: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A move of the play; each of its numbers lies between 0 and its bound."""
+def operation(_settled: bool = True, **bounds: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Marks an operation; each of its arguments lies between 0 and its bound."""
 
     def made(act: Callable[..., None]) -> Callable[..., None]:
         @wraps(act)
-        def run(self: Play, **drawn: int) -> None:
+        def run(self: RandomOperations, **drawn: int) -> None:
             if _settled:
                 self.settle()
             act(self, **drawn)
@@ -73,62 +73,62 @@ def move(_settled: bool = True, **bounds: int) -> Callable[[Callable[..., None]]
     return made
 
 
-class Play:
-    """Publishing; more moves are in the classes that build on it."""
+class RandomOperations:
+    """Publishing; subclasses add more operations."""
 
     def __init__(self, seed: int, without: Without = ALL_ON) -> None:
         source = Random(seed)
-        self.desk = StoredDesk(FaultyFiles(source), SETTINGS, source, without).start()
-        self.reference = Reference()
-        self.doubts: list[Sent] = []
+        self.driver = StoredBrokerDriver(FaultyFiles(source), SETTINGS, source, without).start()
+        self.reference = ReferenceBroker()
+        self.unacknowledged: list[SentBatch] = []
         self.replies: dict[int, Any] = {}
         self.pushes: dict[tuple[int, int], list[Buffer]] = {}
         self.ended: dict[tuple[int, int], Ended] = {}
         self.conns: dict[int, int] = {}
         """By producer."""
         self.members_from = 1 << 20
-        """Connections from here on belong to members, who listen for themselves."""
+        """Connections from here on belong to group members, which take their own messages."""
         self.numbers = OPERATOR
-        self.desk.connect(OPERATOR)
+        self.driver.connect(OPERATOR)
 
-    # --- what is there to choose from ---
+    # --- choices ---
 
     def next_number(self) -> int:
         self.numbers += 1
         return self.numbers
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[TopicPartition]:
         topics = self.reference.topics
-        return [(name, index) for name in sorted(topics) for index in range(len(topics[name].parts))]
+        return [(name, index) for name in sorted(topics) for index in range(len(topics[name].partitions))]
 
-    def place(self, drawn: int) -> Place:
+    def place(self, drawn: int) -> TopicPartition:
         places = self.places()
         return places[drawn % len(places)]
 
-    def part(self, place: Place) -> Part:
-        return self.reference.topics[place[0]].parts[place[1]]
+    def partition(self, place: TopicPartition) -> ReferencePartition:
+        return self.reference.topics[place[0]].partitions[place[1]]
 
-    def topic_id(self, place: Place) -> int:
+    def topic_id(self, place: TopicPartition) -> int:
         return self.reference.topics[place[0]].topic
 
     def conn(self, producer: int) -> int:
         if producer not in self.conns:
-            self.conns[producer] = self.desk.connect(self.next_number())
+            self.conns[producer] = self.driver.connect(self.next_number())
         return self.conns[producer]
 
-    # --- talking to the broker ---
+    # --- messages ---
 
-    def moment(self) -> None:
-        """As long as a reader who fell behind may have to wait for its share of the disk."""
-        self.advance(self.desk.now.mono_us + WINDOW_US)
+    def wait_for_throttle(self) -> None:
+        """As long as a reader that fell behind may be throttled."""
+        self.advance(self.driver.now.mono_us + WINDOW_US)
 
     def advance(self, to_us: int) -> None:
-        later_us = max(to_us - self.desk.now.mono_us, 0)
-        self.desk.now = Now(self.desk.now.mono_us + later_us, self.desk.now.wall_us + later_us)
+        later_us = max(to_us - self.driver.now.mono_us, 0)
+        self.driver.now = Now(self.driver.now.mono_us + later_us, self.driver.now.wall_us + later_us)
 
     def settle(self) -> None:
-        self.desk.settle()
-        self.listen()
+        self.driver.settle()
+        self.receive()
 
     def ask(self, message: ClientMessage, expected: type[M], conn: int = OPERATOR) -> M:
         answer = self.answer(message, conn)
@@ -136,15 +136,15 @@ class Play:
         return answer
 
     def answer(self, message: Any, conn: int = OPERATOR) -> Any:
-        self.desk.say(conn, message)
-        self.desk.settle()
-        self.listen()
+        self.driver.send(conn, message)
+        self.driver.settle()
+        self.receive()
         return self.replies.pop(message.request)
 
-    def listen(self) -> None:
-        """Takes in what was said, but for what is said to members."""
+    def receive(self) -> None:
+        """Takes in all messages but those for group members."""
         kept: list[BrokerEffect] = []
-        for effect in self.desk.effects:
+        for effect in self.driver.effects:
             if isinstance(effect, PushTo) and isinstance(effect.message, Push):
                 self.pushes.setdefault((effect.conn, effect.message.subscription), []).extend(effect.batches)
             elif isinstance(effect, Reply) and effect.conn >= self.members_from:
@@ -153,27 +153,27 @@ class Play:
                 self.ended[effect.conn, effect.message.subscription] = effect.message
             elif isinstance(effect, Reply) and hasattr(effect.message, "request"):
                 self.replies[effect.message.request] = effect.message
-        self.desk.effects = kept
-        while self.doubts and self.doubts[0].request in self.replies:
-            sent = self.doubts.pop(0)
+        self.driver.effects = kept
+        while self.unacknowledged and self.unacknowledged[0].request in self.replies:
+            sent = self.unacknowledged.pop(0)
             self.acknowledged(sent, self.replies.pop(sent.request))
-        self.follow_all()
-        assert all(conn == OPERATOR for conn, _ in self.pushes), "nothing is pushed to whom it ended for"
+        self.check_pushes()
+        assert all(conn == OPERATOR for conn, _ in self.pushes), "nothing is pushed after a subscription ended"
 
-    def acknowledged(self, sent: Sent, answer: Any) -> None:
+    def acknowledged(self, sent: SentBatch, answer: Any) -> None:
         assert isinstance(answer, Published), answer
         records = [row._replace(offset=answer.offset + at) for at, row in enumerate(sent.rows)]
         self.stored(sent.place, records)
 
-    def stored(self, place: Place, records: list[Record]) -> None:
-        self.part(place).append(records)
+    def stored(self, place: TopicPartition, records: list[Record]) -> None:
+        self.partition(place).append(records)
 
-    def follow_all(self) -> None:
-        """Whoever has subscribed takes in what was pushed."""
+    def check_pushes(self) -> None:
+        """Checks what each subscription received."""
 
     # --- publishing ---
 
-    @move(_settled=False, place=9, producer=2, count=2, key=3, size=3, late_ms=3000, batches=7, settles=2)
+    @operation(_settled=False, place=9, producer=2, count=2, key=3, size=3, late_ms=3000, batches=7, settles=2)
     def publish(
         self, *, place: int, producer: int, count: int, key: int, size: int, late_ms: int, batches: int, settles: int
     ) -> None:
@@ -182,77 +182,81 @@ class Play:
         if settles:
             self.settle()
 
-    def send(self, place: Place, producer: int, count: int, key: int, size: int, late_ms: int) -> None:
-        part, stamp_us = self.part(place), self.desk.now.wall_us - late_ms * 1000
-        known = part.producers.get(producer)
+    def send(self, place: TopicPartition, producer: int, count: int, key: int, size: int, late_ms: int) -> None:
+        partition, stamp_us = self.partition(place), self.driver.now.wall_us - late_ms * 1000
+        known = partition.producers.get(producer)
         epoch, sequence = (known.epoch, known.expected) if known is not None else (0, 0)
         keys = [KEYS[(key + at) % len(KEYS)] if key else None for at in range(count)]
         values = [self._value(one, size) for one in keys]
         batch = encode(values, keys=keys, timestamp_us=stamp_us, producer=producer, producer_epoch=epoch,
                        sequence=sequence)  # fmt: skip
-        conn, request = self.conn(producer), self.desk.request()
-        refusal, delivered = self.judged(place, producer)
-        self.desk.say(conn, Publish(request, self.topic_id(place), place[1], "all"), bytes(batch))
+        conn, request = self.conn(producer), self.driver.request()
+        refusal, delivered = self.expected_outcome(place, producer)
+        self.driver.send(conn, Publish(request, self.topic_id(place), place[1], "all"), bytes(batch))
         if refusal:
-            self.listen()
+            self.receive()
             assert self.replies.pop(request).code == refusal
             return
-        part.send(producer, epoch, sequence, count)
+        partition.send(producer, epoch, sequence, count)
         rows = [Record(0, one, value, stamp_us, delivered) for one, value in zip(keys, values, strict=True)]
-        self.doubts.append(Sent(place, request, producer, rows, bytes(batch)))
+        self.unacknowledged.append(SentBatch(place, request, producer, rows, bytes(batch)))
 
-    def judged(self, place: Place, producer: int) -> tuple[str, bool]:
+    def expected_outcome(self, place: TopicPartition, producer: int) -> tuple[str, bool]:
         """Why a batch of the producer is refused, and whether it is delivered."""
         return "", True
 
     def heard(self, producer: int) -> None:
-        """Something comes on the producer's connection."""
+        """A message arrives on the producer's connection."""
 
     def _value(self, key: bytes | None, size: int) -> bytes | None:
         if key is not None and not SIZES[size]:
             return None
         return str(self.next_number()).encode().ljust(SIZES[size], b".")
 
-    @move(place=9, producer=2, which=9, again=1)
+    @operation(place=9, producer=2, which=9, again=1)
     def repeat(self, *, place: int, producer: int, which: int, again: int) -> None:
-        """A batch comes again: it is stored once, and its answer is the same."""
+        """A repeated batch is stored once and gets the same answer."""
         where = self.place(place)
-        part, name = self.part(where), producer + 1
-        known = part.producers.get(name)
+        partition, name = self.partition(where), producer + 1
+        known = partition.producers.get(name)
         if known is None or not known.sent:
             return
         sequence = sorted(known.sent)[-1 - which % min(len(known.sent), 60)]
         count = known.sent[sequence]
-        assert part.judge(name, known.epoch, sequence, count) == "stored"
+        assert partition.check(name, known.epoch, sequence, count) == "stored"
         answer = self._numbered(where, name, known.epoch, sequence, count, bool(again))
         assert isinstance(answer, Published) and answer.offset >= 0
 
-    @move(place=9, producer=2, ahead=4, epoch=2)
-    def misnumber(self, *, place: int, producer: int, ahead: int, epoch: int) -> None:
-        """Numbers that leave something out, or come from before a new beginning, are refused."""
+    @operation(place=9, producer=2, ahead=4, epoch=2)
+    def publish_wrong_sequence(self, *, place: int, producer: int, ahead: int, epoch: int) -> None:
+        """Sequence gaps and old epochs are refused."""
         where, name = self.place(place), producer + 1
-        part = self.part(where)
-        known = part.producers.get(name)
+        partition = self.partition(where)
+        known = partition.producers.get(name)
         wrong = (known.epoch + epoch - 1, known.expected + ahead) if known is not None else (epoch, ahead)
         if wrong[0] < 0 or (known is not None and not known.sent):
             return
-        verdict = part.judge(name, *wrong, 1)
+        verdict = partition.check(name, *wrong, 1)
         if verdict not in ("new", "stored"):
             answer = self._numbered(where, name, *wrong, 1, False)
             assert isinstance(answer, Failed) and answer.code == verdict
 
-    def _numbered(self, place: Place, producer: int, epoch: int, sequence: int, count: int, again: bool) -> Any:
-        batch = encode([b"?"] * count, timestamp_us=self.desk.now.wall_us, producer=producer, producer_epoch=epoch,
+    def _numbered(
+        self, place: TopicPartition, producer: int, epoch: int, sequence: int, count: int, again: bool
+    ) -> Any:
+        batch = encode([b"?"] * count, timestamp_us=self.driver.now.wall_us, producer=producer, producer_epoch=epoch,
                        sequence=sequence)  # fmt: skip
-        request = self.desk.request()
+        request = self.driver.request()
         self.heard(producer)
-        self.desk.say(self.conn(producer), Publish(request, self.topic_id(place), place[1], "all", again), bytes(batch))
+        self.driver.send(
+            self.conn(producer), Publish(request, self.topic_id(place), place[1], "all", again), bytes(batch)
+        )
         self.settle()
         return self.replies.pop(request)
 
 
 def records_of(batches: list[Buffer], start: int) -> list[Record]:
-    """As a client takes them from pushes; those that are not delivered too."""
+    """The records of pushed batches, suppressed ones included."""
     found: list[Record] = []
     for batch in iterate(b"".join(batches)):
         if not batch.header.is_control:

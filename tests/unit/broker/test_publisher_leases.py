@@ -1,4 +1,4 @@
-"""The book of publishers and their leases, against the rules written out as plainly as they can be."""
+"""The publisher table and its leases, compared with the rules written out plainly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENTRIES = st.one_of(
 
 
 def strongest_of(entries: list[Entry]) -> int:
-    """The rules of exclusive ownership: the strongest that is there; of equals, the lowest id."""
+    """The rules of exclusive ownership: the strongest alive; of equals, the lowest id."""
     there: dict[int, int] = {}
     for entry in entries:
         if isinstance(entry, PublisherJoined):
@@ -33,64 +33,64 @@ def strongest_of(entries: list[Entry]) -> int:
     return min((publisher for publisher, strength in there.items() if strength == best), default=NO_PUBLISHER)
 
 
-class BookFollowsLog(RuleBasedStateMachine):
-    """A log of entries that is appended to, committed, cut and begun anew from a checkpoint."""
+class TableFollowsLog(RuleBasedStateMachine):
+    """A log of entries that is appended to, committed, truncated and restored from a checkpoint."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.book = PublisherTable()
+        self.table = PublisherTable()
         self.log: list[Entry] = []
         self.first = 0
         self.commit = 0
 
     @rule(entry=ENTRIES)
     def append(self, entry: Entry) -> None:
-        self.book.apply(len(self.log), entry)
+        self.table.apply(len(self.log), entry)
         self.log.append(entry)
 
     @rule(share=st.floats(0, 1))
     def advance(self, share: float) -> None:
         self.commit += int((len(self.log) - self.commit) * share)
-        self.book.commit(self.commit)
+        self.table.commit(self.commit)
 
     @rule(share=st.floats(0, 1))
     def cut(self, share: float) -> None:
         self.log = self.log[: self.commit + int((len(self.log) - self.commit) * share)]
-        self.book.truncate(len(self.log))
+        self.table.truncate(len(self.log))
 
     @precondition(lambda self: self.commit == len(self.log))
     @rule()
     def begin_from_a_checkpoint(self) -> None:
-        """As another copy does that knows nothing but the entries of the checkpoint."""
-        entries = list(self.book.entries())
-        self.book = PublisherTable()
+        """As a copy that has only the entries of the checkpoint."""
+        entries = list(self.table.entries())
+        self.table = PublisherTable()
         for entry in entries:
-            self.book.apply(-1, entry)
-        self.book.commit(0)
+            self.table.apply(-1, entry)
+        self.table.commit(0)
 
     @invariant()
     def the_strongest_is_whom_the_rules_name(self) -> None:
-        assert self.book.strongest == strongest_of(self.log)
-        shown = self.book.ranked(16)
-        assert len(shown) == len(self.book)
-        assert [one.publisher for one in shown][:1] == ([self.book.strongest] if shown else [])
+        assert self.table.strongest == strongest_of(self.log)
+        shown = self.table.ranked(16)
+        assert len(shown) == len(self.table)
+        assert [one.publisher for one in shown][:1] == ([self.table.strongest] if shown else [])
 
 
-BookFollowsLog.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
-TestBookFollowsLog = pytest.mark.requirement("HR-13")(BookFollowsLog.TestCase)
+TableFollowsLog.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
+TestBookFollowsLog = pytest.mark.requirement("HR-13")(TableFollowsLog.TestCase)
 
 
 @given(st.lists(ENTRIES, max_size=30))
 @pytest.mark.requirement("HR-12", "HR-14")
 def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_grows_weaker(entries: list[Entry]) -> None:
-    book = PublisherTable()
+    table = PublisherTable()
     for place, entry in enumerate(entries):
-        before = book.strongest
-        book.apply(place, entry)
-        assert book.strongest == strongest_of(entries[: place + 1])
-        if before not in (NO_PUBLISHER, entry.publisher, book.strongest):
-            # Only the publisher that an entry is about can be overtaken by it or overtake.
-            assert book.strongest == entry.publisher
+        before = table.strongest
+        table.apply(place, entry)
+        assert table.strongest == strongest_of(entries[: place + 1])
+        if before not in (NO_PUBLISHER, entry.publisher, table.strongest):
+            # An entry changes the rank of its own publisher only.
+            assert table.strongest == entry.publisher
 
 
 class Alive(NamedTuple):
@@ -100,14 +100,14 @@ class Alive(NamedTuple):
     lease_us: int
 
 
-class LeasesRunOut(RuleBasedStateMachine):
-    """A publisher departs exactly when neither it nor its connection was heard for its lease."""
+class LeasesExpire(RuleBasedStateMachine):
+    """A lease expires exactly when neither the publisher nor its connection was heard for its length."""
 
     @initialize()
     def begin(self) -> None:
         self.now_us = 10_000_000
-        self.book = PublisherTable()
-        self.leases = PublisherLeases(self.book, self.now_us)
+        self.table = PublisherTable()
+        self.leases = PublisherLeases(self.table, self.now_us)
         self.heard: dict[int, int] = {}
         self.on: dict[int, int] = {}
         self.alive: dict[int, Alive] = {}
@@ -115,7 +115,7 @@ class LeasesRunOut(RuleBasedStateMachine):
         self.base = 0
 
     def _log(self, entry: Entry) -> None:
-        self.book.apply(self.base, entry)
+        self.table.apply(self.base, entry)
         self.base += 1
 
     def _connection(self, fresh: bool) -> int:
@@ -155,7 +155,7 @@ class LeasesRunOut(RuleBasedStateMachine):
 
     @rule()
     def another_node_becomes_the_owner(self) -> None:
-        self.leases = PublisherLeases(self.book, self.now_us)
+        self.leases = PublisherLeases(self.table, self.now_us)
         self.heard.clear()
         self.on.clear()
         self.alive = {publisher: one._replace(heard_us=self.now_us) for publisher, one in self.alive.items()}
@@ -177,17 +177,17 @@ class LeasesRunOut(RuleBasedStateMachine):
         assert all(alive.heard_us + alive.lease_us > self.now_us for alive in self.alive.values())
 
 
-LeasesRunOut.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
-TestLeasesRunOut = pytest.mark.requirement("HR-8")(LeasesRunOut.TestCase)
+LeasesExpire.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
+TestLeasesRunOut = pytest.mark.requirement("HR-8")(LeasesExpire.TestCase)
 
 
 def leases_of_one(lease_ms: int) -> tuple[PublisherTable, PublisherLeases]:
-    book = PublisherTable()
-    book.apply(0, PublisherJoined(7, 1, lease_ms))
-    return book, PublisherLeases(book, 0)
+    table = PublisherTable()
+    table.apply(0, PublisherJoined(7, 1, lease_ms))
+    return table, PublisherLeases(table, 0)
 
 
-def test_a_node_that_slept_itself_blames_no_publisher() -> None:
+def test_a_node_that_was_stalled_expires_no_lease() -> None:
     _, leases = leases_of_one(900)
     assert leases.due_us == 900_000
     woke_us = 900_000 + 900_000 // GRACE + 1
@@ -196,7 +196,7 @@ def test_a_node_that_slept_itself_blames_no_publisher() -> None:
     assert leases.expire(leases.due_us, lambda conn: 0) == [7]
 
 
-def test_who_registered_by_itself_is_known_until_its_connection_is_lost_or_it_leaves() -> None:
+def test_an_explicit_registration_lasts_until_its_connection_is_lost_or_it_resigns() -> None:
     _, leases = leases_of_one(900)
     leases.set_explicit(7, 3)
     leases.forget(7)

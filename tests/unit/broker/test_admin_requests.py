@@ -1,4 +1,4 @@
-"""Orders and questions of operators, answered by whichever node is asked."""
+"""Requests of operators, answered by any node."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from rostra.wire.messages import (
     TopicSettings,
     TransferPartition,
 )
-from tests.unit.broker.desk import FIRST, IDENTITY, Desk
+from tests.unit.broker.broker_driver import FIRST, IDENTITY, BrokerDriver
 from tests.unit.raft.desks import Desks
 
 
-def started() -> Desk:
-    desk = Desk().start()
-    desk.connect(1)
-    return desk
+def started() -> BrokerDriver:
+    driver = BrokerDriver().start()
+    driver.connect(1)
+    return driver
 
 
 def test_a_node_alone_describes_itself() -> None:
-    desk = started()
-    topic = desk.make_topic(1, "t", partitions=2)
-    desk.publish(1, topic, b"x")
-    desk.settle()
-    desk.say(1, DescribeCluster(desk.request()))
-    (described,) = desk.heard(1, ClusterDescribed)
+    driver = started()
+    topic = driver.make_topic(1, "t", partitions=2)
+    driver.publish(1, topic, b"x")
+    driver.settle()
+    driver.send(1, DescribeCluster(driver.request()))
+    (described,) = driver.received(1, ClusterDescribed)
     assert not described.more and described.state.fabric == "raft"
     assert [(node.node, node.there, node.owns) for node in described.state.nodes] == [(IDENTITY.node, True, 2)]
     partitions = [one for one in described.state.partitions if one.topic == "t"]
@@ -42,49 +42,49 @@ def test_a_node_alone_describes_itself() -> None:
 
 
 def test_a_long_description_comes_in_pages() -> None:
-    desk = started()
-    desk.make_topic(1, "a", partitions=3)
-    desk.make_topic(1, "b", partitions=2)
+    driver = started()
+    driver.make_topic(1, "a", partitions=3)
+    driver.make_topic(1, "b", partitions=2)
     seen: list[tuple[str, int]] = []
     after, more = ("", -1), True
     while more:
-        desk.say(1, DescribeCluster(desk.request(), *after, limit=2))
-        (described,) = desk.heard(1, ClusterDescribed)
+        driver.send(1, DescribeCluster(driver.request(), *after, limit=2))
+        (described,) = driver.received(1, ClusterDescribed)
         seen += [(one.topic, one.partition) for one in described.state.partitions]
         after, more = seen[-1], described.more
     assert seen == [("", 0), ("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1)]
 
 
 def test_a_node_alone_gives_nothing_away_and_is_not_removed() -> None:
-    desk = started()
-    desk.make_topic(1, "t")
-    desk.say(1, TransferPartition(desk.request(), "t", 0, 77))
-    assert isinstance(desk.error(1), NotAReplica)
-    desk.say(1, RemoveMember(desk.request(), IDENTITY.node))
-    assert isinstance(desk.error(1), QuorumAtRisk)
-    desk.say(1, TransferPartition(desk.request(), "nowhere", 0, 77))
-    assert isinstance(desk.error(1), UnknownTopic)
-    desk.say(1, TransferPartition(desk.request(), "t", 9, 77))
-    assert isinstance(desk.error(1), UnknownPartition)
+    driver = started()
+    driver.make_topic(1, "t")
+    driver.send(1, TransferPartition(driver.request(), "t", 0, 77))
+    assert isinstance(driver.error(1), NotAReplica)
+    driver.send(1, RemoveMember(driver.request(), IDENTITY.node))
+    assert isinstance(driver.error(1), QuorumAtRisk)
+    driver.send(1, TransferPartition(driver.request(), "nowhere", 0, 77))
+    assert isinstance(driver.error(1), UnknownTopic)
+    driver.send(1, TransferPartition(driver.request(), "t", 9, 77))
+    assert isinstance(driver.error(1), UnknownPartition)
 
 
 def cluster() -> Desks:
     desks = Desks(3)
     desks.run_until_ready()
     desks.run(400)
-    for desk in desks.desks.values():
-        desk.connect(1)
-    desks[1].say(1, CreateTopic(desks[1].request(), "t", TopicSettings(partitions=3, replicas=2)))
+    for driver in desks.desks.values():
+        driver.connect(1)
+    desks[1].send(1, CreateTopic(desks[1].request(), "t", TopicSettings(partitions=3, replicas=2)))
     desks.run(300)
     return desks
 
 
 def described(desks: Desks, at: int) -> ClusterDescribed:
-    desk = desks[at]
-    desk.heard(1, ClusterDescribed)
-    desk.say(1, DescribeCluster(desk.request()))
+    driver = desks[at]
+    driver.received(1, ClusterDescribed)
+    driver.send(1, DescribeCluster(driver.request()))
     desks.run(400)
-    (answer,) = desk.heard(1, ClusterDescribed)
+    (answer,) = driver.received(1, ClusterDescribed)
     return answer
 
 
@@ -94,8 +94,8 @@ def test_any_node_knows_how_far_every_copy_of_every_partition_is(asked: int) -> 
     state = described(desks, asked).state
     assert [node.node for node in state.nodes] == [1, 2, 3] and all(node.there for node in state.nodes)
     assert sorted(state.answered) == [1, 2, 3] and state.answered[0] == asked
-    topic_table, *partitions = state.partitions
-    assert topic_table.topic == "" and len(topic_table.copies) == 3
+    metadata, *partitions = state.partitions
+    assert metadata.topic == "" and len(metadata.copies) == 3
     assert [(one.topic, one.partition) for one in partitions] == [("t", 0), ("t", 1), ("t", 2)]
     for one in partitions:
         assert len(one.copies) == 2, "as many as the topic asked for"
@@ -117,21 +117,23 @@ def test_a_partition_is_transferred_by_whichever_node_is_asked(asked: int) -> No
     before = described(desks, 1).state.partitions[1]
     heir = next(copy.node for copy in before.copies if copy.node != before.owner)
     stranger = next(node for node in (1, 2, 3) if all(copy.node != node for copy in before.copies))
-    desk = desks[asked]
-    desk.say(1, TransferPartition(desk.request(), "t", 0, heir))
+    driver = desks[asked]
+    driver.send(1, TransferPartition(driver.request(), "t", 0, heir))
     desks.run(400)
-    assert len(desk.heard(1, Agreed)) == 1
+    assert len(driver.received(1, Agreed)) == 1
     assert described(desks, asked).state.partitions[1].owner == heir
-    desk.say(1, TransferPartition(desk.request(), "t", 0, stranger))
+    driver.send(1, TransferPartition(driver.request(), "t", 0, stranger))
     desks.run(1_500)
-    assert desk.heard(1, Agreed) == [] and [failed.code for failed in desk.heard(1, Failed)] == ["NotAReplica"]
+    assert driver.received(1, Agreed) == [] and [failed.code for failed in driver.received(1, Failed)] == [
+        "NotAReplica"
+    ]
 
 
 def test_a_member_is_removed_by_whichever_node_is_asked() -> None:
     desks = cluster()
-    desks[2].say(1, RemoveMember(desks[2].request(), 3))
+    desks[2].send(1, RemoveMember(desks[2].request(), 3))
     desks.run(100)
-    assert len(desks[2].heard(1, Agreed)) == 1
+    assert len(desks[2].received(1, Agreed)) == 1
     desks.run(5_000)
     state = described(desks, 1).state
     assert [node.node for node in state.nodes] == [1, 2]
