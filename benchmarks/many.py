@@ -29,7 +29,7 @@ from rostra.model.batch import HEADER_BYTES
 from rostra.model.encode import encode as encode_batch
 from rostra.model.patterns import Pattern, PatternTrie
 from rostra.wire.frames import encode
-from rostra.wire.groups import Assignment, FindGroup, GroupPlace, JoinGroup, LeaveGroup, MovePositions, Position
+from rostra.wire.groups import FindGroup, GroupPlace, JoinGroup, LeaveGroup, MemberAssignment, MovePositions, Position
 from rostra.wire.messages import Agreed, CreateTopic, Publish, Published, Topic, TopicCreated, TopicSettings
 
 COUNT = 10_000
@@ -114,7 +114,7 @@ def make_names(connection: BareConnection, topics: Sequence[Topic]) -> None:
         joins = [JoinGroup(n, name, n, (topic.name,), LEASE_MS) for name, (n, topic) in named.items()]
         connection.send([encode(join) for join in joins])
         moves = []
-        for held in connection.hear(Assignment, len(joins)):
+        for held in connection.hear(MemberAssignment, len(joins)):
             places = tuple(Position(part.topic, part.partition, 1) for part in held.parts)
             moves.append(MovePositions(held.member, held.name, held.member, held.generation, places))
         connection.ask(moves, Agreed)

@@ -13,7 +13,6 @@ import msgspec
 
 from rostra.errors import RostraError, from_wire
 from rostra.wire.groups import (
-    Assignment,
     DescribeGroup,
     FindGroup,
     GroupDescribed,
@@ -23,6 +22,7 @@ from rostra.wire.groups import (
     GroupPlace,
     JoinGroup,
     LeaveGroup,
+    MemberAssignment,
     MemberHeartbeat,
     MovePositions,
     Position,
@@ -175,7 +175,7 @@ class WireMember:
                 self._connect(message)
             case GroupJoined():
                 self._is_joined = True
-            case Assignment():
+            case MemberAssignment():
                 self._on_event += message.parts
                 if not message.more:
                     self._on_assigned(message)
@@ -194,7 +194,7 @@ class WireMember:
             case _:
                 pass
 
-    def _on_assigned(self, message: Assignment) -> None:
+    def _on_assigned(self, message: MemberAssignment) -> None:
         assigned = {(partition.topic, partition.partition): partition for partition in self._on_event}
         self._on_event = []
         if not self._is_joined:

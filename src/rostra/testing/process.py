@@ -27,7 +27,7 @@ class NotReady(RuntimeError):
     """The child did not start; the message has the end of its log."""
 
 
-class LogLine(msgspec.Struct, frozen=True):
+class NodeLogLine(msgspec.Struct, frozen=True):
     """One line of a node's log. The fields of the event are in `about`."""
 
     event: str
@@ -199,7 +199,7 @@ class ProcessNode:
 
     # --- log ---
 
-    def log_lines(self, log_start: int = 0) -> list[LogLine]:
+    def log_lines(self, log_start: int = 0) -> list[NodeLogLine]:
         """The lines that the node has logged, from a position in the file on."""
         if not self.log_file.exists():
             return []
@@ -213,9 +213,9 @@ class ProcessNode:
         return "\n".join(written.splitlines()[-LOG_LINES_SHOWN:])
 
 
-def _log_line(line: bytes) -> LogLine | None:
+def _log_line(line: bytes) -> NodeLogLine | None:
     try:
         about = msgspec.json.decode(line, type=dict[str, object])
     except msgspec.DecodeError:
         return None
-    return LogLine(str(about.pop("event", "")), str(about.pop("level", "")), about)
+    return NodeLogLine(str(about.pop("event", "")), str(about.pop("level", "")), about)

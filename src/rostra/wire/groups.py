@@ -5,9 +5,9 @@ is. Everything but `FindGroup` goes to the coordinator; another node answers `Mo
 is in that partition's log, and answered when it is committed.
 
 A member keeps its id for as long as it lives, over any number of connections. It says `JoinGroup` on each new one: if
-it is a member still, it goes on with what it holds. `Assignment` tells the whole set of parts that it holds, whenever
-that changed. Parts move in two steps: the old holder gets an `Assignment` without the part, lets go of it, moves its
-position and says `Released`; only then, or when its lease has ended, the new holder gets one with it. So a part is
+it is still a member, it continues with its assignment. `MemberAssignment` carries the whole assignment whenever it
+changes. A partition moves in two steps: the old member gets a `MemberAssignment` without it, stops handling it, commits
+its position and sends `Released`; only then, or when its lease has ended, the new holder gets one with it. So a part is
 never at two members, unless one of them is taken for dead, and then its positions are refused.
 """
 
@@ -126,7 +126,7 @@ class JoinGroup(Message, frozen=True, array_like=True):
 
 
 class Released(Message, frozen=True, array_like=True):
-    """Answers every `Assignment`: the member no longer handles what is not in the one of this generation, and its
+    """Answers every `MemberAssignment`: the member no longer handles what is not in the one of this generation, and its
     positions were committed before. The coordinator gives it away on that word.
     """
 
@@ -139,7 +139,7 @@ class Released(Message, frozen=True, array_like=True):
 
 class MovePositions(Message, frozen=True, array_like=True):
     """`Agreed` when it is committed. All or nothing: `StaleGeneration` if the member does not hold one of the parts, or
-    held it at an earlier time; `generation` is that of the last `Assignment` that it heard.
+    held it at an earlier time; `generation` is that of the last `MemberAssignment` that it heard.
     """
 
     kind: ClassVar[int] = 22
@@ -233,7 +233,7 @@ class GroupPlace(Message, frozen=True, array_like=True):
 
 
 class GroupJoined(Message, frozen=True, array_like=True):
-    """A member from now on. `Assignment` follows at once, empty or not; until then nothing may be handled or moved.
+    """The client is a member. `MemberAssignment` follows at once, empty or not; until then it may handle nothing.
 
     The rest is what the name is set to.
     """
@@ -246,7 +246,7 @@ class GroupJoined(Message, frozen=True, array_like=True):
     dead_letter: Text = ""
 
 
-class Assignment(Message, frozen=True, array_like=True):
+class MemberAssignment(Message, frozen=True, array_like=True):
     """The whole set of parts that the member holds now. A large set comes in several, in a row: `more` says so.
 
     A part that the member holds already, `since` the same generation, goes on where it is; any other begins where the

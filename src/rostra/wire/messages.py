@@ -17,7 +17,6 @@ from msgspec import Meta
 from rostra.model.cluster import ClusterState
 from rostra.wire.fields import Carried, Count, Id, Index, Message, Request, Text, Texts
 from rostra.wire.groups import (
-    Assignment,
     DeleteGroup,
     DescribeGroup,
     FindGroup,
@@ -29,6 +28,7 @@ from rostra.wire.groups import (
     JoinGroup,
     LeaveGroup,
     ListGroups,
+    MemberAssignment,
     MemberHeartbeat,
     MovePositions,
     Released,
@@ -569,7 +569,7 @@ NodeMessage = (
     | TopicsGone
     | GroupPlace
     | GroupJoined
-    | Assignment
+    | MemberAssignment
     | GroupPage
     | GroupDescribed
     | GroupEnded

@@ -11,7 +11,6 @@ from rostra.broker.groups.maintenance import GROUPS_TIMER
 from rostra.errors import RostraError, from_wire
 from rostra.fabric.api import TimerFired
 from rostra.wire.groups import (
-    Assignment,
     DescribeGroup,
     FindGroup,
     GroupDescribed,
@@ -21,6 +20,7 @@ from rostra.wire.groups import (
     GroupPlace,
     JoinGroup,
     LeaveGroup,
+    MemberAssignment,
     MemberHeartbeat,
     MovePositions,
     Position,
@@ -58,7 +58,7 @@ class GroupMemberClient:
     def receive(self) -> bool:
         """Takes in assignments; True if the set changed."""
         before = dict(self.assigned)
-        assignments = self.driver.received(self.conn, Assignment)
+        assignments = self.driver.received(self.conn, MemberAssignment)
         for at, assigned in enumerate(assignments):
             assert (assigned.name, assigned.member) == (self.name, self.member)
             if at == 0 or not assignments[at - 1].more:

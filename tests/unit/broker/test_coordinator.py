@@ -23,7 +23,6 @@ from rostra.errors import (
 )
 from rostra.fabric.api import TimerFired
 from rostra.wire.groups import (
-    Assignment,
     DeleteGroup,
     DescribeGroup,
     FindGroup,
@@ -31,6 +30,7 @@ from rostra.wire.groups import (
     GroupPlace,
     JoinGroup,
     ListGroups,
+    MemberAssignment,
     Position,
     ResetGroup,
 )
@@ -269,7 +269,7 @@ def test_a_congested_member_gets_one_assignment_when_it_reads_again(driver: Brok
     assert not ann.receive()
     driver.step(ConnectionDrained(ann.conn))
     driver.settle()
-    assert len(driver.received(ann.conn, Assignment)) == 1
+    assert len(driver.received(ann.conn, MemberAssignment)) == 1
     assert ann.join("orders") is None
     settle_all(ann, bob, cem)
     assert sorted(len(client.assigned) for client in (ann, bob, cem)) == [1, 1, 2]

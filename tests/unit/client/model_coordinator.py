@@ -8,7 +8,6 @@ import msgspec
 
 from rostra.errors import GroupBusy, NotAMember, StaleGeneration, UnknownGroup
 from rostra.wire.groups import (
-    Assignment,
     DeleteGroup,
     DescribeGroup,
     FindGroup,
@@ -25,6 +24,7 @@ from rostra.wire.groups import (
     JoinGroup,
     LeaveGroup,
     ListGroups,
+    MemberAssignment,
     MemberHeartbeat,
     MovePositions,
     Position,
@@ -151,9 +151,9 @@ class ModelCoordinator:
         joined = GroupJoined(message.request, group.generation, group.patterns, group.tries_max, group.dead_letter)
         return [joined, self.assignment(group, message.member)]
 
-    def assignment(self, group: ModelGroup, member: int) -> Assignment:
+    def assignment(self, group: ModelGroup, member: int) -> MemberAssignment:
         held = [place for place, holder in group.holders.items() if holder == member]
-        return Assignment(group.name, member, group.generation, tuple(self._part(group, place) for place in held))
+        return MemberAssignment(group.name, member, group.generation, tuple(self._part(group, place) for place in held))
 
     def _part(self, group: ModelGroup, place: Place) -> GroupPart:
         holder = group.holders[place]

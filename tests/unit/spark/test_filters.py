@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from rostra.spark.source.bounds import Extent, Place
+from rostra.spark.source.bounds import Extent, TopicPartition
 from rostra.spark.source.filters import ReadWindow, narrow
 from rostra.spark.source.plan import Span
 
@@ -24,7 +24,7 @@ SPAN = Span("orders", 1, 3, 10, 90)
 EXTENT = Extent(5, 95)
 
 
-def never(place: Place, moment_us: int) -> int:
+def never(place: TopicPartition, moment_us: int) -> int:
     raise AssertionError("no time was asked for")
 
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rostra.errors import InvalidSetting, OffsetOutOfRange, RecordsExpired, TopicDeleted, TopicRecreated
-from rostra.spark.source.bounds import EARLIEST, LATEST, AtOffsets, AtTimes, Extent, Place, resolve
+from rostra.spark.source.bounds import EARLIEST, LATEST, AtOffsets, AtTimes, Extent, TopicPartition, resolve
 from rostra.spark.source.plan import Span, TopicExtents, admit, advance, spans_between, split
 from rostra.spark.source.positions import Positions, lag_of
 
 sizes = st.dictionaries(st.integers(0, 20), st.integers(0, 10_000), min_size=1, max_size=8)
 
 
-def shelf(**topics: tuple[int, list[tuple[int, int]]]) -> TopicExtents:
+def available(**topics: tuple[int, list[tuple[int, int]]]) -> TopicExtents:
     """Of each topic the id, and by partition the first offset and the end."""
     extents = {
         (name, at): Extent(first, end) for name, (_, parts) in topics.items() for at, (first, end) in enumerate(parts)
@@ -24,7 +24,7 @@ def shelf(**topics: tuple[int, list[tuple[int, int]]]) -> TopicExtents:
     return TopicExtents({name: number for name, (number, _) in topics.items()}, extents)
 
 
-def never(place: Place, moment_us: int) -> int:
+def never(place: TopicPartition, moment_us: int) -> int:
     raise AssertionError("no time was asked for")
 
 
@@ -105,7 +105,7 @@ def test_a_large_partition_is_split_to_have_the_tasks_that_are_wanted() -> None:
 
 def test_a_stream_goes_from_where_it_stands_to_the_end() -> None:
     start = Positions({("orders", 0): 3, ("orders", 1): 7}, {"orders": 1})
-    ahead = advance(start, shelf(orders=(1, [(0, 10), (2, 7)])))
+    ahead = advance(start, available(orders=(1, [(0, 10), (2, 7)])))
     assert ahead.losses == ()
     assert ahead.starts == {("orders", 0): 3, ("orders", 1): 7}
     assert ahead.ends == {("orders", 0): 10, ("orders", 1): 7}
@@ -113,19 +113,19 @@ def test_a_stream_goes_from_where_it_stands_to_the_end() -> None:
 
 def test_an_end_that_a_new_owner_does_not_know_yet_is_no_step_back() -> None:
     start = Positions({("orders", 0): 9}, {"orders": 1})
-    assert advance(start, shelf(orders=(1, [(0, 5)]))).ends == {("orders", 0): 9}
+    assert advance(start, available(orders=(1, [(0, 5)]))).ends == {("orders", 0): 9}
 
 
 def test_what_a_stream_must_leave_behind_is_named() -> None:
     start = Positions({("a", 0): 3, ("b", 0): 3, ("c", 0): 3}, {"a": 1, "b": 2, "c": 3})
-    losses = advance(start, shelf(a=(1, [(5, 9)]), b=(20, [(0, 9)]))).losses
+    losses = advance(start, available(a=(1, [(5, 9)]), b=(20, [(0, 9)]))).losses
     assert [type(loss) for loss in losses] == [TopicRecreated, TopicDeleted, RecordsExpired]
     assert losses[2].carried() == {"topic": "a", "partition": 0, "offset": 3, "first": 5}
 
 
 def test_partitions_that_came_since_the_checkpoint_are_read_from_their_first_record() -> None:
     start = Positions({("orders", 0): 3}, {"orders": 1})
-    ahead = advance(start, shelf(orders=(1, [(0, 10), (0, 4)]), more=(2, [(0, 2)])))
+    ahead = advance(start, available(orders=(1, [(0, 10), (0, 4)]), more=(2, [(0, 2)])))
     assert ahead.losses == ()
     end = Positions(ahead.ends, {"orders": 1, "more": 2})
     assert spans_between(start, end) == [
@@ -137,7 +137,7 @@ def test_partitions_that_came_since_the_checkpoint_are_read_from_their_first_rec
 
 def test_of_partitions_that_came_and_lost_their_first_records_the_loss_is_told() -> None:
     start = Positions({("orders", 0): 3}, {"orders": 1})
-    losses = advance(start, shelf(orders=(1, [(0, 10), (4, 9)]))).losses
+    losses = advance(start, available(orders=(1, [(0, 10), (4, 9)]))).losses
     assert [loss.carried() for loss in losses] == [{"topic": "orders", "partition": 1, "offset": 0, "first": 4}]
 
 

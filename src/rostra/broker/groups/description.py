@@ -12,7 +12,6 @@ from rostra.broker.topics.topic_table import TopicTable
 from rostra.safeguards import Safeguard, Without
 from rostra.wire.groups import (
     PARTS_PER_PAGE_MAX,
-    Assignment,
     DescribeGroup,
     GroupDescribed,
     GroupMember,
@@ -22,6 +21,7 @@ from rostra.wire.groups import (
     GroupSummary,
     HeldPart,
     ListGroups,
+    MemberAssignment,
 )
 
 
@@ -37,7 +37,7 @@ def shares(group: ConsumerGroup) -> dict[int, list[GroupPartitionKey]]:
 
 def assigned(
     topic_table: TopicTable, group: ConsumerGroup, member: int, share: Sequence[GroupPartitionKey], without: Without
-) -> list[Assignment]:
+) -> list[MemberAssignment]:
     partitions: list[GroupPart] = []
     for key in share:
         row, topic = group.partitions[key], topic_of(topic_table, key)
@@ -47,7 +47,7 @@ def assigned(
     name, generation = group.settings.name, group.generation
     pages = [partitions[at : at + PARTS_PER_PAGE_MAX] for at in range(0, len(partitions), PARTS_PER_PAGE_MAX)] or [[]]
     return [
-        Assignment(name, member, generation, tuple(page), more=number < len(pages))
+        MemberAssignment(name, member, generation, tuple(page), more=number < len(pages))
         for number, page in enumerate(pages, start=1)
     ]
 

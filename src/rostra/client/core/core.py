@@ -59,7 +59,7 @@ from rostra.errors import (
 from rostra.model.encode import Headers
 from rostra.model.patterns import is_wild
 from rostra.wire.frames import Violation
-from rostra.wire.groups import Assignment, GroupDescribed, GroupEnded, GroupJoined, GroupPage, GroupPlace
+from rostra.wire.groups import GroupDescribed, GroupEnded, GroupJoined, GroupPage, GroupPlace, MemberAssignment
 from rostra.wire.messages import (
     Acks,
     Agreed,
@@ -342,7 +342,7 @@ class Core:
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Rpc):
                     waiter.answered(now_us, message)
-            case Assignment():
+            case MemberAssignment():
                 self._memberships.assigned(now_us, link, message)
             case GroupEnded():
                 self._memberships.ended(now_us, link, message)

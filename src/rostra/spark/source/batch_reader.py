@@ -63,31 +63,31 @@ class RostraReader(DataSourceReader):
         return _Pushing(self)
 
     def partitions(self) -> list[InputPartition]:
-        brokers = ClusterConnection(self.options)
+        cluster = ClusterConnection(self.options)
         try:
-            shelf = brokers.shelf()
-            spans = self._spans(shelf, brokers)
-            addresses = brokers.addresses() if spans else ()
+            available = cluster.available()
+            spans = self._spans(available, cluster)
+            addresses = cluster.addresses() if spans else ()
         finally:
-            brokers.close()
+            cluster.close()
         tasks = split(spans, self.options.tasks_min, self.options.records_per_task_max)
         return [SpanPartition(task, addresses) for task in tasks]
 
-    def _spans(self, shelf: TopicExtents, brokers: ClusterConnection) -> list[Span]:
+    def _spans(self, available: TopicExtents, cluster: ClusterConnection) -> list[Span]:
         options = self.options
         wanted = TopicExtents(
-            shelf.ids, {place: extent for place, extent in shelf.extents.items() if self.window.lets_in(place)}
+            available.ids, {key: extent for key, extent in available.extents.items() if self.window.lets_in(key)}
         )
-        starts = resolve(options.starting, wanted.extents, brokers.at_time, "startingOffsets")
-        ends = resolve(options.ending, wanted.extents, brokers.at_time, "endingOffsets")
+        starts = resolve(options.starting, wanted.extents, cluster.at_time, "startingOffsets")
+        ends = resolve(options.ending, wanted.extents, cluster.at_time, "endingOffsets")
         spans = []
-        for place, extent in sorted(wanted.extents.items()):
-            topic, partition = place
-            first = starts[place]
-            if isinstance(options.starting, AtOffsets) and first < extent.first < ends[place]:
+        for key, extent in sorted(wanted.extents.items()):
+            topic, partition = key
+            first = starts[key]
+            if isinstance(options.starting, AtOffsets) and first < extent.first < ends[key]:
                 tolerate(RecordsExpired(topic, partition, first, extent.first), options.fail_on_loss)
-            span = Span(topic, shelf.ids[topic], partition, max(first, extent.first), ends[place])
-            cut = self.window.cut(span, brokers.at_time, extent)
+            span = Span(topic, available.ids[topic], partition, max(first, extent.first), ends[key])
+            cut = self.window.cut(span, cluster.at_time, extent)
             if cut is not None:
                 spans.append(cut)
         return spans

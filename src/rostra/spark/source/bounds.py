@@ -11,11 +11,11 @@ from rostra.errors import InvalidSetting, OffsetOutOfRange
 
 BEGINNING = -2
 END = -1
-"""In place of an offset, as in Spark's Kafka source."""
+"""In key of an offset, as in Spark's Kafka source."""
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic and partition."""
-AtTime = Callable[[Place, int], int]
+AtTime = Callable[[TopicPartition, int], int]
 """The offset of the first record of a partition that is not earlier than these microseconds; the end without one."""
 
 
@@ -52,35 +52,37 @@ EARLIEST = Earliest()
 LATEST = Latest()
 
 
-def resolve(bound: Bound, extents: Mapping[Place, Extent], at_time: AtTime, option: str) -> dict[Place, int]:
+def resolve(
+    bound: Bound, extents: Mapping[TopicPartition, Extent], at_time: AtTime, option: str
+) -> dict[TopicPartition, int]:
     """The offset of every partition. `option` is what the user calls the bound."""
-    return {place: _resolved(bound, place, extent, at_time, option) for place, extent in sorted(extents.items())}
+    return {key: _resolved(bound, key, extent, at_time, option) for key, extent in sorted(extents.items())}
 
 
-def _resolved(bound: Bound, place: Place, extent: Extent, at_time: AtTime, option: str) -> int:
+def _resolved(bound: Bound, key: TopicPartition, extent: Extent, at_time: AtTime, option: str) -> int:
     match bound:
         case Earliest():
             return extent.first
         case Latest():
             return extent.end
         case AtOffsets(offsets):
-            offset = _given(offsets, place, option)
+            offset = _given(offsets, key, option)
             if offset == BEGINNING:
                 return extent.first
             if offset == END:
                 return extent.end
             if offset > extent.end:
-                raise OffsetOutOfRange(*place, offset, extent.first, extent.end)
+                raise OffsetOutOfRange(*key, offset, extent.first, extent.end)
             return offset
         case AtTimes(moments, for_all_us):
-            moment_us = for_all_us if for_all_us >= 0 else _given(moments, place, option)
-            return at_time(place, moment_us)
+            moment_us = for_all_us if for_all_us >= 0 else _given(moments, key, option)
+            return at_time(key, moment_us)
         case _:
             assert_never(bound)
 
 
-def _given(by_topic: Mapping[str, Mapping[int, int]], place: Place, option: str) -> int:
-    topic, partition = place
+def _given(by_topic: Mapping[str, Mapping[int, int]], key: TopicPartition, option: str) -> int:
+    topic, partition = key
     given = by_topic.get(topic, {}).get(partition)
     if given is None:
         raise InvalidSetting(option, f"it says nothing of {topic}/{partition}; it must name every partition")

@@ -8,7 +8,7 @@ from rostra import blocking
 from rostra.client.core.effects import TopicDescription
 from rostra.client.core.options import Time
 from rostra.errors import LinkError, UnknownPartition, UnknownTopic
-from rostra.spark.source.bounds import Extent, Place
+from rostra.spark.source.bounds import Extent, TopicPartition
 from rostra.spark.source.options import AssignedPartitions, ReadOptions, TopicNames, TopicPattern
 from rostra.spark.source.plan import TopicExtents
 
@@ -42,10 +42,10 @@ class ClusterConnection:
         self._addresses = tuple(dict.fromkeys((*self._options.nodes, *told)))
         return self._addresses
 
-    def shelf(self, *, gone: bool = False) -> TopicExtents:
+    def available(self, *, gone: bool = False) -> TopicExtents:
         """What there is of the topics that were chosen. One that was named must be there, unless it may be `gone`."""
         ids: dict[str, int] = {}
-        extents: dict[Place, Extent] = {}
+        extents: dict[TopicPartition, Extent] = {}
         for name in self._names():
             try:
                 described = self.client.describe_topic(name)
@@ -80,8 +80,8 @@ class ClusterConnection:
             case _:
                 return there
 
-    def at_time(self, place: Place, moment_us: int) -> int:
-        topic, partition = place
+    def at_time(self, key: TopicPartition, moment_us: int) -> int:
+        topic, partition = key
         with self.client.subscribe(topic, start=Time(moment_us), partition=partition, credit_bytes=1) as found:
             return found.positions[partition]
 

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from rostra.spark.source.bounds import AtTime, Extent, Place
+from rostra.spark.source.bounds import AtTime, Extent, TopicPartition
 from rostra.spark.source.plan import Span
 
 OFFSET_MAX = (1 << 63) - 1
@@ -35,19 +35,19 @@ class ReadWindow(msgspec.Struct, frozen=True):
     since_us: int = 0
     """Records are looked for from the first one on that is not earlier; later ones may be, so the filter stays."""
 
-    def lets_in(self, place: Place) -> bool:
-        topic, partition = place
+    def lets_in(self, key: TopicPartition) -> bool:
+        topic, partition = key
         named = self.topics is None or topic in self.topics
         return named and (self.partitions is None or partition in self.partitions)
 
     def cut(self, span: Span, at_time: AtTime, extent: Extent) -> Span | None:
         """What of the span is inside; None if nothing is."""
-        place = (span.topic, span.partition)
-        if not self.lets_in(place):
+        key = (span.topic, span.partition)
+        if not self.lets_in(key):
             return None
         first, end = max(span.first, self.first), min(span.end, self.end)
         if self.since_us and first < end and first >= extent.first:
-            first = max(first, at_time(place, self.since_us))
+            first = max(first, at_time(key, self.since_us))
         return msgspec.structs.replace(span, first=first, end=end) if first < end else None
 
 

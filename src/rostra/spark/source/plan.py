@@ -8,7 +8,7 @@ from itertools import pairwise
 import msgspec
 
 from rostra.errors import RecordsExpired, RostraError, TopicDeleted, TopicRecreated
-from rostra.spark.source.bounds import Extent, Place
+from rostra.spark.source.bounds import Extent, TopicPartition
 from rostra.spark.source.positions import Positions
 
 
@@ -29,42 +29,42 @@ class TopicExtents(msgspec.Struct, frozen=True):
     """What there is to read: the topics that were chosen, and what is there of each partition."""
 
     ids: dict[str, int]
-    extents: dict[Place, Extent]
+    extents: dict[TopicPartition, Extent]
 
     def ends(self) -> Positions:
-        return Positions({place: extent.end for place, extent in self.extents.items()}, self.ids)
+        return Positions({key: extent.end for key, extent in self.extents.items()}, self.ids)
 
 
 class Advance(msgspec.Struct, frozen=True):
     """From where to where a stream can go, and what it has to leave behind for good."""
 
-    starts: dict[Place, int]
-    ends: dict[Place, int]
+    starts: dict[TopicPartition, int]
+    ends: dict[TopicPartition, int]
     losses: tuple[RostraError, ...]
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def advance(start: Positions, shelf: TopicExtents) -> Advance:
+def advance(start: Positions, available: TopicExtents) -> Advance:
     """What lies between the position and the end. A partition that is new is read from its very first record."""
-    starts: dict[Place, int] = {}
-    ends: dict[Place, int] = {}
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
     losses: list[RostraError] = []
     for topic in sorted(start.topics()):
-        if topic not in shelf.ids:
+        if topic not in available.ids:
             losses.append(TopicDeleted(topic))
-        elif start.ids.get(topic) != shelf.ids[topic]:
+        elif start.ids.get(topic) != available.ids[topic]:
             losses.append(TopicRecreated(topic))
-    for place, extent in sorted(shelf.extents.items()):
-        topic, partition = place
-        same = start.ids.get(topic) == shelf.ids[topic]
-        reached = start.offsets.get(place, 0) if same else 0
+    for key, extent in sorted(available.extents.items()):
+        topic, partition = key
+        same = start.ids.get(topic) == available.ids[topic]
+        reached = start.offsets.get(key, 0) if same else 0
         if reached < extent.first:
             losses.append(RecordsExpired(topic, partition, reached, extent.first))
-        starts[place] = max(reached, extent.first)
+        starts[key] = max(reached, extent.first)
         # A new owner may not know yet how far the old one had committed.
-        ends[place] = max(starts[place], extent.end)
+        ends[key] = max(starts[key], extent.end)
     return Advance(starts, ends, tuple(losses))
 
 
@@ -72,49 +72,51 @@ def spans_between(start: Positions, end: Positions) -> list[Span]:
     """What a batch of a stream reads. It depends on nothing but the two positions."""
     begin = end.start_of(start)
     spans = []
-    for place, last in sorted(end.offsets.items()):
-        topic, partition = place
+    for key, last in sorted(end.offsets.items()):
+        topic, partition = key
         same = begin.ids.get(topic) == end.ids[topic]
-        first = begin.offsets.get(place, 0) if same else 0
+        first = begin.offsets.get(key, 0) if same else 0
         if first < last:
             spans.append(Span(topic, end.ids[topic], partition, first, last))
     return spans
 
 
-def admit(starts: Mapping[Place, int], ends: Mapping[Place, int], limit: int) -> dict[Place, int]:
+def admit(
+    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int
+) -> dict[TopicPartition, int]:
     """The ends of a batch of at most `limit` offsets, shared out by backlog.
 
     Every partition that has something gets at least one offset, so that none starves behind a larger one; where the
     limit is below their number they take turns, by where they stand.
     """
-    backlog = {place: end - starts[place] for place, end in sorted(ends.items()) if end > starts[place]}
+    backlog = {key: end - starts[key] for key, end in sorted(ends.items()) if end > starts[key]}
     total = sum(backlog.values())
     if limit <= 0 or total <= limit:
         return dict(ends)
-    reached = {place: starts[place] for place in ends}
+    reached = {key: starts[key] for key in ends}
     waiting = list(backlog)
     if limit < len(waiting):
         # Each batch moves the sum by the limit, so the next one begins where this one ends, among all partitions.
         turn = sum(starts.values()) % len(ends)
         everyone = sorted(ends)
-        for place in [place for place in everyone[turn:] + everyone[:turn] if place in backlog][:limit]:
-            reached[place] += 1
+        for key in [key for key in everyone[turn:] + everyone[:turn] if key in backlog][:limit]:
+            reached[key] += 1
         return reached
-    for place, share in _shares({place: size - 1 for place, size in backlog.items()}, limit - len(waiting)).items():
-        reached[place] += 1 + share
+    for key, share in _shares({key: size - 1 for key, size in backlog.items()}, limit - len(waiting)).items():
+        reached[key] += 1 + share
     return reached
 
 
-def _shares(sizes: Mapping[Place, int], limit: int) -> dict[Place, int]:
+def _shares(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
     """`limit` in proportion to the sizes; what rounding leaves over goes to the largest remainders."""
     total = sum(sizes.values())
     if not total:
         return dict.fromkeys(sizes, 0)
     limit = min(limit, total)
-    shares = {place: limit * size // total for place, size in sizes.items()}
-    by_remainder = sorted(sizes, key=lambda place: (-(limit * sizes[place] % total), place))
-    for place in by_remainder[: limit - sum(shares.values())]:
-        shares[place] += 1
+    shares = {key: limit * size // total for key, size in sizes.items()}
+    by_remainder = sorted(sizes, key=lambda key: (-(limit * sizes[key] % total), key))
+    for key in by_remainder[: limit - sum(shares.values())]:
+        shares[key] += 1
     return shares
 
 

@@ -3,7 +3,7 @@
     {"v": 1, "topics": {"orders": {"0": 23, "1": 7}}, "ids": {"orders": "3f…"}}
 
 `ids` tells a topic from one of the same name that was made later. The start that a stream chose for itself is marked
-`initial`; Spark asks for it again when the first batch is repeated, and then `latest` would be another place. So the
+`initial`; Spark asks for it again when the first batch is repeated, and then `latest` would be another key. So the
 end of the first batch carries in `from` the start that belongs to it.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 
 from rostra.errors import InvalidSetting
 from rostra.model.ids import parse_id, text
-from rostra.spark.source.bounds import Place
+from rostra.spark.source.bounds import TopicPartition
 
 VERSION = 1
 
@@ -34,10 +34,10 @@ class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 class Positions(msgspec.Struct, frozen=True):
     """By partition, the offset before which everything was read."""
 
-    offsets: dict[Place, int]
+    offsets: dict[TopicPartition, int]
     ids: dict[str, int]
     initial: bool = False
-    started: dict[Place, int] | None = None
+    started: dict[TopicPartition, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         written: dict[str, Any] = {
@@ -67,7 +67,7 @@ class Positions(msgspec.Struct, frozen=True):
         return {topic for topic, _ in self.offsets}
 
     def reached_from(self, start: Positions) -> Positions:
-        """As the end of the batch that begins at `start`. The same place is the same JSON: then there is no batch."""
+        """As the end of the batch that begins at `start`. The same key is the same JSON: then there is no batch."""
         if self.offsets == start.offsets and self.ids == start.ids:
             return start
         return Positions(self.offsets, self.ids, started=start.offsets if start.initial else None)
@@ -82,15 +82,15 @@ class Positions(msgspec.Struct, frozen=True):
 def lag_of(reached: Mapping[str, Any], latest: Mapping[str, Any]) -> int:
     """How many offsets lie between two positions as Spark reports them."""
     here, there = Positions.from_json(reached), Positions.from_json(latest)
-    return sum(max(end - here.offsets.get(place, 0), 0) for place, end in there.offsets.items())
+    return sum(max(end - here.offsets.get(key, 0), 0) for key, end in there.offsets.items())
 
 
-def _nested(offsets: Mapping[Place, int]) -> dict[str, dict[str, int]]:
+def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     nested: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(offsets):
         nested.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
     return nested
 
 
-def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:
+def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
     return {(topic, int(partition)): n for topic, by in nested.items() for partition, n in by.items()}

@@ -37,37 +37,37 @@ class RostraStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (the name is Spark's)
         """Spark asks twice, and wants the same answer."""
         if self._initial is None:
-            brokers = self._cluster()
-            shelf = brokers.shelf()
-            offsets = resolve(self.options.starting, shelf.extents, brokers.at_time, "startingOffsets")
-            self._initial = Positions(offsets, shelf.ids, initial=True).to_json()
+            cluster = self._cluster()
+            available = cluster.available()
+            offsets = resolve(self.options.starting, available.extents, cluster.at_time, "startingOffsets")
+            self._initial = Positions(offsets, available.ids, initial=True).to_json()
         return self._initial
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (the name is Spark's)
         reached = Positions.from_json(start)
-        shelf = self._frozen or self._shelf()
-        ahead = advance(reached, shelf)
+        available = self._frozen or self._available()
+        ahead = advance(reached, available)
         for loss in ahead.losses:
             if self.options.fail_on_loss or str(loss) not in self._told:
                 self._told.add(str(loss))
                 tolerate(loss, self.options.fail_on_loss)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         ends = admit(ahead.starts, ahead.ends, most)
-        return Positions(ends, shelf.ids).reached_from(reached).to_json()
+        return Positions(ends, available.ids).reached_from(reached).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (the name is Spark's)
         most = self.options.offsets_per_trigger_max
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (the name is Spark's)
-        self._frozen = self._shelf()
+        self._frozen = self._available()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 (the name is Spark's)
-        return (self._frozen or self._shelf()).ends().to_json()
+        return (self._frozen or self._available()).ends().to_json()
 
-    def _shelf(self) -> TopicExtents:
+    def _available(self) -> TopicExtents:
         # A topic that is missing is told as what it is: deleted, since it was there when the query began.
-        return self._cluster().shelf(gone=True)
+        return self._cluster().available(gone=True)
 
     # --- tasks ---------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ Heartbeats are sent several times per lease. A member without an answer for its 
 delivers nothing until a new assignment says what it holds. If the coordinator has removed it (`NotAMember`), it joins
 again.
 
-Assignment. The coordinator sends the complete list of partitions with a generation, possibly in several messages.
+MemberAssignment. The coordinator sends the complete list of partitions with a generation, possibly in several messages.
 Partitions that are missing in it are *revoked*: nothing more is delivered from them, their last positions are
 committed, and they are dropped when nothing is unacknowledged, or after `REVOKE_MS_MAX`. Then `Released` tells the
 coordinator that they may go to others. New partitions are subscribed to at the position in the assignment.
@@ -40,11 +40,11 @@ from rostra.client.core.routing.partition_route import PartitionRoute
 from rostra.errors import ClientClosed, GroupError, NotAMember, RostraError, StaleGeneration, TimedOut
 from rostra.wire.groups import (
     PARTS_PER_PAGE_MAX,
-    Assignment,
     GroupJoined,
     GroupPart,
     JoinGroup,
     LeaveGroup,
+    MemberAssignment,
     MemberHeartbeat,
     MovePositions,
     Position,
@@ -318,7 +318,7 @@ class Membership:
 
     # --- assigned partitions -------------------------------------------------------------------------
 
-    def assigned(self, now_us: int, message: Assignment) -> None:
+    def assigned(self, now_us: int, message: MemberAssignment) -> None:
         if self.state is not MembershipState.MEMBER or message.generation < self.generation:
             return
         if message.generation != self._partial_generation:

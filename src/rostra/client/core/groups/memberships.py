@@ -22,7 +22,7 @@ from rostra.client.core.subscription.topic_subscription import TopicSubscription
 from rostra.errors import RostraError, TopicError, from_wire
 from rostra.model.ids import is_internal, random_id
 from rostra.model.patterns import is_wild
-from rostra.wire.groups import Assignment, GroupEnded, GroupPart
+from rostra.wire.groups import GroupEnded, GroupPart, MemberAssignment
 from rostra.wire.messages import StartAt, Topic
 
 
@@ -186,7 +186,7 @@ class Memberships:
 
     # --- messages ------------------------------------------------------------------------------------
 
-    def assigned(self, now_us: int, link: NodeLink, message: Assignment) -> None:
+    def assigned(self, now_us: int, link: NodeLink, message: MemberAssignment) -> None:
         membership = self._member(link, message.member)
         if membership is not None:
             membership.assigned(now_us, message)
