@@ -12,8 +12,8 @@ The rebalance protocol is cooperative; members keep working while partitions mov
 2. `rebalance` (`rebalance.py`) computes the new assignment with `assign` (`assignor.py`). A free partition is given to
    its new member at once. A partition that another member holds is only *revoked*: logged with the generation of the
    revocation.
-3. Each member whose set changes gets its whole set (`MemberAssignment`). It stops reading partitions that are missing from
-   it, commits their positions and sends `Released` with the generation that it has seen.
+3. Each member whose set changes gets its whole set (`MemberAssignment`). It stops reading partitions that are missing
+   from it, commits their positions and sends `Released` with the generation that it has seen.
 4. `Released` frees the partitions revoked up to that generation; a second rebalance gives them to their new members.
 5. `MovePositions` commits positions. It is fenced: refused with `StaleGeneration` unless the member holds the partition
    since a generation that it knows.

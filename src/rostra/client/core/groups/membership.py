@@ -9,7 +9,7 @@ Heartbeats are sent several times per lease. A member without an answer for its 
 delivers nothing until a new assignment says what it holds. If the coordinator has removed it (`NotAMember`), it joins
 again.
 
-MemberAssignment. The coordinator sends the complete list of partitions with a generation, possibly in several messages.
+Assignment. The coordinator sends the complete list of partitions with a generation, possibly in several messages.
 Partitions that are missing in it are *revoked*: nothing more is delivered from them, their last positions are
 committed, and they are dropped when nothing is unacknowledged, or after `REVOKE_MS_MAX`. Then `Released` tells the
 coordinator that they may go to others. New partitions are subscribed to at the position in the assignment.
