@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import pytest
@@ -12,26 +13,25 @@ from tools.requirements import Evidence, Proofs, judge, number_of, order_of, rea
 NUMBERS_PER_TEST_MAX = 2
 
 AREAS: dict[str, tuple[str, ...]] = {
+    "tests/": (DEFAULT,),
     "tests/unit/": (),
     "tests/unit/broker/": (DEFAULT,),
-    "tests/unit/flood/": ("flood",),
-    "tests/unit/raft/": ("raft",),
     "tests/unit/spark/": (DEFAULT,),
-    "tests/": (DEFAULT,),
     "tests/processes/test_cli_ring.py": ("flood",),
-    "tests/simulation/test_hops.py": ("flood",),
-    "tests/simulation/test_rings.py": ("flood",),
 }
-"""The fabrics of tests that take none as a parameter, by the longest path that fits. Nodes are of the default fabric
-unless a test says otherwise; the unit tests of model, wire, log and client have no fabric."""
+"""The fabrics of tests that name none in their parameters or path, by the longest path that fits. Nodes are of the
+default fabric unless a test says otherwise; the unit tests of model, wire, log and client have no fabric."""
 
 
 def fabrics_of(nodeid: str, parameters: Iterable[object]) -> frozenset[str]:
-    """The fabrics a test runs on: those among its parameters, else those of its area."""
+    """The fabrics a test runs on: among its parameters, else named in its path, else those of its area."""
     named = {getattr(value, "fabric", value) for value in parameters if _names_a_fabric(value)}
     if named:
         return frozenset(str(name) for name in named)
-    fitting = [path for path in AREAS if nodeid.startswith(path)]
+    path = nodeid.partition("::")[0]
+    if in_path := FABRICS.keys() & set(re.split(r"[/_.]", path)):
+        return frozenset(in_path)
+    fitting = [area for area in AREAS if path.startswith(area)]
     return frozenset(AREAS[max(fitting, key=len)] if fitting else ())
 
 

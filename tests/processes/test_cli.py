@@ -34,7 +34,7 @@ def cli(node: ProcessNode, tmp_path: Path) -> CommandLine:
 # --- publishing and subscribing ---
 
 
-@pytest.mark.requirement("CM-23:streams")
+@pytest.mark.requirement("CM-23:data-on-stdout")
 def test_what_is_published_in_one_command_is_read_in_another(cli: CommandLine) -> None:
     published = cli.run("pub", "greetings", "hello", "world", "--key", "k", "--header", "from=test")
     assert (published.code, published.err) == (0, "")
@@ -277,6 +277,7 @@ def test_ctrl_c_ends_a_simulation_with_all_its_processes(tmp_path: Path) -> None
     wait_until(lambda: not any(map(is_alive, children)), "the workers to end")
 
 
+@pytest.mark.requirement("CM-23:logs-on-stderr")
 def test_ctrl_c_stops_a_node_gracefully(tmp_path: Path) -> None:
     cli = CommandLine(tmp_path)
     with cli.start("serve", "--listen", "127.0.0.1:0") as running:

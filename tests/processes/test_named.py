@@ -244,7 +244,7 @@ def test_a_named_subscription_can_be_reset_and_deleted_only_without_members(
 # --- users -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("FL-3:client", "FL-9:creates")
+@pytest.mark.requirement("FL-3:client", "FL-9:creates", "FL-9:destroy")
 def test_records_are_queued_for_a_user_until_received(node: EmbeddedNode, kind: str, topic: str) -> None:
     other = f"{topic}-other"
     with connected(kind, node.address) as client:

@@ -57,7 +57,7 @@ def begin(
 
 
 @both_ways
-@pytest.mark.requirement("PL-10:exactly-once", "PL-10:layout")
+@pytest.mark.requirement("PL-10:exactly-once", "PL-10:layout", "PL-16:archive")
 def test_the_lake_holds_every_record_once_by_topic_and_date_and_a_second_run_adds_what_is_new(
     way: str, spark: SparkSession, rostra_node: EmbeddedNode, tmp_path: Path
 ) -> None:

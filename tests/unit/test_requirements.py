@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rostra.fabric.registry import FABRICS
-from tools.requirement_plugin import fabrics_of
-from tools.requirements import FABRIC_NEUTRAL, Evidence, Part, Proofs, in_scope, judge, read_statements
+from tools.requirement_plugin import AREAS, fabrics_of
+from tools.requirements import FABRIC_NEUTRAL, ROOT, Evidence, Part, Proofs, in_scope, judge, read_statements
 from tools.requirements_report import cell, report, summary
 
 STATEMENTS = {"CM-1": "one", "CM-2": "two", "RF-1": "three", "HR-1": "four"}
@@ -157,4 +157,9 @@ def test_the_fabric_of_a_test_is_among_its_parameters_or_that_of_its_area() -> N
     assert fabrics_of("tests/processes/test_x.py::test_y[flood]", ["flood", "asyncio"]) == {"flood"}
     assert fabrics_of("tests/processes/test_x.py::test_y", []) == {"raft"}
     assert fabrics_of("tests/unit/flood/test_x.py::test_y[4]", [4]) == {"flood"}
+    assert fabrics_of("tests/simulation/test_flood_seeds.py::test_y", []) == {"flood"}
     assert fabrics_of("tests/unit/client/test_x.py::test_y", []) == frozenset()
+
+
+def test_every_area_is_there() -> None:
+    assert [area for area in AREAS if not (ROOT / area).exists()] == []

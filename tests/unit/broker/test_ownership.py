@@ -296,6 +296,7 @@ def test_a_registration_that_the_disk_refuses_is_undone(driver: ExclusiveTopicDr
     assert driver.story() == ["30 has 5", "20 has 4", "+s"]
 
 
+@pytest.mark.requirement("CM-19:publishers")
 def test_publishers_beyond_the_limit_are_refused_until_one_departs() -> None:
     driver = ExclusiveTopicDriver(BrokerSettings(publishers_per_partition_max=1)).begin()
     driver.register(2, STRONG, 5)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rostra.fabric.flood import messages
 from rostra.fabric.flood.messages import PEER_KINDS, FloodMessageBase
 from rostra.fabric.raft.messages import PEER_KINDS as KINDS_OF_RAFT
@@ -28,3 +30,10 @@ def test_every_message_has_a_kind_of_its_own_above_the_clients_and_apart_from_ot
     assert not PEER_KINDS.keys() & KINDS_OF_RAFT.keys()
     listed = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, FloodMessageBase)}
     assert listed == {FloodMessageBase, *PEER_KINDS.values()}, "none is forgotten, no two share a number"
+
+
+@pytest.mark.requirement("FL-27:stated")
+def test_what_a_subscriber_may_see_twice_is_stated_among_what_is_not_promised() -> None:
+    section = PAGE.partition("## What it does not promise")[2].partition("\n## ")[0]
+    (repeats,) = [item for item in section.split("\n- ") if item.startswith("**Repeats.**")]
+    assert all(word in repeats for word in ("producer", "subscription", "dies", "stored position"))

@@ -374,3 +374,23 @@ def test_gap_notices_of_one_partition_do_not_keep_another_from_being_sent_again(
         rig[1].step(PeerReceived(NodeId(2), notice, None))
         rig.run(50_000)
     assert rig[2].read("t") == {own: [b"first", b"lost on its way"]}
+
+
+@pytest.mark.requirement("FL-22")
+def test_a_publish_whose_origin_dies_while_it_goes_round_ends_at_every_broker() -> None:
+    rig = Rig(5)
+    own, _ = rig[1].publish("t", b"x")
+    rig.settle()
+    sent: list[FloodMessage] = []
+    rig.loses = lambda sender, receiver, message: sent.append(message) or False  # type: ignore[func-returns-value]
+    rig[1].publish("t", b"y")
+    while not any(isinstance(message, Records) for message in sent):
+        rig.run(100)
+    rig[1].crash()
+    rig.settle()
+    rig.settle()
+    assert everywhere(rig) == [{own: [b"x", b"y"]}] * 4
+    assert max(message.hops for message in sent if isinstance(message, Records)) <= 5
+    sent.clear()
+    rig.settle()
+    assert not [message for message in sent if isinstance(message, Records | AckMarks)]
