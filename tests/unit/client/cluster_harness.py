@@ -1,4 +1,4 @@
-"""A core and a model cluster, with the time and every link between them in the test's hands."""
+"""A core and a model cluster; the test controls the time and every link between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.client.model_node import Reply
 
 
 class HarnessConnection:
-    """One link: what is under way on it, in both directions."""
+    """One link, with the messages in flight in both directions."""
 
     def __init__(self, number: int, address: str, member: ModelMember | None) -> None:
         self.number = number
@@ -31,7 +31,7 @@ class ClusterHarness(CoreHarness):
         self.cluster = cluster
         self.connections: dict[int, HarnessConnection] = {}
         self.down: dict[str, None] = {}
-        """Addresses that refuse."""
+        """Addresses that refuse connections."""
         self.unresponsive: dict[str, None] = {}
         """Addresses that never answer."""
         self.sent: list[tuple[str, ClientMessage]] = []
@@ -77,13 +77,13 @@ class ClusterHarness(CoreHarness):
         self.run()
 
     def cut(self, connection: HarnessConnection, reason: str = "cut") -> None:
-        """What was on its way is gone."""
+        """Cut the link; messages in flight are lost."""
         self._forget(connection)
         self.core.lost(self.now_us, connection.number, reason)
         self.run()
 
     def crash(self, address: str) -> None:
-        """The node is gone: its links break and it refuses new ones."""
+        """Stop the node: its links break and it refuses new ones."""
         self.down[address] = None
         for connection in [connection for connection in self.connections.values() if connection.address == address]:
             self.cut(connection, "reset")
@@ -92,7 +92,7 @@ class ClusterHarness(CoreHarness):
         del self.down[address]
 
     def forward_to_node(self, connection: HarnessConnection, count: int = 1000) -> None:
-        """Let messages through to the node; its answers wait."""
+        """Deliver messages to the node; its answers wait."""
         for _ in range(min(count, len(connection.to_node))):
             message, payload = connection.to_node.popleft()
             assert connection.member is not None
@@ -104,7 +104,7 @@ class ClusterHarness(CoreHarness):
             connection.to_client.extend(connection.member.pushes(connection.number))
 
     def forward_to_client(self, connection: HarnessConnection, count: int = 1000) -> None:
-        """Let messages through to the client."""
+        """Deliver messages to the client."""
         for _ in range(min(count, len(connection.to_client))):
             if connection.number not in self.connections:
                 return
@@ -119,7 +119,7 @@ class ClusterHarness(CoreHarness):
         self.run()
 
     def settle(self) -> None:
-        """Let everything through until nothing moves, without time passing."""
+        """Deliver everything until nothing is in flight, without time passing."""
         moved = True
         while moved:
             moved = False
@@ -141,7 +141,7 @@ class ClusterHarness(CoreHarness):
     # --- time ----------------------------------------------------------------------------------------
 
     def pass_time(self, us: int) -> None:
-        """Tick whenever due, and let everything through."""
+        """Tick whenever due, and deliver everything."""
         end = self.now_us + us
         while (due := self.core.deadline_us()) is not None and due <= end:
             self.now_us = max(self.now_us, due)
@@ -151,7 +151,7 @@ class ClusterHarness(CoreHarness):
         self.now_us = end
 
     def tick_only(self, us: int) -> None:
-        """Tick whenever due, and let nothing through."""
+        """Tick whenever due, and deliver nothing."""
         end = self.now_us + us
         while (due := self.core.deadline_us()) is not None and due <= end:
             self.now_us = max(self.now_us, due)

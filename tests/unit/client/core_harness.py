@@ -1,7 +1,7 @@
-"""A core and a model node, with the time and the network between them in the test's hands.
+"""A core and a model node; the test controls the time and the network between them.
 
-Every message crosses the wire codec. What the client writes waits in `towards_node`, what the node says in
-`towards_client`, until the test lets it through.
+Every message passes through the wire codec. What the client writes waits in `to_node`, what the node writes in
+`to_client`, until the test delivers it.
 """
 
 from __future__ import annotations
@@ -117,13 +117,13 @@ class CoreHarness:
         assert self.core.link.up
 
     def open(self) -> None:
-        """Let the connection come about that was dialed."""
+        """Open the connection that was dialed."""
         assert self.link is not None
         self.core.opened(self.now_us, self.link)
         self.run()
 
     def disconnect(self, reason: str = "cut") -> None:
-        """Cut the connection; what was on its way is gone."""
+        """Cut the connection; messages in flight are lost."""
         assert self.link is not None
         link = self.link
         self._gone()
@@ -138,7 +138,7 @@ class CoreHarness:
         self.to_client.clear()
 
     def deliver_to_node(self, count: int = 1) -> None:
-        """Let messages through to the node; its answers wait."""
+        """Deliver messages to the node; its answers wait."""
         for _ in range(min(count, len(self.to_node))):
             message, payload = self.to_node.popleft()
             assert self.link is not None
@@ -162,7 +162,7 @@ class CoreHarness:
         self.run()
 
     def settle(self) -> None:
-        """Let everything through until nothing moves, dialing included, without time passing."""
+        """Deliver everything until nothing is in flight, dialing included, without time passing."""
         while True:
             if self.link is not None and self.reachable and not self.core.link.up:
                 self.open()

@@ -1,4 +1,4 @@
-"""A member of a named subscription in a play: time passes and messages flow while it lives."""
+"""A group member in a harness that advances time and delivers messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEASE_MS = 4_000
 
 
 class MemberDriver:
-    """One who takes records and settles them."""
+    """Takes records and settles them."""
 
     def __init__(self, harness: CoreHarness, name: str = "billing", **settings: object) -> None:
         self.harness = harness
@@ -59,7 +59,7 @@ class MemberDriver:
 
 
 def group_harness(*, partitions: int = 1, topic: str = "t") -> CoreHarness:
-    """Connected to a node that coordinates, with one topic."""
+    """A client connected to a node that coordinates groups, with one topic."""
     harness = CoreHarness()
     harness.node.features = (GROUPS,)
     harness.connect()
@@ -70,7 +70,7 @@ def group_harness(*, partitions: int = 1, topic: str = "t") -> CoreHarness:
 
 
 def advance(harness: CoreHarness, ms: int = 0) -> None:
-    """So much time passes, with all that is due in it, and every message arrives."""
+    """Let time pass, run all timers that are due, and deliver all messages."""
     end_us = harness.now_us + ms * 1000
     while True:
         if harness.link is not None:
@@ -83,7 +83,7 @@ def advance(harness: CoreHarness, ms: int = 0) -> None:
 
 
 def publish(harness: CoreHarness, *values: bytes, topic: str = "t", partition: int | None = None) -> None:
-    """Each in a batch of its own."""
+    """Publish each value in a batch of its own."""
     for value in values:
         harness.core.publish(harness.now_us, harness.call(), topic, value, partition=partition)
         harness.run()
@@ -108,7 +108,7 @@ def group(harness: CoreHarness, name: str = "billing") -> ModelGroup:
 def position(
     harness: CoreHarness, partition: int = 0, *, topic: str = "t", name: str = "billing"
 ) -> tuple[int, int] | None:
-    """The offset and the tries that the coordinator has."""
+    """The offset and the tries that the coordinator has stored."""
     kept: Position | None = group(harness, name).positions.get((harness.node.topics[topic].topic, partition))
     return None if kept is None else (kept.offset, kept.tries)
 

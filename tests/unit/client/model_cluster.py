@@ -1,4 +1,4 @@
-"""Several model nodes that share their logs: partitions have owners that move, and nodes that have not heard of it."""
+"""Several model nodes that share their logs: partitions change owners, and some nodes do not know it yet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.unit.client.model_node import ModelLog, ModelNode, Reply
 
 class Owner(NamedTuple):
     address: str
-    """Empty while nobody is it."""
+    """Empty while there is no owner."""
     epoch: int
 
 
@@ -53,7 +53,7 @@ class HeldMessage(NamedTuple):
 
 
 class ModelMember(ModelNode):
-    """A node of the cluster. What it owns it knows; of the rest it has what it was last told."""
+    """A node of the cluster. It knows what it owns; the rest is what it was informed of last."""
 
     def __init__(self, cluster: ModelCluster, address: str, number: int) -> None:
         super().__init__(number)
@@ -71,7 +71,7 @@ class ModelMember(ModelNode):
         self.cut_off = False
         """Whether it cannot tell what the cluster has agreed on."""
         self.removed = False
-        """Whether it is no member any more, and says so to whoever asks."""
+        """Whether it was removed from the cluster, and answers so."""
 
     def _answer(self, conn: int, message: ClientMessage, payload: bytearray | None) -> list[NodeMessage]:
         if self.removed and not isinstance(message, Hello | Ping | Goodbye):
@@ -148,7 +148,7 @@ class ModelMember(ModelNode):
                 self.say(reply.conn, Published(reply.request, reply.offset))
 
     def deposed(self, topic: int, partition: int) -> None:
-        """It serves the partition no more: whoever waits or reads is told where to go, as far as it knows."""
+        """It no longer serves the partition: waiting and reading clients are redirected, as far as it knows."""
         error = self._elsewhere(topic, partition)
         code, carried = type(error).__name__, error.carried()
         for reply in self.held.pop((topic, partition), []):
@@ -161,7 +161,7 @@ class ModelMember(ModelNode):
 
 
 class ModelCluster:
-    """All that the nodes agree on. What an owner has stored is committed at once unless `commits` is off."""
+    """What the nodes agree on. What an owner has stored is committed at once unless `commits` is off."""
 
     def __init__(self, *addresses: str) -> None:
         self.topics: dict[str, Topic] = {}
@@ -181,7 +181,7 @@ class ModelCluster:
         return topic
 
     def tell(self, *addresses: str) -> None:
-        """These nodes, by default all, hear who owns what."""
+        """Inform these nodes, by default all, of the owners."""
         for address in addresses or self.members:
             self.members[address].believes = dict(self.owners)
 
@@ -193,7 +193,7 @@ class ModelCluster:
             self.members[owner.address].committed(topic, partition, log.commit)
 
     def move(self, name: str, partition: int, address: str, *, cut: bool = False, told: bool = True) -> None:
-        """Another node owns the partition, or nobody; what was not committed goes along, or is cut."""
+        """Give the partition to another node, or to none; uncommitted records are kept, or cut."""
         topic = self.topics[name].topic
         before = self.owners[topic, partition]
         if before.address == address:

@@ -1,4 +1,4 @@
-"""The coordinator of named subscriptions reduced to what a member can tell. Who holds what is in the test's hands."""
+"""A model of the group coordinator, as far as a member can see it. The test controls the assignment."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class ModelGroup:
         self.dead_letter = ""
         self.start: tuple[GroupStart, int] = ("earliest", 0)
         self.members: dict[int, int] = {}
-        """And the connection of each."""
+        """Members and their connections."""
         self.holders: dict[Place, int] = {}
         self.since: dict[Place, tuple[int, int]] = {}
-        """Who was told to hold a part, and in which generation that began."""
+        """The member that each partition was assigned to, and the generation in which that began."""
         self.positions: dict[Place, Position] = {}
 
 
 class ModelCoordinator:
-    """The first member of a name gets everything that it matches, unless a test hands it out otherwise."""
+    """The first member of a group gets all partitions, unless the test assigns them otherwise."""
 
     def __init__(self, topics: Callable[[], list[Topic]]) -> None:
         self._topics = topics
@@ -183,7 +183,7 @@ class ModelCoordinator:
     # --- what befalls members ------------------------------------------------------------------------
 
     def assign(self, name: str, holders: dict[Place, int]) -> None:
-        """Another generation, in which these hold the parts; every member is told."""
+        """Start a generation with this assignment and send it to every member."""
         group = self.groups[name]
         group.generation += 1
         group.holders = holders
@@ -199,7 +199,7 @@ class ModelCoordinator:
             group.since = {place: held for place, held in group.since.items() if held[0] != member}
 
     def end_members(self, name: str, error: NotAMember | Exception) -> None:
-        """The members hear that this node has nothing to say to them any more."""
+        """End all memberships at this node with an error."""
         for member, conn in self.groups[name].members.items():
             carried = error.carried() if hasattr(error, "carried") else {}
             self.due.setdefault(conn, []).append(GroupEnded(name, member, type(error).__name__, carried))

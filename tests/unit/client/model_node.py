@@ -1,4 +1,4 @@
-"""A node reduced to what a client can tell: one log per partition, producers' numbers checked, everything in memory."""
+"""A model of a node, as far as a client can see it: in-memory logs that check producer sequences."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ class ModelLog:
         self.end += count
 
     def cut(self) -> None:
-        """What is not committed is gone."""
+        """Drop what is not committed."""
         while self.batches and self.batches[-1][1] > self.commit:
             self.end, _, _ = self.batches.pop()
             self.producers = self._before.pop()
 
     def find_time(self, timestamp_us: int) -> int:
-        """Of the first batch below commit with a record that is not earlier: a client sees the rest to itself."""
+        """The base offset of the first committed batch with a record that is not earlier; the client skips the rest."""
         for first, following, batch in self.batches:
             if following <= self.commit and max(Batch(batch).timestamps()) >= timestamp_us:
                 return first
@@ -130,7 +130,7 @@ class ModelFeed:
 
 
 class ModelWatch:
-    """`told` are the ids of which the client was told last that they are there."""
+    """`told` has the ids of the topics that the client was last informed of."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self.patterns = [Pattern.parse(pattern) for pattern in patterns]
@@ -163,7 +163,7 @@ class ModelNode:
         self.refuse: RostraError | None = None
         self.refuse_watch: RostraError | None = None
         self.forgot = False
-        """Whether producers were forgotten: then a first batch that comes again may be stored."""
+        """Whether producer state was lost; then a repeated first batch may be stored."""
         self.heartbeat_ms = 1000
         self.batch_bytes_max = 1 << 20
         self.page = 1000
@@ -185,7 +185,7 @@ class ModelNode:
         self.coordinator.lost(conn)
 
     def received(self, conn: int, message: ClientMessage, payload: bytearray | None) -> list[Reply]:
-        """The answers on the same connection; pushes to others are asked for with `pushes`."""
+        """The answers on the same connection; pushes to others are fetched with `pushes`."""
         try:
             return [(reply, None) for reply in self._answer(conn, message, payload)]
         except RostraError as error:
@@ -211,7 +211,7 @@ class ModelNode:
             case CreateTopic():
                 if message.name in self.topics:
                     raise TopicExists(message.name)
-                # What is left to the node it decides, and tells.
+                # Settings left to the node are decided by it and reported.
                 replicas = message.settings.replicas or REPLICAS
                 settings = msgspec.structs.replace(message.settings, replicas=replicas)
                 return [TopicCreated(message.request, self._create(message.name, settings))]
@@ -338,7 +338,7 @@ class ModelNode:
         raise TopicRecreated("of that id")
 
     def _store(self, message: Publish, batch: bytearray, owner_epoch: int = 1) -> tuple[int, int]:
-        """Its offset if that is still known, and an offset behind which the log holds it."""
+        """The offset of a batch if it is still known, and an offset below which the log holds it."""
         self._named(message.topic)
         if self.refuse is not None:
             raise self.refuse
@@ -376,7 +376,7 @@ class ModelNode:
         return Subscribed(message.request, message.subscription, following, commit)
 
     def pushes(self, conn: int) -> list[Reply]:
-        """What is due to the subscriptions of a connection, as far as credit goes."""
+        """What is due to the subscriptions of a connection, within their credit."""
         due: list[Reply] = [(said, None) for said in self.coordinator.pushes(conn)]
         for number, watcher in self.watchers.get(conn, {}).items():
             due += [(said, None) for said in watcher.changes(number, self.topics)]
@@ -389,7 +389,7 @@ class ModelNode:
         return due
 
     def end_feeds(self, conn: int) -> list[Reply]:
-        """The topic goes: every subscription of the connection is told."""
+        """End every subscription of the connection because the topic was deleted."""
         gone = TopicDeleted("t")
         ended = [Ended(number, "TopicDeleted", gone.carried()) for number in self.feeds.pop(conn, {})]
         return [(message, None) for message in ended]

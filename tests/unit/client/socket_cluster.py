@@ -1,4 +1,4 @@
-"""The model cluster behind real sockets: one thread listens for all its nodes."""
+"""The model cluster behind real sockets; one thread serves all its nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ServerConnection:
 
 
 class SocketCluster:
-    """Whoever changes the cluster holds `lock`."""
+    """Hold `lock` to change the cluster."""
 
     def __init__(self, nodes: int) -> None:
         self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(nodes)]
@@ -52,7 +52,7 @@ class SocketCluster:
         self._selector.close()
 
     def crash(self, address: str) -> None:
-        """The node is gone, and with it its connections."""
+        """Stop the node and cut its connections."""
         with self.lock:
             listener = self._listeners[self.addresses.index(address)]
             self._selector.unregister(listener)

@@ -1,4 +1,4 @@
-"""The lease of a publisher is kept while a blocking program does something else."""
+"""A publisher's lease is kept while a blocking program makes no calls."""
 
 from __future__ import annotations
 

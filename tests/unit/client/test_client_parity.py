@@ -22,7 +22,7 @@ PAIRS = [
     (rostra.User, blocking.User),
 ]
 BLOCKING_ONLY: dict[str, set[str]] = {"Subscription": {"poll"}}
-"""A blocking program asks for what came so far; an asyncio one cancels its wait instead."""
+"""A blocking program polls with a timeout; an asyncio one cancels its wait instead."""
 
 
 def public(kind: type[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""An operator's calls: their answers, their errors, and nodes too old for them."""
+"""Cluster administration: answers, errors, and nodes that do not support it."""
 
 from __future__ import annotations
 

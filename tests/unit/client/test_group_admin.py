@@ -1,4 +1,4 @@
-"""Questions and orders about named subscriptions."""
+"""Administration of named subscriptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.client.member_harness import MemberDriver, advance, group_harnes
 
 
 def known(harness: CoreHarness) -> MemberDriver:
-    """Three records, of which one is acknowledged; nobody is there any more."""
+    """Three records, of which one is acknowledged; the member has left."""
     publish(harness, b"a", b"b", b"c", partition=0)
     handler = MemberDriver(harness)
     advance(harness)

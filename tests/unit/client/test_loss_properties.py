@@ -1,4 +1,4 @@
-"""Whatever the network does, what is acknowledged is stored once and in order, and delivered once and in order."""
+"""Whatever the network does, acknowledged records are stored once and in order, and delivered once and in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEW = st.integers(min_value=1, max_value=4)
 
 
 class AnyLoss(RuleBasedStateMachine):
-    """One producer, one subscriber, one node; connections break and batches are refused wherever hypothesis likes."""
+    """One producer, one subscriber, one node; hypothesis breaks connections and refuses batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class AnyLoss(RuleBasedStateMachine):
         assert not [event for event in self.harness.events if isinstance(event, MayDuplicate)]
 
     def teardown(self) -> None:
-        """All is well again: everything given is stored, acknowledged and delivered."""
+        """After recovery everything sent is stored, acknowledged and delivered."""
         harness = self.harness
         if "t" not in harness.node.topics:
             return

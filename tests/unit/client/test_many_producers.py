@@ -1,4 +1,4 @@
-"""Very many producers of one client: those that do nothing cost nothing, and all together keep a bound."""
+"""Very many producers of one client: idle ones cost nothing, and a common limit holds."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_records_of_publish_leave_at_the_end_of_the_turn_whichever_topics_they_a
 
 @pytest.mark.requirement("CM-4:window")
 def test_all_producers_together_hold_their_callers_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And when there is room again, every one that waited is told."""
+    """And when there is space again, every waiting producer is resumed."""
     monkeypatch.setattr(in_flight_window, "CLIENT_WINDOW_BYTES", 4 * BATCH_BYTES)
     harness = connected()
     own = ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=2 * BATCH_BYTES)
@@ -107,7 +107,7 @@ def test_all_producers_together_hold_their_callers_back(monkeypatch: pytest.Monk
     st.sampled_from([("all", 1), ("all", 6), ("none", 1)]),
 )
 def test_a_waiting_producer_is_resumed_when_all_is_settled(seed: int, count: int, kind: tuple[Acks, int]) -> None:
-    """Streams of many producers, each held back by its own window, by the common one, or by a full send buffer."""
+    """Streams of many producers, each blocked by its own window, by the common one, or by a full send buffer."""
     acks, windows = kind
     random = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -143,7 +143,7 @@ def test_a_waiting_producer_is_resumed_when_all_is_settled(seed: int, count: int
 
 
 def test_one_that_waited_for_itself_and_then_for_the_others_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All it had sent is acknowledged while the others have nearly as much under way as all may have together."""
+    """All it has sent is acknowledged while the others nearly fill the common window."""
     monkeypatch.setattr(in_flight_window, "CLIENT_WINDOW_BYTES", 17 * BATCH_BYTES)
     harness = connected()
     own = ProducerSettings(batch_bytes=BATCH_BYTES, window_bytes=4 * BATCH_BYTES)
@@ -190,7 +190,7 @@ def test_an_ended_producer_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_lost_connection_takes_its_send_buffer_with_it() -> None:
-    """Whoever waited for that, with acks none, is told."""
+    """A producer with acks none that waited for the send buffer is resumed."""
     harness = connected()
     (state,) = opened(harness, 1, ProducerSettings(acks="none"))
     harness.core.congested(harness.core.link.number)
@@ -257,7 +257,7 @@ def test_a_producer_that_raises_when_it_is_woken_costs_no_other_its_moment() -> 
 
 
 def test_batches_expire_however_often_their_producer_was_woken_for_something_else() -> None:
-    """A producer that lingers is woken often; moments that nobody waits for any more do not gather."""
+    """A lingering producer is woken often; outdated wakeups do not accumulate."""
     harness = connected(Options(delivery_timeout_ms=2_000))
     lingering, expiring = opened(harness, 2, ProducerSettings(linger_ms=5))
     for _ in range(20 * SPARE):
@@ -278,7 +278,7 @@ def test_batches_expire_however_often_their_producer_was_woken_for_something_els
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(1, 40)), max_size=60))
 def test_no_producer_is_woken_too_late(moves: list[tuple[int, int, int]]) -> None:
-    """Whatever producers do, what the core says is not later than what the slowest way to find it out would say."""
+    """The core's deadline is never later than a full scan of all producers would give."""
     harness = connected(Options(delivery_timeout_ms=50))
     states = opened(harness, 5, ProducerSettings(linger_ms=7))
     for number, move, ms in moves:

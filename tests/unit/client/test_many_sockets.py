@@ -25,7 +25,7 @@ def served() -> Iterator[SocketCluster]:
 
 @pytest.fixture
 def swallowing() -> Iterator[str]:
-    """An address that accepts nothing and refuses nothing."""
+    """An address that neither accepts nor refuses connections."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -127,7 +127,7 @@ def test_a_blocking_client_follows_a_partition_whose_owner_dies(served: SocketCl
 def test_a_blocking_client_serves_other_links_while_an_owner_does_not_answer(
     served: SocketCluster, swallowing: str
 ) -> None:
-    """Dialing it must not hold up what goes through the links that stand: its silence may last an hour here."""
+    """Dialing such a node must not delay the connected links; its silence may last an hour here."""
     with blocking.connect(served.addresses[0], delivery_timeout_ms=3_600_000, connect_timeout_ms=3_600_000) as client:
         client.publish("t", b"first", partition=0)
         with served.lock:

@@ -1,4 +1,4 @@
-"""A member of a named subscription: what it is handed, where it stands, how it stays and goes."""
+"""A member of a consumer group: delivery, positions, lease, assignment, leaving."""
 
 from __future__ import annotations
 
@@ -458,7 +458,7 @@ def test_a_deleted_topic_is_dropped_and_not_created_again() -> None:
 
 
 def test_a_partition_is_looked_up_again_when_its_topic_was_not_known_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by a node that knows only the topic that had the name before."""
+    """Answer as a node that knows only an earlier topic of this name."""
     harness = group_harness()
     publish(harness, b"a")
     received = harness.node.received

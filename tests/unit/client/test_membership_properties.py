@@ -1,4 +1,4 @@
-"""Whatever befalls a member, its coordinator and its connection: no position passes a record that nobody dealt with."""
+"""Whatever happens to a member, its coordinator and its connection: no position passes an unacknowledged record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = st.one_of(
 
 
 class Story:
-    """One member that lives through the steps, and what it and others have dealt with."""
+    """One member that runs the steps, and the records that it and others have acknowledged."""
 
     def __init__(self) -> None:
         self.harness: CoreHarness = group_harness(partitions=PARTITIONS)
@@ -84,7 +84,7 @@ class Story:
             self.harness.node.coordinator.assign("billing", places)
 
     def deal_elsewhere(self, partition: int, count: int) -> None:
-        """Another member handles some records while this one is none."""
+        """Another member processes some records while this one is removed."""
         place = self.topic, partition
         kept = group(self.harness).positions.get(place)
         end = self.harness.node.logs[place].commit
@@ -100,7 +100,7 @@ class Story:
             assert not skipped, f"the position {position} of partition {partition} is behind {skipped}"
 
     def end_well(self) -> None:
-        """Everything is there again: what nobody has dealt with comes, and is dealt with."""
+        """After recovery all unacknowledged records are delivered and acknowledged."""
         self.harness.node.coordinator.refuse = None
         self.step("return", 0)
         advance(self.harness, 3 * LEASE_MS)

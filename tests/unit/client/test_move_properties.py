@@ -1,4 +1,4 @@
-"""Wherever partitions move and links break, what is acknowledged is stored once, in order, and delivered so."""
+"""Wherever partitions move and links break, acknowledged records are stored and delivered once and in order."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NODES = st.sampled_from(ADDRESSES)
 
 
 class AnyMove(RuleBasedStateMachine):
-    """One producer, one subscriber, three nodes. Owners change, are unknown, are not heard of; links break at any
-    moment; what is not committed may be cut by the next owner.
+    """One producer, one subscriber, three nodes. Owners change, are unknown or not yet announced; links break at any
+    moment; the next owner may cut what is not committed.
     """
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class AnyMove(RuleBasedStateMachine):
         assert len(self.harness.connections) <= LINKS_MAX
 
     def teardown(self) -> None:
-        """All is well again: everything given is stored, acknowledged and delivered."""
+        """After recovery everything sent is stored, acknowledged and delivered."""
         harness = self.harness
         if "t" not in self.cluster.topics:
             return

@@ -1,4 +1,4 @@
-"""How a client finds a node, notices that it is gone, and comes back."""
+"""How a client connects to nodes, detects lost ones, and reconnects."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_a_request_the_node_calls_a_violation_fails_instead_of_being_repeated() 
 
 
 def question(harness: CoreHarness, feature: str) -> tuple[list[Answer], list[RostraError]]:
-    """Asks for the topics as if that needed a feature; the answers and errors it brings."""
+    """List the topics as if that needed a feature; return the answers and errors."""
     answers: list[Answer] = []
     errors: list[RostraError] = []
 

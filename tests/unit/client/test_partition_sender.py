@@ -1,4 +1,4 @@
-"""What becomes of records between `send` and their acknowledgement."""
+"""Records between `send` and their acknowledgement."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def producer(harness: CoreHarness, name: str = "t", settings: ProducerSettings |
 
 
 def send(harness: CoreHarness, state: ProducerState, *values: bytes) -> None:
-    """One batch of these values."""
+    """Send these values as one batch."""
     for value in values:
         state.add(harness.now_us, value)
     state.close(harness.now_us)
@@ -141,7 +141,7 @@ def test_without_auto_create_an_unknown_topic_is_an_error_and_asked_for_again_ne
 
 
 def test_the_same_key_goes_to_the_same_partition_in_every_client() -> None:
-    # Fixed numbers: another result would send old keys elsewhere.
+    # Fixed numbers: another result would send existing keys to other partitions.
     assert [partition_of(key, 7) for key in (b"", b"a", b"customer-7")] == [4, 1, 0]
     harness = connected(partitions=7)
     call = publish(harness, b"v", key=b"customer-7")
@@ -197,7 +197,7 @@ def test_an_open_batch_leaves_at_the_end_of_the_turn_unless_many_are_under_way()
     assert len(harness.to_node) == EAGER_BATCHES
     harness.deliver_to_node(1)
     harness.deliver_to_client(1)
-    # The acknowledgement lets the rest go, as one batch.
+    # The acknowledgement releases the rest as one batch.
     assert len(harness.to_node) == EAGER_BATCHES
     harness.settle()
     assert harness.node.log("t").values() == [b"%d" % n for n in range(EAGER_BATCHES + 3)]
@@ -604,7 +604,7 @@ def test_a_batch_rejected_at_its_second_attempt_leaves_its_numbers_to_nobody() -
     harness.settle()
     send(harness, state, b"c")
     harness.settle()
-    # "a" was stored by the first attempt; if others took over its numbers, one of them would pass for a repeat.
+    # "a" was stored by the first attempt; if others took over its numbers, one of them would count as a repeat.
     assert harness.node.log("t").values() == [b"a", b"b", b"c"]
     assert state.senders[0].epoch == 0
     assert not [event for event in harness.events if isinstance(event, MayDuplicate)]
@@ -621,7 +621,7 @@ def test_a_producer_the_node_forgot_goes_on_under_a_new_epoch() -> None:
     harness.settle()
     assert harness.node.log("t").values() == [b"a", b"b", b"c"]
     assert state.acked == 3
-    # They were refused at their first attempt, so they cannot be there twice.
+    # They were refused at their first attempt, so they cannot be stored twice.
     assert not [event for event in harness.events if isinstance(event, MayDuplicate)]
 
 

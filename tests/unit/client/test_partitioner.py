@@ -1,4 +1,4 @@
-"""Which partition a record goes to: by its key for ever the same, without one each in turn, a batch at a time."""
+"""The partition of a record: fixed by its key, or each partition in turn, a batch at a time."""
 
 from __future__ import annotations
 

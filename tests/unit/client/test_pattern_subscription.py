@@ -1,4 +1,4 @@
-"""Subscriptions to several topics and to patterns: which topics they get, from where on, and how they go on."""
+"""Subscriptions to several topics and to patterns: which topics they cover, where they start, how they continue."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def subscribe(harness: CoreHarness, *names: str, start: Start = "earliest") -> P
 
 
 def delete(harness: CoreHarness, name: str) -> None:
-    """By somebody else."""
+    """Another client creates a topic."""
     harness.node.received(0, DeleteTopic(0, name), None)
 
 

@@ -1,4 +1,4 @@
-"""Where every node has partitions of its own, a producer's records keep their order also after it moved."""
+"""With per-node partitions, a producer's records keep their order after it migrated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rostra.wire.messages import (
 from tests.unit.client.core_harness import CoreHarness
 
 NEW, OLD = 11, 22
-"""The partition that the producer came to, and the one it came from."""
+"""The partition that the producer migrated to, and the one it came from."""
 MOVED_AFTER = 5
 
 M = TypeVar("M")
@@ -47,14 +47,14 @@ def asked(harness: CoreHarness, kind: type[M]) -> list[M]:
 
 
 def begins(harness: CoreHarness, topic: int, at: int) -> int:
-    """The node says where the partition begins; the number under which it will push."""
+    """Answer where the partition starts; return the number used for pushes."""
     (ask,) = [ask for ask in asked(harness, Subscribe) if ask.topic == topic]
     harness.receive(Subscribed(ask.request, ask.subscription, at, at))
     return ask.subscription
 
 
 def moved_here_with(value: bytes) -> bytes:
-    """What lies in the new partition: the word of the move, and a record behind it."""
+    """The new partition: the migration record, and a record behind it."""
     move = ProducerMove(producer=9, epoch=0, expected=MOVED_AFTER, number=1, after=OLD, after_offset=MOVED_AFTER)
     word = encode([msgspec.msgpack.encode(move)], timestamp_us=1, control=True)
     record = encode([value], timestamp_us=1, producer=9, sequence=MOVED_AFTER)
@@ -71,7 +71,7 @@ def delivered(harness: CoreHarness) -> list[bytes | None]:
 def test_a_batch_that_waits_for_another_partition_is_delivered_when_that_is_far_enough(
     harness: CoreHarness,
 ) -> None:
-    """Nothing more is ever pushed: that the other one begins behind the move is all there is to know."""
+    """Nothing more is pushed: the answer that the other partition starts behind the move is sufficient."""
     harness.receive(Push(begins(harness, NEW, 0), 2), moved_here_with(b"later"))
     assert delivered(harness) == []
     begins(harness, OLD, MOVED_AFTER)

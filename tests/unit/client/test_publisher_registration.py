@@ -1,4 +1,4 @@
-"""A producer that publishes with a strength: when it says so, how often it is heard, how it leaves."""
+"""A producer with a strength: when it registers, how its lease is renewed, how it resigns."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_short_lease_makes_pings_more_frequent_and_counts_missed_heartbeats_as
         harness.settle()
     assert sum(isinstance(message, Ping) for message in harness.written) >= 10
     harness.reachable = False
-    # The node has fallen silent: that is known after three heartbeats of a second, and not after three pings.
+    # The node is silent: that is detected after three heartbeats of a second, not after three pings.
     harness.pass_time(1_500_000)
     assert harness.core.link.up
     harness.pass_time(1_600_000)
@@ -249,7 +249,7 @@ def test_what_is_refused_because_the_lease_ran_out_is_sent_again_behind_a_new_re
     harness.pass_time(3_000_000)
     harness.settle()
     kinds = [type(message).__name__ for message in said(harness)]
-    # With acks `none` the record is given up, as ever, and only the registration is mended.
+    # With acks `none` the record is lost as usual; only the registration is renewed.
     assert kinds == (["Register", "Publish"] if acks == "all" else ["Register"])
 
 

@@ -162,7 +162,7 @@ def test_a_sender_that_learns_of_a_move_redirects_the_subscription_too() -> None
     publish(harness, b"0")
     harness.settle()
     old = harness.to("a:1")
-    # The node still delivers, as a replica may; only publishes are turned away.
+    # The node still delivers, as a replica may; only publishes are refused.
     harness.cluster.owners[harness.cluster.topics["t"].topic, 0] = Owner("b:2", 2)
     harness.cluster.tell()
     publish(harness, b"1")
@@ -174,7 +174,7 @@ def test_a_sender_that_learns_of_a_move_redirects_the_subscription_too() -> None
 
 
 def deposed_unawares(harness: ClusterHarness, address: str, epoch: int) -> None:
-    """Another node owns the partition; the one before still delivers, as a replica may, but turns publishes away."""
+    """Another node owns the partition; the previous one still delivers, as a replica may, but refuses publishes."""
     harness.cluster.owners[harness.cluster.topics["t"].topic, 0] = Owner(address, epoch)
     harness.cluster.tell()
 
@@ -272,7 +272,7 @@ def test_a_late_refusal_by_the_previous_owner_does_not_disturb_the_sender() -> N
         producer.end_turn(harness.now_us)
     harness.run()
     asked = [message for _, message in harness.sent if isinstance(message, Publish)]
-    # The first is told that the partition moved, which moves the second too: it does not wait for its own answer.
+    # The first answer says that the partition moved, which moves the second batch, too, without its own answer.
     harness.forward_to_node(old, 1)
     harness.forward_to_client(old)
     harness.send_to_client(old, Failed(asked[1].request, "SequenceGap", SequenceGap(1, 2, 3).carried()))
@@ -356,7 +356,7 @@ def test_paused_partitions_are_not_woken_by_answers_about_others() -> None:
     harness.settle()
     for address in ("b:2", "c:3"):
         harness.crash(address)
-    # The node that is left believes that it owns everything, and then finds that it does not.
+    # The remaining node believes that it owns everything, and then finds that it does not.
     topic = harness.cluster.topics["t"].topic
     for partition in range(60):
         harness.cluster.owners[topic, partition] = Owner("", 2)
@@ -387,7 +387,7 @@ def test_two_nodes_that_name_each_other_do_not_make_the_client_spin() -> None:
 
 
 def test_a_node_that_is_cut_off_from_the_others_is_not_the_only_one_asked() -> None:
-    """It goes on naming an owner that is dead; the others know better."""
+    """It keeps naming a dead owner; the others know better."""
     harness = three(1)
     harness.cluster.move("t", 0, "b:2")
     publish(harness, b"0")
@@ -425,7 +425,7 @@ def test_a_subscription_whose_node_leaves_a_ping_unanswered_goes_on_at_the_new_o
     harness.settle()
     harness.unresponsive["a:1"] = None
     harness.cluster.move("t", 0, "b:2")
-    # A ping is due every second, and its node gets three of them before the link is given up.
+    # A ping is due every second; the node gets three of them before the link is closed.
     harness.pass_time(5 * SECOND_US // 2)
     assert not [event for event in harness.events if isinstance(event, Disconnected)]
     publish(harness, b"0")
@@ -522,7 +522,7 @@ def test_records_without_acknowledgement_follow_their_partition_too() -> None:
 
 
 def test_nobody_asks_where_a_partition_is_for_a_producer_that_is_closed() -> None:
-    """What it published without acknowledgement may be refused later than that."""
+    """A batch published without acknowledgement may be refused later than that."""
     harness = three()
     producer = harness.core.open_producer(harness.now_us, harness.call(), "t", ProducerSettings(acks="none"))
     harness.run()
@@ -638,7 +638,7 @@ def test_a_topic_of_the_same_name_made_meanwhile_is_another_one() -> None:
     harness.pass_time(5 * SECOND_US)
     assert isinstance(harness.errors[call], TopicRecreated)
     assert isinstance(harness.finished[subscription.number], TopicRecreated)
-    # Whoever was asked knew which one was meant, and so that it must be certain.
+    # The request carried the topic id, so the node had to be certain.
     asked = [message.topic for _, message in harness.sent if isinstance(message, Locate)]
     assert asked[0] == 0 and asked[-1] == subscription.topic
 
@@ -684,7 +684,7 @@ def test_links_and_known_addresses_are_bounded() -> None:
 
 @pytest.mark.parametrize("address", ["nowhere:at:all", "unix:/run/somebody.sock"])
 def test_an_address_that_is_none_is_not_dialed(address: str) -> None:
-    """Nor is one that no node has a say of: a path on the client's own machine."""
+    """Nor is one that a node must not name: a path on the client's own machine."""
     harness = three()
     call = publish(harness, b"0")
     harness.forward_to_node(harness.to("a:1"))

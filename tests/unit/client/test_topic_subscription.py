@@ -1,4 +1,4 @@
-"""What a subscriber gets, in what order, at what pace, and how it goes on."""
+"""What a subscriber receives, in what order, at what pace, and how it resumes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def connected(partitions: int = 1, batches: int = 0) -> CoreHarness:
 
 
 def store(harness: CoreHarness, batches: int) -> None:
-    """Batches of three records each, numbered on."""
+    """Batches of three numbered records each."""
     call = harness.call()
     state = harness.core.open_producer(harness.now_us, call, "t", ProducerSettings(partition=0))
     harness.run()
@@ -54,7 +54,7 @@ def store(harness: CoreHarness, batches: int) -> None:
 def subscribe(
     harness: CoreHarness, start: Start = "earliest", partition: int | None = None, credit_bytes: int = 1 << 20
 ) -> TopicSubscription:
-    """The topic is located already; the node has yet to hear of the subscription itself."""
+    """The topic is located already; the node has not received the Subscribe yet."""
     state = harness.core.subscribe(harness.now_us, harness.call(), "t", start, partition, credit_bytes)
     harness.run()
     harness.deliver_to_node(1)
@@ -462,7 +462,7 @@ def test_what_cannot_be_subscribed_to_is_refused_at_once() -> None:
 
 
 def stored_at(harness: CoreHarness, *stamps_us: int) -> None:
-    """One batch of records with these timestamps, numbered on."""
+    """One batch of numbered records with these timestamps."""
     producer = harness.core.open_producer(harness.now_us, harness.call(), "t", ProducerSettings(partition=0))
     harness.run()
     harness.settle()
