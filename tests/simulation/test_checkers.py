@@ -1,4 +1,4 @@
-"""Each checker notices what it is there for, and says nothing about a history in which all is well."""
+"""Each checker finds the violations it is for, and none in a correct history."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def good() -> History:
     return history
 
 
-def hand_out_what_was_acknowledged(history: History) -> None:
+def redeliver_an_acknowledged_record(history: History) -> None:
     history.groups["n"].record_delivery(TOPIC, 0, 1, "h", 99)
 
 
-def hand_out_less_than_all(history: History) -> None:
+def leave_a_record_unacknowledged(history: History) -> None:
     history.groups["n"].acknowledged.remove((TOPIC, 0, 1))
 
 
@@ -173,15 +173,15 @@ def hold_on_to_a_topic(history: History) -> None:
     history.pattern_subscriptions[0].topics = [TOPIC, TOPIC + 1]
 
 
-def gather_twice(history: History) -> None:
+def deliver_twice_to_a_pattern(history: History) -> None:
     history.pattern_subscriptions[0].feed(TOPIC, 0).records.append(RecordDelivered(9, 3, C))
 
 
-def gather_less_than_all(history: History) -> None:
+def miss_a_record_of_a_pattern(history: History) -> None:
     del history.pattern_subscriptions[0].feed(TOPIC, 0).records[1]
 
 
-def gather_after_leaving(history: History) -> None:
+def deliver_to_a_pattern_after_leaving(history: History) -> None:
     history.pattern_subscriptions[0].unsubscribing, history.pattern_subscriptions[0].unsubscribed_us = True, 1
 
 
@@ -205,7 +205,7 @@ def serve_damage(history: History) -> None:
     final_of(history).served_damage = "body-crc at offset 1"
 
 
-def cry_wolf(history: History) -> None:
+def report_damage_of_an_intact_log(history: History) -> None:
     history.reported_damage["t", 0, 4] = 0
 
 
@@ -396,19 +396,19 @@ def show_what_is_suppressed(history: History) -> None:
     history.subscriptions[0].feed(TOPIC, 1).records.append(RecordDelivered(5, 2, b"2"))
 
 
-LEADERS = "one leader in a term"
-OWNERSHIP = "the strongest publisher is delivered"
-COPIES = "copies agree below commit"
-CATALOGUE = "the catalogue is one"
-PROGRESS = "a majority is enough"
+LEADERS = "one leader per term"
+OWNERSHIP = "only the strongest publisher is delivered"
+COPIES = "replicas agree below commit"
+CATALOGUE = "topic metadata is linearizable"
+PROGRESS = "a majority makes progress"
 LOSS = "nothing acknowledged is lost"
 PHANTOM = "nothing is delivered that was not sent"
 OFFSETS = "offsets rise without unexplained gaps"
-PATTERNS = "patterns get every topic once"
-STARTS = "subscriptions begin where asked"
-COMMIT = "what was shown stays"
+PATTERNS = "pattern subscriptions get every topic once"
+STARTS = "subscriptions start where requested"
+COMMIT = "delivered records stay"
 DAMAGE = "damage is reported, not served"
-TOPICS = "topics are made and end as told"
+TOPICS = "topics exist as acknowledged"
 RETENTION = "retention removes no more than it may"
 ERRORS = "only typed errors"
 CONVERGENCE = "everything converges after healing"
@@ -441,13 +441,13 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (deliver_before_the_beginning, STARTS),
     (miss_a_topic, PATTERNS),
     (hold_on_to_a_topic, PATTERNS),
-    (gather_twice, PATTERNS),
-    (gather_less_than_all, PATTERNS),
-    (gather_after_leaving, PATTERNS),
+    (deliver_twice_to_a_pattern, PATTERNS),
+    (miss_a_record_of_a_pattern, PATTERNS),
+    (deliver_to_a_pattern_after_leaving, PATTERNS),
     (show_another_value, COMMIT),
     (show_what_did_not_stay, COMMIT),
     (serve_damage, DAMAGE),
-    (cry_wolf, DAMAGE),
+    (report_damage_of_an_intact_log, DAMAGE),
     (acknowledge_behind_damage, DAMAGE),
     (let_a_client_find_damage, DAMAGE),
     (forget_a_topic, TOPICS),
@@ -457,15 +457,15 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (deliver_after_leaving, TOPICS),
     (expire_what_has_no_retention, RETENTION),
     (expire_too_much, RETENTION),
-    (hand_out_what_was_acknowledged, "what a name has acknowledged comes to nobody again"),
-    (hand_out_less_than_all, "every record comes to a member of each name"),
+    (redeliver_an_acknowledged_record, "a group gets no acknowledged record again"),
+    (leave_a_record_unacknowledged, "a group gets every record"),
     (elect_two, LEADERS),
     (commit_two_things_at_one_offset, COPIES),
     (commit_across_a_boundary, COPIES),
     (keep_something_else, COPIES),
     (leave_a_hole, COPIES),
     (commit_what_is_not_there, COPIES),
-    (cut_what_is_committed, "what is committed is not cut"),
+    (cut_what_is_committed, "committed records are never truncated"),
     (make_it_twice, CATALOGUE),
     (forget_what_was_made, CATALOGUE),
     (go_back_in_time, CATALOGUE),
@@ -481,11 +481,11 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
 ]
 
 
-def test_a_history_in_which_all_is_well_is_left_alone() -> None:
+def test_a_correct_history_has_no_violations() -> None:
     assert find_violations(good()) == []
 
 
-def test_whoever_is_delivered_by_the_rules_is_left_alone() -> None:
+def test_deliveries_by_the_rules_of_ownership_are_no_violation() -> None:
     history = good()
     for publisher, strength in ((1, 0), (2, 3), (3, 3)):
         history.record_strength(publisher, strength, 0)
@@ -495,17 +495,17 @@ def test_whoever_is_delivered_by_the_rules_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("breach", "promise"), BROKEN, ids=[breach.__name__ for breach, _ in BROKEN])
-def test_a_broken_promise_is_named(breach: Callable[[History], None], promise: str) -> None:
+def test_a_violated_guarantee_is_named(breach: Callable[[History], None], promise: str) -> None:
     history = good()
     breach(history)
     assert CHECKERS[promise](history) != []
 
 
-def test_every_checker_was_seen_to_object() -> None:
+def test_every_checker_has_a_history_that_violates_it() -> None:
     assert {promise for _, promise in BROKEN} == set(CHECKERS)
 
 
-def test_what_the_node_reported_as_damaged_is_excused_from_there_on_and_not_before() -> None:
+def test_records_after_reported_damage_are_excused_and_those_before_are_not() -> None:
     history = good()
     history.flipped.add((TOPIC, 0))
     history.reported_damage["t", 0, 1] = 50
@@ -518,7 +518,7 @@ def test_what_the_node_reported_as_damaged_is_excused_from_there_on_and_not_befo
     assert find_violations(history) != []
 
 
-def test_what_was_replaced_by_a_record_that_is_damaged_now_is_not_missed() -> None:
+def test_a_record_replaced_by_one_that_is_damaged_now_is_excused() -> None:
     history = good()
     for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
         history.sent[value] = history.sent[value]._replace(key=key)
@@ -534,7 +534,7 @@ def test_what_was_replaced_by_a_record_that_is_damaged_now_is_not_missed() -> No
     assert CHECKERS[LOSS](history) != [], "nothing replaced that one"
 
 
-def test_what_a_client_announced_may_be_stored_twice() -> None:
+def test_a_reported_duplicate_is_excused() -> None:
     history = good()
     history.maybe_duplicated.add(A)
     store_twice(history)
@@ -544,14 +544,14 @@ def test_what_a_client_announced_may_be_stored_twice() -> None:
     assert find_violations(history) == []
 
 
-def test_what_retention_removed_is_not_missed() -> None:
+def test_records_removed_by_retention_are_excused() -> None:
     history = good()
     expire_too_much(history)
     final_of(history).bytes = 600
     assert find_violations(history) == []
 
 
-def test_what_a_later_record_of_its_key_replaced_is_not_missed_and_what_none_replaced_is() -> None:
+def test_only_records_replaced_by_a_later_one_of_their_key_are_excused() -> None:
     history = good()
     final = history.final[TOPIC, 0]
     for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
@@ -565,7 +565,7 @@ def test_what_a_later_record_of_its_key_replaced_is_not_missed_and_what_none_rep
     assert find_violations(history) != [], "no other record has its key"
 
 
-def test_a_reader_may_have_passed_over_what_was_compacted_only_where_it_read() -> None:
+def test_a_subscriber_may_miss_records_compacted_at_its_replica() -> None:
     history = good()
     for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
         history.sent[value] = history.sent[value]._replace(key=key)
@@ -577,7 +577,7 @@ def test_a_reader_may_have_passed_over_what_was_compacted_only_where_it_read() -
     assert find_violations(history) != [], "no other record has its key"
 
 
-def test_so_may_whoever_subscribed_to_patterns_or_by_a_name() -> None:
+def test_patterns_and_groups_may_miss_records_compacted_at_their_replica() -> None:
     history = good()
     for value, key in ((A, b"k"), (B, b"other"), (C, b"k")):
         history.sent[value] = history.sent[value]._replace(key=key)
@@ -593,7 +593,7 @@ def test_so_may_whoever_subscribed_to_patterns_or_by_a_name() -> None:
     assert find_violations(history) != [], "no other record has its key"
 
 
-def test_a_name_that_wants_a_topic_that_is_gone_too_has_nobody_who_could_deal_with_anything() -> None:
+def test_a_group_that_includes_a_deleted_topic_need_not_get_any_record() -> None:
     history = good()
     group = history.groups["n"]
     group.acknowledged.clear()
@@ -602,7 +602,7 @@ def test_a_name_that_wants_a_topic_that_is_gone_too_has_nobody_who_could_deal_wi
     assert find_violations(history) == []
 
 
-def test_who_gave_up_before_a_subscription_stood_need_not_have_heard_that_its_topic_was_deleted() -> None:
+def test_a_subscription_that_was_never_established_need_not_report_the_deletion() -> None:
     history = good()
     history.delete_asked.add("t")
     history.deleted[TOPIC] = 50
@@ -612,12 +612,12 @@ def test_who_gave_up_before_a_subscription_stood_need_not_have_heard_that_its_to
     seen = history.subscriptions[0]
     seen.established = False
     seen.ended, seen.ended_us = TimedOut("subscribe t", 1000), 60
-    assert [one for one in find_violations(history) if one.startswith("topics are made and end as told")] == []
+    assert [one for one in find_violations(history) if one.startswith("topics exist as acknowledged")] == []
     seen.established = True
-    assert [one for one in find_violations(history) if one.startswith("topics are made and end as told")] != []
+    assert [one for one in find_violations(history) if one.startswith("topics exist as acknowledged")] != []
 
 
-def test_what_nobody_was_promised_may_be_lost() -> None:
+def test_records_without_a_guarantee_may_be_lost() -> None:
     history = good()
     history.sent[C] = RecordSent(C, "p", 2, "t", "none")
     del final_of(history).stored[-1]
@@ -626,13 +626,13 @@ def test_what_nobody_was_promised_may_be_lost() -> None:
     assert find_violations(history) == []
 
 
-def test_every_checker_is_entered_in_the_list_that_runs() -> None:
+def test_every_checker_module_is_registered() -> None:
     files = Path(checkers.__file__).parent.glob("*.py")
     modules = {f"{checkers.__name__}.{path.stem}" for path in files if path.stem != "__init__"}
     assert {check.__module__ for check in CHECKERS.values()} == modules
 
 
-def test_of_several_nodes_damage_to_one_excuses_nothing() -> None:
+def test_in_a_cluster_damage_to_one_node_excuses_nothing() -> None:
     history = good()
     history.replicated = True
     history.flipped.add((TOPIC, 0))
@@ -643,7 +643,7 @@ def test_of_several_nodes_damage_to_one_excuses_nothing() -> None:
     assert CHECKERS[LOSS](history) != []
 
 
-def test_of_several_nodes_what_only_the_owner_had_may_be_lost() -> None:
+def test_in_a_cluster_records_that_only_the_owner_had_may_be_lost() -> None:
     history = good()
     history.replicated = True
     history.sent[C] = history.sent[C]._replace(acks="owner")
@@ -676,7 +676,7 @@ def test_of_several_nodes_what_only_the_owner_had_may_be_lost() -> None:
     ],
     ids=["one wins", "took effect", "did not", "its own", "later", "in between", "nothing left"],
 )
-def test_what_some_order_explains_is_left_alone(asked: list[TopicNameRequest]) -> None:
+def test_replies_that_some_order_explains_are_possible(asked: list[TopicNameRequest]) -> None:
     assert is_possible(asked)
 
 
@@ -696,5 +696,5 @@ def test_what_some_order_explains_is_left_alone(asked: list[TopicNameRequest]) -
     ],
     ids=["both win", "unseen", "seen and gone", "never made", "another", "not found"],
 )
-def test_what_no_order_explains_is_found(asked: list[TopicNameRequest]) -> None:
+def test_replies_that_no_order_explains_are_found(asked: list[TopicNameRequest]) -> None:
     assert not is_possible(asked)

@@ -1,4 +1,4 @@
-"""The simulated network: bytes in order within a connection, and every way of losing one."""
+"""The simulated network between clients and nodes: order within a connection, cuts, resets, congestion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rostra.simulator.network.client_network import BUFFER_HIGH, ClientNetwork, 
 
 
 class RecordingEnd:
-    """Either end of a link, taking down what it hears."""
+    """Either end of a connection; records what it receives."""
 
     def __init__(self, name: str = "end") -> None:
         self.name = name
@@ -88,7 +88,7 @@ def test_between_connections_a_later_message_may_arrive_first() -> None:
     assert wire.fault_counts.counts[Fault.REORDERED] > 0
 
 
-def test_a_node_that_does_not_listen_refuses_and_one_without_power_says_nothing() -> None:
+def test_a_node_that_does_not_listen_refuses_and_one_without_power_does_not_answer() -> None:
     wire, refused, unheard = NetworkUnderTest(), RecordingEnd("refused"), RecordingEnd("unheard")
     wire.node.listening = False
     wire.dial(refused)
@@ -98,7 +98,7 @@ def test_a_node_that_does_not_listen_refuses_and_one_without_power_says_nothing(
     assert (unheard.is_open, unheard.lost_because) == (False, None)
 
 
-def test_a_cut_loses_what_is_under_way_and_both_sides_notice() -> None:
+def test_a_cut_loses_bytes_in_flight_and_both_ends_notice() -> None:
     wire, client = NetworkUnderTest(delay_us=(1_000, 1_001)), RecordingEnd()
     link = wire.dial(client)
     for _ in range(40):
@@ -125,7 +125,7 @@ def test_a_cut_tears_frames_in_the_middle() -> None:
     assert torn > 0
 
 
-def test_of_a_half_open_link_one_side_never_hears() -> None:
+def test_one_end_of_a_half_open_link_never_notices() -> None:
     outcomes = set()
     for seed in range(20):
         wire, client = NetworkUnderTest(seed), RecordingEnd()
@@ -146,7 +146,7 @@ def test_bytes_for_a_connection_that_the_node_has_forgotten_are_answered_with_a_
     assert client.lost_because == "reset"
 
 
-def test_a_sender_hears_when_too_much_is_under_way_and_when_there_is_room_again() -> None:
+def test_a_sender_is_congested_by_bytes_in_flight_and_drained_later() -> None:
     wire, client = NetworkUnderTest(), RecordingEnd()
     link = wire.dial(client)
     link.down.send(bytes(BUFFER_HIGH))
@@ -157,7 +157,7 @@ def test_a_sender_hears_when_too_much_is_under_way_and_when_there_is_room_again(
 
 
 @pytest.mark.parametrize("closes", ["client", "node"])
-def test_a_proper_close_comes_behind_everything_that_was_sent(closes: str) -> None:
+def test_a_close_arrives_after_all_bytes_that_were_sent(closes: str) -> None:
     wire, client = NetworkUnderTest(), RecordingEnd()
     link = wire.dial(client)
     link.up.send(b"last words")

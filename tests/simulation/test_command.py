@@ -39,7 +39,7 @@ def test_a_failing_seed_exits_with_one_and_prints_how_to_replay_it(capsys: pytes
     assert "a record is stored once" in printed
     assert "--trace --without dedup" in printed
     lines = printed.splitlines()
-    assert lines[-1].startswith("violated: ")
+    assert lines[-1].startswith("failed: ")
     assert "--trace --without dedup" in lines[-2]
     assert any("ends with:" in line for line in lines)
     assert max(len(line) for line in lines if "bytes" in line) <= LINE_CHARACTERS_MAX + 2
@@ -94,7 +94,7 @@ def test_a_fault_that_never_took_effect_fails_a_run_of_many_seeds() -> None:
     assert (summary.clean, summary.missing) == (False, [Fault.FLIPPED])
 
 
-def test_a_node_alone_need_not_suffer_what_only_several_can() -> None:
+def test_a_single_node_needs_no_faults_between_nodes() -> None:
     summary = Summary(nodes=1)
     for seed in range(EVERY_FAULT_FROM_SEEDS):
         summary.add(result(seed))
@@ -105,13 +105,13 @@ def test_a_node_alone_need_not_suffer_what_only_several_can() -> None:
     assert summary.missing == list(CLUSTER_FAULTS)
 
 
-def test_a_seed_that_takes_another_course_fails_the_run() -> None:
+def test_a_rerun_with_another_digest_fails_the_run() -> None:
     summary = Summary()
     summary.add(result(1))
     summary.compare({1: "digest 1"})
     assert summary.clean
     summary.compare({1: "another"})
-    assert (summary.clean, summary.mismatched, summary_json(summary, "raft")["unequal"]) == (False, [1], [1])
+    assert (summary.clean, summary.mismatched, summary_json(summary, "raft")["digest_mismatches"]) == (False, [1], [1])
 
 
 def test_the_simulator_runs_as_a_module_with_its_own_flags() -> None:
@@ -122,7 +122,7 @@ def test_the_simulator_runs_as_a_module_with_its_own_flags() -> None:
     )
     assert ran.returncode == 0, ran.stderr
     printed = msgspec.json.decode(ran.stdout)
-    assert (printed["seeds"], printed["rerun"], printed["unequal"]) == (3, 1, [])
+    assert (printed["seeds"], printed["rerun"], printed["digest_mismatches"]) == (3, 1, [])
     wrong = subprocess.run([sys.executable, "-m", "rostra.simulator", "--seeds", "x"], capture_output=True, check=False)
     assert wrong.returncode == 2
     assert b"seeds" in wrong.stderr

@@ -1,4 +1,4 @@
-"""How far records travel in rings of simulated brokers, by the hop counters that they carry."""
+"""How many hops records travel in simulated rings of the flood fabric."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.contract.simulated import SimulatedCluster
 
 RECORDS = 3
 EQUAL_DELAYS = msgspec.structs.replace(FaultPlan.none(), delay_us=(1_000, 1_050))
-"""Every link takes as long as the others, so that the shorter way is the earlier one."""
+"""All links have the same delay, so that the shorter path is the faster one."""
 
 
 class HopRecorder(Flood):
-    """Notes of every batch that it takes how many links it has crossed."""
+    """Records the hops of every batch that it accepts."""
 
     taken: dict[tuple[NodeId, str, int], int]
 
@@ -33,7 +33,7 @@ class HopRecorder(Flood):
 
 
 def traced_hops(count: int, monkeypatch: pytest.MonkeyPatch, *, both_ways: bool) -> list[int]:
-    """Of some records from every broker to every other one, once all know their topic."""
+    """The hops of records from every node to every node, once all have the topic."""
     taken: dict[tuple[NodeId, str, int], int] = {}
 
     def make(seat: NodeSetup) -> Fabric:

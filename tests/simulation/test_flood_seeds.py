@@ -1,4 +1,4 @@
-"""Two hundred fixed seeds of rings of three to seven brokers, under every fault, judged from outside."""
+"""Two hundred fixed seeds of the flood fabric, three to seven nodes, under every fault."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ RERUN_EVERY = 40
 SEARCHED = 100
 
 pytestmark = pytest.mark.timeout(900)
-"""Two hundred seeds take a minute of two cores, which other tests want too."""
+"""Two hundred seeds take a minute on two cores, more while other tests run."""
 
 
 @pytest.mark.requirement("FL-21:resent", "FL-26")
 def test_two_hundred_seeds_of_rings_violate_nothing_under_every_fault_and_repeat_themselves() -> None:
-    """One test: in several they would be run again by every process that has one of them."""
+    """One test, because with several every worker process would run the seeds again."""
     results: list[SeedResult] = []
     summary = run_seeds(SEEDS, fabric=FLOOD, workers=os.cpu_count() or 1, done=results.append)
     assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}
     assert [fault for fault in summary.expected if not summary.faults[fault]] == []
-    assert len(results) == len(set(summary.digests.values())) == len(SEEDS), "each takes a course of its own"
+    assert len(results) == len(set(summary.digests.values())) == len(SEEDS), "seeds take different courses"
     assert min(result.virtual_us for result in results) >= 30 * SECOND_US
     assert min(result.operations for result in results) >= 300
     chosen = SEEDS[::RERUN_EVERY]
@@ -37,7 +37,7 @@ def test_two_hundred_seeds_of_rings_violate_nothing_under_every_fault_and_repeat
 
 
 def failing_seeds(safeguard: Safeguard, seeds: range) -> Iterator[SeedResult]:
-    """Seeds in which the checkers, unaware of the switch, find that something is wrong."""
+    """Seeds that violate a guarantee without the safeguard."""
     for seed in seeds:
         result = run_seed(seed, fabric=FLOOD, without=frozenset({safeguard}))
         if result.violations:
@@ -65,11 +65,11 @@ def test_without_a_safeguard_of_the_ring_a_promise_is_broken_and_with_it_the_sam
     safeguard: Safeguard,
 ) -> None:
     found = next(failing_seeds(safeguard, range(SEARCHED)), None)
-    assert found is not None, f"no seed below {SEARCHED} notices that {safeguard} is off"
+    assert found is not None, f"no seed below {SEARCHED} fails without {safeguard}"
     assert run_seed(found.seed, fabric=FLOOD, without=ALL_ON).violations == ()
 
 
-def test_every_safeguard_of_a_ring_is_searched_for() -> None:
+def test_every_safeguard_of_flood_has_a_test() -> None:
     assert set(PROVES) == set(OF_FLOOD)
 
 

@@ -1,4 +1,4 @@
-"""What is demanded of a majority, and what is not."""
+"""The liveness probe: what a majority must be able to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rostra.simulator.world.world import World
 
 
 def demands_for(topic_of: int | None) -> list[str]:
-    """Of t0, known to the herald by this id or by its own."""
+    """What the probe demands of topic t0, which it knows by this id or by the real one."""
     world = World(1, plan=msgspec.structs.replace(FaultPlan.none(), nodes=3))
     for node in world.nodes:
         node.start()
@@ -29,9 +29,9 @@ def demands_for(topic_of: int | None) -> list[str]:
     return [demand.what for demand in world.history.liveness_demands]
 
 
-def test_a_record_is_demanded_in_a_partition_of_which_most_copies_are_there() -> None:
-    assert demands_for(None) == ["a change of the catalogue", "a record in ('t0', 0)"]
+def test_a_record_is_demanded_in_a_partition_with_a_majority() -> None:
+    assert demands_for(None) == ["a metadata change", "a record in ('t0', 0)"]
 
 
-def test_no_record_is_demanded_in_another_topic_that_took_the_name_of_a_deleted_one() -> None:
-    assert demands_for(4711) == ["a change of the catalogue"]
+def test_no_record_is_demanded_in_a_topic_that_was_recreated() -> None:
+    assert demands_for(4711) == ["a metadata change"]

@@ -1,4 +1,4 @@
-"""The simulated network between nodes: streams and datagrams, slow ways, and splits of every shape."""
+"""The simulated network between nodes: streams and datagrams, slow links, and splits of every shape."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL_PATHS = frozenset((one, other) for one in NODES for other in NODES if one !=
 
 
 class RecordingPeer:
-    """A node that takes down what it hears."""
+    """A node that records what it receives."""
 
     def __init__(self, node: NodeId) -> None:
         self.id = node
@@ -59,7 +59,7 @@ class PeersUnderTest:
         self.peer_network.fault_free = False
 
     def send(self, count: int = 1, first: int = 1) -> None:
-        """From the first node to the second, numbered."""
+        """Sends numbered messages from the first node to the second."""
         for number in range(first, first + count):
             self.peer_network.send(self.ends[0], NODES[1], NodeHeartbeat(number), ())
 
@@ -90,7 +90,7 @@ def test_a_stream_keeps_order_and_loses_nothing() -> None:
     assert nodes.ends[1].boots() == list(range(1, 301))
 
 
-def test_datagrams_are_lost_doubled_and_overtaken() -> None:
+def test_datagrams_are_lost_duplicated_and_reordered() -> None:
     nodes = PeersUnderTest(streams=False, peer_loss=0.1, peer_duplicate=0.1, peer_reorder=0.2)
     nodes.send(300)
     nodes.wait()
@@ -101,7 +101,7 @@ def test_datagrams_are_lost_doubled_and_overtaken() -> None:
     assert nodes.fault_counts.counts[Fault.PEER_REORDERED] > 0
 
 
-def test_while_all_is_calm_no_datagram_is_lost() -> None:
+def test_no_datagram_is_lost_while_faults_are_off() -> None:
     nodes = PeersUnderTest(streams=False, peer_loss=0.5, peer_duplicate=0.5, spike=0.5)
     nodes.peer_network.fault_free = True
     nodes.send(100)
@@ -109,7 +109,7 @@ def test_while_all_is_calm_no_datagram_is_lost() -> None:
     assert len(nodes.ends[1].boots()) == 100
 
 
-def test_a_slow_way_is_slow_and_the_others_are_not() -> None:
+def test_slow_links_do_not_slow_down_the_others() -> None:
     nodes = PeersUnderTest(slow_links=3, slow_link_us=200 * MS_US)
     for one in nodes.ends:
         for other in nodes.ends:
@@ -122,7 +122,7 @@ def test_a_slow_way_is_slow_and_the_others_are_not() -> None:
     assert nodes.fault_counts.counts[Fault.PEER_SLOW] == 3
 
 
-def test_a_blip_swallows_datagrams_but_only_delays_a_stream() -> None:
+def test_a_short_split_loses_datagrams_but_only_delays_a_stream() -> None:
     for streams in (True, False):
         nodes = PeersUnderTest(streams=streams)
         nodes.split(BLIP_US, flaps=True)
@@ -133,7 +133,7 @@ def test_a_blip_swallows_datagrams_but_only_delays_a_stream() -> None:
         assert nodes.ends[0].lost == []
 
 
-def test_what_flaps_lets_through_what_comes_in_between() -> None:
+def test_a_flapping_split_lets_messages_through_in_between() -> None:
     nodes = PeersUnderTest(streams=False)
     nodes.split(20 * BLIP_US, flaps=True)
     for number in range(1, 401):
@@ -143,7 +143,7 @@ def test_what_flaps_lets_through_what_comes_in_between() -> None:
     assert 100 < len(nodes.ends[1].boots()) < 300
 
 
-def test_a_stream_behind_a_long_split_breaks_and_what_it_held_is_lost() -> None:
+def test_a_long_split_breaks_a_stream_and_loses_its_messages() -> None:
     nodes = PeersUnderTest(streams=True)
     nodes.split(3 * SECOND_US)
     nodes.send(10)
@@ -155,7 +155,7 @@ def test_a_stream_behind_a_long_split_breaks_and_what_it_held_is_lost() -> None:
     assert nodes.ends[1].boots() == [77]
 
 
-def test_what_was_under_way_on_a_stream_to_a_process_that_ended_never_arrives() -> None:
+def test_messages_in_flight_to_a_crashed_process_never_arrive_on_a_stream() -> None:
     nodes = PeersUnderTest(streams=True)
     nodes.send(5)
     nodes.ends[1].incarnation += 1
@@ -165,14 +165,14 @@ def test_what_was_under_way_on_a_stream_to_a_process_that_ended_never_arrives() 
     assert all(end.lost == [NODES[1]] for end in nodes.ends if end is not nodes.ends[1])
 
 
-def test_a_host_without_power_says_nothing() -> None:
+def test_a_power_cut_is_not_reported_to_peers() -> None:
     nodes = PeersUnderTest(streams=True)
     nodes.peer_network.node_ended(NODES[1], silently=True)
     nodes.wait()
     assert all(end.lost == [] for end in nodes.ends)
 
 
-def test_whoever_is_behind_an_address_says_so_as_soon_as_there_is_somebody() -> None:
+def test_an_address_is_resolved_as_soon_as_its_node_is_up() -> None:
     nodes = PeersUnderTest()
     nodes.ends[2].up = False
     nodes.peer_network.connect(nodes.ends[0], NodeId(0), "node3:7401")
@@ -183,7 +183,7 @@ def test_whoever_is_behind_an_address_says_so_as_soon_as_there_is_somebody() -> 
     assert nodes.ends[0].met == [NODES[2]]
 
 
-def test_who_speaks_as_a_leader_is_heard() -> None:
+def test_messages_of_leaders_are_recorded() -> None:
     nodes = PeersUnderTest()
     nodes.peer_network.send(nodes.ends[0], NODES[1], TimeoutNow(META, 4), ())
     nodes.peer_network.send(nodes.ends[2], NODES[1], AppendEntries(META, 4, 0, 0, 0, 0), ())
@@ -192,7 +192,7 @@ def test_who_speaks_as_a_leader_is_heard() -> None:
 
 @pytest.mark.parametrize("count", [3, 4, 5, 7])
 @pytest.mark.parametrize("shape", [Fault.ONE_WAY, Fault.ISOLATED, Fault.HALVES, Fault.BRIDGE, Fault.RING])
-def test_a_split_of_every_shape_shuts_some_ways_and_leaves_others(shape: Fault, count: int) -> None:
+def test_a_split_of_every_shape_blocks_some_links_and_leaves_others(shape: Fault, count: int) -> None:
     nodes = [NodeId(number) for number in range(1, count + 1)]
     ways = {(one, other) for one in nodes for other in nodes if one != other}
     for seed in range(20):

@@ -1,4 +1,4 @@
-"""A node that is stopped keeps its connections, and nothing on them says so: its clients must find out themselves."""
+"""Clients of a stopped (SIGSTOP) node, whose connections stay open, fail over before they give up its links."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rostra.fabric.registry import FABRICS
 from tests.contract.simulated import SimulatedCluster
 
 SILENT_HEARTBEATS = 3
-"""So many the links of a client survive."""
+"""A client link is closed after this many missed heartbeats."""
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_clients_of_an_owner_that_is_stopped_go_on_long_before_they_give_its_links_up(seed: int) -> None:
+def test_clients_of_a_stopped_owner_fail_over_long_before_they_give_up_its_links(seed: int) -> None:
     cluster = SimulatedCluster(FABRICS["raft"], 3, seed, settings=BrokerSettings())
     cluster.create_topic("t")
     owner = cluster.owner("t")

@@ -1,4 +1,4 @@
-"""Chosen weather instead of drawn: what a node and its clients show while one thing goes wrong."""
+"""Worlds with chosen faults: how a node and its clients behave under a single fault."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rostra.simulator.world.world import CALM_US, HEAL_US, World
 
 NO_FAULTS = FaultPlan.none()
 EARLY_REMOVAL_SEED = 9
-"""A seed whose operator wants a founder removed before another node joins."""
+"""A seed whose operator removes a founder before another node joins."""
 
 
 def world_of(seed: int, **weather: object) -> World:
     return World(seed, plan=msgspec.structs.replace(NO_FAULTS, **weather))
 
 
-def test_events_of_one_time_happen_in_the_order_in_which_they_were_set() -> None:
+def test_events_of_the_same_time_run_in_the_order_of_scheduling() -> None:
     clock, seen = Clock(), list[int]()
     for number in range(20):
         clock.at(5, seen.append, number)
@@ -43,7 +43,7 @@ def test_the_digest_tells_apart_what_happened_when_and_in_which_order() -> None:
     assert len(digests) == 4
 
 
-def test_in_fair_weather_everything_is_acknowledged_and_nothing_goes_wrong() -> None:
+def test_without_faults_all_records_are_acknowledged() -> None:
     world = world_of(2)
     world.run()
     assert find_violations(world.history) == []
@@ -51,10 +51,10 @@ def test_in_fair_weather_everything_is_acknowledged_and_nothing_goes_wrong() -> 
 
 
 @pytest.mark.requirement("CM-10:told")
-def test_clients_say_that_they_came_back_resubscribed_and_sent_again() -> None:
+def test_clients_report_reconnects_resubscriptions_and_resends() -> None:
     told: list[ClientEvent] = []
     for seed in range(3, 7):
-        # So far away that something is always under way when a connection breaks.
+        # Long delays, so that something is always in flight when a connection breaks.
         world = world_of(seed, cut_every_us=SECOND_US // 3, delay_us=(20_000, 60_000))
         for client in world.clients:
             client.event_listeners.append(told.append)
@@ -79,7 +79,7 @@ def test_a_full_disk_refuses_publishes_while_reads_go_on_and_when_there_is_room_
     node.start()
     world.clock.run_until(6 * SECOND_US)
     node.files.faults.capacity_bytes = node.files.used_bytes
-    # What was under way may still be answered.
+    # Requests in flight may still be answered.
     world.clock.run_until(7 * SECOND_US)
     before, read_before = acknowledged(world), delivered(world)
     world.clock.run_until(12 * SECOND_US)
@@ -116,7 +116,7 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_until_the_node_is_started_
     assert world.history.exceptions == []
 
 
-def test_nothing_goes_wrong_before_the_first_second_is_over() -> None:
+def test_no_fault_is_injected_in_the_first_second() -> None:
     world = World(11, nodes=1)
     world.start()
     world.clock.run_until(CALM_US)
@@ -125,7 +125,7 @@ def test_nothing_goes_wrong_before_the_first_second_is_over() -> None:
 
 
 @pytest.mark.parametrize("damaged", [True, False])
-def test_where_a_disk_is_damaged_nobody_is_removed_before_three_others_are_members(damaged: bool) -> None:
+def test_with_a_damaged_disk_no_node_is_removed_before_three_others_are_members(damaged: bool) -> None:
     never_us = 1 << 60
     world = world_of(EARLY_REMOVAL_SEED, nodes=4, joiners=1, removes=True, flip_every_us=never_us if damaged else 0)
     world.start()
@@ -142,7 +142,7 @@ def test_where_a_disk_is_damaged_nobody_is_removed_before_three_others_are_membe
     assert founder.member_count(besides=world.leaving_node.id) == (3 if damaged else 2)
 
 
-def test_events_that_beget_events_without_end_are_stopped() -> None:
+def test_endless_events_are_stopped() -> None:
     clock = Clock()
 
     def again() -> None:

@@ -1,4 +1,4 @@
-"""Virtual time: a heap of events, and sources of chance that a seed decides."""
+"""Virtual time: a heap of scheduled callbacks, and the random generators of a seed."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ EPOCH_US = 1_700_000_000 * SECOND_US
 
 
 EVENTS_MAX = 500_000
-"""A hundred times what a seed needs: beyond it, something feeds itself."""
+"""Far more than a seed needs: beyond it, events schedule each other endlessly."""
 
 
 class EventLimitExceeded(Exception):
-    """Events beget events without end."""
+    """A seed scheduled more than `EVENTS_MAX` events."""
 
 
 def random_for(seed: int, purpose: str) -> Random:
-    """A generator of its own for each purpose: drawing more for one does not disturb the others.
+    """The generator of a seed for one purpose; drawing more for one purpose does not change the others.
 
-    A text as seed is hashed by SHA-512 and not by `hash()`, so it is the same in every process.
+    A text as seed is hashed by SHA-512 and not by `hash()`, so it is the same in every process. Purposes, and the names
+    of clients and nodes in them, are part of the seed: renaming one changes the course of every seed.
     """
     return Random(f"{seed}/{purpose}")
 
 
 class Clock:
-    """Events in order of time; those of the same time in the order in which they were set."""
+    """Runs callbacks in order of time; those of the same time in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now_us = 0
@@ -39,7 +40,7 @@ class Clock:
 
     @property
     def events(self) -> int:
-        """How many have happened."""
+        """How many events have run."""
         return self._sequence - len(self._heap)
 
     def at(self, time_us: int, callback: Callable[..., None], *args: Any) -> None:
@@ -53,11 +54,11 @@ class Clock:
         heappush(self._heap, (self.now_us + delay_us, number, callback, args))
 
     def run_until(self, time_us: int) -> None:
-        """Lets events happen up to this time."""
+        """Runs all events up to this time."""
         heap = self._heap
         while heap and heap[0][0] <= time_us:
             self.now_us, number, callback, args = heappop(heap)
             if number > EVENTS_MAX:
-                raise EventLimitExceeded(f"{EVENTS_MAX} events and no end, at {self.now_us} us: {callback} {args}")
+                raise EventLimitExceeded(f"more than {EVENTS_MAX} events at {self.now_us} us: {callback} {args}")
             callback(*args)
         self.now_us = max(self.now_us, time_us)

@@ -1,4 +1,4 @@
-"""`rostra sim`: seeds in, a table and an exit code out."""
+"""`rostra sim`: runs seeds, prints a summary and returns an exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rostra.simulator.seed import SeedResult, run_seed
 
 FABRICS = ("raft", "flood")
 NODES = (1, 3, 4, 5, 6, 7)
-"""How many there can be. Of two, neither could be spared."""
+"""Allowed numbers of nodes; two nodes tolerate no failure."""
 FAILED_SHOWN_MAX = 5
 VIOLATIONS_SHOWN_MAX = 10
 LINES_SHOWN = 20
@@ -37,22 +37,22 @@ def simulate(
     output: str = "table",
     nodes: int = 0,
 ) -> int:
-    """Runs the seeds and reports; the exit code.
+    """Runs the seeds, prints the summary and returns the exit code.
 
-    `workers` 0 means one per core; `rerun` is the share of seeds that run again in another process; `trace` prints what
-    happens in a single seed; `output` is `table` or `json`; `nodes` 0 means as many as each seed draws. Wrong use
+    `workers` 0 means one per core; `rerun` is the share of seeds that run again in a new process; `trace` prints the
+    trace of a single seed; `output` is `table` or `json`; `nodes` 0 means as many as each seed draws. Wrong use
     raises `UsageError`.
     """
     chosen = parse_seeds(seeds)
     if fabric not in FABRICS:
-        raise InvalidSetting("fabric", f"{fabric!r} is none of {', '.join(FABRICS)}")
+        raise InvalidSetting("fabric", f"{fabric!r} is not one of {', '.join(FABRICS)}")
     if nodes and nodes not in NODES:
-        raise InvalidSetting("nodes", f"{nodes} is none of {', '.join(map(str, NODES))}")
+        raise InvalidSetting("nodes", f"{nodes} is not one of {', '.join(map(str, NODES))}")
     switched_off = parse_without(without or [], nodes)
     if output not in ("table", "json"):
         raise InvalidSetting("output", f"{output!r} is neither 'table' nor 'json'")
     if not 0.0 <= rerun <= 1.0:
-        raise InvalidSetting("rerun", "the share of seeds to run again lies between 0 and 1")
+        raise InvalidSetting("rerun", "the share of seeds to rerun must be between 0 and 1")
     errors = Console(stderr=True)
     if trace:
         return _trace(chosen, fabric, nodes, switched_off, errors)
@@ -70,7 +70,7 @@ def simulate(
         def done(result: SeedResult) -> None:
             progress.advance(task)
             if result.violations:
-                progress.update(task, description=f"seeds, [red]{result.seed} violates[/red]")
+                progress.update(task, description=f"seeds, [red]{result.seed} failed[/red]")
 
         summary = run_seeds(
             chosen,
@@ -96,7 +96,7 @@ def parse_seeds(written: str) -> range:
         raise InvalidSetting("seeds", f"{written!r} is neither FIRST:END nor a single number")
     chosen = range(int(first), int(end) if colon else int(first) + 1)
     if not chosen:
-        raise InvalidSetting("seeds", f"{written!r} holds no seed")
+        raise InvalidSetting("seeds", f"{written!r} is an empty range")
     return chosen
 
 
@@ -104,7 +104,7 @@ def parse_without(names: list[str], nodes: int = 0) -> Without:
     known = [safeguard.value for safeguard in (OF_ONE_NODE if nodes == 1 else Safeguard)]
     for name in names:
         if name not in known:
-            raise InvalidSetting("without", f"{name!r} is none of {', '.join(known)}")
+            raise InvalidSetting("without", f"{name!r} is not one of {', '.join(known)}")
     return frozenset(map(Safeguard, names))
 
 
@@ -117,7 +117,7 @@ def replay_command(seed: int, nodes: int, without: Without, fabric: str = "raft"
 
 
 class _LinePrinter:
-    """Prints until nobody reads any more; the seed runs on, for an error of ours inside it would count against it."""
+    """Prints lines until the pipe is closed. It must not raise inside the seed, where that would be a violation."""
 
     def __init__(self) -> None:
         self.reader_gone: BrokenPipeError | None = None
@@ -132,7 +132,7 @@ class _LinePrinter:
 
 def _trace(seeds: range, fabric: str, nodes: int, without: Without, errors: Console) -> int:
     if len(seeds) != 1:
-        raise InvalidSetting("trace", "it shows a single seed: --seeds 4711 --trace")
+        raise InvalidSetting("trace", "only a single seed can be traced: --seeds 4711 --trace")
     lines = _LinePrinter()
     result = run_seed(seeds[0], fabric=fabric, nodes=nodes, without=without, show=lines.show)
     if lines.reader_gone is not None:
@@ -143,10 +143,10 @@ def _trace(seeds: range, fabric: str, nodes: int, without: Without, errors: Cons
 
 
 def summary_table(summary: Summary, fabric: str) -> Table:
-    """What took effect, and how much was done under it."""
-    shown = Table(title=f"{summary.seeds} seeds", title_justify="left")
-    shown.add_column("took effect")
-    shown.add_column(fabric, justify="right")
+    """The summary of a run: how often each fault took effect, the amount of work, and the verdict."""
+    shown = Table(title=f"{summary.seeds:,} seeds of {fabric}", title_justify="left")
+    shown.add_column("fault")
+    shown.add_column("took effect", justify="right")
     for fault in summary.expected:
         count, missing = summary.faults[fault], fault in summary.missing
         shown.add_row(fault.value, f"[red]{count}[/red]" if missing else f"{count:,}")
@@ -154,13 +154,13 @@ def summary_table(summary: Summary, fabric: str) -> Table:
     hours = summary.cpu_s / 3600 or 1e-9
     for what, number in (
         ("client operations", f"{summary.operations:,}"),
-        ("virtual hours", f"{summary.virtual_us / 3.6e9:,.1f}"),
+        ("virtual time (hours)", f"{summary.virtual_us / 3.6e9:,.1f}"),
         ("events", f"{summary.events:,}"),
-        ("µs per event", f"{1e6 * summary.cpu_s / max(summary.events, 1):.1f}"),
-        ("seeds per core-hour", f"{summary.seeds / hours:,.0f}"),
-        ("run again elsewhere", f"{summary.rerun:,}"),
-        ("of these, another digest", f"{len(summary.mismatched):,}"),
-        ("seeds with a violation", f"{len(summary.failed):,}"),
+        ("CPU time per event (µs)", f"{1e6 * summary.cpu_s / max(summary.events, 1):.1f}"),
+        ("seeds per CPU hour", f"{summary.seeds / hours:,.0f}"),
+        ("seeds rerun in a new process", f"{summary.rerun:,}"),
+        ("reruns with another digest", f"{len(summary.mismatched):,}"),
+        ("seeds with violations", f"{len(summary.failed):,}"),
     ):
         shown.add_row(what, number)
     return shown
@@ -179,22 +179,22 @@ def summary_json(summary: Summary, fabric: str) -> dict[str, object]:
         "cpu_s": round(summary.cpu_s, 3),
         "seeds_per_core_hour": round(summary.seeds * 3600 / max(summary.cpu_s, 1e-9)),
         "rerun": summary.rerun,
-        "unequal": summary.mismatched,
+        "digest_mismatches": summary.mismatched,
         "failed": [{"seed": failed.seed, "violations": failed.violations} for failed in summary.failed],
     }
 
 
 def report_failures(summary: Summary, without: Without, errors: Console) -> None:
-    """Everything that makes the run fail, each with the way to look into it; the verdict last."""
+    """Prints everything that makes the run fail, each with the command that shows it; the verdict comes last."""
 
     def say(text: str, style: str = "") -> None:
         errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     for fault in summary.missing:
-        say(f"{fault.value}: never in {summary.seeds} seeds (checked from {EVERY_FAULT_FROM_SEEDS} seeds on)", "red")
+        say(f"{fault.value}: never in {summary.seeds} seeds (expected from {EVERY_FAULT_FROM_SEEDS} seeds on)", "red")
     for seed in summary.mismatched:
         again = replay_command(seed, summary.nodes, without, summary.fabric)
-        say(f"seed {seed} took another course in another process: {again}", "red")
+        say(f"seed {seed} had another digest in a new process: {again}", "red")
     failed = sorted(summary.failed, key=lambda result: result.seed)[:FAILED_SHOWN_MAX]
     for result in failed[:1]:
         say(f"the trace of seed {result.seed} ends with:")
@@ -204,8 +204,6 @@ def report_failures(summary: Summary, without: Without, errors: Console) -> None
         say(f"seed {result.seed}: {len(result.violations)} violations", "red")
         for violation in result.violations[:VIOLATIONS_SHOWN_MAX]:
             say(f"  {violation}")
-        say(
-            f"  to see all that happened: {replay_command(result.seed, summary.nodes, without, summary.fabric)}", "bold"
-        )
+        say(f"  full trace: {replay_command(result.seed, summary.nodes, without, summary.fabric)}", "bold")
     if failed:
-        say(f"violated: {len(summary.failed)} of {summary.seeds} seeds break a promise", "red")
+        say(f"failed: {len(summary.failed)} of {summary.seeds} seeds violate a guarantee", "red")

@@ -1,4 +1,4 @@
-"""Prints the digests of seeds as JSON: for a process that wants to compare its own with those of another."""
+"""Prints the digests of seeds as JSON, so that another process can compare them with its own."""
 
 from __future__ import annotations
 

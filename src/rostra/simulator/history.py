@@ -1,6 +1,10 @@
-"""What could be seen from outside in one seed. Checkers judge by this and by nothing else.
+"""The history of one seed: what clients sent and received, and what nodes stored. Checkers see nothing else.
 
-Values are unique: a value names the record that an application sent.
+Theory of operation. Applications record each operation when they start it and when its result arrives: records sent,
+acknowledged, failed and delivered, subscriptions, topic changes. The peer network and the fabric observers add leaders,
+commits and truncations; at the end the final readers add what is stored. Checkers compare these.
+
+Record values are unique, so a value identifies the record that an application sent.
 """
 
 from __future__ import annotations
@@ -13,13 +17,13 @@ from rostra.model.ids import Partition
 from rostra.wire.messages import Acks, TopicSettings
 
 OPERATIONS_MIN = 300
-"""Of a seed: with fewer it has shown little."""
+"""A seed with fewer client operations tests too little, and fails."""
 INDEX_END = 1 << 32
-"""Beyond it a partition's number is an id."""
+"""From here on a partition number is a partition id (flood)."""
 
 
 class RecordSent(NamedTuple):
-    """An application gave this record to its producer; `order` counts the producer's records."""
+    """A record that an application passed to its producer; `order` counts the producer's records."""
 
     value: bytes
     producer: str
@@ -31,7 +35,7 @@ class RecordSent(NamedTuple):
 
 
 class RecordAcked(NamedTuple):
-    """The producer was told where the record is stored; offset -1: only that it is."""
+    """An acknowledgement; its offset is -1 if the record is known to be stored, but not where."""
 
     value: bytes
     topic: int
@@ -41,14 +45,14 @@ class RecordAcked(NamedTuple):
 
 
 class RecordFailed(NamedTuple):
-    """The producer was told that the record is given up."""
+    """A record that the producer gave up."""
 
     value: bytes
     error: RostraError
 
 
 class RecordDelivered(NamedTuple):
-    """One record shown to a subscriber."""
+    """One record delivered to a subscriber."""
 
     at_us: int
     offset: int
@@ -56,25 +60,25 @@ class RecordDelivered(NamedTuple):
 
 
 class DeliveredPartition:
-    """What one subscription got of one partition."""
+    """What one subscription received of one partition."""
 
     def __init__(self, topic: int, partition: int) -> None:
         self.topic = topic
         self.partition = partition
         self.records: list[RecordDelivered] = []
         self.start: tuple[int, int] | None = None
-        """Where the node said that delivery begins, and where the partition's visible end was then."""
+        """The start offset that the node confirmed, and the commit offset at that time."""
         self.position = 0
-        """The offset behind the last one that the client was shown or passed over."""
+        """The offset after the last one that was delivered or skipped."""
 
 
 def partition_key(topic: int, partition: int) -> tuple[int, int]:
-    """A partition with an id of its own is named by that alone, whatever its topic's id is at a node."""
+    """The key of a partition in a history. A partition with an id of its own (flood) is identified by that alone."""
     return (partition, 0) if partition >= INDEX_END else (topic, partition)
 
 
 class SubscriptionHistory:
-    """One subscription from its first word to its last."""
+    """One subscription of a client to a topic, from its request to its end."""
 
     def __init__(self, name: str, topic: str, start: str, value: int) -> None:
         self.name = name
@@ -97,7 +101,7 @@ class SubscriptionHistory:
 
 
 class PatternHistory:
-    """One subscription to patterns. `topics` are those it had at the end, if it lasted so long."""
+    """One pattern subscription. `topics` are the ids of those it had at the end, if it lasted until then."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -114,7 +118,7 @@ class PatternHistory:
 
 
 class StoredRecord(NamedTuple):
-    """A record or a control record as a fresh reader got it at the end."""
+    """A record or control record that a final reader found."""
 
     offset: int
     value: bytes | None
@@ -124,7 +128,7 @@ class StoredRecord(NamedTuple):
 
     @property
     def shown(self) -> bool:
-        """Whether subscribers are to get it."""
+        """Whether subscribers should receive it."""
         return not self.control and not self.owner_flags
 
 
@@ -138,7 +142,7 @@ def stored_in(batch: Batch) -> list[StoredRecord]:
 
 
 class FinalPartition:
-    """A partition as a fresh reader found it after healing, through the wire."""
+    """A partition as a final reader found it over the wire, after healing."""
 
     def __init__(self, topic: int, name: str, partition: int, settings: TopicSettings) -> None:
         self.topic = topic
@@ -150,11 +154,11 @@ class FinalPartition:
         self.bytes = 0
         self.stored: list[StoredRecord] = []
         self.damaged_at: int | None = None
-        """Where the node said that damage begins."""
+        """The first damaged offset that the node reported."""
         self.served_damage: str = ""
-        """What was wrong with the bytes that it served, if anything was."""
+        """What was wrong with the bytes that the node served; empty if nothing."""
         self.complete = False
-        """The reader came to the commit offset, or to the damage."""
+        """Whether the reader reached the commit offset or the damage."""
 
 
 class CreatedTopic(NamedTuple):
@@ -163,10 +167,10 @@ class CreatedTopic(NamedTuple):
 
 
 class TopicNameRequest(NamedTuple):
-    """One request about a topic's name, from when it was asked until it was answered.
+    """One request about a topic name, with the times of request and reply.
 
-    `outcome` is the topic's id, 0 for "there is none", -1 for "it is there", None if nobody knows; `once`: it was sent
-    a single time, so what it says of the topic was not of its own making.
+    `outcome` is the topic's id, 0 for "does not exist", -1 for "exists", None if unknown. `sent_once` is False if the
+    client retried it: then the reply may describe the effect of an earlier attempt.
     """
 
     who: str
@@ -179,7 +183,7 @@ class TopicNameRequest(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """A batch in a node's log: where it lies, and a digest of its bytes."""
+    """A batch in a node's log: its offsets and a digest of its bytes."""
 
     base: int
     end: int
@@ -187,7 +191,7 @@ class StoredBatch(NamedTuple):
 
 
 class TruncatedCommit(NamedTuple):
-    """A node cut its log, and what it cut was known to be committed."""
+    """A truncation that removed a batch known to be committed."""
 
     node: int
     partition: Partition
@@ -196,7 +200,7 @@ class TruncatedCommit(NamedTuple):
 
 
 class LivenessDemand(NamedTuple):
-    """What must be possible again when a majority is back, and when it was first achieved; 0: it was not."""
+    """An operation that must succeed once a majority is back, and when it did; 0 if it did not."""
 
     what: str
     since_us: int
@@ -205,21 +209,21 @@ class LivenessDemand(NamedTuple):
 
 
 class GroupHistory:
-    """A named subscription, as its members saw it."""
+    """A consumer group, as its members saw it."""
 
     def __init__(self, name: str, topics: list[str]) -> None:
         self.name = name
         self.topics = topics
         self.acknowledged: set[tuple[int, int, int]] = set()
-        """(topic, partition, offset) that a member acknowledged."""
+        """(topic, partition, offset) of every record that a member acknowledged."""
         self.skipped: list[tuple[str, int, range]] = []
-        """What had expired where a member looked for it, and it was told so; another copy may still have it."""
+        """Offsets that had expired at the replica a member read from, as reported to it."""
         self.redelivered: list[str] = []
-        """What was handed out although the coordinator keeps that it was acknowledged."""
+        """Deliveries below the position that the coordinator had committed."""
         self._committed: dict[tuple[int, int], int] = {}
 
     def commit_position(self, topic: int, partition: int, offset: int) -> None:
-        """The coordinator has said that nothing below this is left to do."""
+        """Records the position that the coordinator committed: all below it is acknowledged."""
         self._committed[topic, partition] = max(offset, self._committed.get((topic, partition), 0))
 
     def has_skipped(self, topic: str, partition: int, offset: int) -> bool:
@@ -228,15 +232,19 @@ class GroupHistory:
     def record_delivery(self, topic: int, partition: int, offset: int, member: str, at_us: int) -> None:
         committed = self._committed.get((topic, partition), 0)
         if offset < committed:
-            self.redelivered.append(f"{member} got {topic:x}/{partition}:{offset} at {at_us}, but {committed} was kept")
+            self.redelivered.append(
+                f"{member} got {topic:x}/{partition}:{offset} at {at_us}, but {committed} was committed"
+            )
 
 
 class History:
+    """What happened in one seed, collected while it runs."""
+
     def __init__(self, *, replicated: bool = False) -> None:
         self.replicated = replicated
-        """Whether there are several nodes: then neither damage to one of them nor its loss excuses anything."""
+        """Whether there are several nodes: then damage to or loss of one of them excuses nothing."""
         self.per_origin = False
-        """Whether every node orders records of its own: then those that only it has return with it."""
+        """Whether each node orders the records published to it (flood): records that only it has return with it."""
         self.sent: dict[bytes, RecordSent] = {}
         self.acked: dict[bytes, RecordAcked] = {}
         self.failed: dict[bytes, RecordFailed] = {}
@@ -248,53 +256,53 @@ class History:
         self.deleted: dict[int, int] = {}
         """Topics whose deletion was acknowledged, and when."""
         self.strengths: dict[int, dict[int, int]] = {}
-        """By publisher, the strengths its application asked for, and when."""
+        """By publisher, the strengths its application requested, and when first."""
         self.maybe_duplicated: set[bytes] = set()
-        """Records that a client said may be stored twice."""
+        """Records that a client reported as possibly duplicated (`MayDuplicate`)."""
         self.reported_damage: dict[tuple[str, int, int], int] = {}
-        """(topic name, partition, offset) that the node reported as damaged, and when that was first heard."""
+        """(topic name, partition, offset) that a node reported as damaged, and when first."""
         self.flipped: set[tuple[int, int]] = set()
-        """(topic, partition) whose files a fault has damaged."""
+        """(topic, partition) in whose files bits were flipped."""
         self.flipped_at: set[tuple[int, Partition]] = set()
-        """The same, with the node at which it was."""
+        """(node, partition) of the same."""
         self.torn: set[tuple[int, int]] = set()
-        """(topic, partition) whose files have lost in a power cut what no sync had vouched for."""
+        """(topic, partition) whose files lost unsynced bytes in a power cut."""
         self.unsettled: list[str] = []
-        """What was still waiting when the time to converge was over."""
+        """What had not converged in time."""
         self.final: dict[tuple[int, int], FinalPartition] = {}
         self.listed: dict[int, str] = {}
-        """Topics by id at the end."""
+        """Topic names by id at the end."""
         self.queue_sizes: dict[str, tuple[int, int]] = {}
-        """The highest level seen of each queue, and its bound."""
+        """The largest size of each queue, and its bound."""
         self.exceptions: list[str] = []
-        """Exceptions that came out where only typed errors may."""
+        """Exceptions where only typed errors are allowed."""
         self.operations = 0
         self.starts_us: list[int] = []
-        """When the node was started."""
+        """When nodes were started."""
         self.leaders: dict[tuple[Partition, int], dict[int, None]] = {}
-        """Who spoke as the leader of a partition in a term."""
+        """Nodes that acted as leader of a partition in a term."""
         self.committed: dict[Partition, dict[StoredBatch, int]] = {}
-        """What nodes had in their logs where they called it committed, and which node was the first."""
+        """Batches that nodes reported as committed, and the first node to do so."""
         self.synced_offsets: dict[tuple[int, Partition], int] = {}
-        """How far each node's disk has come, where acknowledgements name nodes."""
+        """The synced offset of each node and partition, where acknowledgements name nodes (flood)."""
         self.false_claims: list[str] = []
-        """Nodes that called committed what they do not have."""
+        """Commits and acknowledgements beyond what a node's log or disk holds."""
         self.truncated_commits: list[TruncatedCommit] = []
         self.final_logs: dict[tuple[int, Partition], list[StoredBatch]] = {}
-        """Each node's log at the end, as far as it is committed there."""
+        """The log of each node and partition at the end, up to its commit offset."""
         self.name_requests: list[TopicNameRequest] = []
         self.liveness_demands: list[LivenessDemand] = []
         self.groups: dict[str, GroupHistory] = {}
         self.listed_partitions: set[tuple[int, int]] = set()
-        """(topic, partition) of all that is listed at the end."""
+        """(topic, partition) of all topics listed at the end."""
         self.listed_by_node: dict[int, dict[int, str]] = {}
-        """Topics by id at the end, as each node lists them."""
+        """By node, the topics it lists at the end."""
 
     def record_strength(self, publisher: int, strength: int, at_us: int) -> None:
         self.strengths.setdefault(publisher, {}).setdefault(strength, at_us)
 
     def is_outdated(self, final: FinalPartition, value: bytes | None, offset: int) -> bool:
-        """Whether compaction may have removed it: a later record of the same key is there, or may be behind damage."""
+        """Whether compaction may have removed a record: a later one has its key, or may be in damaged bytes."""
         sent = self.sent.get(value) if value is not None else None
         if not final.settings.compaction or sent is None or sent.key is None:
             return False
@@ -312,12 +320,13 @@ class History:
             self.queue_sizes[queue] = (size, bound)
 
     def damage_of(self, final: FinalPartition) -> int | None:
-        """From which offset on records may be missing: where the node reported damage, if a fault had done any.
+        """The offset from which on records may be missing: the reported damage, if bits were flipped there.
 
-        What a power cut tears may be called damaged too, but it was never acknowledged nor shown: that excuses nothing.
+        Nodes may report writes torn by a power cut as damage too. That excuses nothing, because such records were
+        neither acknowledged nor delivered.
         """
         if self.per_origin and (final.topic, final.partition) in self.flipped:
-            # Perhaps nobody else was there when it was acknowledged.
+            # The node may have been alone when it acknowledged the record.
             return 0
         if self.replicated or (final.topic, final.partition) not in self.flipped:
             return None

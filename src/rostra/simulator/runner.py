@@ -1,4 +1,4 @@
-"""Many seeds in several processes, some of them twice, and what they come to together."""
+"""Runs many seeds in worker processes, reruns some of them in a new process, and sums up the results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SEEDS_PER_TASK = 8
 TASKS_PER_WORKER = 2
 POLL_S = 0.2
 EVERY_FAULT_FROM_SEEDS = 200
-"""With so many seeds every fault must have taken effect; with fewer, chance may leave one out."""
+"""From this many seeds on, every fault must have taken effect at least once."""
 _HASH_SEEDS = ("1", "2")
 
 
 class Summary:
-    """Adds up the results of seeds as they come in, in any order."""
+    """Sums up the results of seeds, in any order."""
 
     def __init__(self, nodes: int = 0, fabric: str = "raft") -> None:
         self.nodes = nodes
@@ -38,7 +38,7 @@ class Summary:
         self.expected = tuple(
             fault for fault in Fault if (nodes != 1 or fault not in CLUSTER_FAULTS) and fault not in excluded_faults
         )
-        """The faults that must take effect; a node alone has no network to suffer from."""
+        """The faults that must take effect; a single node has no faults between nodes."""
         self.seeds = 0
         self.operations = 0
         self.events = 0
@@ -49,7 +49,7 @@ class Summary:
         self.digests: dict[int, str] = {}
         self.rerun = 0
         self.mismatched: list[int] = []
-        """Seeds whose second run took another course."""
+        """Seeds whose rerun had another digest."""
 
     def add(self, result: SeedResult) -> None:
         self.seeds += 1
@@ -69,7 +69,7 @@ class Summary:
 
     @property
     def missing(self) -> list[Fault]:
-        """Faults that took effect nowhere, where there were seeds enough for all of them."""
+        """Faults that never took effect, if there were enough seeds to expect them."""
         if self.seeds < EVERY_FAULT_FROM_SEEDS:
             return []
         return [fault for fault in self.expected if not self.faults[fault]]
@@ -89,7 +89,7 @@ def run_seeds(
     rerun: float = 0.0,
     done: Callable[[SeedResult], None] = lambda _: None,
 ) -> Summary:
-    """Runs every seed once, and this share of them again in another process under another hash seed.
+    """Runs every seed once, and the share `rerun` of them again in a new process under another hash seed.
 
     `nodes` 0 means as many as each seed draws.
     """
@@ -110,8 +110,8 @@ def _results(seeds: Sequence[int], fabric: str, nodes: int, workers: int, withou
                 yield _run_one(seed, fabric, nodes, without)
         return
     tasks = [list(seeds[at : at + SEEDS_PER_TASK]) for at in range(0, len(seeds), SEEDS_PER_TASK)][::-1]
-    # Spawned, not forked: whatever threads the caller has, a worker begins with none of their locks held.
-    # Ctrl-C reaches all processes; this one alone answers it, and ends the workers.
+    # Spawned, not forked: a forked worker could inherit locks held by threads of the caller.
+    # Ctrl-C reaches all processes; only this one handles it and ends the workers.
     with (
         _deferred_interrupt() as interrupted,
         ProcessPoolExecutor(
@@ -127,16 +127,16 @@ def _results(seeds: Sequence[int], fabric: str, nodes: int, workers: int, withou
             for task in finished:
                 yield from task.result()
             if interrupted.is_set():
-                # No task is cancelled: the pool's own thread, when it finds its workers gone, fails on one that is.
+                # No task is cancelled: the thread of the pool fails on a cancelled task when its workers are gone.
                 for worker in set(active_children()) - others:
                     worker.kill()
-                # Leaving the pool waits for its own thread, which sees that the workers are gone and ends.
+                # Leaving the pool joins its thread, which ends once the workers are gone.
                 raise KeyboardInterrupt
 
 
 @contextmanager
 def _deferred_interrupt() -> Iterator[Event]:
-    """Sets an event at Ctrl-C. Raised anywhere, KeyboardInterrupt may leave a lock of the pool held for ever."""
+    """Sets an event at Ctrl-C, because a KeyboardInterrupt raised anywhere may leave a lock of the pool held."""
     interrupted = Event()
     if current_thread() is not main_thread():
         yield interrupted
@@ -155,7 +155,7 @@ def _run_task(seeds: list[int], fabric: str, nodes: int, without: list[str]) -> 
 
 
 def _run_one(seed: int, fabric: str, nodes: int, without: Without) -> SeedResult:
-    """What it costs to clear away the world after it counts too."""
+    """Runs a seed; its CPU time includes the garbage collection of its world."""
     began_s = time.process_time()
     result = run_seed(seed, fabric=fabric, nodes=nodes, without=without)
     gc.collect()
@@ -164,9 +164,9 @@ def _run_one(seed: int, fabric: str, nodes: int, without: Without) -> SeedResult
 
 @contextmanager
 def _collecting_between_seeds() -> Iterator[None]:
-    """A world is garbage only as a whole: looking for some in it every 700 objects costs a tenth of the time.
+    """Turns the garbage collector off within a seed: a world becomes garbage as a whole, and collecting costs 10 %.
 
-    What was there before the seeds is not looked at either.
+    Objects that exist already are frozen, so that collections between seeds skip them.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -182,7 +182,7 @@ def _collecting_between_seeds() -> Iterator[None]:
 def digests_in_new_process(
     seeds: Sequence[int], nodes: int = 0, without: Without = ALL_ON, fabric: str = "raft"
 ) -> dict[int, str]:
-    """The digests of these seeds, run in a new process whose dictionaries of text hash differently."""
+    """The digests of these seeds, run in a new process with another `PYTHONHASHSEED`."""
     ours = os.environ.get("PYTHONHASHSEED", "")
     hash_seed = next(other for other in _HASH_SEEDS if other != ours)
     chosen = ",".join(map(str, seeds))

@@ -1,4 +1,4 @@
-"""One seed: a world is built, suffers, heals, and is judged."""
+"""Runs one seed: builds its world, runs it and checks the history."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class SeedResult(msgspec.Struct, frozen=True):
     virtual_us: int
     cpu_s: float
     recent: tuple[str, ...] = ()
-    """The last lines of the trace, where there was a violation."""
+    """The last lines of the trace, if there was a violation."""
 
 
 WORLDS: dict[str, type[World]] = {"raft": World, "flood": FloodWorld}
-"""By fabric."""
+"""The world of each fabric that can be simulated."""
 
 
 def run_seed(
@@ -41,7 +41,7 @@ def run_seed(
     without: Without = ALL_ON,
     show: Callable[[str], None] | None = None,
 ) -> SeedResult:
-    """`nodes` 0 means as many as the seed draws."""
+    """Runs a seed and checks it. `nodes` 0 means as many as the seed draws; `show` gets each line of the trace."""
     began_s = time.process_time()
     world = WORLDS[fabric](seed, without, show, nodes=nodes)
     history, clock = world.history, world.clock

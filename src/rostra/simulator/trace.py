@@ -1,4 +1,4 @@
-"""What happened in a seed, in order: a digest of everything, and the last lines for people."""
+"""The trace of a seed: a digest of every event in order, and the last lines as text."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ LINES_KEPT = 50
 PENDING_MAX = 500
 
 TraceEntry = tuple[int, str, str, bytes]
-"""When, who, what, and the bytes of it."""
+"""Time, source, kind and content of an event."""
 
 _pack = msgspec.msgpack.Encoder().encode
 
 
 class Trace:
-    """Two runs of a seed are the same if their digests are: every event enters it with its time and its bytes."""
+    """Records events. Two runs took the same course if their digests are equal."""
 
     def __init__(self, clock: Clock, show: Callable[[str], None] | None = None) -> None:
         self._clock = clock
         self._digest = xxh3_64()
         self._pending: list[TraceEntry] = []
-        """What the digest does not have yet: many at once cost a fraction of one by one."""
+        """Entries not yet in the digest, which is updated in bulk because that is much cheaper."""
         self._details: list[object] = []
-        """Beside them, what is for the eye."""
+        """For each pending entry, what its line shows."""
         self._recent: list[tuple[TraceEntry, object]] = []
-        """The last of those that it has."""
+        """The latest entries that are in the digest already."""
         self._show = show
 
     def note(self, source: str, kind: str, content: bytes = b"", detail: object = "") -> None:
-        """`content` enters the digest; `said` is for the eye, and is put into words only when somebody looks."""
+        """Records one event. `content` enters the digest; `detail` is formatted only if the line is printed."""
         pending = self._pending
         pending.append((self._clock.now_us, source, kind, content))
         self._details.append(detail)

@@ -1,4 +1,10 @@
-"""Judges of a history, one file each. They know what was promised, and nothing of how it is kept."""
+"""Checkers: each verifies one guarantee against the history of a seed.
+
+Theory of operation. A checker is a function of the `History` alone, so it knows what clients and nodes did, but nothing
+of how the system works, nor which safeguards are switched off. It returns one line per violation, and excuses only what
+the guarantee excuses: expired or compacted records, reported damage, deleted topics (docs/simulator.md lists all).
+Checkers run after every seed. `tests/simulation/test_checkers.py` shows each one a history that violates its guarantee.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +41,20 @@ CHECKERS: dict[str, Callable[[History], list[str]]] = {
     "a record is stored once": duplicates.check,
     "records keep their producer's order": order.check,
     "offsets rise without unexplained gaps": offsets.check,
-    "the strongest publisher is delivered": ownership.check,
-    "subscriptions begin where asked": starts.check,
-    "patterns get every topic once": patterns.check,
-    "what was shown stays": commit.check,
+    "only the strongest publisher is delivered": ownership.check,
+    "subscriptions start where requested": starts.check,
+    "pattern subscriptions get every topic once": patterns.check,
+    "delivered records stay": commit.check,
     "damage is reported, not served": damage.check,
-    "topics are made and end as told": deletion.check,
+    "topics exist as acknowledged": deletion.check,
     "retention removes no more than it may": retention.check,
-    "what a name has acknowledged comes to nobody again": groups.check_redelivery,
-    "every record comes to a member of each name": groups.check_coverage,
-    "one leader in a term": leaders.check,
-    "copies agree below commit": divergence.check,
-    "what is committed is not cut": truncation.check,
-    "the catalogue is one": linearizability.check,
-    "a majority is enough": progress.check,
+    "a group gets no acknowledged record again": groups.check_redelivery,
+    "a group gets every record": groups.check_coverage,
+    "one leader per term": leaders.check,
+    "replicas agree below commit": divergence.check,
+    "committed records are never truncated": truncation.check,
+    "topic metadata is linearizable": linearizability.check,
+    "a majority makes progress": progress.check,
     "queues keep their bounds": bounds.check,
     "only typed errors": errors.check,
     "everything converges after healing": convergence.check,
@@ -56,5 +62,5 @@ CHECKERS: dict[str, Callable[[History], list[str]]] = {
 
 
 def find_violations(history: History) -> list[str]:
-    """Every violation, with the name of the promise it breaks."""
-    return [f"{promise}: {found}" for promise, check in CHECKERS.items() for found in check(history)]
+    """All violations, each with the name of the guarantee."""
+    return [f"{guarantee}: {found}" for guarantee, check in CHECKERS.items() for found in check(history)]

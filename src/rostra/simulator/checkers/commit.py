@@ -1,4 +1,4 @@
-"""What one subscriber was shown at an offset is what everyone finds there, to the end."""
+"""A record delivered at an offset is the one that every other subscriber and final reader finds there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check(history: History) -> list[str]:
                 continue
             if offset >= end:
                 if damaged_at is None:
-                    found.append(f"{final.name}/{partition}:{offset} was shown to {whose}, the log ends at {end}")
+                    found.append(f"{final.name}/{partition}:{offset} was delivered to {whose}, the log ends at {end}")
             elif stored.get(offset) != value and (offset in stored or not history.is_outdated(final, value, offset)):
                 found.append(
                     f"{final.name}/{partition}:{offset} was {value!r} for {whose}, is {stored.get(offset)!r} now"

@@ -1,4 +1,4 @@
-"""After healing nobody waits: every record has its answer, every subscription is at the end of its partition."""
+"""After healing every call has its reply, and every subscription reaches the end of its partitions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from rostra.simulator.history import History
 
 
 def check(history: History) -> list[str]:
-    found = [f"still waiting: {what}" for what in history.unsettled]
+    found = [f"not converged: {what}" for what in history.unsettled]
     for final in history.final.values():
         if not final.complete:
-            found.append(f"a fresh reader of {final.name}/{final.partition} came to {len(final.stored)} records only")
+            found.append(f"the final reader of {final.name}/{final.partition} got {len(final.stored)} records only")
     for subscription in history.subscriptions:
         if subscription.ended is not None or subscription.unsubscribing or not subscription.established:
             continue
@@ -20,6 +20,6 @@ def check(history: History) -> list[str]:
             last = max((one.offset for one in is_at_end.stored if one.shown), default=-1)
             if feed.position <= last:
                 found.append(
-                    f"{subscription.name} came to {feed.position} of {is_at_end.name}/{key[1]}, end {last + 1}"
+                    f"{subscription.name} reached {feed.position} of {is_at_end.name}/{key[1]}, end {last + 1}"
                 )
     return found

@@ -1,7 +1,4 @@
-"""Damaged bytes are reported and never served, and nothing is acknowledged behind them.
-
-Nothing is called damaged that no fault has touched.
-"""
+"""Damaged bytes are reported and never served, no record is acknowledged after them, and no intact log is reported."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ def check(history: History) -> list[str]:
         if name not in topics or name in history.delete_asked:
             continue
         if not any(partition_key(topic, partition) in touched for topic in topics[name]):
-            found.append(f"{name}/{partition} was called damaged at {offset}, but no fault has touched it")
+            found.append(f"{name}/{partition} was reported as damaged at {offset}, but no fault touched it")
     if not history.replicated:
         found += _acknowledged_behind_damage(history)
     for subscription in history.subscriptions:
@@ -36,7 +33,7 @@ def check(history: History) -> list[str]:
 
 
 def _acknowledged_behind_damage(history: History) -> list[str]:
-    """Once a partition was called damaged, what is sent to it later is refused, until the node is started anew."""
+    """Records acknowledged in a partition after it was reported as damaged and before the node restarted."""
     known_us: dict[tuple[str, int], tuple[int, int]] = {}
     for (name, partition, _), told_us in history.reported_damage.items():
         started_us = min((start_us for start_us in history.starts_us if start_us > told_us), default=LATER_US)

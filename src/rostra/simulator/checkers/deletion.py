@@ -1,4 +1,4 @@
-"""A topic that was made is there; one that was deleted is gone, and its subscriptions heard why."""
+"""A created topic exists, a deleted one does not, and subscriptions to it end with the reason."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ def check(history: History) -> list[str]:
     found: list[str] = []
     for made in history.created:
         if made.topic not in history.listed and made.name not in history.delete_asked:
-            found.append(f"topic {made.name} was made, never deleted, and is gone")
+            found.append(f"topic {made.name} was created and never deleted, but is gone")
     for topic in history.deleted:
         if topic in history.listed:
-            found.append(f"topic {history.listed[topic]} was deleted and is there")
+            found.append(f"topic {history.listed[topic]} was deleted, but exists")
     names = list(history.listed.values())
     if len(names) != len(set(names)):
         found.append(f"two topics have one name: {sorted(names)}")
@@ -22,8 +22,8 @@ def check(history: History) -> list[str]:
         if subscription.unsubscribing or not deleted_us:
             continue
         ended_before = subscription.ended is not None and subscription.ended_us < deleted_us[0]
-        # The refusal of an offset may have been on its way when the topic was deleted. And whoever asked nodes that had
-        # not heard of that, and of which too few were there to serve all partitions, was told that nobody does.
+        # The error for an offset may have been in flight when the topic was deleted; and nodes that had not yet applied
+        # the deletion, with too few of them up to serve all partitions, answered that no node serves them.
         never_stood = not subscription.established and isinstance(
             subscription.ended, OffsetOutOfRange | TimedOut | Unavailable
         )

@@ -1,4 +1,4 @@
-"""A record is stored once, whatever was retried, unless its client said that it may be there twice."""
+"""A record is stored once despite retries, unless its client reported a possible duplicate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check(history: History) -> list[str]:
                 if stored.control or stored.value is None or stored.value in history.maybe_duplicated:
                     continue
                 if history.per_origin and not stored.shown:
-                    # Sent again to another node: it is shown from there.
+                    # It was sent again to another node, which delivers it.
                     continue
                 here = f"{final.name}/{partition} of {topic:x}:{stored.offset}"
                 before = places.setdefault(stored.value, here)

@@ -1,4 +1,4 @@
-"""A named subscription: what it keeps as acknowledged comes to nobody again, and every record came to somebody."""
+"""Consumer groups: no record below a committed position is redelivered, and every record is acknowledged."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def check_redelivery(history: History) -> list[str]:
 def check_coverage(history: History) -> list[str]:
     found: list[str] = []
     if history.unsettled or (history.flipped and not history.replicated):
-        # What was left undone is told by another promise; damage to the only copy ends a subscription, or its name.
+        # Unfinished work is reported by the convergence checker; damage to the only replica may lose the group.
         return found
     there = {final.name for final in history.final.values()}
     for group in history.groups.values():
         if not there.issuperset(group.topics):
-            # Whoever wants a topic that is gone is refused, also what it would get of the others.
+            # A subscription that includes a deleted topic is refused as a whole.
             continue
         for final in history.final.values():
             if final.name not in group.topics:
@@ -28,9 +28,9 @@ def check_coverage(history: History) -> list[str]:
                 if not (stored.control or stored.owner_flags)
                 and (final.topic, final.partition, stored.offset) not in group.acknowledged
                 and not group.has_skipped(final.name, final.partition, stored.offset)
-                # Compacted where it was read, it may be there at a copy that was not.
+                # Each replica compacts on its own, so the one that the member read may lack it.
                 and not history.is_outdated(final, stored.value, stored.offset)
             ]
             if missed:
-                found.append(f"nobody of {group.name} dealt with {final.name}/{final.partition}: {missed[:5]}")
+                found.append(f"no member of {group.name} acknowledged {final.name}/{final.partition}: {missed[:5]}")
     return found

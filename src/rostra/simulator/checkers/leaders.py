@@ -1,4 +1,4 @@
-"""In one term of a partition, one node at most speaks as its leader."""
+"""At most one node acts as leader of a partition in a term."""
 
 from __future__ import annotations
 

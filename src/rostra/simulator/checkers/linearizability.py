@@ -1,7 +1,7 @@
-"""Requests about a topic's name take effect one after the other, each between its question and its answer.
+"""Topic metadata is linearizable: requests about a name take effect one by one, each between request and reply.
 
-After Wing and Gong: an order is searched in which every answer is what a single catalogue would have said. Requests
-whose outcome nobody knows, or that were sent more than once, may have taken effect at any time, or not at all.
+The algorithm of Wing and Gong: search for an order in which every reply is that of a single registry. Requests with an
+unknown outcome, or that were sent more than once, may have taken effect at any later time, or not at all.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from rostra.simulator.history import History, TopicNameRequest
 
 STEPS_MAX = 50_000
-"""Beyond it a history counts as possible: what is in doubt is not an offence."""
+"""A history whose search takes longer counts as possible."""
 NEVER_US = 1 << 62
 NONE, SOME = 0, -1
-"""No topic has the name; one has it whose id is not known."""
+"""No topic has the name; a topic with an unknown id has it."""
 
 
 def check(history: History) -> list[str]:
@@ -23,7 +23,7 @@ def check(history: History) -> list[str]:
     for name in names:
         request = [one for one in history.name_requests if one.name == name]
         if not is_possible(request):
-            found.append(f"no order explains what was said of {name}: {'; '.join(map(_describe, request))}")
+            found.append(f"no order explains the replies about {name}: {'; '.join(map(_describe, request))}")
     return found
 
 
@@ -48,7 +48,7 @@ def is_possible(history: Iterable[TopicNameRequest]) -> bool:
 
 
 def _requests(history: Iterable[TopicNameRequest]) -> tuple[list[TopicNameRequest], int]:
-    """Those that must have taken effect first, by their ends, then those that may have."""
+    """Requests that must have taken effect, latest reply first, then those that may have; the number of the former."""
     musts: list[TopicNameRequest] = []
     mays: list[TopicNameRequest] = []
     for one in history:
@@ -73,7 +73,7 @@ def _following(requests: list[TopicNameRequest], done: int, topic: int) -> Itera
 
 
 def _after(request: TopicNameRequest, topic: int) -> int | None:
-    """What the name stands for after this request; None if it could not have been answered so."""
+    """The topic of the name after this request; None if its reply was not possible."""
     outcome = request.outcome
     match request.what:
         case "create":
@@ -81,12 +81,12 @@ def _after(request: TopicNameRequest, topic: int) -> int | None:
                 return topic if topic != NONE else None
             if topic == NONE:
                 return outcome or SOME
-            # Sent again, it is answered with the topic that was there, which may be its own.
+            # A retry is answered with the existing topic, which its first attempt may have created.
             return outcome if outcome is not None and not request.sent_once and topic in (outcome, SOME) else None
         case "delete":
             if outcome == 0:
                 return NONE if topic == NONE else None
-            # Sent again, it has succeeded when there is nothing left to delete.
+            # A retry succeeds when there is nothing left to delete.
             return NONE if topic != NONE or not request.sent_once else None
         case _:
             if topic == SOME and outcome:

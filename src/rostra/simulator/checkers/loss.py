@@ -1,4 +1,4 @@
-"""What was acknowledged at `owner` or `all` is readable at its offset; of several nodes, `owner` promises less."""
+"""Records acknowledged with `acks=all`, or `owner` on a single node, are readable at their offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(history: History) -> list[str]:
         if _excused(history, final, acked, values[key]):
             continue
         if history.per_origin and acked.value not in shown[final.name]:
-            found.append(f"{acked.value!r} was acknowledged in {final.name}, but is shown to nobody")
+            found.append(f"{acked.value!r} was acknowledged in {final.name}, but is not delivered")
         elif acked.offset < 0:
             if acked.value not in values[key] and not history.per_origin:
                 found.append(f"{acked.value!r} was acknowledged in {final.name}/{final.partition}, but is not there")
@@ -38,10 +38,10 @@ def check(history: History) -> list[str]:
 
 
 def _excused(history: History, final: FinalPartition, acked: RecordAcked, values: set[bytes | None]) -> bool:
-    """Expired by retention, replaced by a later record of its key, or behind damage that the node reported."""
+    """Whether it expired, was replaced by a later record of its key, or lies after reported damage."""
     damaged_at = history.damage_of(final)
     if acked.offset < 0:
-        # Nobody knows where it was: it may have been in what is gone.
+        # Its offset is unknown: it may have been in the missing part.
         return damaged_at is not None or final.first > 0 or history.is_outdated(final, acked.value, acked.offset)
     expires = final.settings.retention_ms > 0 or final.settings.retention_bytes > 0
     if history.is_outdated(final, acked.value, acked.offset):

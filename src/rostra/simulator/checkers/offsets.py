@@ -1,6 +1,6 @@
-"""A subscription gets rising offsets; one that is missing was a control record, suppressed, or never a record.
+"""A subscription gets rising offsets; a gap holds only control, suppressed, expired or compacted records.
 
-Or it was compacted where it was read, and is there where nobody has compacted yet: each copy does that on its own.
+Each replica compacts on its own, so a subscriber may miss a record that another replica still has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _check_feed(
 ) -> list[str]:
     found: list[str] = []
     stored = final.stored if final is not None else []
-    # What was sent again to another node is given to a subscription once, from whichever partition it comes first.
+    # A record sent again to another node is delivered once, from the partition that has it first.
     others = (other for other in subscription.feeds.values() if history.per_origin and other is not feed)
     elsewhere = {got.value for other in others for got in other.records}
     values = {one.offset: one.value for one in stored if one.shown and one.value not in elsewhere}

@@ -1,4 +1,4 @@
-"""Within a partition, the records of one producer lie in the order in which they were sent."""
+"""Within a partition, the records of a producer are stored in the order in which they were sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check(history: History) -> list[str]:
                 continue
             sent = history.sent.get(stored.value) if stored.value is not None else None
             if sent is None or sent.value in history.maybe_duplicated:
-                # A repeat that the client announced stands behind records sent later, and its first place may be gone.
+                # A reported duplicate follows records sent later, and its first occurrence may be gone.
                 continue
             if sent.order < last.get(sent.producer, -1):
                 found.append(

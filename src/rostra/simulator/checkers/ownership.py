@@ -1,7 +1,7 @@
-"""Of an exclusive topic only the strongest publisher's records are delivered, by what the log itself says before each.
+"""In an exclusive topic only the records of the strongest publisher are delivered, as the log before them decides.
 
-The book is kept here once more, as plainly as the rules read: whoever is registered and has not departed is alive; the
-strongest of them is delivered, of equals the lowest id.
+The rules are implemented a second time, as plainly as possible: a registered publisher that has not left is alive; the
+strongest one is delivered, among equals the one with the lowest id.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def check(history: History) -> list[str]:
         for key, feed in subscription.feeds.items():
             shown = [got.offset for got in feed.records if got.offset in suppressed.get(key, ())]
             if shown:
-                found.append(f"{subscription.name} was shown {shown[:5]}, which are suppressed")
+                found.append(f"{subscription.name} got {shown[:5]}, which are suppressed")
     return found
 
 
 def flaws_in(log: Iterable[StoredRecord]) -> list[str]:
-    """Where a log breaks the rules, from its first batch on."""
+    """Violations of the rules in a whole log."""
     found: list[str] = []
     alive: Strengths = {}
     begun = False
@@ -67,7 +67,7 @@ def _apply(alive: Strengths, entries: Iterable[DerivedEntry]) -> Strengths:
 
 def _flaw(stored: StoredRecord, alive: Strengths) -> str:
     if stored.publisher not in alive:
-        return f"is of publisher {stored.publisher:x}, of whom the log says nothing before it"
+        return f"is of publisher {stored.publisher:x}, which the log does not register before it"
     best = max(alive.values())
     strongest = min(publisher for publisher, strength in alive.items() if strength == best)
     marked = bool(stored.owner_flags & SUPPRESSED)
@@ -78,7 +78,7 @@ def _flaw(stored: StoredRecord, alive: Strengths) -> str:
 
 
 def _check_requested(history: History, final: FinalPartition, where: str) -> list[str]:
-    """Nobody has a strength that its application did not ask for."""
+    """Strengths in the log that no application requested."""
     found: list[str] = []
     for stored in final.stored:
         if not stored.owner_flags & LEDGER:

@@ -1,4 +1,4 @@
-"""Whoever subscribed to patterns has every topic that matches, each record of it once, from the first on."""
+"""A pattern subscription gets every matching topic, and each of its records once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(history: History) -> list[str]:
 
 
 def _check_final_topics(history: History, subscription: PatternHistory, known: list[int]) -> list[str]:
-    """Of a gathering that lasted to the end: all topics, and no others."""
+    """A subscription that lasted until the end has all topics, and no others."""
     found: list[str] = []
     there = [topic for topic, name in history.listed.items() if not name.startswith("_")]
     missed = sorted(history.listed[topic] for topic in there if topic not in known)
@@ -33,10 +33,10 @@ def _check_final_topics(history: History, subscription: PatternHistory, known: l
         found.append(f"{subscription.name} never got {missed}")
     surplus = [topic for topic in known if topic not in history.listed]
     if surplus:
-        found.append(f"{subscription.name} holds on to {len(surplus)} topics that are gone")
+        found.append(f"{subscription.name} still has {len(surplus)} deleted topics")
     wanted = {key: final for key, final in history.final.items() if key[0] in known}
     if not history.replicated and any(history.damage_of(final) is not None for final in wanted.values()):
-        # It is ended by that again and again, and may just have begun anew.
+        # Damage ends the subscription repeatedly, and it may just have restarted.
         return found
     for key, final in wanted.items():
         if not _expires(final) and history.damage_of(final) is None and final.complete:
@@ -47,7 +47,7 @@ def _check_final_topics(history: History, subscription: PatternHistory, known: l
 def _check_records(
     history: History, subscription: PatternHistory, feed: DeliveredPartition | None, final: FinalPartition
 ) -> list[str]:
-    """Or what is there was compacted where it was read: each copy does that on its own."""
+    """Records of a partition that it never got, except those that the replica it read may have compacted."""
     got = {one.offset for one in feed.records} if feed is not None else set()
     missing = [stored for stored in final.stored if stored.shown and stored.offset not in got]
     skipped = [stored.offset for stored in missing if not history.is_outdated(final, stored.value, stored.offset)]

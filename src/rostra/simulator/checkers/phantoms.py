@@ -1,4 +1,4 @@
-"""Nothing is delivered or stored that nobody sent, and never in another topic."""
+"""Every delivered or stored record was sent, and to that topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def check(history: History) -> list[str]:
             for got in feed.records:
                 sent = history.sent.get(got.value) if got.value is not None else None
                 if sent is None:
-                    found.append(f"{subscription.name} got {got.value!r}, which nobody sent")
+                    found.append(f"{subscription.name} got {got.value!r}, which was never sent")
                 elif sent.topic != subscription.topic:
                     found.append(f"{subscription.name} got {got.value!r}, which was sent to {sent.topic}")
     for final in history.final.values():
@@ -21,7 +21,9 @@ def check(history: History) -> list[str]:
                 continue
             sent = history.sent.get(stored.value) if stored.value is not None else None
             if sent is None:
-                found.append(f"{final.name}/{final.partition}:{stored.offset} holds {stored.value!r}, nobody sent it")
+                found.append(
+                    f"{final.name}/{final.partition}:{stored.offset} holds {stored.value!r}, which was never sent"
+                )
             elif sent.topic != final.name:
                 found.append(f"{final.name}/{final.partition}:{stored.offset} holds {stored.value!r} of {sent.topic}")
     return found

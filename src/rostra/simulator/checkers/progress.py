@@ -1,4 +1,4 @@
-"""When a majority is back the cluster works again, and soon, whoever stays dead."""
+"""A majority of the nodes makes progress within the time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention by bytes leaves at least that many bytes; without retention nothing goes."""
+"""Retention by size keeps at least that many bytes; without retention nothing is removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check(history: History) -> list[str]:
         if not settings.retention_bytes:
             found.append(f"{where} begins at {final.first} although nothing may expire")
         elif settings.compaction:
-            # What is left of them may be less than that.
+            # Compaction may leave fewer bytes.
             continue
         elif final.complete and final.damaged_at is None and final.bytes < settings.retention_bytes:
             found.append(f"{where} holds {final.bytes} bytes; retention keeps {settings.retention_bytes}")

@@ -1,4 +1,4 @@
-"""A subscription begins where it was asked to begin."""
+"""A subscription starts where it was requested to start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _is_whole(history: History, final: FinalPartition) -> bool:
 
 
 def _check_last(where: str, asked: int, following: int, commit: int, final: FinalPartition) -> list[str]:
-    # Records that came while the place was looked up are shown besides.
+    # Records appended while the offset was looked up are delivered in addition.
     there = [stored.offset for stored in final.stored if stored.shown and stored.offset < commit]
     given = [offset for offset in there if offset >= following]
     depth = final.settings.history_depth

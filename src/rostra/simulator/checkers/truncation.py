@@ -1,4 +1,4 @@
-"""What is committed is never cut."""
+"""Committed records are never truncated."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from rostra.simulator.history import History
 
 def check(history: History) -> list[str]:
     return [
-        f"node {cut.node} cut {cut.partition} at {cut.offset}, behind which lay what is committed (at {cut.at_us} us)"
+        f"node {cut.node} truncated {cut.partition} to {cut.offset} and removed committed records (at {cut.at_us} us)"
         for cut in history.truncated_commits
     ]

@@ -1,6 +1,6 @@
-"""What the clients' applications do: produce in bursts, subscribe at different paces, make and delete topics.
+"""The client applications of a seed: publishers, subscribers and the creator of topics.
 
-An application reacts to an answer by a later event, never inside it, as a program behind a queue would.
+An application reacts to a reply in a later event, not inside the callback, as a program behind a queue would.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from rostra.wire.messages import Acks, Subscribed, Topic, TopicSettings
 
 REOPEN_US = 700 * MS_US
 STRENGTH_CHANGES = 0.15
-"""In so many bursts of a publisher that has one."""
+"""Share of bursts before which a publisher with a strength changes it."""
 FINAL_REQUESTS_US = 4 * SECOND_US
 
 
 class Application(ABC):
-    """One client and a life of its own until `ends_us`."""
+    """A client program that runs until `ends_us`."""
 
     def __init__(self, client: SimulatedClient, random: Random, topics: list[str], ends_us: int) -> None:
         self.client = client
@@ -51,7 +51,7 @@ class Application(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Its first act; whatever follows it sets off itself."""
+        """Starts it; it schedules all that follows."""
 
     @property
     def over(self) -> bool:
@@ -62,7 +62,7 @@ class Application(ABC):
 
 
 class PublisherApplication(Application):
-    """Bursts of records to one topic, so that several batches are under way at once."""
+    """Publishes bursts of records to one topic, so that several batches are in flight at once."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class PublisherApplication(Application):
         state.set_strength(self.clock.now_us, self.client.call(f"strength {strength}", lambda _: None), strength)
 
     def _flush(self, state: ProducerState) -> None:
-        """Wait for everything, then go on with a new producer."""
+        """Waits for all records, then continues with a new producer."""
         self.history.operations += 1
         state.flush(self.clock.now_us, self.client.call("flush", partial(self._flushed, state)))
 
@@ -155,7 +155,7 @@ class PublisherApplication(Application):
         self.clock.after(0, self._leave if self._strength_random.random() < 0.5 else self._close, state)
 
     def _leave(self, state: ProducerState) -> None:
-        """Wait until the nodes know that it publishes no more; `_close` alone tells them without waiting."""
+        """Leaves the topic and waits for the reply, which `_close` alone does not."""
         state.resign(self.clock.now_us, self.client.call("leave", partial(self._left_topic, state)))
         self.client.run_effects()
 
@@ -202,7 +202,7 @@ class PublisherApplication(Application):
 
 
 class ShortLivedPublisher(Application):
-    """Comes with a new client each time, publishes one by one to whatever topic, and leaves or dies in the middle."""
+    """Publishes single records to any topic, and every few seconds closes or kills its client and starts a new one."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class ShortLivedPublisher(Application):
             value = b"%b.%d visit" % (client.name.encode(), self._order)
             self.history.operations += 1
             self._unsettled[value] = topic
-            # The name of its producer is known only when it was given away; until then no order can be checked.
+            # `publish` chooses the producer, so its id is known only afterwards.
             call = client.call(f"publish of {value!r}", lambda result: self._settled(value, holder[0], result))
             holder = [core.publish(self.clock.now_us, call, topic, value, acks=acks)]
             producer = f"{client.name}/{holder[0].producer_id:x}"
@@ -269,7 +269,7 @@ class ShortLivedPublisher(Application):
         if self._death.random() < 0.5:
             self.client.close()
         else:
-            # Killed: whatever topics it was the strongest publisher of must wait for its lease.
+            # Killed: topics where it is the strongest publisher must wait for its lease to expire.
             self.client.kill()
         self._clients_so_far += 1
         self.client = self._new_client(f"{self.client.name.split('-')[0]}-{self._clients_so_far}")
@@ -278,7 +278,7 @@ class ShortLivedPublisher(Application):
 
 
 class SubscriberApplication(Application):
-    """Subscribes, takes what comes at its own pace, leaves and comes again."""
+    """Subscribes, reads at its own pace, unsubscribes and subscribes again."""
 
     starts: tuple[str, ...] = ("earliest", "latest", "offset", "last")
     partitions: tuple[int | None, ...] = (None, None, None, 0)
@@ -304,7 +304,7 @@ class SubscriberApplication(Application):
         if self._closed:
             return
         if self.over:
-            # The last one stays to the end, so that convergence has somebody to show it.
+            # The last subscription stays until the end, for the convergence check.
             self._subscribe("earliest", 0)
             return
         start = self.random.choice(self.starts)
@@ -359,7 +359,7 @@ class SubscriberApplication(Application):
             self.clock.after(0 if self.over else self._pace_us, self._read_next)
 
     def _read_next(self) -> None:
-        """One batch at a time, as slowly as this subscriber is; all at once when the world has healed."""
+        """Consumes one batch per pace; all of them once faults have ended."""
         for _ in range(len(self._unread) if self.over else 1):
             self.client.core.consumed(*self._unread.popleft())
         self.client.run_effects()
@@ -386,7 +386,7 @@ class SubscriberApplication(Application):
             self.later(REOPEN_US, 3 * REOPEN_US, self._reopen_later)
 
     def is_at_end(self) -> bool:
-        """Whether the last subscription stands and has been shown all it knows of."""
+        """Whether the last subscription is established and has reached the commit offsets it knows."""
         if self._observed is None or self._subscription is None or not self._observed.established:
             return False
         return self._observed.ended is None and all(
@@ -395,7 +395,7 @@ class SubscriberApplication(Application):
         )
 
     def record_positions(self) -> None:
-        """Where the last subscription has come to, records it passed over included; there will be no other."""
+        """Records the final positions of the last subscription; no other one follows."""
         self._closed = True
         if self._observed is not None and self._subscription is not None:
             for partition, feed in self._subscription.feeds.items():
@@ -403,7 +403,7 @@ class SubscriberApplication(Application):
 
 
 class TopicAdminApplication(Application):
-    """Makes the topics, looks at them, deletes one now and then and makes it again."""
+    """Creates the topics, describes, lists and alters them, and in some seeds deletes and recreates one."""
 
     def __init__(
         self,
@@ -455,7 +455,7 @@ class TopicAdminApplication(Application):
         self.later(5 * SECOND_US, 9 * SECOND_US, self._delete, topic)
 
     def _send_request(self) -> None:
-        """Now and then; where the weather kept others from much, often as soon as it is over."""
+        """Sends a request every few seconds; more often after healing, if the seed still needs operations."""
         enough = self.history.operations >= OPERATIONS_MIN
         if self.over and (enough or self.clock.now_us >= self.ends_us + FINAL_REQUESTS_US):
             return

@@ -1,4 +1,4 @@
-"""Those who make, delete and look up topics of a few names at the same time, each through a node of its own choice."""
+"""Creates, deletes and looks up the same few topics concurrently with others, through different nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACE_US = (50 * MS_US, 3 * SECOND_US)
 
 
 class ConcurrentTopicAdmin(Application):
-    """One request at a time; what was asked and answered goes into the history."""
+    """Sends one request at a time and records requests and replies for the linearizability checker."""
 
     def __init__(self, client: SimulatedClient, random: Random, names: list[str], ends_us: int) -> None:
         super().__init__(client, random, names, ends_us)

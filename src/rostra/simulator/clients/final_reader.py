@@ -1,4 +1,4 @@
-"""A fresh reader that speaks the wire itself: everything that a node still owns, control records included."""
+"""Reads everything that a node owns at the end of a seed, control records included, with plain wire messages."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ PING_EVERY_US = 400_000
 
 
 class FinalReader:
+    """One connection to one node; `done` when all partitions it owns are read."""
+
     def __init__(self, network: ClientNetwork, history: History, trace: Trace, node: int, address: str) -> None:
         self.name = f"probe{node}"
         self._node = node
@@ -56,15 +58,15 @@ class FinalReader:
         self._link: SimulatedConnection
         self._request = 0
         self._pending_topics: list[str] = []
-        """Topics of which it is not known yet what is served here."""
+        """Topics whose partitions are not located yet."""
         self._owned: dict[str, set[tuple[int, int]]] = {}
-        """What is."""
+        """By topic, the partitions that this node owns."""
         self._listed = False
         self._partitions: dict[int, FinalPartition] = {}
         self._next: dict[int, int] = {}
         self._subscribe_requests: dict[int, int] = {}
         self.moved = False
-        """A partition went elsewhere while it was read: somebody must look again."""
+        """A partition moved while it was read, so everything must be read again."""
 
     @property
     def done(self) -> bool:
@@ -76,7 +78,7 @@ class FinalReader:
         self._link = self._network.dial(self, 1, self._address)
 
     def _keep_alive(self) -> None:
-        """A node closes connections that are silent."""
+        """Sends pings, because a node closes idle connections."""
         if not self.done:
             self._send(Ping(self._next_request()))
             self._network.clock.after(PING_EVERY_US, self._keep_alive)
@@ -143,12 +145,12 @@ class FinalReader:
                 pass
 
     def _locate(self) -> None:
-        """One after the other: a node bounds what a connection may ask at once."""
+        """Locates the topics one by one, because a node bounds the requests of a connection."""
         if self._pending_topics:
             self._send(Locate(self._next_request(), self._pending_topics[0]))
 
     def _located(self, located: Located) -> None:
-        """A node that knows an owner elsewhere names it; what is served here is described and read."""
+        """Describes the topic if this node owns partitions of it."""
         name = located.topic.name
         owned = {
             partition_key(located.topic.topic, place.topic or place.partition)
@@ -170,7 +172,7 @@ class FinalReader:
             if place not in owned or (before is not None and before.commit > state.commit):
                 continue
             if state.state == "damaged" and self._history.per_origin and before is not None:
-                # Every node has a copy: another's is read.
+                # Every node has a replica: read that of another node.
                 self._report_damage(topic.name, state.partition, state.end)
                 continue
             final = FinalPartition(place[0], topic.name, place[1], topic.settings)
@@ -207,7 +209,7 @@ class FinalReader:
                 final.served_damage = f"offset {batch.base_offset} where {self._next[number]} belongs"
             self._next[number] = batch.next_offset
             if not final.settings.compaction and len(found) != batch.next_offset - batch.base_offset:
-                final.served_damage = f"{len(found)} records up to {batch.next_offset}: a gap that nothing explains"
+                final.served_damage = f"{len(found)} records up to {batch.next_offset}: an unexplained gap"
             final.stored += found
             final.bytes += length
             at += length
@@ -233,10 +235,10 @@ class FinalReader:
             final.damaged_at = error.offset
             self._report_damage(error.topic, error.partition, error.offset)
             final.complete = True
-            # Where every node has a copy, what is damaged here is sent again by another.
+            # Where every node has a replica, another node resends the damaged records.
             self.moved = self._history.per_origin
         elif isinstance(error, OffsetOutOfRange):
-            # Retention went on under the reader's feet: it begins again where the log begins now.
+            # Retention trimmed the log meanwhile: read again from its new start.
             self._partitions[number] = FinalPartition(0, "", 0, final.settings)
             self._partitions[number].complete = True
             final.stored.clear()

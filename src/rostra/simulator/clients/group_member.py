@@ -1,4 +1,4 @@
-"""Members of a named subscription: they take records at their own pace, fail at some, leave, die and come again."""
+"""Members of a consumer group: they process records at their own pace, fail some, leave, crash and rejoin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rostra.simulator.history import GroupHistory
 
 
 class GroupMemberApplication(Application):
-    """One member. After healing it stays, and deals with whatever comes."""
+    """One member. After healing it stays a member and acknowledges all records."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class GroupMemberApplication(Application):
         )
         self._membership: Membership | None = None
         self._refused: RostraError | None = None
-        """Why it was no member the last time it wanted to be one."""
+        """The error of its last attempt to join."""
         self._unacked: list[GroupRecord] = []
         client.event_listeners.append(self._on_event)
 
@@ -54,7 +54,7 @@ class GroupMemberApplication(Application):
 
     def begin(self) -> None:
         if self.client.core.closed:
-            # It found no node in time.
+            # It could not connect in time.
             self._replace_client()
         self.history.operations += 1
         call = self.client.call(f"member of {self._group.name}", partial(self._joined, self._session))
@@ -120,7 +120,7 @@ class GroupMemberApplication(Application):
             record.ack()
 
     def _record_positions(self, membership: Membership) -> None:
-        """What the coordinator has said that it keeps."""
+        """Records the positions that the coordinator has committed."""
         for (topic, partition), holding in membership.partitions.items():
             if holding.committed is not None:
                 self._group.commit_position(topic, partition, holding.committed.offset)
@@ -137,7 +137,7 @@ class GroupMemberApplication(Application):
         if self._membership is not None:
             self._membership.dispatcher.give_back(self.clock.now_us, record)
 
-    # --- going ---------------------------------------------------------------------------------------
+    # --- leaving -------------------------------------------------------------------------------------
 
     def _leave_or_crash(self, session: int) -> None:
         membership = self._membership
@@ -150,7 +150,7 @@ class GroupMemberApplication(Application):
             self.client.core.leave(self.clock.now_us, call, membership)
             self.client.run_effects()
         else:
-            # Dead, with whatever it had in hand; another one comes.
+            # Crashed, with unacknowledged records; a new client takes its place.
             self.client.close()
             self._replace_client()
             self.later(REOPEN_US, 3 * REOPEN_US, self._rejoin, self._session)
@@ -168,7 +168,7 @@ class GroupMemberApplication(Application):
         return 0 if self._membership is None else self._membership.generation
 
     def is_at_end(self) -> bool:
-        """Whether it is a member that has nothing left to do, or cannot be one since its topic is gone."""
+        """Whether it is a member without lag, or cannot be one because its topic was deleted."""
         if isinstance(self._refused, UnknownTopic):
             return True
         membership = self._membership

@@ -1,4 +1,4 @@
-"""Shows that the cluster works again when a majority is back: one change of the catalogue, one record per partition."""
+"""Checks that a majority makes progress: one metadata change, then one record per partition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AGAIN_US = 20 * MS_US
 
 
 class LivenessProbe(Application):
-    """One thing after the other; `done` when all of it succeeded."""
+    """Runs the operations one by one, retrying each; `done` when all succeeded."""
 
     def __init__(
         self, client: SimulatedClient, random: Random, partitions: list[tuple[Partition, str]], ends_us: int
@@ -38,9 +38,9 @@ class LivenessProbe(Application):
         self._create()
 
     def give_up(self) -> None:
-        """The time is over."""
+        """Records the operation that did not succeed in time."""
         if not self.done:
-            what = self._record() if self._created else "a change of the catalogue"
+            what = self._record() if self._created else "a metadata change"
             self.history.liveness_demands.append(LivenessDemand(what, self._since_us, self.ends_us, 0))
 
     _created = False
@@ -61,7 +61,7 @@ class LivenessProbe(Application):
     def _on_created(self, result: Result | RostraError) -> None:
         if isinstance(result, Topic | TopicExists):
             self._created = True
-            self._record_success("a change of the catalogue")
+            self._record_success("a metadata change")
             self._next()
         else:
             self._retry(self._create)
@@ -78,7 +78,7 @@ class LivenessProbe(Application):
 
     def _publish(self) -> None:
         partition, name = self._remaining[0]
-        call = self.client.call(f"herald's producer on {name}", self._opened)
+        call = self.client.call(f"probe's producer on {name}", self._opened)
         settings = ProducerSettings(acks="all", partition=int(partition.index))
         self._state = self.client.core.open_producer(self.clock.now_us, call, name, settings)
         self.client.run_effects()
@@ -87,7 +87,7 @@ class LivenessProbe(Application):
         if isinstance(result, RostraError):
             self._refused(result)
         elif self._state.topic != self._remaining[0][0].topic:
-            # Another has its name now, and nobody knows how many copies of that one are there.
+            # Another topic has this name now, and its replicas may lack a majority.
             self.clock.after(0, self._close, self._state)
             self._remaining.pop(0)
             self._next()
@@ -124,7 +124,7 @@ class LivenessProbe(Application):
 
     def _refused(self, error: RostraError) -> None:
         if isinstance(error, TopicError):
-            # Somebody's wish to delete it took effect meanwhile.
+            # The topic was deleted meanwhile.
             self._remaining.pop(0)
             self._next()
         else:

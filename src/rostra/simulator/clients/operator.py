@@ -1,4 +1,4 @@
-"""The operator's hand on the cluster: has a member removed, through any node, and asks until that is agreed."""
+"""The operator of a seed: asks to remove a member, and retries until the request succeeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who subscribe to patterns: to all topics that come, wherever they come from, from their first record on."""
+"""Subscribes to patterns that match all topics, each from its first record."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rostra.simulator.clock import MS_US, SECOND_US
 from rostra.simulator.history import PatternHistory, RecordDelivered
 
 PATTERNS = ("#", "+", "t0/#")
-"""They overlap: each topic must come once all the same."""
+"""They overlap, yet each topic must be delivered once."""
 FEEDS = 16
-"""More partitions there are not in a world."""
+"""At least the number of partitions in a world."""
 
 
 class PatternSubscriber(Application):
-    """Takes what comes at its own pace; leaves now and then, and comes again."""
+    """Reads at its own pace; unsubscribes now and then, and subscribes again."""
 
     def __init__(self, client: SimulatedClient, random: Random, ends_us: int) -> None:
         super().__init__(client, random, [], ends_us)
@@ -46,7 +46,7 @@ class PatternSubscriber(Application):
         observed = self._observed = PatternHistory(f"{self.client.name}.{self._count}")
         self.history.pattern_subscriptions.append(observed)
         self.history.operations += 1
-        call = self.client.call(f"gathering {observed.name}", partial(self._subscribed, observed))
+        call = self.client.call(f"pattern subscription {observed.name}", partial(self._subscribed, observed))
         subscription = self._subscription = self.client.core.subscribe_to_several(
             self.clock.now_us, call, PATTERNS, "earliest", self._credit_bytes
         )
@@ -100,7 +100,7 @@ class PatternSubscriber(Application):
             self.later(REOPEN_US, 3 * REOPEN_US, self.begin)
 
     def is_at_end(self) -> bool:
-        """Whether it stands, and was shown all of the topics it knows of."""
+        """Whether it is established and has reached the commit offsets of all its topics."""
         if (
             self._observed is None
             or self._subscription is None
@@ -115,7 +115,7 @@ class PatternSubscriber(Application):
         return all(feed.state is FeedState.LIVE and (feed.next or 0) >= feed.commit for feed in feeds)
 
     def record_final_topics(self) -> None:
-        """The end: what it knows of now is what it was to know of."""
+        """Records the topics it has at the end."""
         self._closed = True
         if self._observed is not None and self._subscription is not None and self._observed.ended is None:
             self._observed.topics = sorted(self._subscription.parts)

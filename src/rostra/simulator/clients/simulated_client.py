@@ -1,4 +1,4 @@
-"""A client in the simulator: the client's core, driven on virtual time over simulated links."""
+"""The simulated driver of a client: executes the effects of the client core on virtual time."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ FRAME_BYTES_MAX = 8 << 20
 KIND_AT = slice(8, 10)
 CHANGES = (CreateTopic.kind, DeleteTopic.kind)
 LOCATES_MAX = 100
-"""In a second: a pause lies between any two of one topic, and there are few topics."""
+"""Per second: lookups of a topic are spaced out, and there are few topics."""
 
 Outcome = Callable[[Result | RostraError], None]
 
 
 class SimulatedClient:
-    """What an application holds in its hands. Calls are answered through the function given with them."""
+    """One client. A call gets its result through the function passed to `call`."""
 
     def __init__(
         self,
@@ -69,26 +69,26 @@ class SimulatedClient:
         self.event_listeners: list[Callable[[ClientEvent], None]] = []
         self.on_subscribed: list[Callable[[Subscribed], None]] = []
         self.credit_bytes = 0
-        """What its subscriptions have granted together: no more may be under way to it."""
+        """Credit of all its subscriptions, which bounds the bytes in flight to it."""
         self.changes_sent = 0
-        """Requests to make or delete a topic, each attempt counted."""
+        """Requests to create or delete a topic, retries included."""
         self._links: dict[int, tuple[SimulatedConnection, FrameReader[NodeMessage]]] = {}
         self._call = 0
         self._waiting: dict[int, tuple[str, Outcome]] = {}
         self._armed_us: int | None = None
         self._locates = (0, 0)
-        """A second, and how often it asked in it where a partition is."""
+        """A second, and the number of Locate requests in it."""
         self._due_us: int | None = None
-        """When the core last wanted to be woken."""
+        """The deadline of the core after the last effects."""
 
-    # --- the application's side ----------------------------------------------------------------------
+    # --- for applications ----------------------------------------------------------------------------
 
     @property
     def waiting(self) -> list[str]:
         return [what for what, _ in self._waiting.values()]
 
     def call(self, what: str, outcome: Outcome) -> int:
-        """A number under which the core will answer."""
+        """The number of a new call; `outcome` gets its result."""
         self._call += 1
         self._waiting[self._call] = (what, outcome)
         return self._call
@@ -98,7 +98,7 @@ class SimulatedClient:
         self.run_effects()
 
     def kill(self) -> None:
-        """Its program is killed: its connections end, and its core says its last words to nobody."""
+        """Kills the program: closes its connections without sending anything."""
         self.core.close(self.clock.now_us)
         self.core.take()
         self._waiting.clear()
@@ -111,7 +111,7 @@ class SimulatedClient:
         self.run_effects()
 
     def run_effects(self) -> None:
-        """Carry out what the core wants after the application or the network did something to it."""
+        """Executes the effects of the core, and arms its timer."""
         core = self.core
         try:
             while core.out:
@@ -179,12 +179,10 @@ class SimulatedClient:
                 assert_never(effect)
 
     def _count_locate(self) -> None:
-        """Whoever asks again and again without a pause is no better than an attacker."""
+        """Counts Locate requests, to catch clients that retry without a pause."""
         second = self.clock.now_us // SECOND_US
         self._locates = (second, self._locates[1] + 1 if self._locates[0] == second else 1)
-        self.history.record_queue_size(
-            "questions of a client where a partition is, in a second", self._locates[1], LOCATES_MAX
-        )
+        self.history.record_queue_size("Locate requests of a client in a second", self._locates[1], LOCATES_MAX)
 
     def _answer(self, call: int, result: Result | RostraError) -> None:
         if not call:
@@ -198,7 +196,7 @@ class SimulatedClient:
             return
         self._armed_us = None
         if self._due_us is None or self._due_us > self.clock.now_us:
-            # What it was for has come meanwhile.
+            # The deadline was moved meanwhile.
             if self._due_us is not None:
                 self._arm(self._due_us)
             return
@@ -212,7 +210,7 @@ class SimulatedClient:
         self.history.exceptions.append(f"{self.name} {where}: {traceback.format_exc()}")
         self.trace.note(self.name, "escaped", detail=where)
 
-    # --- the network's side --------------------------------------------------------------------------
+    # --- for the network -----------------------------------------------------------------------------
 
     def opened(self, link: SimulatedConnection) -> None:
         self.core.opened(self.clock.now_us, link.number)
@@ -234,12 +232,12 @@ class SimulatedClient:
             self._record_exception("reading")
         except Exception:
             self._record_exception("receiving")
-        # Every third message is a pong. Nothing follows from it: whatever is due will not be due any sooner.
+        # Every third message is a pong, which has no effects and moves no deadline forward.
         if not pongs_only or self.core.out:
             self.run_effects()
 
     def _observe(self, message: NodeMessage) -> None:
-        """The node's word that a partition is damaged, to whichever request it came, and where delivery begins."""
+        """Records start offsets of subscriptions and reports of damaged partitions."""
         match message:
             case Subscribed():
                 for subscribed in self.on_subscribed:
@@ -261,7 +259,7 @@ class SimulatedClient:
 
     def record_in_flight(self, link: SimulatedConnection) -> None:
         bound = BUFFER_HIGH + 3 * self.credit_bytes + (32 << 10)
-        self.history.record_queue_size("bytes under way to a client", link.down.in_flight_bytes_max, bound)
+        self.history.record_queue_size("bytes in flight to a client", link.down.in_flight_bytes_max, bound)
 
     def congested(self, link: SimulatedConnection) -> None:
         self.core.congested(link.number)

@@ -1,8 +1,19 @@
-"""A disk in memory that fails as disks do, by the choices of a seeded generator.
+"""A simulated disk in memory that fails as real disks do, by the choices of a seeded generator.
 
-What is written is readable at once, and durable when a sync of it has returned. A crash keeps the durable part and, of
-the rest, whatever the generator spares: nothing, a beginning, or blocks here and there. A fault counts in `counters`
-when it takes effect, not when it is switched on.
+Theory of operation: the crash model. Written bytes are readable at once, but durable only when a sync that began after
+the write has returned. Every file keeps its content, its durable content, and the writes and truncations in between.
+
+- `crash` is a power cut. Each file keeps its durable content and, of the pending changes, one of: nothing; a prefix,
+  whose last write may be torn; or a random subset of 512-byte blocks, so that later blocks may survive earlier ones,
+  and the size may survive without the bytes. Directory changes survive as a prefix, as in a journalling file system:
+  a rename that was not synced may be undone. Files that were open can no longer be used.
+- A failed sync drops the dirty pages, as Linux does: the changes stay readable and never become durable, even if a
+  later sync succeeds.
+- A write may fail, or be cut short on a full disk.
+- `SimulatedCrash` is raised before the n-th next change, so that a process can crash between any two disk operations.
+- Bits can be flipped in durable bytes.
+
+`counters` counts a fault when it takes effect, not when it is switched on.
 """
 
 from __future__ import annotations
@@ -27,11 +38,11 @@ from rostra.simulator.disk.inode import (
 )
 
 BLOCK_BYTES = 512
-"""What a disk writes whole or not at all."""
+"""The disk writes a block atomically."""
 
 
 class SimulatedCrash(BaseException):
-    """The process ends between two disk operations. Not an error that anybody could deal with: nobody is left."""
+    """The process crashes between two disk operations. A BaseException, so that no error handling catches it."""
 
     def __init__(self, files: FaultyFiles) -> None:
         super().__init__()
@@ -39,19 +50,19 @@ class SimulatedCrash(BaseException):
 
 
 class DiskFaults(msgspec.Struct):
-    """Which faults are on. Chances are per operation; a capacity of None is a disk without end."""
+    """The faults that are on. Chances are per operation; a capacity of None is unlimited."""
 
     sync_failure_chance: float = 0.0
     write_failure_chance: float = 0.0
     capacity_bytes: int | None = None
     reorder: bool = True
-    """Whether a crash may spare later blocks of a file and lose earlier ones."""
+    """Whether a crash may keep later blocks of a file and lose earlier ones."""
     operations_left: int | None = None
     """After so many further changes to the disk, the next one raises `SimulatedCrash` instead."""
 
 
 class CrashSurvival(Enum):
-    """What a crash spares of a file's unsynced writes."""
+    """What a crash keeps of a file's unsynced writes."""
 
     NOTHING = 0
     BEGINNING = 1
@@ -136,7 +147,7 @@ class FaultyFile:
 
 
 class FaultyFiles:
-    """The port's simulated side. After `crash`, the power cut, it is the disk as the next start finds it."""
+    """The simulated implementation of `rostra.log.files.Files`: one disk, which outlives processes and power cuts."""
 
     def __init__(self, random: Random, faults: DiskFaults | None = None) -> None:
         self._random = random
@@ -146,7 +157,7 @@ class FaultyFiles:
         self.number = 0
         self.used_bytes = 0
         self.files_with_loss: dict[str, None] = {}
-        """Files that have lost something in a crash."""
+        """Paths of files that lost bytes in a crash."""
         self._root = SimulatedDirectory()
         self.has_sync_all = True
 
@@ -238,7 +249,7 @@ class FaultyFiles:
             directories = [directory for directory in self._directories(self._root) if directory.changes]
             fails = bool(inodes or directories) and self.sync_fails()
             for inode in inodes:
-                # Some reach the disk even so, and nobody can tell which.
+                # Some changes reach the disk even so.
                 if fails and self._random.random() < 0.5:
                     inode.drop(number)
                 else:
@@ -254,7 +265,7 @@ class FaultyFiles:
     # --- faults ------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """The power goes: open files can be used no more, and what was not synced is at the generator's mercy."""
+        """Cuts the power: invalidates open files and decides which unsynced changes survive."""
         self.crashes += 1
         self._crash_directory(self._root, "")
         self.used_bytes = sum(len(inode.content) for _, inode in self._inodes(self._root, ""))
@@ -265,10 +276,9 @@ class FaultyFiles:
         return {path: min(len(inode.durable), len(inode.content)) for path, inode in found}
 
     def flip_bits(self, count: int, below: Mapping[str, int] | None = None) -> list[tuple[str, int]]:
-        """Flip bits in durable bytes of the log; returns where. `below` limits it to the first bytes of some files.
+        """Flips bits in durable bytes of the log; returns where. `below` limits it to the first bytes of some files.
 
-        Damage to the last group commit cannot be told from a torn tail; `durable_sizes` right after a recovery is what
-        the log can vouch for.
+        Damage to the last group commit cannot be told from a torn tail: use `durable_sizes` right after a recovery.
         """
         sizes = self.durable_sizes()
         limits = [(path, min(sizes[path], limit)) for path, limit in sorted((below or sizes).items()) if path in sizes]
@@ -294,7 +304,7 @@ class FaultyFiles:
         return bytes(self._inode(path).content)
 
     def durable_bytes(self, path: str) -> bytes:
-        """What would be left of a file if all that is not synced were lost."""
+        """The durable content of a file."""
         return bytes(self._inode(path).durable)
 
     def flip_bit(self, path: str, position: int, bit: int) -> None:
@@ -311,7 +321,7 @@ class FaultyFiles:
         return node
 
     def begin_operation(self) -> None:
-        """Every change of the disk passes here first."""
+        """Counts a change to the disk, and raises `SimulatedCrash` if it is the one to crash at."""
         left = self.faults.operations_left
         if left is not None:
             if left <= 0:
@@ -343,7 +353,7 @@ class FaultyFiles:
         return self.number
 
     def _crash_directory(self, directory: SimulatedDirectory, path: str) -> None:
-        """Entries change in order: a journalling file system loses the last changes, not some in between."""
+        """Keeps a prefix of the directory's changes, as a journalling file system does."""
         kept = self._random.randint(0, len(directory.changes)) if directory.changes else 0
         for changed in directory.changes[:kept]:
             set_entries(directory.durable, changed)
@@ -358,7 +368,7 @@ class FaultyFiles:
                 self.files_with_loss[f"{path}{name}"] = None
 
     def _crash_inode(self, inode: Inode) -> bool:
-        """Whether it lost anything."""
+        """Applies the surviving changes; whether any bytes were lost."""
         survival = self._random.choice(
             list(CrashSurvival) if self.faults.reorder else [CrashSurvival.NOTHING, CrashSurvival.BEGINNING]
         )
@@ -381,7 +391,7 @@ class FaultyFiles:
                     self.counters["writes_torn"] += 1
                 return
             if isinstance(change, FileTruncation):
-                # What was written behind a lost truncation is lost with it.
+                # Writes after a lost truncation are lost with it.
                 if survival is CrashSurvival.BLOCKS and self._random.random() < 0.5:
                     return
                 apply_change(inode.durable, change)
@@ -436,7 +446,7 @@ class FaultyFiles:
                 yield f"{path}{name}", node
 
     def _release(self, node: Inode | SimulatedDirectory | None) -> None:
-        """The space of what is removed is free again."""
+        """Frees the space of a removed file or directory."""
         if isinstance(node, SimulatedDirectory):
             self.used_bytes -= sum(len(inode.content) for _, inode in self._inodes(node, ""))
         elif node is not None:
@@ -444,7 +454,7 @@ class FaultyFiles:
 
 
 def count_differing_bytes(content: bytearray, durable: bytearray) -> int:
-    """How many bytes of the content are not, or not the same, in the durable part."""
+    """How many bytes of the content are missing or different in the durable content."""
     common = min(len(content), len(durable))
     apart = int.from_bytes(content[:common], "little") ^ int.from_bytes(durable[:common], "little")
     return len(content) - apart.to_bytes(common, "little").count(0)

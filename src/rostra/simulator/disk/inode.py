@@ -1,4 +1,4 @@
-"""What a simulated disk holds: contents and entries as they are, and as they are durable."""
+"""Files and directories of a simulated disk: current and durable state, and the changes in between."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FileTruncation(msgspec.Struct, frozen=True, gc=False):
 
 
 class Inode:
-    """A file's content, and what of it is durable. `pending` are the changes since, oldest first."""
+    """A file's content, its durable content, and the pending changes between them, oldest first."""
 
     __slots__ = ("content", "durable", "pending", "stale")
 
@@ -26,7 +26,7 @@ class Inode:
         self.durable = bytearray()
         self.pending: list[FileWrite | FileTruncation] = []
         self.stale = False
-        """Whether a failed sync has dropped changes: content and durable part differ without anything pending."""
+        """Whether a failed sync dropped changes, so that the contents differ with nothing pending."""
 
     def make_durable(self, number: int) -> None:
         """Make the changes up to this one durable."""
@@ -43,7 +43,7 @@ class Inode:
             del pending[:settled]
 
     def drop(self, number: int) -> None:
-        """What Linux does after a failed sync: the pages count as clean, and are never written."""
+        """Drops changes after a failed sync, as Linux does: the pages count as clean and are never written."""
         kept = [change for change in self.pending if change.number > number]
         self.stale = self.stale or len(kept) < len(self.pending)
         self.pending = kept
@@ -67,7 +67,7 @@ def resize(content: bytearray, size: int) -> None:
 
 
 class SimulatedDirectory:
-    """Entries as they are, and as they are durable; `changes` are the steps between, each of one or two entries."""
+    """Current and durable entries; `changes` are the steps between them, each of one or two entries."""
 
     __slots__ = ("changes", "durable", "entries")
 

@@ -1,4 +1,4 @@
-"""Brings about the faults that a seed has drawn, and mends them: the weather, and the operator."""
+"""Injects the faults of a plan at random times, and acts as the operator: restarts, joins and removes nodes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ STOP_TIMEOUT_US = 3 * SECOND_US
 
 
 class FaultInjector:
+    """Injects faults from `begin` until `heal`."""
+
     def __init__(
         self,
         clock: Clock,
@@ -49,11 +51,11 @@ class FaultInjector:
         self._healed = False
         self._loses_power: dict[SimulatedNode, bool] = {}
         self._held_down: dict[SimulatedNode, None] = {}
-        """Nodes that have not joined yet, or stay dead for now: nobody starts them."""
+        """Nodes that must not be started: not joined yet, left down at healing, or removed."""
         self.retired: dict[SimulatedNode, None] = {}
-        """Nodes that were removed from the cluster, and switched off for good."""
+        """Nodes that were removed from the cluster and shut down for good."""
         self.damaged_node = random.choice(nodes)
-        """Whose disk is damaged; one copy of three is a minority in every group."""
+        """The only node whose disk gets flipped bits: one replica of three is a minority in every group."""
         for node in nodes:
             node.on_stopped = self._restart_soon
             node.on_broken = self._restart_broken
@@ -92,7 +94,7 @@ class FaultInjector:
         return self._random.choice(self._nodes) if len(self._nodes) > 1 else self._nodes[0]
 
     def heal(self, dead: Sequence[SimulatedNode] = ()) -> None:
-        """From now on nothing goes wrong any more; these nodes stay dead until they are called back."""
+        """Ends all faults and restarts all nodes but `dead`, which stay down until `restart_nodes`."""
         self._healed = True
         self._trace.note("world", "heal", detail=[node.name for node in dead])
         self._client_network.fault_free = self._peer_network.fault_free = True
@@ -120,7 +122,7 @@ class FaultInjector:
             self._held_down.pop(node, None)
             self._restart(node)
 
-    # --- the weather -----------------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------------
 
     def _cut(self) -> None:
         self._client_network.cut_one(half_open=self._random.random() < self._plan.half_open)
@@ -142,7 +144,7 @@ class FaultInjector:
                     self.crash_now(node, power=True)
 
     def _crash_soon(self, node: SimulatedNode, *, power: bool) -> None:
-        """Now, or between two of the next disk operations."""
+        """Crashes a node now, or at one of its next disk operations."""
         if not node.up:
             return
         self._loses_power[node] = power
@@ -152,7 +154,7 @@ class FaultInjector:
             self.crash_now(node, power=power)
 
     def crash_in_io(self, files: FaultyFiles) -> None:
-        """The operation came at which a process was to end."""
+        """Crashes the node whose disk raised `SimulatedCrash`."""
         node = next(node for node in self._nodes if node.files is files)
         self.crash_now(node, power=self._loses_power.get(node, False))
 
@@ -218,9 +220,9 @@ class FaultInjector:
             self._trace.note("mesh", "mended", split.shape.encode())
 
     def _flip(self) -> None:
-        """One bit in bytes that the node knows to be on stable storage: anywhere else damage looks like a torn end.
+        """Flips one bit in a log file below the known-synced offset: above it, damage looks like a torn write.
 
-        Or one in an index, which must do no harm at all: the segment beside it decides.
+        Or one bit in an index, which must have no effect, because indexes are checked against their segments.
         """
         files = self.damaged_node.files
         indexes = [path for path in files.paths("topics") if path.endswith(".index")]
@@ -250,12 +252,12 @@ class FaultInjector:
         self._trace.note("disk", "flip", path.encode(), f"{path} at {position}")
 
     def _known_bytes(self, files: FaultyFiles, path: str, marks: dict[Partition, int]) -> int:
-        """How many bytes of a segment lie below the known-synced mark of its partition."""
+        """How many bytes of a segment lie below the known-synced offset of its partition."""
         partition = partition_of(path)
         synced = marks.get(partition, 0)
         written = files.durable_bytes(path)
         if partition.topic == 0 and len(self._nodes) == 1:
-            # Without its catalogue a node has no topics to report about.
+            # A single node without its metadata log has no topics to report damage for.
             return 0
         at = 0
         while at + HEADER_BYTES <= len(written) and written[at : at + 4] == b"RST1":
@@ -268,7 +270,7 @@ class FaultInjector:
     # --- the operator ----------------------------------------------------------------------------------
 
     def hold_back(self, node: SimulatedNode) -> None:
-        """It is no member yet."""
+        """Keeps a node down until it joins."""
         self._held_down[node] = None
 
     def join(self, node: SimulatedNode) -> None:
@@ -279,7 +281,7 @@ class FaultInjector:
             self._restart(node)
 
     def retire(self, node: SimulatedNode) -> None:
-        """The cluster has removed it: somebody takes it away."""
+        """Shuts a node down for good after the cluster has removed it."""
         self.retired[node] = self._held_down[node] = None
         self._fault_counts.add(Fault.REMOVED)
         self._trace.note("world", "retire", detail=node.name)
@@ -300,5 +302,5 @@ class FaultInjector:
             self._clock.after(RETRY_US, self._restart, node)
 
     def _restart_broken(self, node: SimulatedNode) -> None:
-        """The node said that it acknowledges nothing until it is started anew."""
+        """Restarts a node whose broker refuses writes after a disk error."""
         self._clock.after(self._random.randint(1, 3 * SECOND_US), self._crash_if_running, node, node.incarnation)

@@ -1,6 +1,6 @@
-"""Which faults a seed suffers and how hard, and how often each took effect.
+"""The faults: which of them a seed injects and how often, and how often each took effect.
 
-A seed that has all faults at once hides bugs behind each other: each seed draws its own mixture (a swarm).
+Each seed draws its own subset (swarm testing), because faults that are always on hide each other's bugs.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ from rostra.simulator.clock import MS_US, SECOND_US
 
 
 class Fault(StrEnum):
-    """Columns of the summary; each counts what took effect, not what was attempted."""
+    """Rows of the summary; each counts how often the fault took effect, not how often it was attempted."""
 
     CUT = "connections cut"
     DROPPED = "messages dropped"
     TORN_FRAME = "frames torn"
-    HALF_OPEN = "links half open"
+    HALF_OPEN = "half-open links"
     DELAYED = "messages delayed"
-    REORDERED = "messages overtaken"
-    PAUSED = "inputs paused"
+    REORDERED = "messages reordered"
+    PAUSED = "inputs delayed by pauses"
     KILLED = "processes killed"
     POWER_CUT = "power cuts"
     CUT_SYNC = "syncs cut short"
-    CRASH_IN_IO = "disk work cut short"
+    CRASH_IN_IO = "crashes during disk I/O"
     LOST_BYTES = "bytes lost"
     TORN_WRITE = "writes torn"
     FLIPPED = "bits flipped"
-    DISK_FULL = "writes refused"
+    DISK_FULL = "writes refused (disk full)"
     FAILED_SYNC = "syncs failed"
     FAILED_WRITE = "writes failed"
     SLOW_SYNC = "slow syncs"
-    SKEWED = "batches under skew"
+    SKEWED = "batches under clock skew"
     STOPPED = "graceful restarts"
     PEER_LOST = "peer messages lost"
-    PEER_DUPLICATED = "peer messages doubled"
-    PEER_REORDERED = "peer messages overtaken"
+    PEER_DUPLICATED = "peer messages duplicated"
+    PEER_REORDERED = "peer messages reordered"
     PEER_SLOW = "peer messages on slow links"
     PEER_BROKEN = "peer links broken"
-    ONE_WAY = "stopped by one-way splits"
-    HALVES = "stopped by splits in two"
-    ISOLATED = "stopped around single nodes"
-    BRIDGE = "stopped by bridges"
-    RING = "stopped by rings"
-    FLAP = "stopped by blips"
+    ONE_WAY = "peer messages stopped by one-way splits"
+    HALVES = "peer messages stopped by two-sided splits"
+    ISOLATED = "peer messages stopped by isolated nodes"
+    BRIDGE = "peer messages stopped by bridge splits"
+    RING = "peer messages stopped by ring splits"
+    FLAP = "peer messages stopped by flapping splits"
     POWER_CUT_ALL = "power cuts of all nodes"
     JOINED = "nodes joined"
     REMOVED = "nodes removed"
-    LEFT_DOWN = "nodes left dead at healing"
+    LEFT_DOWN = "nodes left down at healing"
 
 
 CLUSTER_FAULTS = tuple(Fault)[list(Fault).index(Fault.PEER_LOST) :]
-"""Those that a node alone cannot suffer."""
+"""Faults that need more than one node."""
 
 
 class FaultCounts:
@@ -69,7 +69,7 @@ class FaultCounts:
 
 
 class FaultPlan(msgspec.Struct, frozen=True):
-    """What one seed draws. An interval of zero means: never; a probability is per message or per sync."""
+    """The faults of one seed. An interval of zero means never; a probability is per message or per sync."""
 
     delay_us: tuple[int, int]
     spike: float
@@ -82,7 +82,7 @@ class FaultPlan(msgspec.Struct, frozen=True):
     kill_every_us: int
     power_every_us: int
     crash_in_io: float
-    """The share of kills and power cuts that come in the middle of disk work, a start's included."""
+    """Share of kills and power cuts that come between two disk operations, also those of a start."""
     down_us: int
     stop_every_us: int
     flip_every_us: int
@@ -98,11 +98,11 @@ class FaultPlan(msgspec.Struct, frozen=True):
     turn_us: int
     nodes: int
     joiners: int
-    """How many of the nodes come later."""
+    """How many of the nodes join later."""
     removes: bool
-    """Whether one of them is removed; three stay at least."""
+    """Whether an operator removes a node; at least three remain."""
     streams: bool
-    """Whether messages between nodes keep their order, as on a connection, or come like datagrams."""
+    """Whether messages between nodes keep their order, as on a connection, or travel like datagrams."""
     peer_loss: float
     peer_duplicate: float
     peer_reorder: float
@@ -112,22 +112,22 @@ class FaultPlan(msgspec.Struct, frozen=True):
     split_us: int
     splits: tuple[str, ...]
     flapping: float
-    """The share of splits that come and go every 43 ms."""
+    """Share of splits that open and close every 43 ms."""
     all_power_every_us: int
     heartbeat_ms: int
     minority_stays_down: bool
-    """At healing, only a majority comes back at first."""
+    """Whether only a majority restarts at first when faults end."""
     syncs: bool = True
-    """False for a node that promises nothing about power cuts, and has none."""
+    """False for nodes with `fsync=never`, which get no power cuts."""
 
     def with_nodes(self, nodes: int) -> FaultPlan:
-        """The same weather for so many nodes; of those that stay three are there from the start."""
+        """The same faults for another number of nodes; at least three nodes are founders that remain."""
         joiners = min(self.joiners, max(nodes - 3, 0))
         return msgspec.structs.replace(self, nodes=nodes, joiners=joiners, removes=self.removes and nodes > 3)
 
     @staticmethod
     def none() -> FaultPlan:
-        """Fair weather: nothing fails, and everything takes a little time."""
+        """A plan without faults, for one node; messages and syncs still take time."""
         drawn = FaultPlan.draw(Random("fair weather"))
         no_intervals = {name: 0 for name in FaultPlan.__struct_fields__ if name.endswith("_every_us")}
         no_chances = dict.fromkeys(
@@ -192,7 +192,7 @@ SHAPES = (Fault.ONE_WAY, Fault.HALVES, Fault.ISOLATED, Fault.BRIDGE, Fault.RING)
 
 
 def _draw_nodes(random: Random) -> dict[str, Any]:
-    """What matters only between nodes."""
+    """Draws the part of the plan that concerns several nodes."""
     nodes = random.choice((3, 3, 3, 3, 3, 4, 4, 5, 5, 6, 7))
     streams = random.random() < 0.5
     return {

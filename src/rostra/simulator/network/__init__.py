@@ -1,1 +1,1 @@
-"""Simulated networks: between clients and nodes, and between nodes."""
+"""Simulated networks: byte streams between clients and nodes, messages between nodes."""

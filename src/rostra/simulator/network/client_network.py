@@ -1,6 +1,13 @@
-"""The network between clients and nodes: byte streams that are late, cut, torn or half open.
+"""The simulated network between clients and nodes: byte streams that are delayed, cut, torn or half open.
 
-Within a connection bytes keep their order; between connections they do not.
+Theory of operation. A `SimulatedConnection` has a `Pipe` per direction. Every chunk gets an arrival time: a drawn
+delay, sometimes a spike, plus its size over the bandwidth, and never before an earlier chunk of the same pipe. So bytes
+keep their order within a connection, but not between connections. A pipe with too many bytes in flight reports
+congestion to its sender, as a full socket buffer would.
+
+A cut loses all bytes in flight, except that the first lost chunk may arrive in part, which leaves half a frame. The two
+ends notice the cut at different times; of a half-open link one end never does. A killed process resets its connections;
+after a power cut nothing is sent, and clients find out by their own timeouts.
 """
 
 from __future__ import annotations
@@ -14,10 +21,10 @@ from rostra.simulator.clock import MS_US, Clock
 from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
 
 BUFFER_HIGH = 24 << 10
-"""Bytes under way beyond which a sender is told that its buffer is full; `BUFFER_LOW` lets it go on."""
+"""Bytes in flight at which a sender is congested; below `BUFFER_LOW` it is drained."""
 BUFFER_LOW = 8 << 10
 SPLIT_WRITES = 0.03
-"""The share of writes that arrive in two pieces."""
+"""Share of writes that arrive in two pieces."""
 
 
 class Dialer(Protocol):
@@ -113,7 +120,7 @@ class Pipe:
             self._drained()
 
     def _lose(self, chunk: bytes) -> None:
-        """The first chunk behind a cut may arrive in part: the other side then holds half a frame."""
+        """Drops a chunk behind a cut; the first one may arrive in part, so that the receiver has half a frame."""
         network = self._network
         first = self.cut_us is not None and self.cut_us > 0
         self.cut_us = 0
@@ -131,7 +138,7 @@ class SimulatedConnection:
         self.client = client
         self.node = node
         self.number = number
-        """The client's own number of it."""
+        """The client's number for this connection."""
         self.conn: Conn = 0
         self.client_open = True
         self.node_open = False
@@ -155,7 +162,7 @@ class SimulatedConnection:
             return
         self.network.fault_counts.add(Fault.DROPPED)
         if self.node.host_up:
-            # Nobody there has this connection: the host answers with a reset.
+            # No process has this connection: the host answers with a reset.
             self.network.after_delay(self.close_client_end, "reset")
 
     def _at_client(self, chunk: bytes) -> None:
@@ -181,7 +188,7 @@ class SimulatedConnection:
                 self.network.clock.at(self.network.arrival_us(self.up.last_us, 0), self.close_node_end)
 
     def node_closes(self) -> None:
-        """The node hears of it at once, the client behind what was sent."""
+        """Closes the node's end at once and the client's end after the bytes in flight."""
         self.close_node_end()
         if not self.cut_off:
             self.network.clock.at(
@@ -189,7 +196,7 @@ class SimulatedConnection:
             )
 
     def cut(self, *, half_open: bool) -> None:
-        """The path is gone. Each side notices at its own time; of a half-open link one side does not at all."""
+        """Cuts the connection. Each end notices after a delay of its own; of a half-open link one end never does."""
         network = self.network
         random, clock = network.random, network.clock
         self.cut_off = True
@@ -206,13 +213,15 @@ class SimulatedConnection:
 
 
 class ClientNetwork:
+    """All connections between clients and nodes."""
+
     def __init__(self, clock: Clock, plan: FaultPlan, fault_counts: FaultCounts, random: Random) -> None:
         self.clock = clock
         self.plan = plan
         self.fault_counts = fault_counts
         self.random = random
         self.hosts: dict[str, Listener] = {}
-        """Nodes by the address that clients know."""
+        """Nodes by client address."""
         self.fault_free = True
         self.links: dict[tuple[str, int], SimulatedConnection] = {}
         self._conn = 0
@@ -221,7 +230,7 @@ class ClientNetwork:
         self._spread = self._high - self._low
 
     def arrival_us(self, not_before_us: int, size: int) -> int:
-        """When something sent now arrives, behind what is under way already on the same pipe."""
+        """When bytes sent now arrive, after those already in flight on the same pipe."""
         random = self.random.random
         arrival_us = self.clock.now_us + self._low + int(random() * self._spread)
         if not self.fault_free and self.plan.spike and random() < self.plan.spike:
@@ -248,7 +257,7 @@ class ClientNetwork:
     def _try_connect(self, link: SimulatedConnection) -> None:
         node = link.node
         if not link.client_open or not node.host_up:
-            # A host that is down answers nothing: the client's own patience ends the attempt.
+            # A host that is down does not answer: the attempt ends by the client's timeout.
             return
         if not node.listening:
             self.after_delay(link.close_client_end, "connection refused")
@@ -265,7 +274,7 @@ class ClientNetwork:
 
     @property
     def has_stale_links(self) -> bool:
-        """Whether a client still relies on a connection that leads nowhere."""
+        """Whether a client still uses a connection whose other end is gone."""
         return any(link.conn and (link.cut_off or not link.node_open) for link in self.links.values())
 
     def forget(self, link: SimulatedConnection) -> None:
@@ -277,7 +286,7 @@ class ClientNetwork:
             self.random.choice(intact).cut(half_open=half_open)
 
     def node_died(self, links: list[SimulatedConnection], *, silently: bool) -> None:
-        """After a kill the host resets the connections; after a power cut nobody says anything."""
+        """Ends the connections of a node: reset after a kill, without notice (`silently`) after a power cut."""
         for link in links:
             link.node_open = False
             if link.down.cut_us is None:

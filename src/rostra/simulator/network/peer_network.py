@@ -1,7 +1,12 @@
-"""The network between nodes: every message crosses the wire codec, is late, lost, doubled, overtaken or stopped.
+"""The simulated network between nodes: messages are delayed, lost, duplicated, reordered or stopped by splits.
 
-As streams, messages of one node to another keep their order, and a split only delays them until the link breaks; as
-datagrams, each goes its own way. Real peers have streams, but a fabric must stand both.
+Theory of operation. Every message is encoded and decoded by the wire codec. The fault plan chooses one of two modes for
+a seed. As streams, like the TCP links of real peers, messages of one node to another keep their order and none is lost;
+a split holds them back, and if it lasts longer than `STREAM_BREAKS_US` the link breaks, its messages are lost and the
+sender gets `PeerLost`. As datagrams, each message travels alone and may be lost, duplicated or reordered. A fabric must
+work in both modes.
+
+A message in flight belongs to the receiver's incarnation: a stream to a process that crashed since delivers nothing.
 """
 
 from __future__ import annotations
@@ -28,15 +33,15 @@ OBSERVED: frozenset[type[object]] = frozenset(
 )
 CONNECT_RETRY_US = 200 * MS_US
 STREAM_BREAKS_US = SECOND_US
-"""How long a stream waits behind a split before it breaks."""
+"""How long a split may hold a stream back before the link breaks."""
 RETRANSMIT_US = 5 * MS_US
-"""How long after a split a stream tries again."""
+"""How long after a split ends a stream retransmits."""
 
 FRAME_BYTES_MAX = 1 << 30
 FROM_PEERS: Dialect[Framed] = Dialect(
     [kind for fabric in FABRICS.values() for kind in fabric.peer_kinds], payload_optional=True
 )
-"""Of every fabric: their kinds differ."""
+"""The message kinds of all fabrics, which do not overlap."""
 
 
 class SimulatedPeer(Protocol):
@@ -56,7 +61,7 @@ class SimulatedPeer(Protocol):
 
 
 class PeerWire:
-    """The way from one node to another."""
+    """The directed link from one node to another."""
 
     __slots__ = ("breaks", "held", "last_us", "pair", "receiver", "slow")
 
@@ -66,12 +71,14 @@ class PeerWire:
         self.last_us = 0
         self.slow = False
         self.breaks = 0
-        """How often the link broke: what was under way then never arrives."""
+        """How often the link broke; messages sent before the last break never arrive."""
         self.held: list[tuple[bytes, int, int]] = []
-        """What waits behind a split, if this is a stream."""
+        """Messages held back by a split, if this is a stream."""
 
 
 class PeerNetwork:
+    """All links between nodes, and the splits that are active."""
+
     def __init__(
         self, clock: Clock, trace: Trace, plan: FaultPlan, fault_counts: FaultCounts, history: History, random: Random
     ) -> None:
@@ -87,7 +94,7 @@ class PeerNetwork:
         self._wires: dict[tuple[NodeId, NodeId], PeerWire] = {}
         self._addresses: dict[str, NodeId] = {}
         self._encoded: tuple[Framed | None, bytes] = (None, b"")
-        """The last message without payload: a node often says the same to all others."""
+        """The last message without payload, encoded: nodes often send the same one to all peers."""
         self.fault_free = True
         self.splits: list[NetworkSplit] = []
 
@@ -103,7 +110,7 @@ class PeerNetwork:
     # --- links -------------------------------------------------------------------------------------------
 
     def connect(self, node: SimulatedPeer, peer: NodeId, address: str) -> None:
-        """A link to a known peer is there when it is used; who is behind an address must be asked."""
+        """Resolves the node id behind an address, retrying until it answers; links to known peers need no set-up."""
         if not peer:
             self._try_connect(node, node.incarnation, address)
 
@@ -121,7 +128,7 @@ class PeerNetwork:
             node.peer_connected(found, address)
 
     def node_ended(self, node: NodeId, *, silently: bool) -> None:
-        """The node's process has ended: its host resets the connections, unless the host is gone too."""
+        """Ends the links of a node whose process has ended; without notice (`silently`) after a power cut."""
         for (one, other), wire in self._wires.items():
             if node == other:
                 wire.held.clear()
@@ -201,7 +208,7 @@ class PeerNetwork:
         return self._low + int(self._random.random() * self._spread)
 
     def _observe(self, sender: NodeId, message: Framed) -> None:
-        """Who speaks as a leader, of what and in which term, can be heard on the wire; and how far a word has come."""
+        """Records who acts as leader in which term, and the hops of flooded messages."""
         match message:
             case NodeHeartbeat():
                 for heartbeat in message.beats:
@@ -235,7 +242,7 @@ class PeerNetwork:
         self._clock.at(opens_us + RETRANSMIT_US, self._retry, wire)
 
     def _retry(self, wire: PeerWire) -> None:
-        """A stream sends again what was not received."""
+        """Retransmits the held messages of a stream, once no split stops them."""
         if not wire.held:
             return
         if self._is_blocked(*wire.pair):

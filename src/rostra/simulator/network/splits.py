@@ -1,4 +1,4 @@
-"""Shapes in which a network comes apart."""
+"""Network splits: which directed links between nodes are blocked, by shape, and when."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rostra.simulator.clock import MS_US
 from rostra.simulator.faults.fault_plan import Fault
 
 BLIP_US = 43 * MS_US
-"""Shorter than any timeout: it goes unnoticed by all but what it swallows."""
+"""Period of a flapping split; shorter than any timeout, so no failure detector notices it."""
 
 BlockedPaths = frozenset[tuple[NodeId, NodeId]]
 
 
 class NetworkSplit:
-    """Some ways between nodes are shut; in a flapping split, every other 43 ms."""
+    """Blocks some links between nodes; if it flaps, only during every other `BLIP_US`."""
 
     __slots__ = ("_flaps", "_paths", "_since_us", "counts_as", "shape", "until_us")
 
@@ -34,14 +34,14 @@ class NetworkSplit:
         return not self._flaps or (now_us - self._since_us) // BLIP_US % 2 == 0
 
     def opens_us(self, now_us: int) -> int:
-        """When what it stops now may go through."""
+        """When links that it blocks now open again."""
         if not self._flaps:
             return self.until_us
         return min(self.until_us, now_us + BLIP_US - (now_us - self._since_us) % BLIP_US)
 
 
 def draw_blocked_paths(shape: Fault, nodes: Sequence[NodeId], random: Random) -> BlockedPaths:
-    """Which ways a split of this shape shuts."""
+    """Draws the links that a split of this shape blocks."""
     order = list(nodes)
     random.shuffle(order)
     count = len(order)
@@ -56,11 +56,11 @@ def draw_blocked_paths(shape: Fault, nodes: Sequence[NodeId], random: Random) ->
             middle = random.randint(1, count - 1)
             blocked = _between(order[:middle], order[middle:])
         case Fault.BRIDGE:
-            # One node sees both sides, which do not see each other.
+            # One node reaches both sides, which do not reach each other.
             middle = (count - 1) // 2
             blocked = _between(order[:middle], order[middle:-1])
         case _:
-            # A ring: each sees its two neighbours only; of three nodes, who are all neighbours, one way around.
+            # A ring: each node reaches its two neighbours only; with three nodes, only one neighbour.
             near = {(order[at], order[(at + 1) % count]) for at in range(count)}
             near |= {(other, one) for one, other in near} if count > 3 else set()
             blocked = {(one, other) for one in order for other in order if one != other and (one, other) not in near}
