@@ -14,6 +14,8 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tools.requirement_plugin import RequirementPlugin
 
+pytest_plugins = ["tests.loop_errors"]
+
 TOGETHER = (
     "tests/spark/test_commands.py",
     "tests/spark/test_example.py",
