@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
-from random import SystemRandom
 
 from rostra.broker.settings import BrokerSettings
 from rostra.client.aio.driver import AsyncioDriver, now_us
@@ -23,6 +18,7 @@ from rostra.errors import RostraError
 from rostra.fabric.registry import FabricKind
 from rostra.model.ids import Partition, text
 from rostra.testing.embedded import EmbeddedNode
+from rostra.testing.reserved_address import ANY_LOOPBACK_PORT, ReservedAddresses
 from rostra.wire.messages import DescribeTopic, Failed, Published, Subscribed, TopicDescribed
 from tests.contract.clients import Outcome
 from tests.contract.facade import (
@@ -40,9 +36,8 @@ from tests.contract.tcp_proxy import TcpProxy, drain_loop
 from tests.fuzz.raw import RawClient
 
 TURN_S = 0.002
-PORTS = range(20_000, 32_000)
-LIMITS = BrokerSettings(heartbeat_ms=400, retention_check_ms=100, group_partitions=2, group_segment_bytes=1 << 12)
-"""So that clients notice soon when a node has fallen silent."""
+LIMITS = BrokerSettings(heartbeat_ms=1_000, retention_check_ms=100, group_partitions=2, group_segment_bytes=1 << 12)
+"""Clients notice a silent node after a few heartbeats, but do not take a loaded machine for a silent node."""
 
 
 class DirectInbox(AsyncioInbox):
@@ -138,6 +133,7 @@ class SocketCluster(Cluster):
         self._clients: dict[tuple[Node, int], SocketCoreClient] = {}
         self._raw_connections: list[SocketRawConnection] = []
         self._new_clients: list[SocketCoreClient] = []
+        self._reserved = ReservedAddresses()
         try:
             for number in range(count):
                 self._add(() if number == 0 else (self._peer_addresses[0],))
@@ -150,7 +146,7 @@ class SocketCluster(Cluster):
 
     def _add(self, join: tuple[str, ...]) -> None:
         number = len(self._nodes)
-        listen, peer_listen = free_address(), free_address()
+        listen, peer_listen = self._reserved.fix(ANY_LOOPBACK_PORT), self._reserved.fix(ANY_LOOPBACK_PORT)
         self._addresses.append(self._proxy.listen(number, listen))
         self._peer_addresses.append(self._proxy.listen(number, peer_listen))
         node = EmbeddedNode(
@@ -303,26 +299,3 @@ class SocketCluster(Cluster):
         self._add((self._peer_addresses[through],))
         self._nodes[-1].await_ready()
         return len(self._nodes) - 1
-
-
-def free_address() -> str:
-    """One that nobody else takes before a node binds it, and binds it again: the system gives ports of this range to
-    nobody who asks for any, and each process of tests goes through a part of its own.
-    """
-    while True:
-        address = ("127.0.0.1", next(_ports))
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            return f"{address[0]}:{address[1]}"
-
-
-def _own_ports() -> Iterator[int]:
-    share = len(PORTS) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    first = PORTS[share * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))]
-    # Not from the same one each time: two runs of the tests on one machine seldom meet.
-    begin = SystemRandom().randrange(share)
-    return (first + (begin + number) % share for number in count())
-
-
-_ports = _own_ports()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from rostra.errors import LinkError
 from rostra.testing.clusters import Cluster, ClusterNode, N
 from rostra.testing.embedded import EmbeddedNode
 from rostra.testing.process import ProcessNode
+from rostra.testing.reserved_address import ReservedAddress
 
 FEW = [b"%d" % number for number in range(20)]
 
@@ -26,15 +26,7 @@ def three(tmp_path: Path) -> Iterator[Cluster[EmbeddedNode]]:
         yield cluster
 
 
-def free_address() -> str:
-    """A port that is very likely still free when a node binds it."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def read(node: ClusterNode, topic: str, count: int, patience_s: float = 20.0) -> list[bytes | None]:
+def read(node: ClusterNode, topic: str, count: int, patience_s: float = 60.0) -> list[bytes | None]:
     values: list[bytes | None] = []
     with node.client() as client, client.subscribe(topic, start="earliest") as subscription:
         deadline = time.monotonic() + patience_s
@@ -68,7 +60,8 @@ def await_same_commit(cluster: Cluster[N], topic: str) -> None:
 @pytest.mark.requirement("RF-2", "RF-10:joins")
 def test_three_nodes_that_start_at_once_in_a_chain_of_joins_form_one_cluster(tmp_path: Path) -> None:
     """The third joins through the second, which has not joined a cluster itself yet."""
-    peers = [free_address() for _ in range(3)]
+    reserved = [ReservedAddress() for _ in range(3)]
+    peers = [one.address for one in reserved]
     joins: list[tuple[str, ...]] = [(), (peers[0],), (peers[1],)]
     nodes = [
         EmbeddedNode(tmp_path / str(number), peer_listen=peers[number], join=joins[number], log_level="error")
@@ -265,15 +258,16 @@ def test_kill_9_of_the_owner_of_real_processes_loses_nothing_acknowledged(tmp_pa
 
 
 def test_a_node_that_waits_to_join_can_be_stopped(tmp_path: Path) -> None:
-    node = ProcessNode(tmp_path, join=(free_address(),))
+    nobody = ReservedAddress()
+    node = ProcessNode(tmp_path, join=(nobody.address,))
     node.launch()
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not [line for line in node.log_lines() if line.event == "not joined yet"]:
             assert time.monotonic() < deadline and node.running, node.end_of_log()
             time.sleep(0.02)
         with pytest.raises(LinkError):
-            blocking.connect(free_address(), connect_timeout_ms=50)
+            blocking.connect(nobody.address, connect_timeout_ms=50)
         assert node.stop() == 0
     finally:
         node.sigkill()

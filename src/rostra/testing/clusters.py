@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from rostra import blocking
 from rostra.testing.metrics import Metrics
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 POLL_S = 0.02
 
 

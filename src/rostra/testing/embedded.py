@@ -22,10 +22,11 @@ from rostra.runtime.metrics.node_collector import registry_of
 from rostra.runtime.node import Node
 from rostra.runtime.settings import NodeSettings
 from rostra.testing.metrics import Metrics
+from rostra.testing.reserved_address import ReservedAddresses
 
 T = TypeVar("T")
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """How long to wait for the thread of the node; in a stop, in addition to its deadline."""
 
 
@@ -79,6 +80,7 @@ class EmbeddedNode:
         self._thread: Thread | None = None
         self._starting: Future[Node] | None = None
         self._resumed: Event | None = None
+        self._reserved = ReservedAddresses()
 
     # --- start and stop ---
 
@@ -119,15 +121,15 @@ class EmbeddedNode:
             NodeSettings(
                 directory=str(self.directory),
                 # A restarted node keeps its addresses.
-                listen=self.address or self._listen,
+                listen=self.address or self._reserved.fix(self._listen),
                 listen_unix=self._listen_unix,
-                peer_listen=self.peer_address or self._peer_listen,
+                peer_listen=self.peer_address or self._reserved.fix(self._peer_listen),
                 advertise=self._advertise,
                 advertise_peers=self._advertise_peers,
                 join=self.join,
                 fabric=self._fabric,
                 fsync=self._fsync,
-                metrics=self.metrics_address or self._metrics,
+                metrics=self.metrics_address or self._reserved.fix(self._metrics),
                 trace=self._trace,
                 stop_deadline_ms=self._stop_deadline_ms,
                 broker=self._limits,

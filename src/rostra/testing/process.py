@@ -15,10 +15,11 @@ import msgspec
 
 from rostra import blocking
 from rostra.testing.metrics import Metrics
+from rostra.testing.reserved_address import ReservedAddresses
 
-READY_PATIENCE_S = 30.0
-STOP_PATIENCE_S = 20.0
-METRICS_PATIENCE_S = 5.0
+READY_PATIENCE_S = 60.0
+STOP_PATIENCE_S = 60.0
+METRICS_PATIENCE_S = 30.0
 POLL_S = 0.005
 LOG_LINES_SHOWN = 20
 
@@ -69,6 +70,7 @@ class ProcessNode:
         self._arguments = arguments
         self._child: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self._reserved = ReservedAddresses()
 
     # --- start and stop ---
 
@@ -111,10 +113,10 @@ class ProcessNode:
         return [
             *("serve", "--config", str(settings), "--log-level", "info"),
             *("--data", str(self.directory / "node")),
-            *("--listen", self.address or self._listen),
-            *("--peer-listen", self.peer_address or self._peer_listen),
+            *("--listen", self.address or self._reserved.fix(self._listen)),
+            *("--peer-listen", self.peer_address or self._reserved.fix(self._peer_listen)),
             *(part for address in self.join for part in ("--join", address)),
-            *("--metrics", self.metrics_address or self._metrics),
+            *("--metrics", self.metrics_address or self._reserved.fix(self._metrics)),
             *("--fsync", self._fsync),
             *self._arguments,
         ]
