@@ -6,6 +6,7 @@ Where CI is set nothing may be skipped, and hypothesis draws the same examples i
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -33,6 +34,8 @@ settings.register_profile("ci", settings.get_profile("rostra"), derandomize=True
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell that starts the run in the background makes it ignore Ctrl-C, which its child processes would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("ci" if _automatic() else "rostra")
     config.pluginmanager.register(RequirementPlugin(), "requirements")
 

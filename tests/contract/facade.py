@@ -40,7 +40,7 @@ from tests.contract.raw_connections import RawConnection
 Node = int
 """Nodes are counted in the order in which they came."""
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 """Of whoever waits for something that must come."""
 SHORT_TIMEOUT_MS = 1_500
 """Of whoever expects to be refused."""

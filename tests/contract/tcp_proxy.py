@@ -15,7 +15,7 @@ from rostra.wire.frames import FRAME, FRAME_BYTES, Dialect
 from rostra.wire.messages import Hello
 from rostra.wire.peers import PeerHello
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 CHUNK_BYTES = 1 << 16
 DRAIN_TURNS = 5
 GREETINGS: Dialect[Hello | PeerHello] = Dialect((Hello, PeerHello))

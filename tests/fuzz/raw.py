@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 from rostra.wire.frames import FROM_NODE, FrameReader, encode
 from rostra.wire.messages import ClientMessage, Hello, NodeMessage, Welcome
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 FRAME_BYTES_MAX = 64 << 20
 
 M = TypeVar("M")

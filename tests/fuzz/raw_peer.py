@@ -11,7 +11,7 @@ from rostra.runtime.network.handshake import ANSWERS
 from rostra.wire.frames import Framed, FrameReader, encode
 from rostra.wire.peers import PEER_PROTOCOL, HandshakeAnswer, PeerHello
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class RawPeer:

@@ -15,7 +15,15 @@ import pytest
 
 import rostra.testing
 from rostra.testing.process import ProcessNode
-from tests.processes.command_line import COMMAND, CommandLine, children_of, environment, is_alive, wait_until
+from tests.processes.command_line import (
+    COMMAND,
+    PATIENCE_S,
+    CommandLine,
+    children_of,
+    environment,
+    is_alive,
+    wait_until,
+)
 
 NOWHERE = {"ROSTRA_NODE": "127.0.0.1:1", "ROSTRA_CONNECT_TIMEOUT_MS": "200"}
 
@@ -85,7 +93,7 @@ def test_several_topics_and_patterns_are_read_together_and_new_ones_join(cli: Co
         cli.run("pub", "plant/b/temp", "2")
         cli.run("pub", "plant/alarm", "3")
         rest = [msgspec.json.decode(line) for line in running.stdout.read().splitlines()]
-        assert running.wait(timeout=20) == 0
+        assert running.wait(PATIENCE_S) == 0
     got = {(row["topic"], row["value"]) for row in (first, *rest)}
     assert got == {("plant/a/temp", "1"), ("plant/b/temp", "2"), ("plant/alarm", "3")}
     wrong = cli.run("sub", "plant/#/temp")
@@ -235,7 +243,7 @@ def test_ctrl_c_ends_a_subscriber_with_130_and_leaves_no_process(cli: CommandLin
         # The first record shows that it is subscribed and waits for the next.
         assert b"first" in running.stdout.readline()
         running.send_signal(signal.SIGINT)
-        assert running.wait(timeout=20) == 130
+        assert running.wait(PATIENCE_S) == 130
         assert running.stderr.read() == b""
     assert not is_alive(running.pid)
 
@@ -251,7 +259,7 @@ def test_ctrl_c_ends_a_subscriber_at_once_while_the_node_is_down(tmp_path: Path)
             node.sigkill()
             assert b"was lost" in running.stderr.readline()
             running.send_signal(signal.SIGINT)
-            assert running.wait(timeout=5) == 130
+            assert running.wait(PATIENCE_S) == 130
             assert running.stderr.read() == b""
 
 
@@ -262,7 +270,7 @@ def test_a_closed_pipe_ends_the_command_without_an_error(cli: CommandLine) -> No
         assert running.stderr is not None
         running.stdout.readline()
         running.stdout.close()
-        assert running.wait(timeout=20) == 0
+        assert running.wait(PATIENCE_S) == 0
         assert running.stderr.read() == b""
 
 
@@ -272,7 +280,7 @@ def test_ctrl_c_ends_a_simulation_with_all_its_processes(tmp_path: Path) -> None
         wait_until(lambda: len(children_of(running.pid)) >= 2, "the workers to start")
         children = children_of(running.pid)
         running.send_signal(signal.SIGINT)
-        assert running.wait(timeout=60) == 130
+        assert running.wait(PATIENCE_S) == 130
         assert b"Traceback" not in running.stderr.read()
     wait_until(lambda: not any(map(is_alive, children)), "the workers to end")
 
@@ -284,7 +292,7 @@ def test_ctrl_c_stops_a_node_gracefully(tmp_path: Path) -> None:
         assert running.stderr is not None
         assert any(b'"listening"' in line for line in iter(running.stderr.readline, b""))
         running.send_signal(signal.SIGINT)
-        assert running.wait(timeout=20) == 0
+        assert running.wait(PATIENCE_S) == 0
         assert b'"finished": true' in running.stderr.read()
     assert not is_alive(running.pid)
 
@@ -323,7 +331,7 @@ def _on_a_terminal(cli: CommandLine, *arguments: str) -> str:
         pass
     finally:
         os.close(ours)
-        assert running.wait(timeout=20) == 0
+        assert running.wait(PATIENCE_S) == 0
     return shown.decode()
 
 
@@ -353,4 +361,4 @@ def test_a_subscriber_continues_without_a_gap_after_a_restart_of_the_node(tmp_pa
             node.start()
             assert cli.run("pub", "t", "after").code == 0
             assert running.stdout.read() == b"after\n"
-            assert running.wait(timeout=20) == 0
+            assert running.wait(PATIENCE_S) == 0

@@ -169,7 +169,7 @@ def test_control_batches_of_publishers_do_not_count_as_lag(kind: str, by: str) -
                 assert next(subscription).value == b"only"
             else:
                 assert next(iter(subscription.batches())).values() == [b"only"]
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while (subscription.next_offset, subscription.lag) != (4, 0):
                 assert time.monotonic() < deadline, (subscription.next_offset, subscription.lag)
                 # A blocking client receives inside its calls.
@@ -417,7 +417,7 @@ def test_poll_waits_no_longer_than_its_timeout(node: EmbeddedNode, topic: str) -
         assert subscription.poll(timeout=0) is None
         assert subscription.poll(timeout=0.01) is None
         client.publish(topic, b"a")
-        batch = subscription.poll(timeout=5)
+        batch = subscription.poll(timeout=60)
         assert batch is not None and batch.values() == [b"a"]
         assert [b.values() for b in subscription.batches(timeout=0.01)] == []
 
@@ -450,8 +450,9 @@ def test_an_interrupt_while_waiting_leaves_the_client_usable(node: EmbeddedNode,
             blocking.connect(node.address, backoff_ms=5) as client,
             client.subscribe(topic, start="earliest") as subscription,
         ):
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
             with pytest.raises(KeyboardInterrupt):
+                # Inside the block: on a loaded machine the signal may arrive before the wait begins.
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
                 subscription.poll()
             client.publish(topic, b"after")
             assert next(subscription).value == b"after"

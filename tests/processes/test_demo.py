@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.command_line import CommandLine, children_of, is_alive, wait_until
+from tests.processes.command_line import PATIENCE_S, CommandLine, children_of, is_alive, wait_until
 
 SMALL = ("demo", "--no-spark", "--records", "1500", "--duration", "2s")
 
@@ -53,7 +53,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: si
         assert len(children) == 3
         running.send_signal(number)
         running.stdout.read()
-        assert running.wait(timeout=30) == 130
+        assert running.wait(PATIENCE_S) == 130
         assert b"Traceback" not in running.stderr.read()
     wait_until(lambda: not any(map(is_alive, (running.pid, *children))), "the processes to end")
 

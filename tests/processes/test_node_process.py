@@ -91,7 +91,7 @@ def read_all(node: ProcessNode, topic: str, count: int) -> list[bytes | None]:
     """Reads from the first record; waits while records are missing, then once more for duplicates."""
     values: list[bytes | None] = []
     with blocking.connect(node.address) as client, client.subscribe(topic, start="earliest") as subscription:
-        while len(values) < count and (batch := subscription.poll(timeout=10.0)) is not None:
+        while len(values) < count and (batch := subscription.poll(timeout=60.0)) is not None:
             values += batch.values()
         while (batch := subscription.poll(timeout=0.2)) is not None:
             values += batch.values()
@@ -136,7 +136,7 @@ def test_a_violation_that_the_broker_finds_is_counted_and_logged_once() -> None:
 
 
 def scrape(node: ProcessNode, path: str) -> str:
-    with urllib.request.urlopen(f"http://{node.metrics_address}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{node.metrics_address}{path}", timeout=60) as answer:
         return bytes(answer.read()).decode()
 
 
@@ -146,7 +146,7 @@ def test_an_invalid_topic_name_is_refused_by_the_node_before_it_touches_the_disk
         before = files_of(node)
         host, port = node.address.split(":")
         # A client would refuse such names already; a hostile one speaks to the node directly.
-        with socket.create_connection((host, int(port)), timeout=10) as wire:
+        with socket.create_connection((host, int(port)), timeout=60) as wire:
             reader: FrameReader[NodeMessage] = FrameReader(FROM_NODE, 1 << 20)
             ask(wire, reader, Hello(1, 1, PROTOCOL_MAX))
             for request, name in enumerate(ESCAPES, start=2):

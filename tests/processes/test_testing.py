@@ -61,7 +61,7 @@ def test_nothing_of_a_node_is_left_when_its_block_ends() -> None:
     assert not node.directory.exists()
     host, port = node.address.split(":")
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)), timeout=5)
+        socket.create_connection((host, int(port)), timeout=60)
 
 
 def test_a_given_directory_is_kept_and_restarts_the_same_node(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rostra import blocking
 from rostra.wire.messages import TopicSettings
 from tests.unit.client.socket_cluster import SocketCluster, serving
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

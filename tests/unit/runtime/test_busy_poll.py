@@ -32,7 +32,7 @@ async def turned(loop: CountingLoop, times: int) -> None:
     """Returns when the loop has turned so often; only a loop that is kept awake does, for nothing here wakes it."""
     reached = asyncio.Event()
     loop.calls_at[loop.turns + times] = reached.set
-    await asyncio.wait_for(reached.wait(), 10)
+    await asyncio.wait_for(reached.wait(), 60)
 
 
 def test_a_stirred_loop_keeps_turning() -> None:
@@ -68,9 +68,9 @@ def test_a_loop_that_looks_by_itself_finds_what_arrives_and_keeps_its_timers() -
         ours.setblocking(False)
         BusyPoll(loop, 60_000, owns_loop=True).extend()
         loop.call_later(0.01, theirs.send, b"x")
-        heard = await asyncio.wait_for(loop.sock_recv(ours, 1), 10)
+        heard = await asyncio.wait_for(loop.sock_recv(ours, 1), 60)
         # And what another thread has to say, for which the loop is woken in a way of its own.
-        await asyncio.wait_for(loop.run_in_executor(None, theirs.close), 10)
+        await asyncio.wait_for(loop.run_in_executor(None, theirs.close), 60)
         ours.close()
         return heard
 

@@ -20,7 +20,7 @@ from rostra.runtime.network.peer_links import WAITING_BYTES_MAX, PeerLinks
 from rostra.runtime.network.peer_listener import PeerListener
 from rostra.runtime.node_port import NodePort
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 OURS, THEIRS = NodeId(1), NodeId(2)
 BATCHES_BYTES = 1 << 20
 

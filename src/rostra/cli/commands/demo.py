@@ -57,7 +57,7 @@ def demo(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--duration'") from None
     # SIGTERM cleans up as Ctrl-C does.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if name is not None:
         if (records, duration, kills) != (None, None, None):
             raise typer.BadParameter(
