@@ -21,22 +21,22 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 
 HEAD = """# The command line
 
-This page is written by `python -m tools.cli_docs` from the commands themselves.
+This page is generated from the commands by `python -m tools.cli_docs`.
 
-`rostra --install-completion` teaches your shell to complete commands, options and the names of topics.
+`rostra --install-completion` installs shell completion of commands, options and topic names.
 
 ## Conventions
 
 - Data goes to stdout; logs, notes, progress and errors go to stderr.
-- On a terminal data comes as tables; on a pipe, or with `-o json`, as NDJSON: one JSON object per line.
-- `-n/--node`, `-o/--output` and `--config` may stand before or behind the name of a command.
-- What goes wrong is said in two lines, `error:` with the fact and `hint:` with what to do; never with a traceback.
+- On a terminal data is printed as tables; on a pipe, or with `-o json`, as NDJSON: one JSON object per line.
+- `-n/--node`, `-o/--output` and `--config` may be given before or after the name of a command.
+- An error is printed as `error:` with the fact and, where there is one, `hint:` with the next step, not as a traceback.
 - Times are written as `500ms`, `30s`, `12h`, `7d`; amounts of bytes as `1048576`, `64MiB`, `2GB`.
 """
 
 
 def commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every command with the words that lead to it; of a group, first itself."""
+    """Every command with its full name; a group comes before its commands."""
     yield path, group
     for name, command in getattr(group, "commands", {}).items():
         yield from commands(command, f"{path} {name}")
@@ -58,8 +58,8 @@ def _settings() -> str:
     text = """## Settings
 
 A flag wins over a variable, a variable over `./rostra.toml`, that over `~/.config/rostra/config.toml`, and that over
-the default. `--config FILE`, or the variable `ROSTRA_CONFIG`, names a file to read instead of those two. A key that is
-not known is an error, and the nearest one is named. `rostra config` shows every value and where it came from.
+the default. `--config FILE`, or the variable `ROSTRA_CONFIG`, names a file to read instead of those two. An
+unknown key is an error that names the nearest known one. `rostra config` shows every value and its source.
 
 ```toml
 [client]

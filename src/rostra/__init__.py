@@ -1,9 +1,9 @@
-"""Rostra: durable publish/subscribe. Planned: five fabrics for many nodes, and a data pipeline on Spark.
+"""Rostra: durable publish/subscribe.
 
 >>> async with rostra.connect() as client:  # doctest: +SKIP
 ...     await client.publish("orders", b"one more")
 
-`rostra.blocking.connect` gives the same without asyncio.
+`rostra.blocking.connect` is the same client without asyncio.
 """
 
 from importlib import import_module
@@ -96,7 +96,7 @@ __all__ = [
     "connect",
 ]
 
-_HOMES = {
+_MODULES = {
     "Ack": "rostra.client.core.effects",
     "Acknowledged": "rostra.client.core.effects",
     "Client": "rostra.client.aio.client",
@@ -141,15 +141,15 @@ _HOMES = {
     "blocking": "rostra.blocking",
     "connect": "rostra.client.aio.client",
 }
-"""Where each name lives. Loaded when first used: `rostra --help` needs none of them, and neither does a node."""
+"""The module of each public name. Imported when first used: `rostra --help` and nodes need none of them."""
 
 
 if not TYPE_CHECKING:
-    # Hidden from type checkers, which would take every name for one of ours.
+    # Hidden from type checkers, which would otherwise accept any name.
     def __getattr__(name: str) -> object:
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        home = import_module(_HOMES[name])
-        found: object = home if name == "blocking" else getattr(home, name)
+        module = import_module(_MODULES[name])
+        found: object = module if name == "blocking" else getattr(module, name)
         globals()[name] = found
         return found
