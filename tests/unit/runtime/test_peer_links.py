@@ -10,9 +10,10 @@ import structlog
 from structlog.testing import CapturingLogger
 
 from rostra.broker.api import BrokerInput
+from rostra.errors import OtherNode
 from rostra.fabric.api import PeerLost, PeerMet, PeerReceived, Send
 from rostra.fabric.raft.messages import PEER_KINDS, NodeHeartbeat, TimeoutNow
-from rostra.model.ids import ClusterId, NodeId, Partition, PartitionIndex, TopicId
+from rostra.model.ids import ClusterId, NodeId, Partition, PartitionIndex, TopicId, text
 from rostra.runtime.metrics.counters import Counters
 from rostra.runtime.network.addresses import bind, bound_address
 from rostra.runtime.network.handshake import NodeIdentity
@@ -174,8 +175,10 @@ def test_a_node_of_another_cluster_is_never_linked() -> None:
 
 def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_there() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
-        ours.links.meet(NodeId(3), await theirs.listen())
-        await until(lambda: any("answers, not" in str(call) for call in ours.said.calls))
+        address = await theirs.listen()
+        ours.links.meet(NodeId(3), address)
+        reason = str(OtherNode(address, text(NodeId(3)), text(THEIRS)))
+        await until(lambda: any(reason in str(call) for call in ours.said.calls))
         assert ours.links.up == {}
 
     play(story)
