@@ -14,7 +14,7 @@ from rostra.client.core.effects import Ack, Result, SubscriptionDescription, Top
 from rostra.client.core.options import BelowStart, MemberSettings, Start
 from rostra.client.core.producer.partitioner import partition_of
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic
-from rostra.fabric.api import Guarantees, TopicsAre
+from rostra.fabric.api import Guarantees, TopicScope
 from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator.history import StoredBatch
@@ -101,7 +101,7 @@ class Cluster(ABC):
             history_depth=history_depth,
         )
         created = self.create_topic_at(at, name, settings)
-        if self.guarantees.topics is TopicsAre.EACH:
+        if self.guarantees.topics is TopicScope.EACH:
             for node in self.others(at):
                 self.create_topic_at(node, name, settings)
         return created

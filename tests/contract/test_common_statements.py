@@ -6,7 +6,7 @@ import pytest
 
 from rostra.client.core.options import Last, Offset
 from rostra.errors import TopicExists, UnknownTopic
-from rostra.fabric.api import Order, TopicsAre
+from rostra.fabric.api import Order, TopicScope
 from rostra.wire.messages import TopicSettings
 from tests.contract.facade import Cluster
 from tests.contract.guarantees import proves
@@ -96,7 +96,7 @@ def test_a_partition_has_as_many_copies_as_the_topic_asks_for(cluster: Cluster) 
         cluster.run_until(lambda: copies() == replicas, f"{replicas} copies")  # noqa: B023
 
 
-@proves(several=True, topics=TopicsAre.ONE, groups_span_nodes=True)
+@proves(several=True, topics=TopicScope.ONE, groups_span_nodes=True)
 @pytest.mark.requirement("RF-10:subscriptions")
 def test_a_named_subscription_goes_on_at_a_node_that_joined_later(cluster: Cluster) -> None:
     cluster.create_topic("t")

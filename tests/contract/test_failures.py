@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import RostraError
-from rostra.fabric.api import AcksAll, Order, SplitBehaviour, Survives, TopicsAre
+from rostra.fabric.api import AcksAll, Order, SplitBehaviour, Survives, TopicScope
 from tests.contract.clients import Producer, Subscription
 from tests.contract.facade import SHORT_TIMEOUT_MS, Cluster
 from tests.contract.guarantees import proves
@@ -91,7 +91,7 @@ def test_a_crashed_node_goes_on_where_it_was(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
 
 
-@proves(several=True, topics=TopicsAre.ONE)
+@proves(several=True, topics=TopicScope.ONE)
 @pytest.mark.requirement("CM-12:restarts")
 def test_a_data_directory_restarts_a_member_as_what_it_was(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import TopicExists, UnknownTopic
-from rostra.fabric.api import Order, TopicsAre
+from rostra.fabric.api import Order, TopicScope
 from tests.contract.facade import Cluster
 from tests.contract.guarantees import proves
 
 FEW = [b"%d" % number for number in range(20)]
 
 
-@proves(topics=TopicsAre.ONE)
+@proves(topics=TopicScope.ONE)
 @pytest.mark.requirement("RF-5:topics", "RF-36")
 def test_a_topic_made_or_deleted_at_any_node_is_so_at_all_as_soon_as_that_is_acknowledged(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -46,7 +46,7 @@ def test_partitions_are_spread_over_owners(cluster: Cluster) -> None:
     assert len({cluster.owner(f"t{node}") for node in nodes}) > 1
 
 
-@proves(several=True, topics=TopicsAre.ONE)
+@proves(several=True, topics=TopicScope.ONE)
 @pytest.mark.requirement("RF-10:joins", "RF-12")
 def test_a_node_that_joins_knows_everything_and_what_is_published_there_reaches_earlier_subscribers(
     cluster: Cluster,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.fabric.api import Order, TopicsAre
+from rostra.fabric.api import Order, TopicScope
 from tests.contract.facade import Cluster, Node
 from tests.contract.guarantees import proves
 
@@ -37,7 +37,7 @@ def test_every_node_lets_go_of_what_is_old_and_no_producer_notices(cluster: Clus
         assert late.values == producer.sent[-len(late.values) :], "what is left is the end of it, whole"
 
 
-@proves(several=True, topics=TopicsAre.EACH)
+@proves(several=True, topics=TopicScope.EACH)
 @pytest.mark.requirement("CM-3:retention-size", "FL-4:topics")
 def test_settings_are_altered_at_one_node_and_take_effect_there_alone(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import GroupBusy, TopicDeleted, UnknownGroup, UnknownTopic, UnsupportedByFabric
-from rostra.fabric.api import AcksAll, Delivers, Order, SplitBehaviour, Survives, TopicsAre
+from rostra.fabric.api import AcksAll, Delivers, Order, SplitBehaviour, Survives, TopicScope
 from rostra.model.encode import encode
 from rostra.wire.messages import Publish, Published, Subscribe, Subscribed
 from tests.contract.clients import Subscription
@@ -231,7 +231,7 @@ def test_both_sides_of_a_split_go_on_and_everybody_has_everything_once_after_hea
 # --- topics and members ---
 
 
-@proves(several=True, topics=TopicsAre.EACH)
+@proves(several=True, topics=TopicScope.EACH)
 @pytest.mark.requirement("CM-9:deleted", "FL-4:topics")
 def test_a_topic_is_made_and_deleted_at_one_node_and_a_record_makes_it_anew(cluster: Cluster) -> None:
     cluster.create_topic_at(0, "t")
@@ -252,7 +252,7 @@ def test_a_topic_is_made_and_deleted_at_one_node_and_a_record_makes_it_anew(clus
     assert_each_once(cluster, [cluster.subscribe("t", at=2)], {b"new"})
 
 
-@proves(several=True, topics=TopicsAre.EACH)
+@proves(several=True, topics=TopicScope.EACH)
 @pytest.mark.requirement("CM-27:decommission", "FL-20:joins-leaves")
 def test_a_node_joins_a_running_ring_and_another_leaves_it(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -270,7 +270,7 @@ def test_a_node_joins_a_running_ring_and_another_leaves_it(cluster: Cluster) -> 
     assert_each_once(cluster, [subscriptions[0], *subscriptions[2:]], {b"before", b"from the new one", b"after"})
 
 
-@proves(several=True, topics=TopicsAre.EACH)
+@proves(several=True, topics=TopicScope.EACH)
 @pytest.mark.requirement("CM-6:new-topics", "CM-6:patterns", "FL-5")
 def test_a_pattern_gets_every_topic_that_comes_to_its_node_whoever_publishes_to_it(cluster: Cluster) -> None:
     subscriptions = [cluster.subscribe("a/#", at=node) for node in cluster.running]
@@ -367,7 +367,7 @@ def test_a_member_whose_node_dies_goes_on_at_another_with_what_it_has_not_handle
     assert cluster.handle(member, 1) == [b"5"]
 
 
-@proves(topics=TopicsAre.EACH)
+@proves(topics=TopicScope.EACH)
 @pytest.mark.requirement("FL-23:alone")
 def test_a_node_alone_is_a_whole_ring(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -375,7 +375,7 @@ def test_a_node_alone_is_a_whole_ring(cluster: Cluster) -> None:
     assert_each_once(cluster, [cluster.subscribe("t", at=node) for node in cluster.running], {b"x"})
 
 
-@proves(several=True, topics=TopicsAre.EACH)
+@proves(several=True, topics=TopicScope.EACH)
 @pytest.mark.requirement("FL-28")
 def test_a_client_may_use_several_nodes_at_once(cluster: Cluster) -> None:
     cluster.create_topic("t")

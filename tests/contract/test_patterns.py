@@ -7,7 +7,7 @@ import pytest
 from rostra.client.core.events import TopicGone
 from rostra.client.core.options import Time
 from rostra.errors import RostraError
-from rostra.fabric.api import Order, SplitBehaviour, Survives, TopicsAre
+from rostra.fabric.api import Order, SplitBehaviour, Survives, TopicScope
 from tests.contract.clients import Subscription
 from tests.contract.facade import SHORT_TIMEOUT_MS, Cluster
 from tests.contract.guarantees import proves
@@ -80,7 +80,7 @@ def test_after_an_acknowledged_unsubscribe_no_pattern_delivers_anything(cluster:
     assert [subscription.values for subscription in leaving] == [[b"before"]] * len(nodes)
 
 
-@proves(topics=TopicsAre.ONE)
+@proves(topics=TopicScope.ONE)
 def test_a_deleted_topic_leaves_a_pattern_quietly_and_comes_back_as_another(cluster: Cluster) -> None:
     nodes = cluster.running
     first = cluster.create_topic("a/one")

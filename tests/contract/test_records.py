@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import TopicDeleted, Unavailable
-from rostra.fabric.api import Delivers, Order, TopicsAre
+from rostra.fabric.api import Delivers, Order, TopicScope
 from rostra.model.encode import encode
 from rostra.wire.messages import Failed, Publish, Subscribe, Subscribed
 from tests.contract.facade import Cluster, Node, NodeReply
@@ -72,7 +72,7 @@ def test_after_an_acknowledged_unsubscribe_no_later_publish_is_delivered(cluster
     assert [subscription.values for subscription in leaving] == [[b"before"]] * len(nodes)
 
 
-@proves(topics=TopicsAre.ONE)
+@proves(topics=TopicScope.ONE)
 @pytest.mark.requirement("CM-9:deleted")
 def test_a_deleted_topic_ends_its_subscriptions_and_its_name_is_free_for_another(cluster: Cluster) -> None:
     first = cluster.create_topic("t")

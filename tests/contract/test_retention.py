@@ -6,7 +6,7 @@ import pytest
 
 from rostra.client.core.options import Offset
 from rostra.errors import InvalidSetting, Moved, OffsetOutOfRange, Unavailable
-from rostra.fabric.api import Order, TopicsAre
+from rostra.fabric.api import Order, TopicScope
 from rostra.model.encode import encode
 from rostra.wire.messages import Failed, Publish, Published
 from tests.contract.facade import Cluster, NodeReply
@@ -66,7 +66,7 @@ def test_retention_of_all_but_the_last_segment_loses_no_producer_sequence(cluste
     assert not producer.failed and not producer.warnings, "its client goes on as if nothing had been"
 
 
-@proves(topics=TopicsAre.ONE)
+@proves(topics=TopicScope.ONE)
 @pytest.mark.requirement("CM-3:retention-size")
 def test_altered_settings_are_known_everywhere_and_take_effect_on_what_is_stored(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2, segment_bytes=4096)

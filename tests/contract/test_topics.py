@@ -8,13 +8,13 @@ import pytest
 
 from rostra.client.core.effects import Ack, Result
 from rostra.errors import RostraError, TopicExists, UnknownTopic
-from rostra.fabric.api import Order, Survives, TopicsAre
+from rostra.fabric.api import Order, Survives, TopicScope
 from tests.contract.clients import CoreClient, Outcome
 from tests.contract.facade import Cluster
 from tests.contract.guarantees import proves
 
 
-@proves(topics=TopicsAre.ONE)
+@proves(topics=TopicScope.ONE)
 @pytest.mark.requirement("CM-3:life")
 def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -39,7 +39,7 @@ def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> Non
         assert cluster.topics(at=node) == {}
 
 
-@proves(several=True, topics=TopicsAre.ONE, survives=Survives.MINORITY)
+@proves(several=True, topics=TopicScope.ONE, survives=Survives.MINORITY)
 def test_a_node_that_was_away_deletes_what_has_the_name_now(cluster: Cluster) -> None:
     """What it knows by that name may be gone, and another topic in its place."""
     cluster.create_topic("t")

@@ -25,11 +25,11 @@ class HopRecorder(Flood):
 
     taken: dict[tuple[NodeId, str, int], int]
 
-    def pass_on(
+    def forward(
         self, copy: OriginLog, base: int, end: int, batch: bytearray, hops: int, came_from: NodeId | None
     ) -> None:
         self.taken[self.node, str(copy.partition), base] = hops - 1
-        super().pass_on(copy, base, end, batch, hops, came_from)
+        super().forward(copy, base, end, batch, hops, came_from)
 
 
 def traced_hops(count: int, monkeypatch: pytest.MonkeyPatch, *, both_ways: bool) -> list[int]:

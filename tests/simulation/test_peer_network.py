@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rostra.fabric.raft.messages import AppendEntries, NodeHeartbeat, TimeoutNow
-from rostra.fabric.raft.metadata.metadata_state import META
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId
 from rostra.simulator.clock import MS_US, SECOND_US, Clock, random_for
@@ -76,7 +76,7 @@ class PeersUnderTest:
 def test_a_message_and_its_batches_arrive_as_they_were_sent() -> None:
     nodes = PeersUnderTest()
     batch = encode([b"value"], timestamp_us=1)
-    sent = AppendEntries(META, 3, 5, 2, 4, 0)
+    sent = AppendEntries(METADATA_PARTITION, 3, 5, 2, 4, 0)
     nodes.peer_network.send(nodes.ends[0], NODES[1], sent, (batch, batch))
     nodes.peer_network.send(nodes.ends[0], NODES[1], sent, ())
     nodes.wait()
@@ -185,9 +185,9 @@ def test_an_address_is_resolved_as_soon_as_its_node_is_up() -> None:
 
 def test_messages_of_leaders_are_recorded() -> None:
     nodes = PeersUnderTest()
-    nodes.peer_network.send(nodes.ends[0], NODES[1], TimeoutNow(META, 4), ())
-    nodes.peer_network.send(nodes.ends[2], NODES[1], AppendEntries(META, 4, 0, 0, 0, 0), ())
-    assert nodes.history.leaders == {(META, 4): {NODES[0]: None, NODES[2]: None}}
+    nodes.peer_network.send(nodes.ends[0], NODES[1], TimeoutNow(METADATA_PARTITION, 4), ())
+    nodes.peer_network.send(nodes.ends[2], NODES[1], AppendEntries(METADATA_PARTITION, 4, 0, 0, 0, 0), ())
+    assert nodes.history.leaders == {(METADATA_PARTITION, 4): {NODES[0]: None, NODES[2]: None}}
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 7])

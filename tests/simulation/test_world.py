@@ -133,7 +133,7 @@ def test_with_a_damaged_disk_no_node_is_removed_before_three_others_are_members(
 
     def leaving() -> bool:
         fabric = founder.fabric
-        return fabric is not None and fabric.raft.takes_part and bool(fabric.raft.meta.catalogue.leaving)
+        return fabric is not None and fabric.raft.metadata_loaded and bool(fabric.raft.metadata.state.leaving)
 
     while not leaving():
         world.until(world.clock.now_us + SECOND_US // 10)

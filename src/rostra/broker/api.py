@@ -16,8 +16,8 @@ from rostra.fabric.api import (
     FabricEffect,
     LogLine,
     Open,
+    PeerIdentified,
     PeerLost,
-    PeerMet,
     PeerReceived,
     Persist,
     Read,
@@ -188,7 +188,7 @@ BrokerInput = (
     | Compacted
     | TimerFired
     | PeerReceived
-    | PeerMet
+    | PeerIdentified
     | PeerLost
     | Stop
 )

@@ -75,7 +75,6 @@ from rostra.errors import CorruptLog, LimitExceeded, RostraError, Unavailable
 from rostra.fabric.api import (
     Accepted,
     Append,
-    Arrived,
     Blocked,
     Broken,
     Committed,
@@ -84,12 +83,15 @@ from rostra.fabric.api import (
     Covered,
     Described,
     Disconnect,
-    DiskBroke,
+    DiskFailed,
     Drop,
     Echo,
     Fabric,
     FabricEffect,
     FabricInput,
+    ForwardDone,
+    Forwarded,
+    ForwardReceived,
     HeldByAll,
     KnownNodes,
     LogLine,
@@ -98,9 +100,8 @@ from rostra.fabric.api import (
     OperationDone,
     Order,
     PartitionJoined,
-    PassedOn,
+    PeerIdentified,
     PeerLost,
-    PeerMet,
     PeerReceived,
     Persist,
     PrepareStop,
@@ -116,7 +117,6 @@ from rostra.fabric.api import (
     ServedElsewhere,
     Serving,
     SetTimer,
-    Settled,
     StopPrepared,
     Sync,
     Synced,
@@ -205,7 +205,7 @@ class Broker:
                 self._timer(given)
             case Persisted():
                 self.carry_out(given.then)
-            case PeerMet() | PeerLost():
+            case PeerIdentified() | PeerLost():
                 self.step_fabric(given)
             case ReadDone():
                 if not self.delivery.read_done(given.token, given.batches, given.next, out):
@@ -317,9 +317,9 @@ class Broker:
                 case Described():
                     if not self.topic_requests.described(effect.token, effect.state):
                         self.admin_requests.described(effect.token, effect.state)
-                case PassedOn():
+                case Forwarded():
                     self.client_requests.batch_forwarded(effect.token, effect.base)
-                case Arrived():
+                case ForwardReceived():
                     self.client_requests.batch_arrived(effect)
                 case ProducerAdmitted():
                     assert self.producer_migration is not None
@@ -415,11 +415,11 @@ class Broker:
         if conn != PEERS:
             self.out.append(Reply(conn, message))
         elif isinstance(message, Published):
-            self.step_fabric(Settled(message.request, message.offset))
+            self.step_fabric(ForwardDone(message.request, message.offset))
 
     def refuse(self, conn: Conn, request: int, error: RostraError) -> None:
         if conn == PEERS:
-            self.step_fabric(Settled(request, -1, error))
+            self.step_fabric(ForwardDone(request, -1, error))
         else:
             self.out.append(Reply(conn, Failed(request, type(error).__name__, error.carried())))
 
@@ -464,7 +464,7 @@ class Broker:
             self.fail(served.take_parked(), error)
         self.topic_requests.storage_failed(error)
         self.coordinator.storage_failed(error)
-        self.step_fabric(DiskBroke(error))
+        self.step_fabric(DiskFailed(error))
 
     # --- connections and time ---
 

@@ -23,7 +23,7 @@ from rostra.errors import (
     Unavailable,
     UnknownTopic,
 )
-from rostra.fabric.api import AcksAll, Arrived, LogLine, PassOn
+from rostra.fabric.api import AcksAll, Forward, ForwardReceived, LogLine
 from rostra.model.check import BatchLimits, check_produced
 from rostra.safeguards import Safeguard
 from rostra.wire.features import in_common
@@ -320,21 +320,21 @@ class ClientRequests:
     ) -> None:
         """Another node owns the partition: the fabric forwards the batch, or the client is redirected."""
         broker = self._broker
-        if conn == PEERS or not broker.fabric.guarantees.passes_on:
+        if conn == PEERS or not broker.fabric.guarantees.forwards_publishes:
             # A batch that was forwarded once and finds no owner goes back: its sender knows better where to retry.
             self._fail(conn, message.request, broker.placement.not_owner(served))
             return
         token = broker.next_token()
         session.waiting += 1
         self._forwarded[token] = ForwardedRequest(conn, message.request, message.acks)
-        broker.step_fabric(PassOn(token, served.partition, batch, message.acks))
+        broker.step_fabric(Forward(token, served.partition, batch, message.acks))
 
     def batch_forwarded(self, token: int, base: int) -> None:
         forwarded = self._forwarded.pop(token)
         if self._broker.request_done(forwarded.conn) and forwarded.acks != "none":
             self._reply(forwarded.conn, Published(forwarded.request, base))
 
-    def batch_arrived(self, effect: Arrived) -> None:
+    def batch_arrived(self, effect: ForwardReceived) -> None:
         """A peer forwarded a publish to this node: it is checked and ordered like any other."""
         partition = effect.partition
         message = Publish(effect.token, partition.topic, partition.index, effect.acks)

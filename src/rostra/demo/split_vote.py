@@ -108,7 +108,7 @@ class SimulatedMember:
         self._heartbeat()
 
     def step(self) -> None:
-        for effect in self.group.take():
+        for effect in self.group.take_effects():
             self._carry_out(effect)
         at_us = self.group.deadline_us
         if at_us is not None and at_us != self._fires_at:
@@ -118,7 +118,7 @@ class SimulatedMember:
     def _fire(self, at_us: int) -> None:
         if self.group.deadline_us == at_us:
             self._fires_at = None
-            self.group.fire(self._network.now)
+            self.group.deadline_passed(self._network.now)
             self.step()
 
     def _carry_out(self, effect: FabricEffect) -> None:
@@ -129,7 +129,7 @@ class SimulatedMember:
             case Persist():
                 network.later(STEP_US, lambda: self._persisted(effect))
             case Echo():
-                self.group.echo(network.now, effect.number)
+                self.group.persisted(network.now, effect.number)
                 self.step()
             case Append():
                 self._end = last_offset(effect.batch) + 1
@@ -156,10 +156,10 @@ class SimulatedMember:
         peer = self._network.members[effect.peer]
         message = effect.message
         payload = b"".join(effect.payload)
-        if isinstance(message, RequestVoteReply) and not message.pre:
+        if isinstance(message, RequestVoteReply) and not message.pre_vote:
             answer = "votes for" if message.granted else "has already voted, not for"
             self._network.print_line(
-                self.node, str(self.group.role), f"{answer} node {effect.peer}, term {message.asked}"
+                self.node, str(self.group.role), f"{answer} node {effect.peer}, term {message.requested_term}"
             )
         self._network.later(STEP_US, lambda: peer.receive(self.node, message, payload))
 
@@ -170,14 +170,14 @@ class SimulatedMember:
 
     def _heartbeat(self) -> None:
         network = self._network
-        for peer, beat in self.group.beats(network.now):
+        for peer, beat in self.group.heartbeats(network.now):
             network.heartbeats += 1
             if network.shows_heartbeats:
                 network.print_line(self.node, str(self.group.role), f"heartbeat to node {peer}, term {self.group.term}")
-            reply = network.members[peer].group.heard(network.now, self.node, beat)
+            reply = network.members[peer].group.heartbeat_received(network.now, self.node, beat)
             network.members[peer].step()
             if reply is not None:
-                self.group.answered(network.now, peer, reply)
+                self.group.heartbeat_answered(network.now, peer, reply)
         self.step()
         network.later(network.settings.heartbeat_us, self._heartbeat)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from rostra.errors import RostraError
-from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, SplitBehaviour, Survives, TopicsAre
+from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, SplitBehaviour, Survives, TopicScope
 from rostra.fabric.values import EpochStart, Now, Recovered, TopicSpec, Value
 from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
@@ -26,8 +26,8 @@ __all__ = [
     "Recovered",
     "SplitBehaviour",
     "Survives",
+    "TopicScope",
     "TopicSpec",
-    "TopicsAre",
     "Value",
 ]
 
@@ -48,7 +48,7 @@ COORDINATION = NodeId(0)
 class Started(Value, frozen=True):
     """The node is up: its hard state by key, and its partitions."""
 
-    hard: dict[str, bytes]
+    hard_states: dict[str, bytes]
     partitions: tuple[Recovered, ...]
 
 
@@ -97,10 +97,10 @@ class Readers(Value, frozen=True):
     """Whether anybody reads this copy of a partition: they wait to hear what is committed."""
 
     partition: Partition
-    some: bool
+    present: bool
 
 
-class ProposeStart(Value, frozen=True):
+class ProposeLogStart(Value, frozen=True):
     """Retention: advance the partition's log start to this segment boundary below commit."""
 
     partition: Partition
@@ -113,7 +113,7 @@ class PeerReceived(Value, frozen=True):
     payload: bytearray | None
 
 
-class PeerMet(Value, frozen=True):
+class PeerIdentified(Value, frozen=True):
     """The node at an address that was known without an id says who it is: the answer to `Connect` of nobody."""
 
     peer: NodeId
@@ -170,8 +170,8 @@ class Confirm(Value, frozen=True):
     name: str
 
 
-class PassOn(Value, frozen=True):
-    """Take this publish to the partition's owner. Answered by `PassedOn` or `Refused`, whenever that is known.
+class Forward(Value, frozen=True):
+    """Take this publish to the partition's owner. Answered by `Forwarded` or `Refused`, whenever that is known.
 
     Where every node orders, this node is the owner: the producer comes from another, for the `moves`th time, and the
     answer is `ProducerAdmitted`.
@@ -191,15 +191,15 @@ class AwaitCoverage(Value, frozen=True):
     offset: int
 
 
-class Settled(Value, frozen=True):
-    """The answer to `Arrived`: stored from `base` on, as safely as was asked for; or refused."""
+class ForwardDone(Value, frozen=True):
+    """The answer to `ForwardReceived`: stored from `base` on, as safely as was asked for; or refused."""
 
     token: int
     base: int
     error: RostraError | None = None
 
 
-class DiskBroke(Value, frozen=True):
+class DiskFailed(Value, frozen=True):
     """The disk is not to be trusted any more: no `Synced` follows. What this node owns is better owned by another."""
 
     error: RostraError
@@ -249,11 +249,11 @@ FabricInput = (
     | ProposeTopic
     | ProposeDrop
     | ProposeSettings
-    | ProposeStart
+    | ProposeLogStart
     | QueryHeldByAll
     | Readers
     | PeerReceived
-    | PeerMet
+    | PeerIdentified
     | PeerLost
     | TimerFired
     | Synced
@@ -261,10 +261,10 @@ FabricInput = (
     | ReadDone
     | ReadFailed
     | Confirm
-    | PassOn
+    | Forward
     | AwaitCoverage
-    | Settled
-    | DiskBroke
+    | ForwardDone
+    | DiskFailed
     | Echo
     | TransferOwnership
     | RemoveNode
@@ -341,7 +341,7 @@ class Send(Value, frozen=True):
 class Connect(Value, frozen=True):
     """Keep a link to this peer, at this address; said again when the address changes. Its end is told by `PeerLost`.
 
-    Peer 0 is whoever answers there: `PeerMet` says who.
+    Peer 0 is whoever answers there: `PeerIdentified` says who.
     """
 
     peer: NodeId
@@ -386,13 +386,13 @@ class Refused(Value, frozen=True):
     error: RostraError
 
 
-class PassedOn(Value, frozen=True):
+class Forwarded(Value, frozen=True):
     token: int
     base: int
 
 
-class Arrived(Value, frozen=True):
-    """A peer took a publish here, to its owner. The broker judges and orders it like its own, and says `Settled`."""
+class ForwardReceived(Value, frozen=True):
+    """A peer forwarded a publish to this owner. The broker orders it like its own and replies `ForwardDone`."""
 
     token: int
     partition: Partition
@@ -401,7 +401,7 @@ class Arrived(Value, frozen=True):
 
 
 class ProducerAdmitted(Value, frozen=True):
-    """The answer to `PassOn` where every node orders: all that any node had of the topic is in the logs here.
+    """The answer to `Forward` where every node orders: all that any node had of the topic is in the logs here.
 
     So what the producer has stored anywhere is known. What surfaces later of it, it has sent to this node again.
     """
@@ -566,8 +566,8 @@ FabricEffect = (
     | LogLine
     | Accepted
     | Refused
-    | PassedOn
-    | Arrived
+    | Forwarded
+    | ForwardReceived
     | ProducerAdmitted
     | ProducerMigrated
     | Confirmed

@@ -41,7 +41,7 @@ class Survives(StrEnum):
     ANY = "any at once: whoever is left goes on; all, by restarting"
 
 
-class TopicsAre(StrEnum):
+class TopicScope(StrEnum):
     """Whose topics they are: what becomes of one that is made or deleted at a node."""
 
     ONE = "the same at all nodes"
@@ -59,8 +59,8 @@ class Guarantees(msgspec.Struct, frozen=True):
     survives: Survives
     groups_span_nodes: bool
     exactly_once_sink: bool
-    passes_on: bool = False
+    forwards_publishes: bool = False
     """Whether a publish may be sent to any node, which takes it to the owner; else the client is told where to go."""
-    topics: TopicsAre = TopicsAre.ONE
+    topics: TopicScope = TopicScope.ONE
     exclusive_ownership: bool = True
     """Whether a topic can be such that only its strongest publisher is delivered: somebody must know all of them."""

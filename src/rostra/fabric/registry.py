@@ -32,7 +32,7 @@ class NodeSetup(msgspec.Struct, frozen=True):
     address: str
     peer_address: str
     random: Random
-    founds: bool = True
+    bootstrap: bool = True
     """Whether it began the cluster; else it was let in through `join`."""
     join: tuple[str, ...] = ()
     """Peer addresses of nodes that may know the others."""
@@ -51,12 +51,12 @@ class FabricKind(msgspec.Struct, frozen=True):
 
 
 def _raft(seat: NodeSetup) -> Fabric:
-    assert seat.founds or seat.join, "who founds nothing joins somebody"
+    assert seat.bootstrap or seat.join, "who founds nothing joins somebody"
     return Raft(
         seat.node,
         seat.address,
         seat.peer_address,
-        founders=(ClusterMember(seat.node, seat.address, seat.peer_address),) if seat.founds else (),
+        founders=(ClusterMember(seat.node, seat.address, seat.peer_address),) if seat.bootstrap else (),
         join=seat.join,
         random=seat.random,
         without=seat.without,
@@ -77,7 +77,7 @@ def _flood(seat: NodeSetup) -> Fabric:
 
 def _raft_status(fabric: Fabric) -> ClusterStatus | None:
     assert isinstance(fabric, Raft)
-    return fabric.status() if fabric.takes_part else None
+    return fabric.status() if fabric.metadata_loaded else None
 
 
 def _flood_status(fabric: Fabric) -> ClusterStatus | None:
@@ -85,7 +85,7 @@ def _flood_status(fabric: Fabric) -> ClusterStatus | None:
     assert isinstance(fabric, Flood)
     ring = fabric.ring
     members = tuple(
-        MemberStatus(member.node, member.address, member.peer_address, ring.is_there(member.node), True)
+        MemberStatus(member.node, member.address, member.peer_address, ring.is_alive(member.node), True)
         for _, member in sorted(ring.members.items())
     )
     return ClusterStatus(fabric.node, fabric.boot, members, ()) if fabric.ready else None
@@ -97,7 +97,7 @@ FABRICS = {
 }
 
 
-def fabric_named(name: str) -> FabricKind:
+def fabric_by_name(name: str) -> FabricKind:
     kind = FABRICS.get(name)
     if kind is None:
         raise InvalidSetting("fabric", f"{name!r} is none of {', '.join(FABRICS)}")

@@ -54,7 +54,7 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
-from rostra.fabric.registry import NodeSetup, fabric_named
+from rostra.fabric.registry import NodeSetup, fabric_by_name
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store
 from rostra.model.ids import text
@@ -105,7 +105,7 @@ class Node:
         self.address = ""
         self.peer_address = ""
         self.metrics_address = ""
-        self.fabric = fabric_named(settings.fabric)
+        self.fabric = fabric_by_name(settings.fabric)
         self._files = DiskFiles(Path(settings.directory))
         syncs = settings.fsync == "commit"
         self._disk = Disk(Store(self._files, LogSettings(files_open_max=files_open_max(), syncs=syncs)), syncs=syncs)

@@ -16,7 +16,7 @@ from rostra.wire.messages import (
     TransferPartition,
 )
 from tests.unit.broker.broker_driver import FIRST, IDENTITY, BrokerDriver
-from tests.unit.raft.desks import Desks
+from tests.unit.raft.broker_cluster import BrokerCluster
 
 
 def started() -> BrokerDriver:
@@ -68,18 +68,18 @@ def test_a_node_alone_gives_nothing_away_and_is_not_removed() -> None:
     assert isinstance(driver.error(1), UnknownPartition)
 
 
-def cluster() -> Desks:
-    desks = Desks(3)
+def cluster() -> BrokerCluster:
+    desks = BrokerCluster(3)
     desks.run_until_ready()
     desks.run(400)
-    for driver in desks.desks.values():
+    for driver in desks.brokers.values():
         driver.connect(1)
     desks[1].send(1, CreateTopic(desks[1].request(), "t", TopicSettings(partitions=3, replicas=2)))
     desks.run(300)
     return desks
 
 
-def described(desks: Desks, at: int) -> ClusterDescribed:
+def described(desks: BrokerCluster, at: int) -> ClusterDescribed:
     driver = desks[at]
     driver.received(1, ClusterDescribed)
     driver.send(1, DescribeCluster(driver.request()))

@@ -24,7 +24,6 @@ from rostra.fabric.api import (
     Accepted,
     AcksAll,
     Append,
-    Arrived,
     Blocked,
     Committed,
     Confirm,
@@ -33,17 +32,19 @@ from rostra.fabric.api import (
     Delivers,
     Describe,
     Described,
-    DiskBroke,
+    DiskFailed,
     EpochStart,
     FabricEffect,
     FabricInput,
+    Forward,
+    ForwardDone,
+    Forwarded,
+    ForwardReceived,
     Guarantees,
     Now,
     Open,
     Order,
     PartitionJoined,
-    PassedOn,
-    PassOn,
     PrepareStop,
     Propose,
     ProposeDrop,
@@ -53,7 +54,6 @@ from rostra.fabric.api import (
     Refused,
     ServedElsewhere,
     Serving,
-    Settled,
     SplitBehaviour,
     Started,
     StopPrepared,
@@ -353,9 +353,9 @@ def test_a_fabric_learns_of_a_failed_disk() -> None:
     fabric = ScriptedFabric()
     driver = desk_with(fabric)
     driver.step(SyncFailed(DiskUntrusted("EIO")))
-    assert isinstance(fabric.heard[-1], DiskBroke)
+    assert isinstance(fabric.heard[-1], DiskFailed)
     driver.step(Synced(HERE, 0, 0))
-    assert isinstance(fabric.heard[-1], DiskBroke)
+    assert isinstance(fabric.heard[-1], DiskFailed)
 
 
 def test_a_blocked_partition_takes_publishes_again_when_it_is_served_again() -> None:
@@ -400,10 +400,10 @@ def test_a_publish_is_forwarded_to_its_owner_and_answered_when_that_answers(acks
     driver = desk_with(fabric)
     emit(driver, ServedElsewhere(HERE, 2, "other:1"))
     request = driver.publish(1, TOPIC, acks=acks)
-    passed = fabric.last(PassOn)
+    passed = fabric.last(Forward)
     assert (passed.partition, passed.acks) == (HERE, acks)
     assert driver.received(1, Published) == []
-    emit(driver, PassedOn(passed.token, 17))
+    emit(driver, Forwarded(passed.token, 17))
     assert driver.received(1, Published) == [Published(request, 17)]
 
 
@@ -412,7 +412,7 @@ def test_a_publish_that_could_not_be_forwarded_is_refused() -> None:
     driver = desk_with(fabric)
     emit(driver, ServedElsewhere(HERE, 2, ""))
     driver.publish(1, TOPIC, acks="none")
-    emit(driver, Refused(fabric.last(PassOn).token, Unavailable("t", 0, "no owner")))
+    emit(driver, Refused(fabric.last(Forward).token, Unavailable("t", 0, "no owner")))
     assert isinstance(driver.error(1), Unavailable)
     driver.step(Stop())
     emit(driver, StopPrepared())
@@ -424,7 +424,7 @@ def test_a_publish_forwarded_with_acks_none_is_not_answered() -> None:
     driver = desk_with(fabric)
     emit(driver, ServedElsewhere(HERE, 2, "other:1"))
     driver.publish(1, TOPIC, acks="none")
-    emit(driver, PassedOn(fabric.last(PassOn).token, 0))
+    emit(driver, Forwarded(fabric.last(Forward).token, 0))
     assert driver.received(1, Published) == []
 
 
@@ -433,23 +433,26 @@ def test_a_forwarded_publish_is_settled_when_it_is_safe_and_stored_once() -> Non
     driver = desk_with(fabric)
     for token in (40, 42):
         batch = encode([b"a"], timestamp_us=driver.now.wall_us, producer=9)
-        emit(driver, Arrived(token, HERE, batch, "all"))
+        emit(driver, ForwardReceived(token, HERE, batch, "all"))
     assert len(driver.logs[HERE].batches) == 1
-    assert not [given for given in fabric.heard if isinstance(given, Settled)]
+    assert not [given for given in fabric.heard if isinstance(given, ForwardDone)]
     emit(driver, Committed(HERE, 1))
-    assert [given for given in fabric.heard if isinstance(given, Settled)] == [Settled(40, 0), Settled(42, 0)]
+    assert [given for given in fabric.heard if isinstance(given, ForwardDone)] == [
+        ForwardDone(40, 0),
+        ForwardDone(42, 0),
+    ]
 
 
 def test_a_forwarded_publish_is_settled_with_its_refusal() -> None:
     fabric = ScriptedFabric(passes_on=True)
     driver = desk_with(fabric)
-    emit(driver, Arrived(40, HERE, bytearray(b"no batch"), "none"))
-    assert isinstance(fabric.last(Settled).error, BatchRejected)
-    emit(driver, Arrived(42, HERE, encode([b"a"], timestamp_us=driver.now.wall_us), "none"))
-    assert fabric.last(Settled) == Settled(42, 0)
+    emit(driver, ForwardReceived(40, HERE, bytearray(b"no batch"), "none"))
+    assert isinstance(fabric.last(ForwardDone).error, BatchRejected)
+    emit(driver, ForwardReceived(42, HERE, encode([b"a"], timestamp_us=driver.now.wall_us), "none"))
+    assert fabric.last(ForwardDone) == ForwardDone(42, 0)
     emit(driver, ServedElsewhere(HERE, 2, "other:1"))
-    emit(driver, Arrived(44, HERE, encode([b"a"], timestamp_us=driver.now.wall_us), "all"))
-    assert isinstance(fabric.last(Settled).error, Moved)
+    emit(driver, ForwardReceived(44, HERE, encode([b"a"], timestamp_us=driver.now.wall_us), "all"))
+    assert isinstance(fabric.last(ForwardDone).error, Moved)
 
 
 def test_topics_are_described_and_listed_only_when_the_fabric_has_confirmed_them() -> None:

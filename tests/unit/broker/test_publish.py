@@ -21,7 +21,7 @@ from rostra.errors import (
     UnknownTopic,
 )
 from rostra.fabric.api import Append, Synced, WriteFailed
-from rostra.fabric.raft.metadata.metadata_state import META
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.batch import Reason
 from rostra.wire.messages import CreateTopic, DeleteTopic, Failed, Publish, Published, TopicSettings
 from tests.unit.broker.broker_driver import FIRST, BrokerDriver, partition_id
@@ -295,7 +295,7 @@ def test_topics_being_created_are_refused_when_the_fsync_fails(driver: BrokerDri
     driver.step(SyncFailed(DiskUntrusted("EIO")))
     assert isinstance(driver.error(1), DiskUntrusted)
     # Its entry was not on disk yet, which refuses it now as well: no second answer.
-    assert driver.step(WriteFailed(META, 0, 1, DiskFull())) == []
+    assert driver.step(WriteFailed(METADATA_PARTITION, 0, 1, DiskFull())) == []
 
 
 @pytest.mark.requirement("CM-19:requests")

@@ -12,7 +12,7 @@ from rostra.fabric.flood.messages import Records
 from rostra.fabric.flood.settings import FloodSettings
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId
-from tests.unit.flood.brokers import WALL_US, Rig
+from tests.unit.flood.ring_simulation import WALL_US, RingSimulation
 
 CLOSED = {1: (2, (1, 2, 3, 4)), 2: (3, (1, 2, 3, 4)), 3: (4, (1, 2, 3, 4)), 4: (1, (1, 2, 3, 4))}
 
@@ -23,101 +23,101 @@ def test_brokers_that_start_in_any_order_all_at_once_or_one_by_one_close_the_sam
     apart_us: int, every: int
 ) -> None:
     for order in list(itertools.permutations(range(1, 5)))[::every]:
-        assert Rig(4, order=order, apart_us=apart_us).rings() == CLOSED
+        assert RingSimulation(4, order=order, apart_us=apart_us).rings() == CLOSED
 
 
 @pytest.mark.requirement("FL-23:alone")
 def test_a_ring_of_one_works() -> None:
-    rig = Rig(1)
-    own, end = rig[1].publish("t", b"a", b"b")
-    rig.run(10_000)
-    assert rig[1].commits[own] == end
-    assert rig[1].covered[own] == (end, (1,))
-    assert rig[1].machine.ring.next is None
+    sim = RingSimulation(1)
+    own, end = sim[1].publish("t", b"a", b"b")
+    sim.run(10_000)
+    assert sim[1].commits[own] == end
+    assert sim[1].covered[own] == (end, (1,))
+    assert sim[1].machine.ring.next is None
 
 
 @pytest.mark.requirement("FL-21:closes")
 def test_the_ring_closes_around_a_broker_that_dies_and_opens_for_it_when_it_returns() -> None:
-    rig = Rig(4)
-    rig[2].crash()
-    rig.settle()
-    assert rig.rings() == {1: (3, (1, 3, 4)), 3: (4, (1, 3, 4)), 4: (1, (1, 3, 4))}
-    rig[2].start()
-    rig.settle()
-    assert rig.rings() == CLOSED
+    sim = RingSimulation(4)
+    sim[2].crash()
+    sim.settle()
+    assert sim.rings() == {1: (3, (1, 3, 4)), 3: (4, (1, 3, 4)), 4: (1, (1, 3, 4))}
+    sim[2].start()
+    sim.settle()
+    assert sim.rings() == CLOSED
 
 
 def test_each_side_of_a_split_closes_a_ring_of_its_own() -> None:
-    rig = Rig(4)
-    rig.split([1, 3], [2, 4])
-    rig.settle()
-    assert rig.rings() == {1: (3, (1, 3)), 2: (4, (2, 4)), 3: (1, (1, 3)), 4: (2, (2, 4))}
-    rig.heal()
-    rig.settle()
-    assert rig.rings() == CLOSED
+    sim = RingSimulation(4)
+    sim.split([1, 3], [2, 4])
+    sim.settle()
+    assert sim.rings() == {1: (3, (1, 3)), 2: (4, (2, 4)), 3: (1, (1, 3)), 4: (2, (2, 4))}
+    sim.heal()
+    sim.settle()
+    assert sim.rings() == CLOSED
 
 
 def test_a_broker_that_hears_another_but_is_not_heard_does_not_count_it() -> None:
-    rig = Rig(3)
-    rig.cut = {(NodeId(1), NodeId(2))}
-    rig.settle()
-    assert rig.rings() == {1: (3, (1, 3)), 2: (3, (2, 3)), 3: (1, (1, 2, 3))}
+    sim = RingSimulation(3)
+    sim.cut = {(NodeId(1), NodeId(2))}
+    sim.settle()
+    assert sim.rings() == {1: (3, (1, 3)), 2: (3, (2, 3)), 3: (1, (1, 2, 3))}
 
 
 @pytest.mark.requirement("FL-20:joins-leaves")
 def test_a_member_that_is_removed_is_none_anywhere_even_when_it_returns() -> None:
-    rig = Rig(4)
-    rig[1].step(RemoveNode(2, NodeId(3)))
-    rig.settle()
-    assert rig.rings() == {1: (2, (1, 2, 4)), 2: (4, (1, 2, 4)), 3: (None, (3,)), 4: (1, (1, 2, 4))}
-    rig[3].crash()
-    rig[3].start()
-    rig.settle()
-    assert rig[3].machine.ring.is_removed
-    assert sorted(rig[1].machine.ring.members) == [1, 2, 4]
+    sim = RingSimulation(4)
+    sim[1].step(RemoveNode(2, NodeId(3)))
+    sim.settle()
+    assert sim.rings() == {1: (2, (1, 2, 4)), 2: (4, (1, 2, 4)), 3: (None, (3,)), 4: (1, (1, 2, 4))}
+    sim[3].crash()
+    sim[3].start()
+    sim.settle()
+    assert sim[3].machine.ring.is_removed
+    assert sorted(sim[1].machine.ring.members) == [1, 2, 4]
 
 
 @pytest.mark.requirement("FL-20:joins-leaves")
 def test_a_member_that_is_removed_passes_on_first_what_only_it_has() -> None:
-    rig = Rig(4)
-    rig[3].publish("t", b"known")
-    rig.settle()
-    rig.cut = {(NodeId(3), NodeId(4))}
-    own, end = rig[3].publish("t", b"its own")
-    rig[1].step(RemoveNode(2, NodeId(3)))
-    rig.run(100_000)
-    assert NodeId(3) in rig[1].machine.ring.members, "nobody has it but the one that goes"
+    sim = RingSimulation(4)
+    sim[3].publish("t", b"known")
+    sim.settle()
+    sim.cut = {(NodeId(3), NodeId(4))}
+    own, end = sim[3].publish("t", b"its own")
+    sim[1].step(RemoveNode(2, NodeId(3)))
+    sim.run(100_000)
+    assert NodeId(3) in sim[1].machine.ring.members, "nobody has it but the one that goes"
     batch = bytearray(encode([b"late"], timestamp_us=WALL_US))
-    rig[3].step(Propose(50, own, batch))
-    assert [type(refused.error) for refused in rig[3].refused] == [NodeStopping]
-    rig.cut = set()
-    rig.settle()
-    rig.settle()
-    assert sorted(rig[1].machine.ring.members) == [1, 2, 4]
-    assert all(rig[number].machine.copies[own].end == end for number in (1, 2, 4))
-    assert OperationDone(2) in rig[1].said
+    sim[3].step(Propose(50, own, batch))
+    assert [type(refused.error) for refused in sim[3].refused] == [NodeStopping]
+    sim.cut = set()
+    sim.settle()
+    sim.settle()
+    assert sorted(sim[1].machine.ring.members) == [1, 2, 4]
+    assert all(sim[number].machine.logs[own].end == end for number in (1, 2, 4))
+    assert OperationDone(2) in sim[1].said
 
 
 def test_a_member_that_cannot_pass_on_what_it_has_stays_and_whoever_asked_is_told() -> None:
-    rig = Rig(3, settings=FloodSettings(retire_ms=2_000))
-    rig[3].publish("t", b"known")
-    rig.settle()
-    rig.loses = lambda sender, receiver, message: sender == 3 and isinstance(message, Records)
-    own, _ = rig[3].publish("t", b"its own")
-    rig[1].step(RemoveNode(2, NodeId(3)))
-    rig.run(4_000_000)
-    assert [type(refused.error) for refused in rig[1].refused] == [Unavailable]
-    assert NodeId(3) in rig[1].machine.ring.members
-    rig.loses = lambda sender, receiver, message: False
-    rig[3].step(Propose(50, own, bytearray(encode([b"goes on"], timestamp_us=WALL_US))))
-    assert not rig[3].refused
+    sim = RingSimulation(3, settings=FloodSettings(removal_timeout_ms=2_000))
+    sim[3].publish("t", b"known")
+    sim.settle()
+    sim.loses = lambda sender, receiver, message: sender == 3 and isinstance(message, Records)
+    own, _ = sim[3].publish("t", b"its own")
+    sim[1].step(RemoveNode(2, NodeId(3)))
+    sim.run(4_000_000)
+    assert [type(refused.error) for refused in sim[1].refused] == [Unavailable]
+    assert NodeId(3) in sim[1].machine.ring.members
+    sim.loses = lambda sender, receiver, message: False
+    sim[3].step(Propose(50, own, bytearray(encode([b"goes on"], timestamp_us=WALL_US))))
+    assert not sim[3].refused
 
 
 def test_a_member_that_is_away_is_removed_at_once_and_the_last_one_may_remove_itself() -> None:
-    rig = Rig(2)
-    rig[2].crash()
-    rig.settle()
-    rig[1].step(RemoveNode(2, NodeId(2)))
-    assert OperationDone(2) in rig[1].said and sorted(rig[1].machine.ring.members) == [1]
-    rig[1].step(RemoveNode(3, NodeId(1)))
-    assert OperationDone(3) in rig[1].said and rig[1].machine.ring.is_removed
+    sim = RingSimulation(2)
+    sim[2].crash()
+    sim.settle()
+    sim[1].step(RemoveNode(2, NodeId(2)))
+    assert OperationDone(2) in sim[1].said and sorted(sim[1].machine.ring.members) == [1]
+    sim[1].step(RemoveNode(3, NodeId(1)))
+    assert OperationDone(3) in sim[1].said and sim[1].machine.ring.is_removed

@@ -10,7 +10,6 @@ from rostra.errors import RostraError
 from rostra.fabric.api import (
     Accepted,
     Append,
-    Arrived,
     Blocked,
     Broken,
     Committed,
@@ -23,14 +22,15 @@ from rostra.fabric.api import (
     Echo,
     FabricEffect,
     FabricInput,
+    Forwarded,
+    ForwardReceived,
     HeldByAll,
     KnownNodes,
     LogLine,
     Open,
     OperationDone,
     PartitionJoined,
-    PassedOn,
-    PeerMet,
+    PeerIdentified,
     PeerReceived,
     Persist,
     ProducerAdmitted,
@@ -65,8 +65,8 @@ from rostra.model.cluster import ClusterState
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
-from tests.unit.raft.medium import Medium, Stored
-from tests.unit.raft.stage import Stage
+from tests.unit.raft.disk_model import DiskModel, StoredEntry
+from tests.unit.raft.simulation import Simulation
 
 
 def member(node: int) -> ClusterMember:
@@ -79,7 +79,7 @@ class Node:
         self.node = node
         self._founders = tuple(member(one) for one in founders)
         self._join = tuple(f"peer:{one}" for one in join)
-        self.media: dict[Partition, Medium] = {}
+        self.disks: dict[Partition, DiskModel] = {}
         self.hard: dict[str, bytes] = {}
         self.alive = False
         self.starts = 0
@@ -95,7 +95,7 @@ class Node:
         self.changed: list[int] = []
         self.held: dict[Partition, int] = {}
         self.confirmed: list[int] = []
-        self.agreed: list[int] = []
+        self.operations_done: list[int] = []
         self.described: dict[int, ClusterState] = {}
         self.serving: dict[Partition, Serving | ServedElsewhere] = {}
         self.blocked: dict[Partition, RostraError] = {}
@@ -104,8 +104,8 @@ class Node:
         self.refused: dict[int, RostraError] = {}
         self.links: dict[NodeId, str] = {}
         self.notes: list[str] = []
-        self.neighbours: tuple[str, ...] = ()
-        self.ready = self.handed_over = False
+        self.known_nodes: tuple[str, ...] = ()
+        self.ready = self.stop_prepared = False
 
     def _machine(self) -> Raft:
         own = member(self.node)
@@ -123,12 +123,12 @@ class Node:
         self.starts += 1
         self.alive = True
         self._clear()
-        logs = tuple(medium.recovered(partition) for partition, medium in self.media.items())
+        logs = tuple(medium.recovered(partition) for partition, medium in self.disks.items())
         self.step(Started(dict(self.hard), logs))
 
     def crash(self) -> None:
         self.alive = False
-        for medium in self.media.values():
+        for medium in self.disks.values():
             medium.crash(self.cluster.random)
 
     def guard(self, action: Callable[..., object], *given: Any) -> Callable[[], None]:
@@ -155,19 +155,19 @@ class Node:
             case Send():
                 cluster.send(self, effect)
             case Append():
-                self.media[effect.partition].append(effect.batch)
+                self.disks[effect.partition].append(effect.batch)
                 if effect.sync:
                     self._sync(effect.partition)
             case Sync():
                 self._sync(effect.partition)
             case Open():
-                self.media.setdefault(effect.partition, Medium()).empty(effect.first)
+                self.disks.setdefault(effect.partition, DiskModel()).empty(effect.first)
             case Drop():
-                self.media.pop(effect.partition, None)
+                self.disks.pop(effect.partition, None)
             case Truncate():
-                self.media[effect.partition].truncate(effect.offset, effect.generation)
+                self.disks[effect.partition].truncate(effect.offset, effect.generation)
             case Trim():
-                self.media[effect.partition].trim(effect.first)
+                self.disks[effect.partition].trim(effect.first)
             case Persist():
                 # A journal is written in order.
                 self.journal_us = max(self.journal_us, cluster.us + cluster.random.randint(300, 3_000))
@@ -184,7 +184,7 @@ class Node:
                 else:
                     peer = NodeId(int(effect.address.split(":")[1]))
                     self.links[peer] = effect.address
-                    cluster.later(1_000, self.guard(self.step, PeerMet(peer, effect.address)))
+                    cluster.later(1_000, self.guard(self.step, PeerIdentified(peer, effect.address)))
             case Disconnect():
                 self.links.pop(effect.peer, None)
             case Accepted():
@@ -212,25 +212,25 @@ class Node:
             case Confirmed():
                 self.confirmed.append(effect.token)
             case OperationDone():
-                self.agreed.append(effect.token)
+                self.operations_done.append(effect.token)
             case Described():
                 self.described[effect.token] = effect.state
             case Ready():
                 self.ready = True
             case StopPrepared():
-                self.handed_over = True
+                self.stop_prepared = True
             case LogLine():
                 self.notes.append(effect.event)
             case Blocked():
                 self.blocked[effect.partition] = effect.error
             case KnownNodes():
-                self.neighbours = effect.addresses
+                self.known_nodes = effect.addresses
             case (
                 Broken()
                 | Covered()
                 | PartitionJoined()
-                | PassedOn()
-                | Arrived()
+                | Forwarded()
+                | ForwardReceived()
                 | ProducerAdmitted()
                 | ProducerMigrated()
             ):
@@ -251,15 +251,17 @@ class Node:
             self.step(TimerFired(timer))
 
     def _sync(self, partition: Partition) -> None:
-        medium = self.media[partition]
+        medium = self.disks[partition]
         under_way = [one for one in medium.stored if not one.durable]
         ended = self.guard(self._synced, partition, medium, under_way, medium.generation, medium.end)
         self.cluster.later(self.cluster.random.randint(300, 3_000), ended)
 
-    def _synced(self, partition: Partition, medium: Medium, under_way: list[Stored], generation: int, end: int) -> None:
+    def _synced(
+        self, partition: Partition, medium: DiskModel, under_way: list[StoredEntry], generation: int, end: int
+    ) -> None:
         for one in under_way:
             one.durable = True
-        if self.media.get(partition) is medium:
+        if self.disks.get(partition) is medium:
             self.step(Synced(partition, generation, end))
 
     def _persisted(self, effect: Persist) -> None:
@@ -267,7 +269,7 @@ class Node:
         self.carry_out(effect.then)
 
     def _read(self, effect: Read) -> None:
-        medium = self.media.get(effect.partition)
+        medium = self.disks.get(effect.partition)
         if medium is not None:
             batches = medium.read(effect.offset, effect.end, effect.bytes_max)
             following = Batch(medium.stored[-1].batch).next_offset if batches else effect.offset
@@ -289,11 +291,11 @@ class Node:
         return self.alive and group is not None and group.role is Role.LEADER
 
     def values(self, partition: Partition) -> list[bytes | None]:
-        batches = [Batch(one.batch) for one in self.media[partition].stored]
+        batches = [Batch(one.batch) for one in self.disks[partition].stored]
         return [value for batch in batches if not batch.header.is_control for value in batch.values()]
 
 
-class Cluster(Stage):
+class Cluster(Simulation):
     def __init__(self, founders: int = 3, *, seed: int = 0, settings: RaftSettings | None = None) -> None:
         super().__init__(seed)
         self.settings = settings or RaftSettings()

@@ -26,7 +26,7 @@ def test_one_leader_per_term_and_nothing_committed_is_ever_lost_or_changed() -> 
 def test_a_seed_gives_the_same_run_again() -> None:
     first, again = run_seed(3), run_seed(3)
     assert first.checkers.committed == again.checkers.committed
-    assert first.rig.sent == again.rig.sent
+    assert first.sim.sent == again.sim.sent
 
 
 @pytest.mark.parametrize(

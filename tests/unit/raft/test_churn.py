@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 
 from rostra.fabric.api import ProposeDrop, RemoveNode
-from rostra.fabric.raft.metadata.metadata_state import META
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId, Partition
 from tests.unit.raft.nodes import Cluster, Node
 
-SETTINGS = RaftSettings(catalogue_bytes=2_000, moves_max=2, window_bytes=4_000, read_bytes=1_000)
+SETTINGS = RaftSettings(metadata_log_bytes=2_000, reassignments_max=2, window_bytes=4_000, read_bytes=1_000)
 NODES_MAX = 6
 
 
@@ -120,38 +120,38 @@ class Churn:
     def _settled(self) -> bool:
         """Nothing moves, nobody is leaving, everybody who was removed knows it, and all catalogues are the same."""
         members = self.members
-        leader = self.cluster.leader(META)
+        leader = self.cluster.leader(METADATA_PARTITION)
         if leader is None or not all(node.ready for node in members):
             return False
-        catalogue = leader.raft.meta.catalogue
-        if catalogue.moving or catalogue.leaving or sorted(catalogue.members) != [n.node for n in members]:
+        catalogue = leader.raft.metadata.state
+        if catalogue.reassigning or catalogue.leaving or sorted(catalogue.members) != [n.node for n in members]:
             return False
-        return all(node.raft.meta.applied == leader.raft.meta.applied for node in members) and all(
+        return all(node.raft.metadata.applied == leader.raft.metadata.applied for node in members) and all(
             self.cluster.leader(partition) is not None for partition in self.partitions
         )
 
     def _check(self) -> None:
         cluster = self.cluster
-        leader = cluster.leader(META)
+        leader = cluster.leader(METADATA_PARTITION)
         assert leader is not None
-        catalogue = leader.raft.meta.catalogue
+        catalogue = leader.raft.metadata.state
         for node in self.members:
-            theirs = node.raft.meta.catalogue
-            assert (theirs.members, theirs.topics, theirs.placed) == (
+            theirs = node.raft.metadata.state
+            assert (theirs.members, theirs.topics, theirs.assignments) == (
                 catalogue.members,
                 catalogue.topics,
-                catalogue.placed,
+                catalogue.assignments,
             )
         for partition in self.partitions:
-            replicas = catalogue.placement(partition).replicas
+            replicas = catalogue.assignment(partition).replicas
             assert len(replicas) >= min(3, len(self.members))
-            logs = [[one.batch for one in cluster[node].media[partition].stored] for node in replicas]
+            logs = [[one.batch for one in cluster[node].disks[partition].stored] for node in replicas]
             assert all(log == logs[0] for log in logs), "every copy is the same"
-            stored = {one.base: one.batch for one in cluster[replicas[0]].media[partition].stored}
+            stored = {one.base: one.batch for one in cluster[replicas[0]].disks[partition].stored}
             assert all(value in stored[base] for base, value in self.acknowledged[partition].items())
-            assert all(partition not in node.media for node in self.members if node.node not in replicas)
+            assert all(partition not in node.disks for node in self.members if node.node not in replicas)
         self.took_effect["removed"] += len(catalogue.removed)
-        self.took_effect["trimmed"] += cluster[leader.node].media[META].first > 0
+        self.took_effect["trimmed"] += cluster[leader.node].disks[METADATA_PARTITION].first > 0
 
 
 @pytest.mark.requirement("RF-33:membership")

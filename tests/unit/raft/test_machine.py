@@ -7,7 +7,7 @@ import pytest
 from rostra.errors import DiskUntrusted, Moved, PartitionDamaged, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import (
     Confirm,
-    DiskBroke,
+    DiskFailed,
     PeerReceived,
     PrepareStop,
     ProposeDrop,
@@ -16,8 +16,8 @@ from rostra.fabric.api import (
     TopicSpec,
     TransferOwnership,
 )
-from rostra.fabric.raft.messages import AppendEntries, CreateTopicRequest, RequestRefused
-from rostra.fabric.raft.metadata.metadata_state import META
+from rostra.fabric.raft.messages import AppendEntries, CreateTopicRequest, RequestReply
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, TopicId
@@ -63,7 +63,7 @@ def test_a_node_alone_serves_what_can_be_read_of_a_damaged_log_and_adds_nothing(
     cluster.run(100)
     node = cluster[1]
     node.crash()
-    log = node.media[META if hurt == "catalogue" else partition]
+    log = node.disks[METADATA_PARTITION if hurt == "catalogue" else partition]
     log.stored = log.stored[:-1]
     log.damaged_at = log.end
     node.start()
@@ -119,7 +119,7 @@ def test_a_dropped_topic_is_gone_everywhere_and_unknown_from_then_on() -> None:
     cluster[3].step(ProposeDrop(8, partition.topic))
     cluster.run_until(lambda: cluster[3].closed == [8])
     cluster.run(500)
-    assert all(not node.topics and partition not in node.media for node in cluster.nodes.values())
+    assert all(not node.topics and partition not in node.disks for node in cluster.nodes.values())
     cluster[2].step(ProposeDrop(10, partition.topic))
     cluster.run_until(lambda: 10 in cluster[2].refused)
     assert isinstance(cluster[2].refused[10], UnknownTopic)
@@ -135,7 +135,7 @@ def test_a_publish_elsewhere_is_told_where_the_leader_is() -> None:
     for node in others(cluster, leader):
         answer = node.publish(partition, b"x")
         assert isinstance(answer, Moved) and answer.address == f"client:{leader.node}"
-    assert sum(partition in node.media for node in cluster.nodes.values()) == 2
+    assert sum(partition in node.disks for node in cluster.nodes.values()) == 2
 
 
 @pytest.mark.requirement("RF-30:log")
@@ -157,8 +157,8 @@ def test_a_node_that_was_away_rejoins_by_itself_and_catches_up() -> None:
     cluster.run_until(
         lambda: (
             "second" in away.topics
-            and all(away.values(p)[-1:] == [b"19"] for p in (first, second) if p in away.media)
-            and second in away.media
+            and all(away.values(p)[-1:] == [b"19"] for p in (first, second) if p in away.disks)
+            and second in away.disks
         )
     )
     assert away.values(first)[0] == b"before"
@@ -196,7 +196,7 @@ def test_a_node_whose_catalogue_is_damaged_gets_it_from_the_others() -> None:
     cluster.run(500)
     hurt = cluster[2]
     hurt.crash()
-    log = hurt.media[META]
+    log = hurt.disks[METADATA_PARTITION]
     log.stored, log.damaged_at = log.stored[:2], log.stored[2].base
     hurt.start()
     cluster.run_until(lambda: hurt.ready and "t" in hurt.topics)
@@ -215,12 +215,12 @@ def test_entries_that_were_damaged_on_the_way_are_not_stored() -> None:
     cluster.run(300)
     group = follower.raft.groups[partition]
     batch = encode([b"x"], timestamp_us=1)
-    stamp(batch, partition=partition, base_offset=group.copy.end, owner_epoch=group.term)
+    stamp(batch, partition=partition, base_offset=group.log.end, owner_epoch=group.term)
     batch[-1] ^= 1
-    entries = AppendEntries(partition, group.term, group.copy.end, group.copy.last_term, group.commit, 0)
-    end = group.copy.end
+    entries = AppendEntries(partition, group.term, group.log.end, group.log.last_term, group.commit, 0)
+    end = group.log.end
     follower.step(PeerReceived(leader.raft.node, entries, batch))
-    assert group.copy.end == end and "a peer broke the protocol" in follower.notes
+    assert group.log.end == end and "a peer broke the protocol" in follower.notes
     cluster.publish(partition, b"intact")
 
 
@@ -249,7 +249,7 @@ def test_idle_partitions_cost_no_traffic_of_their_own() -> None:
     cluster.ready()
     cluster.topic("t", 60)
     cluster.run(3_000)
-    assert all(group.quiet for node in cluster.nodes.values() for group in node.raft.groups.values())
+    assert all(group.quiescent for node in cluster.nodes.values() for group in node.raft.groups.values())
     before = cluster.sent.copy()
     cluster.run(1_000)
     said = cluster.sent - before
@@ -277,23 +277,23 @@ def test_who_answers_heartbeats_is_heard_by_that_and_needs_none_of_its_own() -> 
         "eight, if each pair had its own both ways"
     )
     for one in cluster.nodes.values():
-        assert all(one.raft.peers.is_there(NodeId(other.node)) for other in cluster.nodes.values())
+        assert all(one.raft.peers.is_alive(NodeId(other.node)) for other in cluster.nodes.values())
 
 
 def test_a_new_node_joins_through_any_member_and_every_member_knows_it() -> None:
     cluster = Cluster(3)
     cluster.ready()
     cluster.topic("old")
-    leader = cluster.leader(META)
+    leader = cluster.leader(METADATA_PARTITION)
     assert leader is not None
     through = others(cluster, leader)[0]
     new = cluster.add(4, through.node)
-    cluster.run_until(lambda: all(4 in node.raft.meta.group.config.voters for node in cluster.nodes.values()))
-    assert all(4 in node.raft.meta.catalogue.members for node in cluster.nodes.values())
+    cluster.run_until(lambda: all(4 in node.raft.metadata.group.config.voters for node in cluster.nodes.values()))
+    assert all(4 in node.raft.metadata.state.members for node in cluster.nodes.values())
     assert new.ready and "old" in new.topics
-    leads = cluster.leader(META)
+    leads = cluster.leader(METADATA_PARTITION)
     assert leads is not None
-    cluster.run_until(lambda: leads.raft.peers.is_there(NodeId(4)))
+    cluster.run_until(lambda: leads.raft.peers.is_alive(NodeId(4)))
     partitions = cluster.topic("new", 4, at=4)
     assert any(new.leads(partition) for partition in partitions)
     for partition in partitions:
@@ -304,7 +304,7 @@ def test_a_new_node_joins_through_any_member_and_every_member_knows_it() -> None
 def test_a_confirmed_node_knows_every_topic_that_was_acknowledged_before_the_question() -> None:
     cluster = Cluster(3)
     cluster.ready()
-    leader = cluster.leader(META)
+    leader = cluster.leader(METADATA_PARTITION)
     assert leader is not None
     behind, asked = others(cluster, leader)
     cluster.network.blocked = {(leader.node, behind.node)}
@@ -323,7 +323,7 @@ def test_a_confirmed_node_knows_every_topic_that_was_acknowledged_before_the_que
 def test_a_node_cut_off_confirms_nothing_however_much_it_once_led() -> None:
     cluster = Cluster(3)
     cluster.ready()
-    old = cluster.leader(META)
+    old = cluster.leader(METADATA_PARTITION)
     assert old is not None
     cluster.network.split((old.node,), tuple(node.node for node in others(cluster, old)))
     old.step(Confirm(20, ""))
@@ -339,9 +339,9 @@ def test_a_node_that_stops_hands_its_leadership_over_first() -> None:
     leaving = cluster[1]
     assert any(leaving.leads(partition) for partition in partitions)
     leaving.step(PrepareStop())
-    cluster.run_until(lambda: leaving.handed_over, 1_000)
+    cluster.run_until(lambda: leaving.stop_prepared, 1_000)
     cluster.run(100)
-    assert not any(leaving.leads(partition) for partition in [*partitions, META])
+    assert not any(leaving.leads(partition) for partition in [*partitions, METADATA_PARTITION])
     assert all(cluster.leader(partition) is not None for partition in partitions)
 
 
@@ -372,13 +372,13 @@ def test_a_node_that_is_away_is_shown_so_at_every_other() -> None:
     cluster = Cluster(3)
     cluster.ready()
     cluster.run(200)
-    assert all(member.there for node in cluster.alive for member in node.raft.status().members)
+    assert all(member.alive for node in cluster.alive for member in node.raft.status().members)
     cluster[3].crash()
     cluster.run(1_000)
     for node in (cluster[1], cluster[2]):
-        assert [member.there for member in node.raft.status().members] == [True, True, False]
+        assert [member.alive for member in node.raft.status().members] == [True, True, False]
     cluster[3].start()
-    cluster.run_until(lambda: all(member.there for node in cluster.alive for member in node.raft.status().members))
+    cluster.run_until(lambda: all(member.alive for node in cluster.alive for member in node.raft.status().members))
 
 
 def test_a_node_alone_has_nobody_to_hand_over_to() -> None:
@@ -386,7 +386,7 @@ def test_a_node_alone_has_nobody_to_hand_over_to() -> None:
     cluster.ready()
     cluster.topic("t")
     cluster[1].step(PrepareStop())
-    assert cluster[1].handed_over
+    assert cluster[1].stop_prepared
 
 
 def test_a_node_whose_disk_cannot_sync_leads_nothing_any_more() -> None:
@@ -397,7 +397,7 @@ def test_a_node_whose_disk_cannot_sync_leads_nothing_any_more() -> None:
     cluster.run(300)
     broken = cluster.leader(partition)
     assert broken is not None
-    broken.step(DiskBroke(DiskUntrusted("EIO")))
+    broken.step(DiskFailed(DiskUntrusted("EIO")))
     assert not broken.leads(partition)
     cluster.run_until(lambda: cluster.leader(partition) not in (None, broken))
     cluster.run(30_000)
@@ -407,7 +407,7 @@ def test_a_node_whose_disk_cannot_sync_leads_nothing_any_more() -> None:
 def test_a_proposal_for_no_partition_is_refused() -> None:
     cluster = Cluster(1)
     cluster.ready()
-    assert cluster[1].publish(Partition(TopicId(77), META.index), b"x") is not None
+    assert cluster[1].publish(Partition(TopicId(77), METADATA_PARTITION.index), b"x") is not None
     assert 4 in cluster[1].refused
     cluster[1].step(ProposeTopic(6, TopicSpec(TopicId(5), "t", 1, b""), 1 << 20))
     cluster.run_until(lambda: 6 in cluster[1].opened)
@@ -460,9 +460,9 @@ def test_nothing_acknowledged_is_lost_by_nodes_that_crash_and_part(seed: int) ->
         cluster.publish(partition, b"last")
     cluster.run(3_000)
     for partition in partitions:
-        logs = [[one.batch for one in node.media[partition].stored] for node in cluster.nodes.values()]
+        logs = [[one.batch for one in node.disks[partition].stored] for node in cluster.nodes.values()]
         assert logs[0] == logs[1] == logs[2]
-        stored = {one.base: one.batch for one in cluster[1].media[partition].stored}
+        stored = {one.base: one.batch for one in cluster[1].disks[partition].stored}
         assert all(value in stored[base] for base, value in acknowledged[partition].items())
     assert sum(map(len, acknowledged.values())) > 20
 
@@ -471,29 +471,29 @@ def test_who_asks_twice_because_the_answer_is_slow_is_not_told_that_its_own_topi
     cluster = Cluster(3)
     cluster.ready()
     cluster.run(300)
-    leader = cluster.leader(META)
+    leader = cluster.leader(METADATA_PARTITION)
     assert leader is not None
     asker = others(cluster, leader)[0].raft
     cluster.topic("t", at=asker.node)
     spec = leader.topics["t"]
     leader.step(PeerReceived(asker.node, CreateTopicRequest(asker.node, asker.boot, 2, spec, 1 << 20, 0), None))
-    assert cluster.sent["RequestRefused"] == 0, "the catalogue itself is the answer"
+    assert cluster.sent["RequestReply"] == 0, "the catalogue itself is the answer"
     another = TopicSpec(TopicId(5), "t", 1, b"")
     leader.step(PeerReceived(asker.node, CreateTopicRequest(asker.node, asker.boot, 4, another, 1 << 20, 0), None))
     cluster.run(300)
-    assert cluster.sent["RequestRefused"] == 0, "that the name is taken may not be committed yet: the log answers"
-    assert leader.raft.meta.catalogue.names == {"t": spec.topic}
+    assert cluster.sent["RequestReply"] == 0, "that the name is taken may not be committed yet: the log answers"
+    assert leader.raft.metadata.state.names == {"t": spec.topic}
 
 
 def test_a_refusal_of_what_was_asked_before_a_restart_is_nobodys() -> None:
     cluster = Cluster(3)
     cluster.ready()
-    leader = cluster.leader(META)
+    leader = cluster.leader(METADATA_PARTITION)
     assert leader is not None
     asker = others(cluster, leader)[0]
     cluster.network.split((asker.node,), tuple(node.node for node in others(cluster, asker)))
     asker.create("t", token=6)
-    old = RequestRefused(6, "TopicExists", {"topic": "t"}, asker.raft.boot - 1)
+    old = RequestReply(6, "TopicExists", {"topic": "t"}, asker.raft.boot - 1)
     asker.step(PeerReceived(leader.raft.node, old, None))
     assert 6 not in asker.refused
     cluster.network.heal()
@@ -504,18 +504,18 @@ def test_a_new_topic_does_not_go_to_nodes_that_are_away() -> None:
     cluster = Cluster(5)
     cluster.ready()
     cluster.run(1_000)
-    leader = cluster.leader(META)
+    leader = cluster.leader(METADATA_PARTITION)
     assert leader is not None
     for away in others(cluster, leader)[:2]:
         away.crash()
     cluster.run(3_000)
-    leader = cluster.leader(META)
+    leader = cluster.leader(METADATA_PARTITION)
     assert leader is not None
     partitions = cluster.topic("t", 5, at=leader.node)
     for partition in partitions:
         cluster.publish(partition, b"x")
     there = {node.node for node in cluster.nodes.values() if node.alive}
-    assert all(set(leader.raft.meta.catalogue.placement(partition).replicas) <= there for partition in partitions)
+    assert all(set(leader.raft.metadata.state.assignment(partition).replicas) <= there for partition in partitions)
 
 
 def test_a_member_that_was_to_leave_stays_while_those_that_stay_are_no_majority_without_it() -> None:
@@ -523,15 +523,15 @@ def test_a_member_that_was_to_leave_stays_while_those_that_stay_are_no_majority_
     cluster = Cluster(5)
     cluster.ready()
     cluster.run(1_000)
-    leader = cluster.leader(META)
+    leader = cluster.leader(METADATA_PARTITION)
     assert leader is not None
     first, second, third, _ = others(cluster, leader)
-    group = leader.raft.meta.group
-    assert leader.raft.peers.could_agree(group, NodeId(first.node))
+    group = leader.raft.metadata.group
+    assert leader.raft.peers.keeps_quorum_without(group, NodeId(first.node))
     for away in (second, third):
         away.crash()
     gone = [NodeId(second.node), NodeId(third.node)]
-    cluster.run_until(lambda: not any(map(leader.raft.peers.is_there, gone)))
-    assert not leader.raft.peers.could_agree(group, NodeId(first.node)), "two of four"
-    leader.raft.placing._let_go(NodeId(first.node))
-    assert first.node in leader.raft.meta.group.config.voters
+    cluster.run_until(lambda: not any(map(leader.raft.peers.is_alive, gone)))
+    assert not leader.raft.peers.keeps_quorum_without(group, NodeId(first.node)), "two of four"
+    leader.raft.placement._remove_member(NodeId(first.node))
+    assert first.node in leader.raft.metadata.group.config.voters

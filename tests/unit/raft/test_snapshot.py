@@ -6,13 +6,13 @@ import pytest
 
 from rostra.broker.partition.control_batch import read_epochs
 from rostra.fabric.api import ProposeDrop, RemoveNode
-from rostra.fabric.raft.metadata.metadata_state import META, MetadataSnapshot, read_metadata_entry
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, MetadataSnapshot, read_metadata_entry
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.decode import Batch
 from rostra.model.ids import NodeId
 from tests.unit.raft.nodes import Cluster
 
-SMALL = RaftSettings(catalogue_bytes=3_000)
+SMALL = RaftSettings(metadata_log_bytes=3_000)
 
 
 def churned(cluster: Cluster, rounds: int = 30, at: int = 1) -> None:
@@ -36,8 +36,8 @@ def test_the_log_of_the_catalogue_is_trimmed_at_every_node() -> None:
     churned(cluster)
     cluster.run(1_000)
     for node in cluster.nodes.values():
-        log = node.media[META]
-        assert log.first > 0 and sum(len(one.batch) for one in log.stored) < 4 * SMALL.catalogue_bytes
+        log = node.disks[METADATA_PARTITION]
+        assert log.first > 0 and sum(len(one.batch) for one in log.stored) < 4 * SMALL.metadata_log_bytes
         assert isinstance(read_metadata_entry(log.stored[0].batch), MetadataSnapshot), (
             "a log begins with what was before it"
         )
@@ -57,10 +57,10 @@ def test_a_node_that_was_away_meanwhile_gets_the_snapshot() -> None:
     cluster.run_until(lambda: 900 in cluster[1].closed)
     churned(cluster)
     cluster.run(500)
-    assert cluster[1].media[META].first > away.media[META].end
+    assert cluster[1].disks[METADATA_PARTITION].first > away.disks[METADATA_PARTITION].end
     away.start()
     cluster.run_until(lambda: sorted(away.topics) == ["kept", "t27", "t28", "t29"])
-    assert gone not in away.media and kept in away.media
+    assert gone not in away.disks and kept in away.disks
     cluster.publish(kept, b"x")
     cluster.run_until(lambda: away.values(kept) == [b"x"])
 
@@ -84,7 +84,7 @@ def test_a_node_that_joins_later_gets_members_topics_and_placements_from_the_sna
     cluster.ready()
     (moved,) = cluster.topic("moved")
     cluster.publish(moved, b"x")
-    holder = next(node.node for node in cluster.nodes.values() if moved in node.media)
+    holder = next(node.node for node in cluster.nodes.values() if moved in node.disks)
     at = holder % 4 + 1
     cluster[at].step(RemoveNode(70, NodeId(holder)))
     cluster.run_until(lambda: cluster[holder].raft.removed, 60_000)
@@ -93,9 +93,9 @@ def test_a_node_that_joins_later_gets_members_topics_and_placements_from_the_sna
     cluster.run(500)
     new = cluster.add(9, at)
     cluster.run_until(lambda: "t29" in new.topics and new.ready)
-    ours, theirs = new.raft.meta.catalogue, cluster[at].raft.meta.catalogue
-    cluster.run_until(lambda: new.raft.meta.applied == cluster[at].raft.meta.applied)
-    assert ours.members == theirs.members and ours.placed == theirs.placed
+    ours, theirs = new.raft.metadata.state, cluster[at].raft.metadata.state
+    cluster.run_until(lambda: new.raft.metadata.applied == cluster[at].raft.metadata.applied)
+    assert ours.members == theirs.members and ours.assignments == theirs.assignments
     assert list(ours.removed) == [holder] and ours.topics == theirs.topics
 
 
@@ -103,7 +103,7 @@ def test_a_snapshot_reads_as_the_checkpoint_of_any_log() -> None:
     cluster = Cluster(1, settings=SMALL)
     cluster.ready()
     churned(cluster)
-    cluster.run_until(lambda: cluster[1].media[META].first > 0)
-    (value,) = Batch(cluster[1].media[META].stored[0].batch).values()
+    cluster.run_until(lambda: cluster[1].disks[METADATA_PARTITION].first > 0)
+    (value,) = Batch(cluster[1].disks[METADATA_PARTITION].stored[0].batch).values()
     assert value is not None
     assert read_epochs(value)[0][0] == 1

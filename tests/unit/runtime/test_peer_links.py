@@ -11,7 +11,7 @@ from structlog.testing import CapturingLogger
 
 from rostra.broker.api import BrokerInput
 from rostra.errors import OtherNode
-from rostra.fabric.api import PeerLost, PeerMet, PeerReceived, Send
+from rostra.fabric.api import PeerIdentified, PeerLost, PeerReceived, Send
 from rostra.fabric.raft.messages import PEER_KINDS, NodeHeartbeat, TimeoutNow
 from rostra.model.ids import ClusterId, NodeId, Partition, PartitionIndex, TopicId, text
 from rostra.runtime.metrics.counters import Counters
@@ -110,7 +110,7 @@ def test_whoever_is_sought_by_address_is_met_by_name_and_can_be_written_to() -> 
         address = await theirs.listen()
         ours.links.meet(NodeId(0), address)
         await until(lambda: bool(ours.given))
-        assert ours.given == [PeerMet(THEIRS, address)]
+        assert ours.given == [PeerIdentified(THEIRS, address)]
         ours.links.send(Send(THEIRS, NodeHeartbeat(1)))
         ours.links.flush()
         await until(lambda: bool(theirs.given))

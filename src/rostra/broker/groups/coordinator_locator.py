@@ -57,7 +57,7 @@ class CoordinatorLocator:
 
     def _answer(self, conn: Conn, message: FindGroup, known: KnownTopic) -> None:
         served = groups_partition(known, message.name)
-        here = served.owner or self._broker.fabric.guarantees.passes_on
+        here = served.owner or self._broker.fabric.guarantees.forwards_publishes
         place = GroupPlace(
             message.request,
             served.partition.topic,

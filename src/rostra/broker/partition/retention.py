@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.broker.api import InspectLog, ListSegments, SegmentsListed
-from rostra.fabric.api import ProposeStart
+from rostra.fabric.api import ProposeLogStart
 
 if TYPE_CHECKING:
     from rostra.broker.broker import Broker
@@ -48,7 +48,7 @@ class Retention:
             first = segment.next
             dropped += segment.bytes
         if first > served.first:
-            broker.step_fabric(ProposeStart(served.partition, first))
+            broker.step_fabric(ProposeLogStart(served.partition, first))
             if served.first >= first:
                 served.bytes -= dropped
         if settings.compaction:

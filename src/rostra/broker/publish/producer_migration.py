@@ -6,7 +6,7 @@ records then lie in two partitions, and a batch may be in both. Order per produc
 mechanisms:
 
 1. Barrier. A producer counts its moves and sends the count with each publish. When the count rises, `defers` holds the
-   batch back and asks the fabric to collect what the other nodes know of the producer (`PassOn` with `moves`);
+   batch back and asks the fabric to collect what the other nodes know of the producer (`Forward` with `moves`);
    `ProducerAdmitted` follows. Then the batch is checked against the producer's furthest position in any partition of
    the topic.
 2. Log entry. The new node appends a `ProducerMove` before the first batch: the move's number, the sequence it continues
@@ -29,7 +29,7 @@ from rostra.broker.publish.migration_table import is_superseded
 from rostra.broker.publish.producer_table import SEQUENCES, ProducerEntry
 from rostra.broker.topics.topic_table import KnownTopic
 from rostra.errors import RostraError, Unavailable, UnknownProducer
-from rostra.fabric.api import AwaitCoverage, Buffer, PassOn, ProducerAdmitted, ProducerMigrated
+from rostra.fabric.api import AwaitCoverage, Buffer, Forward, ProducerAdmitted, ProducerMigrated
 from rostra.model.batch import (
     PLACED,
     OwnerFlag,
@@ -84,7 +84,7 @@ class ProducerMigration:
         # Does not count as a pending request of the connection: the batches after it would be refused first.
         token = broker.next_token()
         self._waiting[token] = conn, message
-        broker.step_fabric(PassOn(token, served.partition, batch, message.acks, message.moves))
+        broker.step_fabric(Forward(token, served.partition, batch, message.acks, message.moves))
         return True
 
     def refused(self, token: int, error: RostraError) -> bool:

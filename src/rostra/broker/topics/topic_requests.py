@@ -203,7 +203,7 @@ class TopicRequests:
             self._broker.refuse(conn, message.request, UnknownTopic(message.name))
 
     def _located(self, conn: Conn, request: int, known: KnownTopic) -> None:
-        here = self._broker.fabric.guarantees.passes_on
+        here = self._broker.fabric.guarantees.forwards_publishes
         places = tuple(_location(known.topic, served, here=here) for served in known.partitions)
         migrates = self._broker.producer_migration is not None
         if migrates:

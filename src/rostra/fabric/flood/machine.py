@@ -24,26 +24,27 @@ from rostra.fabric.api import (
     Connect,
     Delivers,
     Describe,
-    DiskBroke,
+    DiskFailed,
     Drop,
     Echo,
     FabricEffect,
     FabricInput,
+    Forward,
+    ForwardDone,
     Guarantees,
     HeldByAll,
     LogLine,
     Now,
     Order,
-    PassOn,
+    PeerIdentified,
     PeerLost,
-    PeerMet,
     PeerReceived,
     Persist,
     PrepareStop,
     Propose,
     ProposeDrop,
+    ProposeLogStart,
     ProposeSettings,
-    ProposeStart,
     ProposeTopic,
     QueryHeldByAll,
     ReadDone,
@@ -54,14 +55,13 @@ from rostra.fabric.api import (
     Refused,
     RemoveNode,
     SetTimer,
-    Settled,
     SplitBehaviour,
     Started,
     Survives,
     Sync,
     Synced,
     TimerFired,
-    TopicsAre,
+    TopicScope,
     TransferOwnership,
     Trim,
     WriteFailed,
@@ -92,7 +92,7 @@ from rostra.fabric.flood.receiver import DAMAGED, Receiver
 from rostra.fabric.flood.ring import MEMBERS, Ring
 from rostra.fabric.flood.ring_description import RingDescription
 from rostra.fabric.flood.ring_link import RingLink
-from rostra.fabric.flood.settings import BEAT, FloodSettings
+from rostra.fabric.flood.settings import HEARTBEAT_TIMER, FloodSettings
 from rostra.fabric.flood.topics import TOPIC, FloodTopics
 from rostra.model.batch import stamp
 from rostra.model.ids import NodeId, Partition
@@ -107,13 +107,13 @@ GUARANTEES = Guarantees(
     survives=Survives.ANY,
     groups_span_nodes=False,
     exactly_once_sink=False,
-    passes_on=True,
-    topics=TopicsAre.EACH,
+    forwards_publishes=True,
+    topics=TopicScope.EACH,
     exclusive_ownership=False,
 )
 
 BOOT = "flood/boot"
-SOMEBODY = NodeId(0)
+UNKNOWN_PEER = NodeId(0)
 
 
 class Flood:
@@ -143,26 +143,26 @@ class Flood:
         """Counts the starts; also the incarnation under which this start draws new parts."""
         self.now = Now(0, 0)
         self.out: list[FabricEffect] = []
-        self.copies: dict[Partition, OriginLog] = {}
-        self.shown: dict[Partition, None] = {}
+        self.logs: dict[Partition, OriginLog] = {}
+        self.served: dict[Partition, None] = {}
         """What the broker above knows of."""
         self.links: dict[NodeId, RingLink] = {}
         """To the next broker, and if records go both ways to the previous one."""
         self.ring = Ring(self)
         self.topics = FloodTopics(self)
-        self.circle = AckRing(self)
+        self.ack_ring = AckRing(self)
         self.barriers = ProducerBarriers(self)
-        self.receiving = Receiver(self)
-        self.awakening = OriginRecovery(self)
-        self.describing = RingDescription(self)
-        self.retiring = Departure(self)
+        self.receiver = Receiver(self)
+        self.recovery = OriginRecovery(self)
+        self.description = RingDescription(self)
+        self.departure = Departure(self)
         self.was_damaged = False
         """Whether the start before has found its own records damaged."""
         self.ready = False
         self._sync_first = Safeguard.SYNC_BEFORE_ACK not in without
         self._hops_bounded = Safeguard.HOP_BOUND not in without
-        self._hard: dict[str, bytes] = {}
-        self._found: tuple[Recovered, ...] = ()
+        self._hard_states: dict[str, bytes] = {}
+        self._recovered: tuple[Recovered, ...] = ()
         self._reads: dict[int, tuple[RingLink, Partition]] = {}
         self._token = 0
         self._numbered = 0
@@ -173,13 +173,13 @@ class Flood:
         self.now = now
         self.out = []
         try:
-            self._take(given)
+            self._dispatch(given)
         except PeerViolation as violation:
             self.out.append(LogLine("error", "a peer broke the protocol", {"error": str(violation)}))
-        self._settle()
+        self._finish_step()
         return self.out
 
-    def _take(self, given: FabricInput) -> None:
+    def _dispatch(self, given: FabricInput) -> None:
         match given:
             case Propose():
                 self._propose(given)
@@ -187,8 +187,8 @@ class Flood:
                 self._synced(given)
             case PeerReceived():
                 self._receive(given)
-            case PassOn():
-                self._pass_on(given)
+            case Forward():
+                self._admit_producer(given)
             case ReadDone():
                 link, partition = self._reads.pop(given.token, (None, given.partition))
                 if link is not None:
@@ -198,9 +198,9 @@ class Flood:
             case Echo():
                 self._echo(given)
             case TimerFired():
-                self._beat()
+                self._tick()
             case AwaitCoverage():
-                self.circle.vouch(given.partition, given.offset)
+                self.ack_ring.await_coverage(given.partition, given.offset)
             case ProposeTopic():
                 self._propose_topic(given)
             case ProposeDrop():
@@ -211,30 +211,30 @@ class Flood:
                 self.out.append(HeldByAll(given.partition, self._held_by_all(given.partition)))
             case Confirm():
                 self._confirm(given.token)
-            case ProposeStart():
+            case ProposeLogStart():
                 self._trim(given)
             case WriteFailed():
                 self._write_failed(given)
-            case PeerMet():
-                self.ring.met(given.peer, given.address)
+            case PeerIdentified():
+                self.ring.peer_identified(given.peer, given.address)
             case PeerLost():
-                self.ring.lost(given.peer)
+                self.ring.peer_lost(given.peer)
             case Started():
                 self._started(given)
-            case DiskBroke():
-                self.retiring.leave_ring()
+            case DiskFailed():
+                self.departure.leave_ring()
             case PrepareStop():
-                self.retiring.stop()
+                self.departure.stop()
             case Describe():
-                self.describing.ask(given.token)
+                self.description.request(given.token)
             case RemoveNode():
-                self.retiring.remove(given)
+                self.departure.remove(given)
             case TransferOwnership():
-                self._keep(given)
+                self._refuse_transfer(given)
             case Readers():
                 # Whatever goes round is told to everybody.
                 pass
-            case Settled():
+            case ForwardDone():
                 raise AssertionError(f"no publish travels to another broker to be ordered: {given}")
             case _:
                 assert_never(given)
@@ -245,118 +245,122 @@ class Flood:
             return
         match message:
             case RingHeartbeat():
-                self.ring.heard(peer, message)
+                self.ring.heartbeat_received(peer, message)
             case RingMembers():
-                self.ring.told(message)
+                self.ring.members_received(message)
             case RecoveryRequest():
-                self.awakening.asked(peer, message)
+                self.recovery.request_received(peer, message)
             case RecoveryReply():
-                self.awakening.told(peer, message)
+                self.recovery.reply_received(peer, message)
             case RingStateRequest():
-                self.describing.asked(peer, message)
+                self.description.request_received(peer, message)
             case RingStateReply():
-                self.describing.told(peer, message)
+                self.description.reply_received(peer, message)
             case LinkOpening() | Offer() | Records() | AckMarks() | Barrier():
                 if self.ready:
-                    self._along_the_ring(peer, message, given.payload)
+                    self._receive_ring_message(peer, message, given.payload)
             case Vector() | HaveUpTo():
-                self._answered(peer, message)
+                self._link_reply(peer, message)
             case LeaveRing():
-                self.retiring.asked(peer)
+                self.departure.leave_requested(peer)
             case LeftRing():
-                self.retiring.retired(peer)
+                self.departure.member_left(peer)
             case _:
                 raise PeerViolation("message", f"{type(message).__name__} is none of a ring's")
 
-    def _along_the_ring(
+    def _receive_ring_message(
         self, peer: NodeId, message: LinkOpening | Offer | Records | AckMarks | Barrier, payload: bytearray | None
     ) -> None:
         match message:
             case Records():
-                self.receiving.records(peer, message, payload)
+                self.receiver.records(peer, message, payload)
             case AckMarks():
-                self.circle.received(message.marks)
+                self.ack_ring.received(message.marks)
             case Barrier():
-                self.barriers.received(message)
+                self.barriers.barrier_received(message)
             case LinkOpening():
-                self.receiving.opening(peer, message)
+                self.receiver.link_opened(peer, message)
             case Offer():
-                self.receiving.offered(peer, message)
+                self.receiver.offered(peer, message)
             case _:
                 assert_never(message)
 
-    def _answered(self, peer: NodeId, message: Vector | HaveUpTo) -> None:
+    def _link_reply(self, peer: NodeId, message: Vector | HaveUpTo) -> None:
         link = self.links.get(peer)
         if link is None or link.number != message.link:
             return
         if isinstance(message, Vector):
-            link.told(message)
+            link.vector_received(message)
         else:
-            link.took(message.entries, gap=message.gap)
+            link.acknowledged(message.entries, gap=message.gap)
 
     # --- starting ------------------------------------------------------------------------------------
 
     def _started(self, given: Started) -> None:
-        self._hard = given.hard
-        self._found = given.partitions
-        self.boot = int.from_bytes(given.hard.get(BOOT, b""), "little") + 1
+        self._hard_states = given.hard_states
+        self._recovered = given.partitions
+        self.boot = int.from_bytes(given.hard_states.get(BOOT, b""), "little") + 1
         # Nobody hears of this start before its number is durable: else two starts could share it.
         self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
 
     def _booted(self) -> None:
-        if MEMBERS in self._hard:
-            self.ring.recall(self._hard[MEMBERS])
-        self.topics.recall(self._hard)
-        for found in self._found:
-            topic = self.topics.of_part(found.partition)
-            parts = {part.partition: part for part in topic.everything()} if topic is not None else {}
-            part = parts.get(found.partition)
-            if topic is None or topic.own is None or part is None:
+        if MEMBERS in self._hard_states:
+            self.ring.restore(self._hard_states[MEMBERS])
+        self.topics.restore(self._hard_states)
+        for found in self._recovered:
+            topic = self.topics.of_partition(found.partition)
+            partitions = (
+                {origin_partition.partition: origin_partition for origin_partition in topic.all_partitions()}
+                if topic is not None
+                else {}
+            )
+            origin_partition = partitions.get(found.partition)
+            if topic is None or topic.own is None or origin_partition is None:
                 self.out += [LogLine("warning", "log without topic dropped", {"partition": str(found.partition)})]
                 self.out.append(Drop(found.partition))
             else:
-                copy = OriginLog(part, found.first, found.end, own=False, damaged_at=found.damaged_at)
-                self.copies[found.partition] = copy
-        self.was_damaged = bool(self._hard.get(DAMAGED))
-        self._hard, self._found = {}, ()
-        self.ring.begin()
-        self.out += [Connect(SOMEBODY, address) for address in self.joins]
-        self.out.append(SetTimer(BEAT, self.now.mono_us + self.settings.heartbeat_ms * 1000))
-        self.awakening.begin()
+                log = OriginLog(origin_partition, found.first, found.end, is_origin=False, damaged_at=found.damaged_at)
+                self.logs[found.partition] = log
+        self.was_damaged = bool(self._hard_states.get(DAMAGED))
+        self._hard_states, self._recovered = {}, ()
+        self.ring.start()
+        self.out += [Connect(UNKNOWN_PEER, address) for address in self.joins]
+        self.out.append(SetTimer(HEARTBEAT_TIMER, self.now.mono_us + self.settings.heartbeat_ms * 1000))
+        self.recovery.start()
 
-    def awake(self, renews: bool) -> None:
+    def finish_recovery(self, new_incarnation: bool) -> None:
         """What the others have is known: the topics are opened, with new parts for a new incarnation."""
-        topics = [self.topics.named[name] for name in sorted(self.topics.named)]
-        if renews:
+        topics = [self.topics.by_name[name] for name in sorted(self.topics.by_name)]
+        if new_incarnation:
             self.out.append(LogLine("warning", "new incarnation", {"incarnation": self.boot}))
         for topic in topics:
             if topic.own is None:
                 continue
-            if renews and not topic.own.local:
-                self.topics.renew(topic)
+            if new_incarnation and not topic.own.local:
+                self.topics.start_incarnation(topic)
                 continue
-            copy = self.copies.get(topic.own.partition)
-            if copy is not None:
-                copy.own = True
-            self.topics.show(topic, None)
-            if copy is not None and copy.damaged_at is not None and not topic.own.local:
+            log = self.logs.get(topic.own.partition)
+            if log is not None:
+                log.is_origin = True
+            self.topics.report(topic, None)
+            if log is not None and log.damaged_at is not None and not topic.own.local:
                 # Only without the safeguard: whoever gives offsets again that it cannot know to be free.
-                self.receiving.begin_anew(copy, self.floor(copy.partition))
+                self.receiver.restart_log(log, self.deleted_end(log.partition))
         if self.was_damaged:
             # After the new parts in the journal, so that none of them is forgotten.
             self.out.append(Persist(DAMAGED, b"", ()))
 
-    def _settle(self) -> None:
+    def _finish_step(self) -> None:
         """At the end of a step."""
-        if self.awakening.over and not self.ready and self._is_open():
+        if self.recovery.done and not self.ready and self._is_open():
             self.ready = True
             about: dict[str, int | str] = {"partition": METADATA, "role": "broker", "incarnation": self.boot}
             self.out += [LogLine("info", "in the ring", about), Ready()]
             self.out += [Confirmed(token) for token in self._unconfirmed]
             self._unconfirmed.clear()
             self.relink()
-        self.circle.pass_on()
-        self.retiring.look()
+        self.ack_ring.flush()
+        self.departure.finish_step()
 
     def _confirm(self, token: int) -> None:
         """This broker knows its own topics; there are no others here."""
@@ -366,13 +370,13 @@ class Flood:
             self._unconfirmed.append(token)
 
     def _is_open(self) -> bool:
-        return all(topic.open or topic.own is None for topic in self.topics.named.values())
+        return all(topic.open or topic.own is None for topic in self.topics.by_name.values())
 
     def _echo(self, given: Echo) -> None:
         if given.key == BOOT:
             self._booted()
         elif given.key.startswith(TOPIC):
-            self.topics.written(given.key.removeprefix(TOPIC), given.number)
+            self.topics.persisted(given.key.removeprefix(TOPIC), given.number)
 
     # --- the ring ------------------------------------------------------------------------------------
 
@@ -387,26 +391,26 @@ class Flood:
         for peer in sorted(peer for peer in wanted if peer is not None and peer not in self.links):
             self._numbered += 1
             self.links[peer] = RingLink(self, peer, (self.boot % (1 << 31) << 32) + self._numbered)
-        self.circle.beat()
-        self.barriers.look(again=True)
+        self.ack_ring.tick()
+        self.barriers.tick(retry=True)
 
-    def restarted(self, peer: NodeId) -> None:
+    def peer_restarted(self, peer: NodeId) -> None:
         if self.links.pop(peer, None) is not None:
             self.relink()
 
-    def _beat(self) -> None:
-        self.out.append(SetTimer(BEAT, self.now.mono_us + self.settings.heartbeat_ms * 1000))
-        self.ring.beat()
-        self.describing.look()
-        if not self.awakening.over:
-            self.awakening.look()
+    def _tick(self) -> None:
+        self.out.append(SetTimer(HEARTBEAT_TIMER, self.now.mono_us + self.settings.heartbeat_ms * 1000))
+        self.ring.tick()
+        self.description.tick()
+        if not self.recovery.done:
+            self.recovery.tick()
         if self.ready:
             for link in list(self.links.values()):
-                link.beat()
-            self.receiving.beat()
-            self.circle.beat()
-            self.barriers.look()
-            self.retiring.beat()
+                link.tick()
+            self.receiver.tick()
+            self.ack_ring.tick()
+            self.barriers.tick()
+            self.departure.tick()
 
     def next_read(self, link: RingLink, partition: Partition) -> int:
         # Even tokens: the broker's own reads have odd ones.
@@ -418,132 +422,132 @@ class Flood:
         link, _ = self._reads.pop(given.token, (None, given.partition))
         if link is not None:
             link.read_failed(given.token, given.partition)
-        copy = self.copies.get(given.partition)
-        if copy is not None and isinstance(given.error, CorruptLog):
+        log = self.logs.get(given.partition)
+        if log is not None and isinstance(given.error, CorruptLog):
             # What a subscriber alone asks for is asked elsewhere then. But without the others, or the table of
             # producers, nobody who publishes here would ever get an answer.
-            self.receiving.broken(copy, matters=link is not None or not given.token)
+            self.receiver.log_damaged(log, blocks_publishing=link is not None or not given.token)
 
-    def _keep(self, given: TransferOwnership) -> None:
+    def _refuse_transfer(self, given: TransferOwnership) -> None:
         """Nobody but its origin orders a part."""
-        copy = self.copies.get(given.partition)
-        error = NotAReplica(given.peer, copy.part.name if copy else "", given.partition.index)
+        log = self.logs.get(given.partition)
+        error = NotAReplica(given.peer, log.origin_partition.name if log else "", given.partition.index)
         if given.token:
             self.out.append(Refused(given.token, error))
 
     # --- records -------------------------------------------------------------------------------------
 
     def _propose(self, given: Propose) -> None:
-        copy = self.copies.get(given.partition)
-        refusal = self.retiring.refusal()
-        if copy is None or not copy.own:
+        log = self.logs.get(given.partition)
+        refusal = self.departure.refusal()
+        if log is None or not log.is_origin:
             self.out.append(Refused(given.token, UnknownPartition("", given.partition.index)))
         elif refusal is not None:
             self.out.append(Refused(given.token, refusal))
-        elif copy.damaged_at is not None:
-            error = PartitionDamaged(copy.part.name, given.partition.index, copy.damaged_at)
+        elif log.damaged_at is not None:
+            error = PartitionDamaged(log.origin_partition.name, given.partition.index, log.damaged_at)
             self.out.append(Refused(given.token, error))
         else:
-            self._order(copy, given)
+            self._order(log, given)
 
-    def _order(self, copy: OriginLog, given: Propose) -> None:
-        base, partition = copy.end, copy.partition
+    def _order(self, log: OriginLog, given: Propose) -> None:
+        base, partition = log.end, log.partition
         last = stamp(
             given.batch,
             partition=partition,
             base_offset=base,
-            owner_epoch=copy.part.epoch,
+            owner_epoch=log.origin_partition.epoch,
             owner_flags=given.owner_flags,
         )
-        copy.end = last + 1
-        copy.recent.append((base, copy.end, given.batch))
+        log.end = last + 1
+        log.unsynced.append((base, log.end, given.batch))
         self.out += [
             Append(partition, given.batch),
             Accepted(given.token, partition, base, last),
             Sync(partition),
         ]
         if not self._sync_first:
-            self._advance(copy, copy.end)
+            self._advance(log, log.end)
 
     def _synced(self, given: Synced) -> None:
-        copy = self.copies.get(given.partition)
-        if copy is not None and given.generation == copy.generation and given.offset > copy.synced:
-            self._advance(copy, given.offset)
+        log = self.logs.get(given.partition)
+        if log is not None and given.generation == log.generation and given.offset > log.synced:
+            self._advance(log, given.offset)
 
-    def _advance(self, copy: OriginLog, offset: int) -> None:
+    def _advance(self, log: OriginLog, offset: int) -> None:
         """On stable storage here: shown, and if it was published here it may leave now."""
-        copy.synced = offset
-        self.out.append(Committed(copy.partition, offset))
-        while copy.recent and copy.recent[0][1] <= offset:
-            base, end, batch = copy.recent.popleft()
-            self.pass_on(copy, base, end, batch, 1, None)
-        self.circle.synced(copy)
+        log.synced = offset
+        self.out.append(Committed(log.partition, offset))
+        while log.unsynced and log.unsynced[0][1] <= offset:
+            base, end, batch = log.unsynced.popleft()
+            self.forward(log, base, end, batch, 1, None)
+        self.ack_ring.synced(log)
 
-    def pass_on(
-        self, copy: OriginLog, base: int, end: int, batch: bytearray, hops: int, came_from: NodeId | None
+    def forward(
+        self, log: OriginLog, base: int, end: int, batch: bytearray, hops: int, received_from: NodeId | None
     ) -> None:
-        if copy.part.local or (self._hops_bounded and hops > len(self.ring.members)):
+        if log.origin_partition.local or (self._hops_bounded and hops > len(self.ring.members)):
             return
         for peer, link in self.links.items():
-            if peer != came_from:
-                link.pass_on(copy, base, end, batch, hops)
+            if peer != received_from:
+                link.forward(log, base, end, batch, hops)
 
     def _write_failed(self, given: WriteFailed) -> None:
-        copy = self.copies.get(given.partition)
-        if copy is not None:
-            end = copy.end
-            copy.cut(given.offset, given.generation)
-            if not copy.own:
-                self.receiving.refused_by_disk(copy, end)
+        log = self.logs.get(given.partition)
+        if log is not None:
+            end = log.end
+            log.truncate(given.offset, given.generation)
+            if not log.is_origin:
+                self.receiver.write_refused(log, end)
 
-    def _trim(self, given: ProposeStart) -> None:
+    def _trim(self, given: ProposeLogStart) -> None:
         """Each copy's retention is its broker's own."""
-        copy = self.copies.get(given.partition)
-        if copy is not None and copy.first < given.first <= copy.synced:
-            copy.first = given.first
+        log = self.logs.get(given.partition)
+        if log is not None and log.first < given.first <= log.synced:
+            log.first = given.first
             self.out.append(Trim(given.partition, given.first))
 
     def _held_by_all(self, partition: Partition) -> int:
         """Whoever is away would be sent it again."""
-        copy = self.copies.get(partition)
-        if copy is not None and copy.part.local:
-            return copy.synced
+        log = self.logs.get(partition)
+        if log is not None and log.origin_partition.local:
+            return log.synced
         everybody = len(self.ring.view.active) == len(self.ring.members)
-        return self.circle.covered.get(partition, 0) if everybody else 0
+        return self.ack_ring.covered.get(partition, 0) if everybody else 0
 
     def has(self, partition: Partition, end: int) -> bool:
         """Whether this broker has so much of a part, or had it and deleted the topic."""
-        copy = self.copies.get(partition)
-        return (copy.end if copy is not None else self.floor(partition)) >= end
+        log = self.logs.get(partition)
+        return (log.end if log is not None else self.deleted_end(partition)) >= end
 
-    def floor(self, partition: Partition) -> int:
-        topic = self.topics.of_part(partition)
-        return topic.floors.get(partition, 0) if topic is not None else 0
+    def deleted_end(self, partition: Partition) -> int:
+        topic = self.topics.of_partition(partition)
+        return topic.deleted_ends.get(partition, 0) if topic is not None else 0
 
     # --- topics --------------------------------------------------------------------------------------
 
     def _propose_topic(self, given: ProposeTopic) -> None:
-        refusal = self.retiring.refusal()
+        refusal = self.departure.refusal()
         if refusal is not None:
             self.out.append(Refused(given.token, refusal))
         else:
-            self.topics.propose(given)
+            self.topics.create(given)
 
     def _drop(self, given: ProposeDrop) -> None:
-        topic = self.topics.named_by(given.topic)
-        parts = topic.everything() if topic is not None else []
+        topic = self.topics.by_id(given.topic)
+        partitions = topic.all_partitions() if topic is not None else []
         self.topics.drop(given)
-        for part in parts:
-            self.circle.forget(part.partition)
-            self.barriers.give_up(part.partition)
+        for origin_partition in partitions:
+            self.ack_ring.forget(origin_partition.partition)
+            self.barriers.refuse_partition(origin_partition.partition)
 
-    def taken_in(self, partition: Partition) -> None:
-        if partition in self.copies:
-            self.receiving.taken_in(partition)
+    def partition_added(self, partition: Partition) -> None:
+        if partition in self.logs:
+            self.receiver.partition_added(partition)
 
-    def _pass_on(self, given: PassOn) -> None:
-        refusal = self.retiring.refusal()
+    def _admit_producer(self, given: Forward) -> None:
+        refusal = self.departure.refusal()
         if refusal is not None:
             self.out.append(Refused(given.token, refusal))
         else:
-            self.barriers.arrive(given)
+            self.barriers.producer_arrived(given)

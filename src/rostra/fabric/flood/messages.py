@@ -53,10 +53,10 @@ class RingHeartbeat(FloodMessageBase, frozen=True, array_like=True):
 
     kind: ClassVar[int] = 160
     boot: Count
-    known: Count
+    members_digest: Count
     peer_address: Text
     hears: Visited
-    out: bool = False
+    leaving: bool = False
 
 
 class RingMembers(FloodMessageBase, frozen=True, array_like=True):
@@ -106,7 +106,7 @@ class Offer(FloodMessageBase, frozen=True, array_like=True):
 
     kind: ClassVar[int] = 166
     link: Count
-    parts: Annotated[tuple[OriginPartition, ...], Meta(max_length=ENTRIES_MAX)]
+    partitions: Annotated[tuple[OriginPartition, ...], Meta(max_length=ENTRIES_MAX)]
 
 
 class Records(FloodMessageBase, frozen=True, array_like=True):

@@ -43,50 +43,50 @@ class VectorEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     partition: Partition
     end: Count
-    owns: bool = False
+    is_origin: bool = False
 
 
 class OriginLog:
     """This broker's log of a part. Where it is the origin, `recent` waits for the fsync before it is passed on."""
 
-    __slots__ = ("damaged_at", "end", "first", "generation", "own", "part", "recent", "synced")
+    __slots__ = ("damaged_at", "end", "first", "generation", "is_origin", "origin_partition", "synced", "unsynced")
 
     def __init__(
-        self, part: OriginPartition, first: int, end: int, *, own: bool, damaged_at: int | None = None
+        self, origin_partition: OriginPartition, first: int, end: int, *, is_origin: bool, damaged_at: int | None = None
     ) -> None:
-        self.part = part
-        self.own = own
+        self.origin_partition = origin_partition
+        self.is_origin = is_origin
         """Whether this incarnation orders it."""
         self.first = first
         self.end = end
         self.synced = end
         self.generation = 0
         self.damaged_at = damaged_at
-        self.recent: deque[tuple[int, int, bytearray]] = deque()
+        self.unsynced: deque[tuple[int, int, bytearray]] = deque()
 
     @property
     def partition(self) -> Partition:
-        return self.part.partition
+        return self.origin_partition.partition
 
-    def entry(self) -> VectorEntry:
+    def vector_entry(self) -> VectorEntry:
         """Its component of this broker's vector."""
-        return VectorEntry(self.partition, self.end, self.own)
+        return VectorEntry(self.partition, self.end, self.is_origin)
 
     @property
-    def passable(self) -> int:
+    def sendable(self) -> int:
         """Below this every broker may have it: the origin has it on stable storage."""
-        return self.synced if self.own else self.end
+        return self.synced if self.is_origin else self.end
 
-    def emptied(self, first: int) -> None:
+    def reset(self, first: int) -> None:
         self.first = self.end = self.synced = first
         self.generation = 0
         self.damaged_at = None
-        self.recent.clear()
+        self.unsynced.clear()
 
-    def cut(self, offset: int, generation: int) -> None:
+    def truncate(self, offset: int, generation: int) -> None:
         """The disk refused what was to stand at `offset` and above."""
         self.end = offset
         self.synced = min(self.synced, offset)
         self.generation = generation
-        while self.recent and self.recent[-1][1] > offset:
-            self.recent.pop()
+        while self.unsynced and self.unsynced[-1][1] > offset:
+            self.unsynced.pop()

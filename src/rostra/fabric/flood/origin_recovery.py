@@ -21,57 +21,57 @@ if TYPE_CHECKING:
 class OriginRecovery:
     def __init__(self, flood: Flood) -> None:
         self._flood = flood
-        self._began_us = 0
+        self._started_us = 0
         self._answered: dict[NodeId, None] = {}
         self._ends: dict[Partition, int] = {}
         """The longest that anybody has of this broker's own parts."""
-        self.over = False
+        self.done = False
 
-    def begin(self) -> None:
-        self._began_us = self._flood.now.mono_us
-        self.look()
+    def start(self) -> None:
+        self._started_us = self._flood.now.mono_us
+        self.tick()
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """With every beat until it is over: asks those who have not answered, and decides when it knows enough."""
         flood = self._flood
-        if self.over:
+        if self.done:
             return
         others = flood.ring.others()
         waiting = [member.node for member in others if member.node not in self._answered]
-        if not others and flood.joins and not flood.topics.named:
+        if not others and flood.joins and not flood.topics.by_name:
             # A newcomer that has met nobody yet.
             return
         # Once somebody has answered, those that may be dead are not waited for as long.
-        patience_ms = flood.settings.ask_ms // 2 if self._answered else flood.settings.ask_ms
-        late = flood.now.mono_us - self._began_us >= patience_ms * 1000
+        patience_ms = flood.settings.recovery_timeout_ms // 2 if self._answered else flood.settings.recovery_timeout_ms
+        late = flood.now.mono_us - self._started_us >= patience_ms * 1000
         if waiting and not late:
             flood.out += [Send(node, RecoveryRequest(flood.boot)) for node in waiting]
             return
-        self.over = True
-        flood.awake(self._lost_something(alone=bool(others) and not self._answered))
+        self.done = True
+        flood.finish_recovery(self._needs_new_incarnation(alone=bool(others) and not self._answered))
 
-    def _lost_something(self, *, alone: bool) -> bool:
+    def _needs_new_incarnation(self, *, alone: bool) -> bool:
         flood = self._flood
         # Of what nobody else has, the own log tells all there is.
-        own = [topic.own for topic in flood.topics.named.values() if topic.own is not None and not topic.own.local]
+        own = [topic.own for topic in flood.topics.by_name.values() if topic.own is not None and not topic.own.local]
         if Safeguard.NEW_INCARNATION in flood.without:
             return False
         if own and (alone or flood.was_damaged):
             return True
-        for part in own:
-            copy = flood.copies.get(part.partition)
-            have = copy.end if copy is not None else 0
-            if (copy is not None and copy.damaged_at is not None) or self._ends.get(part.partition, 0) > have:
+        for origin_partition in own:
+            log = flood.logs.get(origin_partition.partition)
+            have = log.end if log is not None else 0
+            if (log is not None and log.damaged_at is not None) or self._ends.get(origin_partition.partition, 0) > have:
                 return True
         return False
 
-    def asked(self, peer: NodeId, message: RecoveryRequest) -> None:
+    def request_received(self, peer: NodeId, message: RecoveryRequest) -> None:
         """Answered whatever this broker is at: perhaps both of two that ask each other have just started."""
         flood = self._flood
         entries = [
-            VectorEntry(partition, copy.end)
-            for partition, copy in sorted(flood.copies.items())
-            if copy.part.origin == peer and not copy.own
+            VectorEntry(partition, log.end)
+            for partition, log in sorted(flood.logs.items())
+            if log.origin_partition.origin == peer and not log.is_origin
         ]
         for at in range(0, max(len(entries), 1), ENTRIES_PER_MESSAGE):
             more = at + ENTRIES_PER_MESSAGE < len(entries)
@@ -79,11 +79,11 @@ class OriginRecovery:
                 Send(peer, RecoveryReply(message.boot, tuple(entries[at : at + ENTRIES_PER_MESSAGE]), more))
             )
 
-    def told(self, peer: NodeId, message: RecoveryReply) -> None:
-        if self.over or message.boot != self._flood.boot:
+    def reply_received(self, peer: NodeId, message: RecoveryReply) -> None:
+        if self.done or message.boot != self._flood.boot:
             return
         for entry in message.entries:
             self._ends[entry.partition] = max(entry.end, self._ends.get(entry.partition, 0))
         if not message.more:
             self._answered[peer] = None
-            self.look()
+            self.tick()

@@ -28,133 +28,133 @@ DAMAGED = "flood/damaged"
 class IncomingBatch(NamedTuple):
     batch: bytearray
     base: int
-    following: int
+    end: int
 
 
 class Receiver:
     def __init__(self, flood: Flood) -> None:
         self._flood = flood
-        self._links: dict[NodeId, int] = {}
+        self._senders: dict[NodeId, int] = {}
         """Who passes records on to this broker, and under which number."""
         self._dedups = Safeguard.DEDUP_BY_VECTOR not in flood.without
-        self._lacking: dict[Partition, int] = {}
+        self._refused_writes: dict[Partition, int] = {}
         """Parts of which the disk has refused something, and their end: whoever sent that believes that it is here."""
-        self._told_us = 0
+        self._reported_us = 0
 
-    def opening(self, peer: NodeId, message: LinkOpening) -> None:
+    def link_opened(self, peer: NodeId, message: LinkOpening) -> None:
         flood = self._flood
-        self._links[peer] = message.link
+        self._senders[peer] = message.link
         entries = flood.topics.vector()
         count = max(1, -(-len(entries) // ENTRIES_PER_MESSAGE))
         for index in range(count):
-            part = tuple(entries[index * ENTRIES_PER_MESSAGE : (index + 1) * ENTRIES_PER_MESSAGE])
-            flood.out.append(Send(peer, Vector(message.link, index, count, part)))
+            origin_partition = tuple(entries[index * ENTRIES_PER_MESSAGE : (index + 1) * ENTRIES_PER_MESSAGE])
+            flood.out.append(Send(peer, Vector(message.link, index, count, origin_partition)))
 
     def offered(self, peer: NodeId, message: Offer) -> None:
         flood = self._flood
-        for part in message.parts:
-            if part.local:
+        for origin_partition in message.partitions:
+            if origin_partition.local:
                 raise PeerViolation("offer", "what a broker keeps for itself")
-            copy = flood.copies.get(part.partition)
-            if copy is not None and copy.damaged_at is not None and not copy.own:
-                self.begin_anew(copy, flood.floor(part.partition))
-        ready = flood.topics.hear_of(message.parts)
-        entries = tuple(flood.copies[part.partition].entry() for part in ready)
+            log = flood.logs.get(origin_partition.partition)
+            if log is not None and log.damaged_at is not None and not log.is_origin:
+                self.restart_log(log, flood.deleted_end(origin_partition.partition))
+        ready = flood.topics.add_offered(message.partitions)
+        entries = tuple(flood.logs[origin_partition.partition].vector_entry() for origin_partition in ready)
         if entries:
             flood.out.append(Send(peer, HaveUpTo(message.link, entries)))
 
-    def taken_in(self, partition: Partition) -> None:
+    def partition_added(self, partition: Partition) -> None:
         """A part that was offered can take records now."""
-        self._tell(self._flood.copies[partition].entry(), gap=False)
+        self._report(self._flood.logs[partition].vector_entry(), gap=False)
 
-    def _tell(self, entry: VectorEntry, *, gap: bool) -> None:
-        for peer, link in self._links.items():
+    def _report(self, entry: VectorEntry, *, gap: bool) -> None:
+        for peer, link in self._senders.items():
             self._flood.out.append(Send(peer, HaveUpTo(link, (entry,), gap)))
 
-    def begin_anew(self, copy: OriginLog, first: int) -> None:
+    def restart_log(self, log: OriginLog, first: int) -> None:
         """Empty, from `first` on: the copy is damaged, or what would continue it is nowhere any more."""
         flood = self._flood
-        copy.emptied(first)
-        flood.circle.forget(copy.partition)
+        log.reset(first)
+        flood.ack_ring.forget(log.partition)
         flood.out += [
-            LogLine("warning", "copy is filled anew", {"partition": str(copy.partition), "first": first}),
-            Drop(copy.partition),
-            Open(copy.partition, copy.part.segment_bytes, first),
+            LogLine("warning", "copy is filled anew", {"partition": str(log.partition), "first": first}),
+            Drop(log.partition),
+            Open(log.partition, log.origin_partition.segment_bytes, first),
         ]
-        flood.topics.announce(copy)
+        flood.topics.announce(log)
 
-    def broken(self, copy: OriginLog, *, matters: bool) -> None:
+    def log_damaged(self, log: OriginLog, *, blocks_publishing: bool) -> None:
         """A read has found damage while the ring goes on: the previous broker has it whole.
 
         Of what is ordered here perhaps nobody has. It must not be acknowledged, and its offsets not given again: this
         incarnation is at its end.
         """
         flood = self._flood
-        if copy.own and matters and not copy.part.local:
+        if log.is_origin and blocks_publishing and not log.origin_partition.local:
             # Written down: the next start does not read everything.
-            error = DiskUntrusted(f"{copy.part.name} is damaged")
-            flood.out += [Persist(DAMAGED, copy.part.name.encode(), ()), Broken(error)]
-        elif not copy.own and flood.ring.previous is not None:
-            self.begin_anew(copy, flood.floor(copy.partition))
-            self._tell(copy.entry(), gap=True)
+            error = DiskUntrusted(f"{log.origin_partition.name} is damaged")
+            flood.out += [Persist(DAMAGED, log.origin_partition.name.encode(), ()), Broken(error)]
+        elif not log.is_origin and flood.ring.previous is not None:
+            self.restart_log(log, flood.deleted_end(log.partition))
+            self._report(log.vector_entry(), gap=True)
 
     # --- records -------------------------------------------------------------------------------------
 
     def records(self, peer: NodeId, message: Records, payload: bytearray | None) -> None:
         flood = self._flood
-        copy = flood.copies.get(message.partition)
-        if copy is None:
-            self._unknown(message.partition)
+        log = flood.logs.get(message.partition)
+        if log is None:
+            self._recreate_topic(message.partition)
             return
         if payload is None:
             raise PeerViolation("records", "a message without any")
         link = flood.links.get(peer)
-        fits = copy.damaged_at is None
-        took: list[IncomingBatch] = []
-        for arriving in _arriving(payload, message.partition):
+        fits = log.damaged_at is None
+        accepted: list[IncomingBatch] = []
+        for incoming in _read_batches(payload, message.partition):
             if link is not None:
-                link.holds(copy.partition, arriving.following)
-            if (arriving.following <= copy.end and self._dedups) or copy.own or not fits:
+                link.peer_has(log.partition, incoming.end)
+            if (incoming.end <= log.end and self._dedups) or log.is_origin or not fits:
                 continue
-            if copy.end < arriving.base == message.first:
-                self.begin_anew(copy, arriving.base)
-            if arriving.base != copy.end and self._dedups:
+            if log.end < incoming.base == message.first:
+                self.restart_log(log, incoming.base)
+            if incoming.base != log.end and self._dedups:
                 fits = False
                 continue
-            copy.end = arriving.following
-            flood.out.append(Append(copy.partition, arriving.batch))
-            took.append(arriving)
-        flood.out.append(Send(peer, HaveUpTo(message.link, (copy.entry(),), not fits)))
-        if took:
-            flood.out.append(Sync(copy.partition))
-            for arriving in took:
-                flood.pass_on(copy, arriving.base, arriving.following, arriving.batch, message.hops + 1, peer)
-            flood.barriers.came_further()
+            log.end = incoming.end
+            flood.out.append(Append(log.partition, incoming.batch))
+            accepted.append(incoming)
+        flood.out.append(Send(peer, HaveUpTo(message.link, (log.vector_entry(),), not fits)))
+        if accepted:
+            flood.out.append(Sync(log.partition))
+            for incoming in accepted:
+                flood.forward(log, incoming.base, incoming.end, incoming.batch, message.hops + 1, peer)
+            flood.barriers.log_advanced()
 
-    def _unknown(self, partition: Partition) -> None:
+    def _recreate_topic(self, partition: Partition) -> None:
         """Deleted here, but published to elsewhere: that makes the topic anew."""
-        topic = self._flood.topics.of_part(partition)
-        if topic is not None and partition in topic.parts:
-            self._flood.topics.hear_of((topic.parts[partition],))
+        topic = self._flood.topics.of_partition(partition)
+        if topic is not None and partition in topic.remote:
+            self._flood.topics.add_offered((topic.remote[partition],))
 
-    def refused_by_disk(self, copy: OriginLog, end: int) -> None:
-        self._lacking[copy.partition] = max(end, self._lacking.get(copy.partition, 0))
+    def write_refused(self, log: OriginLog, end: int) -> None:
+        self._refused_writes[log.partition] = max(end, self._refused_writes.get(log.partition, 0))
 
-    def beat(self) -> None:
+    def tick(self) -> None:
         """Says what was refused until it has come: an earlier word, that it is here, may arrive behind this one."""
         flood = self._flood
-        if not self._lacking or flood.now.mono_us - self._told_us < flood.settings.resend_ms * 1000:
+        if not self._refused_writes or flood.now.mono_us - self._reported_us < flood.settings.resend_ms * 1000:
             return
-        self._told_us = flood.now.mono_us
-        for partition, end in list(self._lacking.items()):
-            copy = flood.copies.get(partition)
-            if copy is None or copy.end >= end:
-                del self._lacking[partition]
+        self._reported_us = flood.now.mono_us
+        for partition, end in list(self._refused_writes.items()):
+            log = flood.logs.get(partition)
+            if log is None or log.end >= end:
+                del self._refused_writes[partition]
             else:
-                self._tell(copy.entry(), gap=True)
+                self._report(log.vector_entry(), gap=True)
 
 
-def _arriving(payload: bytearray, partition: Partition) -> Iterator[IncomingBatch]:
+def _read_batches(payload: bytearray, partition: Partition) -> Iterator[IncomingBatch]:
     """The batches of a payload, each intact and of this part: damage does not spread from copy to copy."""
     at = 0
     whole = len(payload)

@@ -28,14 +28,14 @@ DIGEST_MASK = (1 << 63) - 1
 class PeerReport:
     """What was last heard of a peer."""
 
-    __slots__ = ("at_us", "boot", "hears", "lost", "out")
+    __slots__ = ("boot", "heard_us", "hears", "leaving", "lost")
 
     def __init__(self, boot: int, at_us: int) -> None:
         self.boot = boot
-        self.at_us = at_us
+        self.heard_us = at_us
         self.hears = False
         """Whether it hears this broker."""
-        self.out = False
+        self.leaving = False
         self.lost = False
 
 
@@ -47,44 +47,44 @@ class Ring:
         self._heard: dict[NodeId, PeerReport] = {}
         self._links: dict[NodeId, str] = {}
         self._digest = 0
-        self._neighbours: tuple[str, ...] = ()
+        self._known_nodes: tuple[str, ...] = ()
         self.view = View.of(Epoch(0), ())
-        self.out = False
+        self.leaving = False
         """This broker leaves, or its disk has failed: the others close the ring around it."""
 
     # --- members -------------------------------------------------------------------------------------
 
-    def recall(self, packed: bytes) -> None:
+    def restore(self, packed: bytes) -> None:
         """What an earlier start has written down."""
-        found = msgspec.msgpack.decode(packed, type=RingMembers)
-        self.members = {member.node: member for member in found.members}
-        self.removed = dict.fromkeys(found.removed)
+        stored = msgspec.msgpack.decode(packed, type=RingMembers)
+        self.members = {member.node: member for member in stored.members}
+        self.removed = dict.fromkeys(stored.removed)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         flood = self._flood
         own = RingMember(flood.node, flood.address, flood.peer_address, flood.boot)
-        self._learn((own,), ())
-        self._follow()
-        self.look()
+        self._merge((own,), ())
+        self._update_links()
+        self.update_view()
 
-    def told(self, message: RingMembers) -> None:
-        if self._learn(message.members, message.removed):
-            self._follow()
-            self.look()
+    def members_received(self, message: RingMembers) -> None:
+        if self._merge(message.members, message.removed):
+            self._update_links()
+            self.update_view()
 
-    def met(self, peer: NodeId, peer_address: str) -> None:
+    def peer_identified(self, peer: NodeId, peer_address: str) -> None:
         """Somebody at an address that this broker was told to join through."""
         if peer not in self._links:
             self._links[peer] = peer_address
         self._flood.out.append(Send(peer, self._members()))
 
     def remove(self, node: NodeId) -> None:
-        self._learn((), (node,))
-        self._follow()
-        self.tell_all()
-        self.look()
+        self._merge((), (node,))
+        self._update_links()
+        self.broadcast_members()
+        self.update_view()
 
-    def _learn(self, members: tuple[RingMember, ...], removed: tuple[NodeId, ...]) -> bool:
+    def _merge(self, members: tuple[RingMember, ...], removed: tuple[NodeId, ...]) -> bool:
         """Whether any of it was news."""
         flood = self._flood
         news = False
@@ -117,7 +117,7 @@ class Ring:
     def is_removed(self) -> bool:
         return self._flood.node in self.removed
 
-    def _follow(self) -> None:
+    def _update_links(self) -> None:
         """Links to all members, and to nobody else but those who are told that they are none any more."""
         flood = self._flood
         for member in self.others():
@@ -129,21 +129,21 @@ class Ring:
             del self._links[node]
             self._heard.pop(node, None)
 
-    def tell_all(self) -> None:
+    def broadcast_members(self) -> None:
         self._flood.out += [Send(member.node, self._members()) for member in self.others()]
 
     # --- who is there --------------------------------------------------------------------------------
 
-    def beat(self) -> None:
+    def tick(self) -> None:
         """Says that this broker lives; whoever is silent for too long is given up."""
         flood = self._flood
         now_us = flood.now.mono_us
-        hears = tuple(sorted(node for node, heard in self._heard.items() if self._is_heard(heard, now_us)))
-        beat = RingHeartbeat(flood.boot, self._digest, flood.peer_address, hears, self.out or self.is_removed)
-        flood.out += [Send(peer, beat) for peer in sorted(self._links)]
-        self.look()
+        hears = tuple(sorted(node for node, report in self._heard.items() if self._is_heard(report, now_us)))
+        heartbeat = RingHeartbeat(flood.boot, self._digest, flood.peer_address, hears, self.leaving or self.is_removed)
+        flood.out += [Send(peer, heartbeat) for peer in sorted(self._links)]
+        self.update_view()
 
-    def heard(self, peer: NodeId, message: RingHeartbeat) -> None:
+    def heartbeat_received(self, peer: NodeId, message: RingHeartbeat) -> None:
         flood = self._flood
         if peer in self.removed:
             if peer not in self._links:
@@ -154,62 +154,62 @@ class Ring:
         if self._links.get(peer) != message.peer_address:
             self._links[peer] = message.peer_address
             flood.out.append(Connect(peer, message.peer_address))
-        heard = self._heard.get(peer)
-        if heard is None or heard.boot != message.boot:
-            if heard is not None and heard.boot > message.boot:
+        report = self._heard.get(peer)
+        if report is None or report.boot != message.boot:
+            if report is not None and report.boot > message.boot:
                 return
-            heard = self._heard[peer] = PeerReport(message.boot, flood.now.mono_us)
-            flood.restarted(peer)
-        heard.at_us = flood.now.mono_us
-        heard.lost = False
-        heard.hears = flood.node in message.hears
-        heard.out = message.out
-        if message.known != self._digest:
+            report = self._heard[peer] = PeerReport(message.boot, flood.now.mono_us)
+            flood.peer_restarted(peer)
+        report.heard_us = flood.now.mono_us
+        report.lost = False
+        report.hears = flood.node in message.hears
+        report.leaving = message.leaving
+        if message.members_digest != self._digest:
             flood.out.append(Send(peer, self._members()))
-        self.look()
+        self.update_view()
 
-    def lost(self, peer: NodeId) -> None:
+    def peer_lost(self, peer: NodeId) -> None:
         """The link to it is gone, which is as good as silence."""
-        heard = self._heard.get(peer)
-        if heard is not None:
-            heard.lost = True
-            self.look()
+        report = self._heard.get(peer)
+        if report is not None:
+            report.lost = True
+            self.update_view()
 
-    def is_there(self, node: NodeId) -> bool:
+    def is_alive(self, node: NodeId) -> bool:
         return node in self.view.active
 
-    def _is_heard(self, heard: PeerReport, now_us: int) -> bool:
-        return not heard.lost and now_us - heard.at_us < self._flood.settings.silence_ms * 1000
+    def _is_heard(self, report: PeerReport, now_us: int) -> bool:
+        return not report.lost and now_us - report.heard_us < self._flood.settings.failure_timeout_ms * 1000
 
-    def look(self) -> None:
+    def update_view(self) -> None:
         """The view follows what is heard; whoever depends on it is told."""
         flood = self._flood
         now_us = flood.now.mono_us
-        there = [flood.node]
-        if not (self.out or self.is_removed):
-            there += [
+        alive = [flood.node]
+        if not (self.leaving or self.is_removed):
+            alive += [
                 node
-                for node, heard in sorted(self._heard.items())
-                if node in self.members and heard.hears and not heard.out and self._is_heard(heard, now_us)
+                for node, report in sorted(self._heard.items())
+                if node in self.members and report.hears and not report.leaving and self._is_heard(report, now_us)
             ]
-        if tuple(sorted(there)) == self.view.active:
-            self._tell_neighbours()
+        if tuple(sorted(alive)) == self.view.active:
+            self._report_known_nodes()
             return
-        missing = [node for node in sorted(self.members) if node not in there]
-        self.view = View.of(Epoch(self.view.epoch + 1), there, missing=missing)
-        flood.out.append(LogLine("info", "view changed", {"view": self.view.epoch, "members": len(there)}))
-        self._tell_neighbours()
+        missing = [node for node in sorted(self.members) if node not in alive]
+        self.view = View.of(Epoch(self.view.epoch + 1), alive, missing=missing)
+        flood.out.append(LogLine("info", "view changed", {"view": self.view.epoch, "members": len(alive)}))
+        self._report_known_nodes()
         flood.relink()
 
-    def _tell_neighbours(self) -> None:
+    def _report_known_nodes(self) -> None:
         """Whoever is there first: a client goes there when this broker dies."""
         others = self.others()
-        ordered = [one for one in others if self.is_there(one.node)] + [
-            one for one in others if not self.is_there(one.node)
+        ordered = [member for member in others if self.is_alive(member.node)] + [
+            member for member in others if not self.is_alive(member.node)
         ]
         addresses = tuple(member.address for member in ordered)
-        if addresses != self._neighbours:
-            self._neighbours = addresses
+        if addresses != self._known_nodes:
+            self._known_nodes = addresses
             self._flood.out.append(KnownNodes(addresses))
 
     # --- the circle ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from rostra.model.ids import NodeId
 if TYPE_CHECKING:
     from rostra.fabric.flood.machine import Flood
 
-NOBODY = NodeId(0)
+NO_NODE = NodeId(0)
 
 
 class PendingRingDescription:
@@ -25,18 +25,18 @@ class PendingRingDescription:
         self.rings: list[RingState] = []
         self.found: dict[tuple[str, int], PlacedPartition] = {}
 
-    def take(self, node: NodeId, ring: RingState, partitions: tuple[PlacedPartition, ...], *, more: bool) -> None:
+    def add(self, node: NodeId, ring: RingState, partitions: tuple[PlacedPartition, ...], *, more: bool) -> None:
         if not more:
             self.awaited.discard(node)
             self.answered.append(node)
             self.rings.append(ring)
-        for told in partitions:
-            known = self.found.get((told.topic, told.partition))
-            self.found[told.topic, told.partition] = told if known is None else _together(known, told)
+        for described in partitions:
+            known = self.found.get((described.topic, described.partition))
+            self.found[described.topic, described.partition] = described if known is None else _merged(known, described)
 
 
-def _together(one: PlacedPartition, other: PlacedPartition) -> PlacedPartition:
-    copies = {copy.node: copy for copy in (*one.copies, *other.copies)}
+def _merged(one: PlacedPartition, other: PlacedPartition) -> PlacedPartition:
+    copies = {log.node: log for log in (*one.copies, *other.copies)}
     return msgspec.structs.replace(
         one,
         owner=one.owner or other.owner,
@@ -50,75 +50,77 @@ def _together(one: PlacedPartition, other: PlacedPartition) -> PlacedPartition:
 class RingDescription:
     def __init__(self, flood: Flood) -> None:
         self._flood = flood
-        self._gatherings: dict[int, PendingRingDescription] = {}
+        self._pending: dict[int, PendingRingDescription] = {}
 
-    def ask(self, token: int) -> None:
+    def request(self, token: int) -> None:
         flood = self._flood
         peers = {node for node in flood.ring.view.active if node != flood.node}
-        gathering = PendingRingDescription(flood.now.mono_us + flood.settings.silence_ms * 1000, peers)
-        gathering.take(flood.node, self._ring(), self._own(), more=False)
-        self._gatherings[token] = gathering
+        pending = PendingRingDescription(flood.now.mono_us + flood.settings.failure_timeout_ms * 1000, peers)
+        pending.add(flood.node, self._ring_state(), self._local_partitions(), more=False)
+        self._pending[token] = pending
         flood.out += [Send(peer, RingStateRequest(flood.boot, token)) for peer in sorted(peers)]
         self._finish(token)
 
-    def asked(self, peer: NodeId, message: RingStateRequest) -> None:
-        own = self._own()
+    def request_received(self, peer: NodeId, message: RingStateRequest) -> None:
+        own = self._local_partitions()
         for at in range(0, max(len(own), 1), ENTRIES_PER_MESSAGE):
             more = at + ENTRIES_PER_MESSAGE < len(own)
-            part = own[at : at + ENTRIES_PER_MESSAGE]
-            self._flood.out.append(Send(peer, RingStateReply(message.boot, message.token, self._ring(), part, more)))
+            chunk = own[at : at + ENTRIES_PER_MESSAGE]
+            self._flood.out.append(
+                Send(peer, RingStateReply(message.boot, message.token, self._ring_state(), chunk, more))
+            )
 
-    def told(self, peer: NodeId, message: RingStateReply) -> None:
-        gathering = self._gatherings.get(message.token) if message.boot == self._flood.boot else None
-        if gathering is not None and peer in gathering.awaited:
-            gathering.take(peer, message.ring, message.partitions, more=message.more)
+    def reply_received(self, peer: NodeId, message: RingStateReply) -> None:
+        pending = self._pending.get(message.token) if message.boot == self._flood.boot else None
+        if pending is not None and peer in pending.awaited:
+            pending.add(peer, message.ring, message.partitions, more=message.more)
             self._finish(message.token)
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """Who has not answered by now is not waited for."""
-        for token, gathering in list(self._gatherings.items()):
-            if self._flood.now.mono_us >= gathering.until_us:
-                gathering.awaited.clear()
+        for token, pending in list(self._pending.items()):
+            if self._flood.now.mono_us >= pending.until_us:
+                pending.awaited.clear()
                 self._finish(token)
 
     def _finish(self, token: int) -> None:
-        gathering = self._gatherings[token]
-        if gathering.awaited:
+        pending = self._pending[token]
+        if pending.awaited:
             return
-        del self._gatherings[token]
-        partitions = tuple(gathering.found[place] for place in sorted(gathering.found))
-        rings = tuple(sorted(gathering.rings, key=lambda ring: ring.node))
-        state = ClusterState("flood", self._nodes(partitions), partitions, tuple(gathering.answered), rings)
+        del self._pending[token]
+        partitions = tuple(pending.found[place] for place in sorted(pending.found))
+        rings = tuple(sorted(pending.rings, key=lambda ring: ring.node))
+        state = ClusterState("flood", self._nodes(partitions), partitions, tuple(pending.answered), rings)
         self._flood.out.append(Described(token, state))
 
-    def _ring(self) -> RingState:
+    def _ring_state(self) -> RingState:
         flood = self._flood
         following = flood.ring.next
         link = flood.links.get(following) if following is not None else None
         return RingState(
             flood.node,
-            following or NOBODY,
-            flood.ring.previous or NOBODY,
+            following or NO_NODE,
+            flood.ring.previous or NO_NODE,
             flood.ring.view.epoch,
             flood.ring.view.active,
-            flood.circle.circle_us,
-            link.lacks() if link is not None else 0,
+            flood.ack_ring.round_trip_us,
+            link.missing_records() if link is not None else 0,
         )
 
-    def _own(self) -> tuple[PlacedPartition, ...]:
+    def _local_partitions(self) -> tuple[PlacedPartition, ...]:
         node = self._flood.node
         return tuple(
             PlacedPartition(
-                copy.part.name,
-                copy.partition.topic,
-                node if copy.own else NOBODY,
-                copy.part.epoch,
-                copy.first,
-                copy.end,
-                copy.synced,
-                (CopyState(node, copy.synced, True),),
+                log.origin_partition.name,
+                log.partition.topic,
+                node if log.is_origin else NO_NODE,
+                log.origin_partition.epoch,
+                log.first,
+                log.end,
+                log.synced,
+                (CopyState(node, log.synced, True),),
             )
-            for _, copy in sorted(self._flood.copies.items())
+            for _, log in sorted(self._flood.logs.items())
         )
 
     def _nodes(self, partitions: tuple[PlacedPartition, ...]) -> tuple[NodeState, ...]:
@@ -128,11 +130,11 @@ class RingDescription:
                 member.node,
                 member.address,
                 member.peer_address,
-                flood.ring.is_there(member.node),
+                flood.ring.is_alive(member.node),
                 True,
                 False,
                 sum(placed.owner == member.node for placed in partitions),
-                sum(any(copy.node == member.node for copy in placed.copies) for placed in partitions),
+                sum(any(log.node == member.node for log in placed.copies) for placed in partitions),
             )
             for _, member in sorted(flood.ring.members.items())
         )

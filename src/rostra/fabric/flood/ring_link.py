@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 class PartitionFlow:
     """What the neighbour has of one part, and what is on its way to it."""
 
-    __slots__ = ("flying", "have", "moved_us", "owns", "reading", "sent")
+    __slots__ = ("acked", "in_flight", "is_origin", "moved_us", "read_token", "sent")
 
-    def __init__(self, have: int, *, owns: bool = False) -> None:
-        self.owns = owns
+    def __init__(self, acked: int, *, is_origin: bool = False) -> None:
+        self.is_origin = is_origin
         """Whether the neighbour is where it all comes from: there the circle ends."""
-        self.have = have
-        self.sent = have
-        self.reading = 0
+        self.acked = acked
+        self.sent = acked
+        self.read_token = 0
         """The token of a read that is under way for it."""
-        self.flying: deque[tuple[int, int]] = deque()
+        self.in_flight: deque[tuple[int, int]] = deque()
         self.moved_us = 0
         """When the neighbour last confirmed something of it, or the first unconfirmed batch was sent."""
 
@@ -45,19 +45,19 @@ class RingLink:
         self.open = False
         self.flows: dict[Partition, PartitionFlow] = {}
         self._vector: dict[int, Vector] = {}
-        self._flying_bytes = 0
-        self._waiting: dict[Partition, None] = {}
+        self._in_flight_bytes = 0
+        self._awaiting_window: dict[Partition, None] = {}
         """Parts that wait for room on the way."""
         self._checked_us = flood.now.mono_us
         """When unconfirmed batches were last looked for, or the link's opening was sent."""
-        self._ask()
+        self._request_vector()
 
-    def _ask(self) -> None:
+    def _request_vector(self) -> None:
         self._flood.out.append(Send(self.peer, LinkOpening(self.number)))
 
     # --- what the neighbour has ----------------------------------------------------------------------
 
-    def told(self, message: Vector) -> None:
+    def vector_received(self, message: Vector) -> None:
         if self.open:
             return
         self._vector[message.index] = message
@@ -69,126 +69,126 @@ class RingLink:
         resends = Safeguard.RESEND_BY_HOLDER not in flood.without
         for index in sorted(self._vector):
             for entry in self._vector[index].entries:
-                copy = flood.copies.get(entry.partition)
-                self.flows[entry.partition] = PartitionFlow(entry.end, owns=entry.owns)
-                if copy is not None and not resends:
-                    self.flows[entry.partition] = PartitionFlow(max(entry.end, copy.passable))
+                log = flood.logs.get(entry.partition)
+                self.flows[entry.partition] = PartitionFlow(entry.end, is_origin=entry.is_origin)
+                if log is not None and not resends:
+                    self.flows[entry.partition] = PartitionFlow(max(entry.end, log.sendable))
         self._vector.clear()
-        self.offer([copy for copy in flood.copies.values() if copy.partition not in self.flows])
-        for copy in list(flood.copies.values()):
-            self.pump(copy)
+        self.offer([log for log in flood.logs.values() if log.partition not in self.flows])
+        for log in list(flood.logs.values()):
+            self.send_next(log)
 
-    def offer(self, copies: list[OriginLog]) -> None:
+    def offer(self, logs: list[OriginLog]) -> None:
         """Parts that the neighbour does not know; empty ones interest nobody."""
         if not self.open:
             return
-        parts = [
-            copy.part
-            for copy in copies
-            if copy.passable > 0 and copy.partition not in self.flows and not copy.part.local
+        partitions = [
+            log.origin_partition
+            for log in logs
+            if log.sendable > 0 and log.partition not in self.flows and not log.origin_partition.local
         ]
-        for at in range(0, len(parts), ENTRIES_PER_MESSAGE):
-            chunk = tuple(parts[at : at + ENTRIES_PER_MESSAGE])
+        for at in range(0, len(partitions), ENTRIES_PER_MESSAGE):
+            chunk = tuple(partitions[at : at + ENTRIES_PER_MESSAGE])
             self._flood.out.append(Send(self.peer, Offer(self.number, chunk)))
 
-    def took(self, entries: tuple[VectorEntry, ...], *, gap: bool) -> None:
+    def acknowledged(self, entries: tuple[VectorEntry, ...], *, gap: bool) -> None:
         for entry in entries:
             flow = self.flows.get(entry.partition)
             if flow is None:
-                flow = self.flows[entry.partition] = PartitionFlow(entry.end, owns=entry.owns)
+                flow = self.flows[entry.partition] = PartitionFlow(entry.end, is_origin=entry.is_origin)
             elif gap:
                 self._rewind(flow, entry.end)
-            elif entry.end > flow.have:
-                self._landed(flow, entry.end)
-            self._pump_named(entry.partition)
-        waiting, self._waiting = self._waiting, {}
+            elif entry.end > flow.acked:
+                self._advance(flow, entry.end)
+            self._send_next_of(entry.partition)
+        waiting, self._awaiting_window = self._awaiting_window, {}
         for partition in waiting:
-            self._pump_named(partition)
+            self._send_next_of(partition)
 
-    def holds(self, partition: Partition, end: int) -> None:
+    def peer_has(self, partition: Partition, end: int) -> None:
         """The neighbour has sent it itself."""
         flow = self.flows.get(partition)
-        if flow is not None and end > flow.have:
-            self._landed(flow, end)
+        if flow is not None and end > flow.acked:
+            self._advance(flow, end)
 
-    def _landed(self, flow: PartitionFlow, end: int) -> None:
-        flow.have = end
+    def _advance(self, flow: PartitionFlow, end: int) -> None:
+        flow.acked = end
         flow.moved_us = self._flood.now.mono_us
         flow.sent = max(flow.sent, end)
-        while flow.flying and flow.flying[0][0] <= end:
-            self._flying_bytes -= flow.flying.popleft()[1]
+        while flow.in_flight and flow.in_flight[0][0] <= end:
+            self._in_flight_bytes -= flow.in_flight.popleft()[1]
 
-    def _rewind(self, flow: PartitionFlow, have: int) -> None:
-        self._flying_bytes -= sum(size for _, size in flow.flying)
-        flow.flying.clear()
-        flow.have = flow.sent = have
+    def _rewind(self, flow: PartitionFlow, acked: int) -> None:
+        self._in_flight_bytes -= sum(size for _, size in flow.in_flight)
+        flow.in_flight.clear()
+        flow.acked = flow.sent = acked
 
     # --- sending -------------------------------------------------------------------------------------
 
-    def pass_on(self, copy: OriginLog, base: int, end: int, batch: bytearray, hops: int) -> None:
+    def forward(self, log: OriginLog, base: int, end: int, batch: bytearray, hops: int) -> None:
         """A batch that is new here. If the neighbour is behind, its turn comes later."""
-        flow = self.flows.get(copy.partition)
+        flow = self.flows.get(log.partition)
         if flow is None:
-            self.offer([copy])
-        elif flow.owns:
-            self._landed(flow, end)
-        elif flow.sent == base and not flow.reading and self._has_room():
-            self._send(copy, flow, base, end, batch, hops)
+            self.offer([log])
+        elif flow.is_origin:
+            self._advance(flow, end)
+        elif flow.sent == base and not flow.read_token and self._window_open():
+            self._send(log, flow, base, end, batch, hops)
         else:
-            self.pump(copy)
+            self.send_next(log)
 
-    def _has_room(self) -> bool:
-        return self._flying_bytes < self._flood.settings.window_bytes
+    def _window_open(self) -> bool:
+        return self._in_flight_bytes < self._flood.settings.window_bytes
 
     def _send(
-        self, copy: OriginLog, flow: PartitionFlow, base: int, end: int, batches: bytes | bytearray, hops: int
+        self, log: OriginLog, flow: PartitionFlow, base: int, end: int, batches: bytes | bytearray, hops: int
     ) -> None:
-        if not flow.flying:
+        if not flow.in_flight:
             flow.moved_us = self._flood.now.mono_us
         flow.sent = end
-        flow.flying.append((end, len(batches)))
-        self._flying_bytes += len(batches)
-        message = Records(self.number, copy.partition, base, copy.first, hops)
+        flow.in_flight.append((end, len(batches)))
+        self._in_flight_bytes += len(batches)
+        message = Records(self.number, log.partition, base, log.first, hops)
         self._flood.out.append(Send(self.peer, message, (batches,)))
 
-    def _pump_named(self, partition: Partition) -> None:
-        copy = self._flood.copies.get(partition)
-        if copy is not None:
-            self.pump(copy)
+    def _send_next_of(self, partition: Partition) -> None:
+        log = self._flood.logs.get(partition)
+        if log is not None:
+            self.send_next(log)
 
-    def pump(self, copy: OriginLog) -> None:
+    def send_next(self, log: OriginLog) -> None:
         """Goes on with what the neighbour lacks of this part, from the log; of a damaged one, what is before that."""
-        flow = self.flows.get(copy.partition)
-        if not self.open or flow is None or flow.owns or flow.reading or flow.sent >= copy.passable:
+        flow = self.flows.get(log.partition)
+        if not self.open or flow is None or flow.is_origin or flow.read_token or flow.sent >= log.sendable:
             return
-        if not self._has_room():
-            self._waiting[copy.partition] = None
+        if not self._window_open():
+            self._awaiting_window[log.partition] = None
             return
         # What retention has taken here cannot be sent: the neighbour's copy begins later, too.
-        flow.sent = max(flow.sent, copy.first)
-        flow.reading = self._flood.next_read(self, copy.partition)
+        flow.sent = max(flow.sent, log.first)
+        flow.read_token = self._flood.next_read(self, log.partition)
         bytes_max = self._flood.settings.read_bytes
-        self._flood.out.append(Read(flow.reading, copy.partition, flow.sent, copy.passable, bytes_max))
+        self._flood.out.append(Read(flow.read_token, log.partition, flow.sent, log.sendable, bytes_max))
 
-    def read_done(self, token: int, partition: Partition, batches: bytes, following: int) -> None:
-        flow, copy = self.flows.get(partition), self._flood.copies.get(partition)
-        if flow is None or copy is None or flow.reading != token:
+    def read_done(self, token: int, partition: Partition, batches: bytes, next_offset: int) -> None:
+        flow, log = self.flows.get(partition), self._flood.logs.get(partition)
+        if flow is None or log is None or flow.read_token != token:
             return
-        flow.reading = 0
+        flow.read_token = 0
         if batches:
             base = base_offset(batches)
-            if base <= flow.sent < following:
-                self._send(copy, flow, base, following, batches, 1)
-            self.pump(copy)
+            if base <= flow.sent < next_offset:
+                self._send(log, flow, base, next_offset, batches, 1)
+            self.send_next(log)
 
     def read_failed(self, token: int, partition: Partition) -> None:
         flow = self.flows.get(partition)
-        if flow is not None and flow.reading == token:
-            flow.reading = 0
+        if flow is not None and flow.read_token == token:
+            flow.read_token = 0
 
     # --- time ----------------------------------------------------------------------------------------
 
-    def beat(self) -> None:
+    def tick(self) -> None:
         """Sends again what was not confirmed in time, and the opening of a link that has no vector yet.
 
         Each partition has a time of its own: traffic of one, or notices of a gap that nobody can fill, must not keep
@@ -200,20 +200,20 @@ class RingLink:
             return
         self._checked_us = flood.now.mono_us
         if not self.open:
-            self._ask()
+            self._request_vector()
             return
         for flow in self.flows.values():
-            if flow.flying and flood.now.mono_us - flow.moved_us >= resend_us:
-                self._rewind(flow, flow.have)
-        self.offer(list(flood.copies.values()))
-        for copy in list(flood.copies.values()):
-            self.pump(copy)
+            if flow.in_flight and flood.now.mono_us - flow.moved_us >= resend_us:
+                self._rewind(flow, flow.acked)
+        self.offer(list(flood.logs.values()))
+        for log in list(flood.logs.values()):
+            self.send_next(log)
 
-    def lacks(self) -> int:
+    def missing_records(self) -> int:
         """How many records the neighbour has not confirmed, as far as is known."""
-        lacking = 0
-        for partition, copy in self._flood.copies.items():
+        missing = 0
+        for partition, log in self._flood.logs.items():
             flow = self.flows.get(partition)
-            if not copy.part.local and (flow is None or not flow.owns):
-                lacking += max(copy.passable - max(flow.have if flow is not None else 0, copy.first), 0)
-        return lacking
+            if not log.origin_partition.local and (flow is None or not flow.is_origin):
+                missing += max(log.sendable - max(flow.acked if flow is not None else 0, log.first), 0)
+        return missing

@@ -45,8 +45,8 @@ class StoredTopic(msgspec.Struct, frozen=True, array_like=True):
     """
 
     own: OriginPartition | None
-    parts: tuple[OriginPartition, ...]
-    floors: tuple[VectorEntry, ...]
+    remote: tuple[OriginPartition, ...]
+    deleted_ends: tuple[VectorEntry, ...]
 
 
 class FloodTopic:
@@ -55,68 +55,72 @@ class FloodTopic:
     def __init__(self, name: str) -> None:
         self.name = name
         self.own: OriginPartition | None = None
-        self.parts: dict[Partition, OriginPartition] = {}
-        self.floors: dict[Partition, int] = {}
+        self.remote: dict[Partition, OriginPartition] = {}
+        self.deleted_ends: dict[Partition, int] = {}
         self.open = False
         """Whether the broker above knows it."""
         self.version = 0
-        self.waiting: list[tuple[int, Callable[[], None]]] = []
+        self.after_persist: list[tuple[int, Callable[[], None]]] = []
         """What is done when this version is on stable storage."""
 
-    def everything(self) -> list[OriginPartition]:
+    def all_partitions(self) -> list[OriginPartition]:
         own = [self.own] if self.own is not None else []
-        return [*own, *(self.parts[partition] for partition in sorted(self.parts))]
+        return [*own, *(self.remote[partition] for partition in sorted(self.remote))]
 
     def packed(self) -> bytes:
-        floors = tuple(VectorEntry(partition, self.floors[partition]) for partition in sorted(self.floors))
-        return msgspec.msgpack.encode(StoredTopic(self.own, tuple(self.parts.values()), floors))
+        floors = tuple(VectorEntry(partition, self.deleted_ends[partition]) for partition in sorted(self.deleted_ends))
+        return msgspec.msgpack.encode(StoredTopic(self.own, tuple(self.remote.values()), floors))
 
 
 class FloodTopics:
     def __init__(self, flood: Flood) -> None:
         self._flood = flood
-        self.named: dict[str, FloodTopic] = {}
-        self._of_part: dict[Partition, FloodTopic] = {}
+        self.by_name: dict[str, FloodTopic] = {}
+        self._by_partition: dict[Partition, FloodTopic] = {}
 
-    def recall(self, hard: dict[str, bytes]) -> None:
-        for key in sorted(hard):
-            if key.startswith(TOPIC) and hard[key]:
-                kept = msgspec.msgpack.decode(hard[key], type=StoredTopic)
-                topic = self.named[key.removeprefix(TOPIC)] = FloodTopic(key.removeprefix(TOPIC))
-                topic.own = kept.own
-                topic.parts = {part.partition: part for part in kept.parts}
-                topic.floors = {entry.partition: entry.end for entry in kept.floors}
-                self._of_part.update((part.partition, topic) for part in topic.everything())
+    def restore(self, hard_states: dict[str, bytes]) -> None:
+        for key in sorted(hard_states):
+            if key.startswith(TOPIC) and hard_states[key]:
+                stored = msgspec.msgpack.decode(hard_states[key], type=StoredTopic)
+                topic = self.by_name[key.removeprefix(TOPIC)] = FloodTopic(key.removeprefix(TOPIC))
+                topic.own = stored.own
+                topic.remote = {origin_partition.partition: origin_partition for origin_partition in stored.remote}
+                topic.deleted_ends = {entry.partition: entry.end for entry in stored.deleted_ends}
+                self._by_partition.update(
+                    (origin_partition.partition, topic) for origin_partition in topic.all_partitions()
+                )
 
-    def of_part(self, partition: Partition) -> FloodTopic | None:
-        return self._of_part.get(partition)
+    def of_partition(self, partition: Partition) -> FloodTopic | None:
+        return self._by_partition.get(partition)
 
-    def named_by(self, topic: TopicId) -> FloodTopic | None:
+    def by_id(self, topic: TopicId) -> FloodTopic | None:
         """The one that the broker above knows under this id."""
-        found = self._of_part.get(Partition(topic, PartitionIndex(0)))
+        found = self._by_partition.get(Partition(topic, PartitionIndex(0)))
         own = found.own if found is not None else None
         return found if own is not None and own.partition.topic == topic else None
 
     # --- writing down --------------------------------------------------------------------------------
 
-    def _write_down(self, topic: FloodTopic, then: Callable[[], None]) -> None:
+    def _persist(self, topic: FloodTopic, then: Callable[[], None]) -> None:
         topic.version += 1
-        topic.waiting.append((topic.version, then))
-        for part in topic.everything():
-            self._of_part[part.partition] = topic
+        topic.after_persist.append((topic.version, then))
+        for origin_partition in topic.all_partitions():
+            self._by_partition[origin_partition.partition] = topic
         key = TOPIC + topic.name
         self._flood.out.append(Persist(key, topic.packed(), (Echo(key, topic.version),)))
 
-    def written(self, name: str, version: int) -> None:
-        topic = self.named.get(name)
+    def persisted(self, name: str, version: int) -> None:
+        topic = self.by_name.get(name)
         if topic is None:
             return
-        done = [act for waiting, act in topic.waiting if waiting <= version]
-        topic.waiting = [one for one in topic.waiting if one[0] > version]
-        for act in done:
-            act()
+        done = [action for waiting, action in topic.after_persist if waiting <= version]
+        topic.after_persist = [one for one in topic.after_persist if one[0] > version]
+        for action in done:
+            action()
 
-    def draw_own(self, name: str, segment_bytes: int, settings: bytes, topic: TopicId | None = None) -> OriginPartition:
+    def new_own_partition(
+        self, name: str, segment_bytes: int, settings: bytes, topic: TopicId | None = None
+    ) -> OriginPartition:
         flood = self._flood
         drawn = topic if topic is not None else TopicId(random_id(flood.random))
         partition = Partition(drawn, PartitionIndex(0))
@@ -124,9 +128,9 @@ class FloodTopics:
 
     # --- making --------------------------------------------------------------------------------------
 
-    def propose(self, given: ProposeTopic) -> None:
+    def create(self, given: ProposeTopic) -> None:
         spec, token = given.spec, given.token
-        topic = self.named.get(spec.name)
+        topic = self.by_name.get(spec.name)
         if spec.partitions != 1:
             reason = "here a topic has one for each broker that publishes to it; leave it at 1"
             self._flood.out.append(Refused(token, InvalidSetting("partitions", reason)))
@@ -135,9 +139,9 @@ class FloodTopics:
         elif topic is not None and topic.open:
             self._flood.out.append(Refused(token, Unavailable(spec.name, 0, "its deletion is being written down")))
         else:
-            topic = self.named.setdefault(spec.name, FloodTopic(spec.name))
-            topic.own = self.draw_own(spec.name, given.segment_bytes, spec.settings, spec.topic)
-            self._write_down(topic, lambda: self.show(topic, token))
+            topic = self.by_name.setdefault(spec.name, FloodTopic(spec.name))
+            topic.own = self.new_own_partition(spec.name, given.segment_bytes, spec.settings, spec.topic)
+            self._persist(topic, lambda: self.report(topic, token))
 
     def _refuse_existing(self, topic: FloodTopic, token: int) -> None:
         """Not before the broker knows the topic: one that arrived from another broker may still be being persisted."""
@@ -145,44 +149,44 @@ class FloodTopics:
         if topic.open:
             self._flood.out.append(refused)
         else:
-            topic.waiting.append((topic.version, lambda: self._flood.out.append(refused)))
+            topic.after_persist.append((topic.version, lambda: self._flood.out.append(refused)))
 
-    def renew(self, topic: FloodTopic) -> None:
+    def start_incarnation(self, topic: FloodTopic) -> None:
         """A new incarnation publishes to a part of its own; what the one before had published is like another's."""
         before = topic.own
         assert before is not None
-        topic.parts[before.partition] = before
-        topic.own = self.draw_own(topic.name, before.segment_bytes, before.settings)
-        self._write_down(topic, lambda: self.show(topic, None))
+        topic.remote[before.partition] = before
+        topic.own = self.new_own_partition(topic.name, before.segment_bytes, before.settings)
+        self._persist(topic, lambda: self.report(topic, None))
 
-    def hear_of(self, parts: tuple[OriginPartition, ...]) -> list[OriginPartition]:
+    def add_offered(self, partitions: tuple[OriginPartition, ...]) -> list[OriginPartition]:
         """Of these parts, those whose records can be taken at once; the others will be, in a moment."""
         ready: list[OriginPartition] = []
-        for part in parts:
-            topic = self.named.setdefault(part.name, FloodTopic(part.name))
-            if part.partition in self._flood.copies:
-                ready.append(part)
-            elif part.partition in topic.parts and topic.own is not None:
+        for origin_partition in partitions:
+            topic = self.by_name.setdefault(origin_partition.name, FloodTopic(origin_partition.name))
+            if origin_partition.partition in self._flood.logs:
+                ready.append(origin_partition)
+            elif origin_partition.partition in topic.remote and topic.own is not None:
                 continue
             elif topic.own is None and topic.open:
                 # Its deletion is being written down; the neighbour will offer it again.
                 continue
             else:
-                self._take_in(topic, part)
+                self._add_remote(topic, origin_partition)
         return ready
 
-    def _take_in(self, topic: FloodTopic, part: OriginPartition) -> None:
-        topic.parts[part.partition] = part
+    def _add_remote(self, topic: FloodTopic, origin_partition: OriginPartition) -> None:
+        topic.remote[origin_partition.partition] = origin_partition
         if topic.own is None:
-            topic.own = self.draw_own(topic.name, part.segment_bytes, part.settings)
+            topic.own = self.new_own_partition(topic.name, origin_partition.segment_bytes, origin_partition.settings)
 
         def taken_in() -> None:
-            self.show(topic, None)
-            self._flood.taken_in(part.partition)
+            self.report(topic, None)
+            self._flood.partition_added(origin_partition.partition)
 
-        self._write_down(topic, taken_in)
+        self._persist(topic, taken_in)
 
-    def show(self, topic: FloodTopic, token: int | None) -> None:
+    def report(self, topic: FloodTopic, token: int | None) -> None:
         """The broker above learns of the topic, and of the parts that have joined it."""
         flood, own = self._flood, topic.own
         if own is None:
@@ -190,80 +194,86 @@ class FloodTopics:
         if not topic.open:
             topic.open = True
             flood.out.append(TopicOpened(token, own.spec()))
-        for part in topic.everything():
-            if part.partition not in flood.shown:
-                flood.shown[part.partition] = None
-                if part is not own:
-                    flood.out.append(PartitionJoined(own.partition.topic, part.partition, part.origin))
-                self._serve(topic, part)
+        for origin_partition in topic.all_partitions():
+            if origin_partition.partition not in flood.served:
+                flood.served[origin_partition.partition] = None
+                if origin_partition is not own:
+                    flood.out.append(
+                        PartitionJoined(own.partition.topic, origin_partition.partition, origin_partition.origin)
+                    )
+                self._serve(topic, origin_partition)
 
-    def _serve(self, topic: FloodTopic, part: OriginPartition) -> None:
+    def _serve(self, topic: FloodTopic, origin_partition: OriginPartition) -> None:
         flood = self._flood
-        copy = flood.copies.get(part.partition)
-        if copy is None:
-            first = topic.floors.get(part.partition, 0)
-            copy = flood.copies[part.partition] = OriginLog(part, first, first, own=part is topic.own)
-            flood.out.append(Open(part.partition, part.segment_bytes, first))
-        self.announce(copy)
+        log = flood.logs.get(origin_partition.partition)
+        if log is None:
+            first = topic.deleted_ends.get(origin_partition.partition, 0)
+            log = flood.logs[origin_partition.partition] = OriginLog(
+                origin_partition, first, first, is_origin=origin_partition is topic.own
+            )
+            flood.out.append(Open(origin_partition.partition, origin_partition.segment_bytes, first))
+        self.announce(log)
 
-    def announce(self, copy: OriginLog) -> None:
-        flood, part = self._flood, copy.part
-        flood.out.append(Serving(part.partition, part.epoch, copy.own, copy.first, copy.end, copy.synced))
-        if copy.damaged_at is not None:
-            error = PartitionDamaged(part.name, part.partition.index, copy.damaged_at)
-            flood.out.append(Blocked(part.partition, error))
+    def announce(self, log: OriginLog) -> None:
+        flood, origin_partition = self._flood, log.origin_partition
+        flood.out.append(
+            Serving(origin_partition.partition, origin_partition.epoch, log.is_origin, log.first, log.end, log.synced)
+        )
+        if log.damaged_at is not None:
+            error = PartitionDamaged(origin_partition.name, origin_partition.partition.index, log.damaged_at)
+            flood.out.append(Blocked(origin_partition.partition, error))
 
     def alter(self, given: ProposeSettings) -> None:
         """Here alone: each broker keeps what it has as it likes."""
         flood = self._flood
-        topic = self.named_by(given.topic)
+        topic = self.by_id(given.topic)
         if topic is None or topic.own is None or not topic.open:
             flood.out.append(Refused(given.token, UnknownTopic(str(given.topic))))
             return
         topic.own = replace(topic.own, settings=given.settings, segment_bytes=given.segment_bytes)
-        copy = flood.copies.get(topic.own.partition)
-        if copy is not None:
-            copy.part = topic.own
+        log = flood.logs.get(topic.own.partition)
+        if log is not None:
+            log.origin_partition = topic.own
         spec = topic.own.spec()
-        self._write_down(topic, lambda: flood.out.append(TopicChanged(given.token, spec)))
+        self._persist(topic, lambda: flood.out.append(TopicChanged(given.token, spec)))
 
     # --- deleting ------------------------------------------------------------------------------------
 
     def drop(self, given: ProposeDrop) -> None:
         """Here, and nowhere else; a record of it that comes along the ring makes it anew."""
         flood = self._flood
-        topic = self.named_by(given.topic)
+        topic = self.by_id(given.topic)
         if topic is None or not topic.open:
             flood.out.append(Refused(given.token, UnknownTopic(str(given.topic))))
             return
-        parts = topic.everything()
-        for part in parts:
-            topic.parts[part.partition] = part
-            copy = flood.copies.pop(part.partition, None)
-            if copy is not None:
-                topic.floors[part.partition] = copy.end
+        partitions = topic.all_partitions()
+        for origin_partition in partitions:
+            topic.remote[origin_partition.partition] = origin_partition
+            log = flood.logs.pop(origin_partition.partition, None)
+            if log is not None:
+                topic.deleted_ends[origin_partition.partition] = log.end
         topic.own = None
 
         def dropped() -> None:
             topic.open = False
             flood.out.append(TopicClosed(given.token, given.topic))
-            for part in parts:
-                flood.shown.pop(part.partition, None)
-                flood.out.append(Drop(part.partition))
+            for origin_partition in partitions:
+                flood.served.pop(origin_partition.partition, None)
+                flood.out.append(Drop(origin_partition.partition))
 
-        self._write_down(topic, dropped)
+        self._persist(topic, dropped)
 
     def vector(self) -> list[VectorEntry]:
         """What this broker needs not be sent: what it has, and what it has deleted; not what it keeps for itself."""
         floors = {
             partition: floor
-            for topic in self.named.values()
+            for topic in self.by_name.values()
             if topic.own is None
-            for partition, floor in topic.floors.items()
+            for partition, floor in topic.deleted_ends.items()
         }
-        copies = self._flood.copies.items()
-        whole = {partition: copy for partition, copy in copies if copy.damaged_at is None and not copy.part.local}
+        logs = self._flood.logs.items()
+        whole = {partition: log for partition, log in logs if log.damaged_at is None and not log.origin_partition.local}
         deleted = [
             VectorEntry(partition, floor) for partition, floor in sorted(floors.items()) if partition not in whole
         ]
-        return deleted + [copy.entry() for _, copy in sorted(whole.items())]
+        return deleted + [log.vector_entry() for _, log in sorted(whole.items())]

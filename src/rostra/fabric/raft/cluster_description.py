@@ -8,16 +8,16 @@ from rostra.fabric.api import Described, Send
 from rostra.fabric.raft.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.consensus.roles import Role
 from rostra.fabric.raft.messages import ClusterStateReply, ClusterStateRequest
-from rostra.fabric.raft.metadata.metadata_state import META
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
 from rostra.model.ids import NodeId, Partition
 
 if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
-PART = 1000
+PARTITIONS_PER_MESSAGE = 1000
 """Partitions told of in one message."""
 
 
@@ -28,107 +28,109 @@ class PendingDescription:
         self.until_us = until_us
         self.awaited = awaited
         self.answered: list[NodeId] = []
-        self.best: dict[Place, PlacedPartition] = {}
+        self.best: dict[TopicPartition, PlacedPartition] = {}
 
-    def take(self, node: NodeId, partitions: tuple[PlacedPartition, ...], *, more: bool = False) -> None:
+    def add(self, node: NodeId, partitions: tuple[PlacedPartition, ...], *, more: bool = False) -> None:
         if not more:
             self.awaited.discard(node)
             self.answered.append(node)
-        for told in partitions:
-            place = (told.topic, told.partition)
-            known = self.best.get(place)
-            if known is None or _worth(told) > _worth(known):
-                self.best[place] = told
+        for described in partitions:
+            key = (described.topic, described.partition)
+            known = self.best.get(key)
+            if known is None or _freshness(described) > _freshness(known):
+                self.best[key] = described
 
 
 class ClusterDescription:
     def __init__(self, raft: Raft) -> None:
         self._raft = raft
-        self._gatherings: dict[int, PendingDescription] = {}
+        self._pending: dict[int, PendingDescription] = {}
 
-    def ask(self, token: int) -> None:
+    def request(self, token: int) -> None:
         raft = self._raft
-        peers = {member.node for member in raft.peers.members() if raft.peers.is_there(member.node)}
-        gathering = PendingDescription(raft.now.mono_us + raft.settings.patience_us, peers)
-        gathering.take(raft.node, self._own())
-        self._gatherings[token] = gathering
-        raft.out += [Send(peer, ClusterStateRequest(raft.since_boot(token))) for peer in sorted(peers)]
+        peers = {member.node for member in raft.peers.members() if raft.peers.is_alive(member.node)}
+        pending = PendingDescription(raft.now.mono_us + raft.settings.election_max_us, peers)
+        pending.add(raft.node, self._local_partitions())
+        self._pending[token] = pending
+        raft.out += [Send(peer, ClusterStateRequest(raft.boot_token(token))) for peer in sorted(peers)]
         self._finish(token)
 
-    def asked(self, peer: NodeId, message: ClusterStateRequest) -> None:
-        own = self._own()
-        for at in range(0, len(own), PART):
-            more = at + PART < len(own)
-            self._raft.out.append(Send(peer, ClusterStateReply(message.token, own[at : at + PART], more)))
+    def request_received(self, peer: NodeId, message: ClusterStateRequest) -> None:
+        own = self._local_partitions()
+        for at in range(0, len(own), PARTITIONS_PER_MESSAGE):
+            more = at + PARTITIONS_PER_MESSAGE < len(own)
+            self._raft.out.append(
+                Send(peer, ClusterStateReply(message.token, own[at : at + PARTITIONS_PER_MESSAGE], more))
+            )
 
-    def told(self, peer: NodeId, message: ClusterStateReply) -> None:
+    def reply_received(self, peer: NodeId, message: ClusterStateReply) -> None:
         token = message.token % (1 << 40)
-        gathering = self._gatherings.get(token) if message.token == self._raft.since_boot(token) else None
-        if gathering is not None and peer in gathering.awaited:
-            gathering.take(peer, message.partitions, more=message.more)
+        pending = self._pending.get(token) if message.token == self._raft.boot_token(token) else None
+        if pending is not None and peer in pending.awaited:
+            pending.add(peer, message.partitions, more=message.more)
             self._finish(token)
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """Who has not answered by now is not waited for."""
-        for token, gathering in list(self._gatherings.items()):
-            if self._raft.now.mono_us >= gathering.until_us:
-                gathering.awaited.clear()
+        for token, pending in list(self._pending.items()):
+            if self._raft.now.mono_us >= pending.until_us:
+                pending.awaited.clear()
                 self._finish(token)
 
     def _finish(self, token: int) -> None:
-        gathering = self._gatherings[token]
-        if gathering.awaited:
+        pending = self._pending[token]
+        if pending.awaited:
             return
-        del self._gatherings[token]
-        self._fill_in(gathering)
-        partitions = tuple(gathering.best[place] for place in sorted(gathering.best))
-        state = ClusterState("raft", self._nodes(partitions), partitions, tuple(gathering.answered))
+        del self._pending[token]
+        self._fill_in(pending)
+        partitions = tuple(pending.best[key] for key in sorted(pending.best))
+        state = ClusterState("raft", self._nodes(partitions), partitions, tuple(pending.answered))
         self._raft.out.append(Described(token, state))
 
-    def _fill_in(self, gathering: PendingDescription) -> None:
+    def _fill_in(self, pending: PendingDescription) -> None:
         """Of partitions that nobody told of, what the catalogue has."""
-        catalogue = self._raft.meta.catalogue
-        for partition in catalogue.partitions():
-            name = catalogue.topics[partition.topic].spec.name
-            if (name, partition.index) not in gathering.best:
-                copies = tuple(CopyState(node, -1, True) for node in sorted(catalogue.placement(partition).replicas))
-                unknown = PlacedPartition(name, partition.index, NodeId(0), 0, 0, 0, 0, copies)
-                gathering.best[name, partition.index] = unknown
+        state = self._raft.metadata.state
+        for partition in state.partitions():
+            name = state.topics[partition.topic].spec.name
+            if (name, partition.index) not in pending.best:
+                copies = tuple(CopyState(node, -1, True) for node in sorted(state.assignment(partition).replicas))
+                undescribed = PlacedPartition(name, partition.index, NodeId(0), 0, 0, 0, 0, copies)
+                pending.best[name, partition.index] = undescribed
 
-    def _own(self) -> tuple[PlacedPartition, ...]:
+    def _local_partitions(self) -> tuple[PlacedPartition, ...]:
         return tuple(self._partition(group) for _, group in sorted(self._raft.groups.items()))
 
     def _partition(self, group: RaftGroup) -> PlacedPartition:
         leads = group.role is Role.LEADER
         copies = tuple(
             CopyState(node, _match(group, node) if leads else -1, node in group.config.voters)
-            for node in sorted(group.config.everyone)
+            for node in sorted(group.config.members)
         )
-        copy = group.copy
-        moving = group.partition in self._raft.meta.catalogue.moving
-        topic = "" if group.partition == META else group.name
+        log = group.log
+        moving = group.partition in self._raft.metadata.state.reassigning
+        topic = "" if group.partition == METADATA_PARTITION else group.name
         owner = group.leader or NodeId(0)
         return PlacedPartition(
-            topic, group.partition.index, owner, group.term, copy.first, copy.end, group.commit, copies, moving
+            topic, group.partition.index, owner, group.term, log.first, log.end, group.commit, copies, moving
         )
 
     def _nodes(self, partitions: tuple[PlacedPartition, ...]) -> tuple[NodeState, ...]:
         raft = self._raft
-        catalogue = raft.meta.catalogue
-        voters = raft.meta.group.config.voters
+        state = raft.metadata.state
+        voters = raft.metadata.group.config.voters
         members = {member.node: member for member in raft.peers.members()}
-        members[raft.node] = catalogue.members.get(raft.node, raft.own)
+        members[raft.node] = state.members.get(raft.node, raft.own)
         copies = dict.fromkeys(members, 0)
-        for partition in catalogue.partitions():
+        for partition in state.partitions():
             self._count(partition, copies)
         return tuple(
             NodeState(
                 node,
                 members[node].address,
                 members[node].peer_address,
-                raft.peers.is_there(node),
+                raft.peers.is_alive(node),
                 node in voters,
-                node in catalogue.leaving,
+                node in state.leaving,
                 sum(partition.owner == node and partition.topic != "" for partition in partitions),
                 copies[node],
             )
@@ -136,18 +138,18 @@ class ClusterDescription:
         )
 
     def _count(self, partition: Partition, copies: dict[NodeId, int]) -> None:
-        for node in self._raft.meta.catalogue.placement(partition).replicas:
+        for node in self._raft.metadata.state.assignment(partition).replicas:
             if node in copies:
                 copies[node] += 1
 
 
 def _match(group: RaftGroup, node: NodeId) -> int:
-    if node == group.me:
-        return group.copy.synced
-    progress = group.replication.peers.get(node)
+    if node == group.node:
+        return group.log.synced
+    progress = group.replication.progress.get(node)
     return progress.match if progress is not None else -1
 
 
-def _worth(told: PlacedPartition) -> tuple[int, bool, int]:
+def _freshness(described: PlacedPartition) -> tuple[int, bool, int]:
     """The highest epoch knows best, its owner best of all."""
-    return told.epoch, any(copy.match >= 0 for copy in told.copies), told.commit
+    return described.epoch, any(log.match >= 0 for log in described.copies), described.commit

@@ -20,27 +20,28 @@ from rostra.fabric.api import (
     Connect,
     Delivers,
     Describe,
-    DiskBroke,
+    DiskFailed,
     Drop,
     Echo,
     FabricEffect,
     FabricInput,
+    Forward,
+    ForwardDone,
     Guarantees,
     HeldByAll,
     LogLine,
     Now,
     Open,
     Order,
-    PassOn,
+    PeerIdentified,
     PeerLost,
-    PeerMet,
     PeerReceived,
     Persist,
     PrepareStop,
     Propose,
     ProposeDrop,
+    ProposeLogStart,
     ProposeSettings,
-    ProposeStart,
     ProposeTopic,
     QueryHeldByAll,
     ReadDone,
@@ -53,7 +54,6 @@ from rostra.fabric.api import (
     ServedElsewhere,
     Serving,
     SetTimer,
-    Settled,
     SplitBehaviour,
     Started,
     Survives,
@@ -64,14 +64,14 @@ from rostra.fabric.api import (
 )
 from rostra.fabric.raft.cluster_description import ClusterDescription
 from rostra.fabric.raft.consensus import fast_path
-from rostra.fabric.raft.consensus.group_state import half_refilled
+from rostra.fabric.raft.consensus.group_state import interrupted_snapshot_start
 from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt, HardState, key_of, unpack_hard_state
 from rostra.fabric.raft.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.consensus.roles import Role
 from rostra.fabric.raft.message_router import MessageRouter
 from rostra.fabric.raft.messages import AlterTopicRequest, CreateTopicRequest, DropTopicRequest, RemoveNodeRequest
 from rostra.fabric.raft.metadata.metadata_group import MetadataGroup
-from rostra.fabric.raft.metadata.metadata_state import META, ClusterMember
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, ClusterMember
 from rostra.fabric.raft.metadata.placement import ReplicaPlacement
 from rostra.fabric.raft.peers.deadline_queue import NEVER_US, DeadlineQueue
 from rostra.fabric.raft.peers.peer_set import PeerSet
@@ -79,7 +79,7 @@ from rostra.fabric.raft.peers.removal import Removal
 from rostra.fabric.raft.replicas.leader_transfer import LeaderTransfer
 from rostra.fabric.raft.replicas.reassignment import ReplicaReassignment
 from rostra.fabric.raft.replicas.replicas import RETIRED, Replicas
-from rostra.fabric.raft.settings import BEAT, WAKE, RaftSettings
+from rostra.fabric.raft.settings import DEADLINE_TIMER, HEARTBEAT_TIMER, RaftSettings
 from rostra.fabric.raft.status import ClusterStatus, status_of
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
@@ -98,8 +98,8 @@ GUARANTEES = Guarantees(
 BOOT = "raft/boot"
 META_SEGMENT_BYTES = 1 << 26
 META_VOTERS_MAX = 7
-SOMEBODY = NodeId(0)
-FOR_THE_BROKER = (Serving, ServedElsewhere, Blocked, Committed, Accepted, Refused)
+UNKNOWN_PEER = NodeId(0)
+BROKER_EFFECTS = (Serving, ServedElsewhere, Blocked, Committed, Accepted, Refused)
 """What is said of a partition to those above the fabric."""
 
 
@@ -133,41 +133,41 @@ class Raft:
         self.own = ClusterMember(node, address, peer_address)
         self.founders = founders or (() if join else (self.own,))
         self._join = join
-        self._meta: MetadataGroup | None = None
-        self._catalogue_group: RaftGroup | None = None
-        self.meta: MetadataGroup
+        self._metadata: MetadataGroup | None = None
+        self._metadata_group: RaftGroup | None = None
+        self.metadata: MetadataGroup
         """Once the node has started."""
-        self.takes_part = False
+        self.metadata_loaded = False
         """Whether the catalogue's log is known, so that peers can be answered."""
-        self.hard: dict[str, bytes] = {}
+        self.hard_states: dict[str, bytes] = {}
         """Hard state of groups that are not here, as far as it is worth keeping: as found, or left by a copy."""
-        self._found: dict[Partition, Recovered] = {}
-        self.hosting = Replicas(self)
-        self.leaving = LeaderTransfer(self)
-        self.placing = ReplicaPlacement(self)
-        self.moving = ReplicaReassignment(self)
-        self.describing = ClusterDescription(self)
-        self.expulsion = Removal(self)
-        self.post = MessageRouter(self)
+        self._recovered: dict[Partition, Recovered] = {}
+        self.replicas = Replicas(self)
+        self.transfers = LeaderTransfer(self)
+        self.placement = ReplicaPlacement(self)
+        self.reassignment = ReplicaReassignment(self)
+        self.description = ClusterDescription(self)
+        self.removal = Removal(self)
+        self.router = MessageRouter(self)
         self.removed = False
         """This node was removed from the cluster: it takes part in nothing, and says so."""
-        self.beating: dict[Partition, RaftGroup] = {}
+        self.heartbeat_groups: dict[Partition, RaftGroup] = {}
         """Groups led here that are not silent."""
-        self.resigned = 0
+        self.step_downs = 0
         """How often a group has ceased to be led here since the start."""
-        self.alarms = DeadlineQueue()
-        self._wakes_us: int | None = None
-        self.keys: dict[str, Partition] = {}
+        self.deadlines = DeadlineQueue()
+        self._wakeup_us: int | None = None
+        self.partition_by_key: dict[str, Partition] = {}
         self._token = 0
         self._ready = False
-        self._disk_refused = False
+        self._write_refused = False
         self._electing: list[RaftGroup] = []
         """Since its start: a node with a full disk serves what it has, although it cannot begin a term."""
-        self._stirred = False
+        self._metadata_changed = False
         """The catalogue's group did something: perhaps something is committed."""
-        self._term_found = 0
+        self._recovered_term = 0
         """The catalogue's term as this start found it."""
-        self._knew_commit = False
+        self._recovered_commit = False
         """This start found a catalogue that was committed: it can serve what is in it before a leader is heard."""
         self.out: list[FabricEffect] = []
 
@@ -177,188 +177,192 @@ class Raft:
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         """Every record comes by here, several times where a node is among others: mostly there is a short way."""
         self.now = now
-        if self._ready and not self.removed and self.leaving.until_us is None:
+        if self._ready and not self.removed and self.transfers.stop_deadline_us is None:
             effects = None
             if isinstance(given, PeerReceived):
                 message: Any = given.message
-                hear = fast_path.HEARD.get(type(message))
-                if hear is not None and given.peer not in self.meta.catalogue.removed:
+                fast = fast_path.HANDLERS.get(type(message))
+                if fast is not None and given.peer not in self.metadata.state.removed:
                     group = self.groups.get(message.partition)
                     if group is not None and group.term == message.term:
-                        effects = hear(group, now, given.peer, message, given.payload)
+                        effects = fast(group, now, given.peer, message, given.payload)
             elif isinstance(given, Propose):
                 group = self.groups.get(given.partition)
                 if group is not None:
-                    effects = group.propose_alone(given) if group.alone else fast_path.proposed(group, now, given)
+                    effects = (
+                        group.propose_single(given) if group.fast_single else fast_path.proposed(group, now, given)
+                    )
             elif isinstance(given, Synced):
                 group = self.groups.get(given.partition)
                 if group is not None:
-                    effects = group.synced_alone(given) if group.alone else fast_path.synced(group, now, given)
+                    effects = group.synced_single(given) if group.fast_single else fast_path.synced(group, now, given)
             if effects is not None:
                 return effects
-        return self._step_at_length(given)
+        return self._full_step(given)
 
-    def _step_at_length(self, given: FabricInput) -> list[FabricEffect]:
+    def _full_step(self, given: FabricInput) -> list[FabricEffect]:
         if self.removed:
-            return self.expulsion.refuse(given)
+            return self.removal.refuse(given)
         self.out = []
         try:
-            self._take(given)
+            self._dispatch(given)
         except PeerViolation as violation:
             self.out.append(LogLine("error", "a peer broke the protocol", {"error": str(violation)}))
         if (
-            self._stirred
+            self._metadata_changed
             or not self._ready
-            or self.leaving.until_us is not None
-            or self.alarms.next_us != self._wakes_us
+            or self.transfers.stop_deadline_us is not None
+            or self.deadlines.next_us != self._wakeup_us
         ):
-            self._settle()
+            self._finish_step()
         return self.out
 
     def _propose(self, given: Propose) -> None:
         group = self.groups.get(given.partition)
         if group is None:
-            self.out.append(Refused(given.token, self.hosting.nowhere(given.partition)))
+            self.out.append(Refused(given.token, self.replicas.no_replica_error(given.partition)))
         else:
             group.propose(self.now, given.token, given.batch, given.owner_flags)
-            self.touch(group)
+            self.collect(group)
 
-    def _take(self, given: FabricInput) -> None:
+    def _dispatch(self, given: FabricInput) -> None:
         match given:
             case PeerReceived():
-                self.post.receive(given)
+                self.router.receive(given)
             case Propose():
                 self._propose(given)
             case Synced():
-                self._for(given.partition, lambda group: group.synced(self.now, given.generation, given.offset))
+                self._with_group(given.partition, lambda group: group.synced(self.now, given.generation, given.offset))
             case ReadDone() | ReadFailed():
-                self._read(given)
+                self._read_ended(given)
             case Echo():
                 self._echo(given)
             case TimerFired():
                 self._timer(given.timer)
             case ProposeTopic():
-                self._ask(
+                self._request_metadata(
                     CreateTopicRequest(
                         self.node, self.boot, given.token, given.spec, given.segment_bytes, given.replicas
                     )
                 )
             case ProposeDrop():
-                self._ask(DropTopicRequest(self.node, self.boot, given.token, given.topic))
+                self._request_metadata(DropTopicRequest(self.node, self.boot, given.token, given.topic))
             case ProposeSettings():
-                ask = AlterTopicRequest(
+                request = AlterTopicRequest(
                     self.node, self.boot, given.token, given.topic, given.settings, given.segment_bytes
                 )
-                self._ask(ask)
+                self._request_metadata(request)
             case QueryHeldByAll():
                 group = self.groups.get(given.partition)
                 if group is not None and group.role is Role.LEADER:
                     self.out.append(HeldByAll(given.partition, group.replication.held_by_all()))
             case Readers():
-                self._for(given.partition, lambda group: group.readers(self.now, given.some))
+                self._with_group(given.partition, lambda group: group.set_readers(self.now, given.present))
             case Confirm():
-                self.meta.confirm(given.token)
-                self.touch(self.meta.group)
-            case ProposeStart():
-                self._for(given.partition, lambda group: group.advance_start(self.now, given.first))
+                self.metadata.confirm(given.token)
+                self.collect(self.metadata.group)
+            case ProposeLogStart():
+                self._with_group(given.partition, lambda group: group.advance_log_start(self.now, given.first))
             case WriteFailed():
                 self._write_failed(given)
-            case PeerMet():
-                self.peers.acquaintances[given.peer] = given.address
-                self.peers.ask_to_join()
+            case PeerIdentified():
+                self.peers.contacts[given.peer] = given.address
+                self.peers.request_join()
             case PeerLost():
-                if self.peers.pairs.cut(given.peer):
-                    self.peers.lost(given.peer)
+                if self.peers.liveness.mark_lost(given.peer):
+                    self.peers.peer_lost(given.peer)
             case Started():
                 self._started(given)
-            case DiskBroke():
+            case DiskFailed():
                 for group in list(self.groups.values()):
-                    group.broke(self.now)
-                    self.touch(group)
+                    group.fail_disk(self.now)
+                    self.collect(group)
             case TransferOwnership():
-                self.leaving.give_away(given)
+                self.transfers.transfer(given)
             case RemoveNode():
-                self._ask(RemoveNodeRequest(self.node, self.boot, given.token, given.node))
+                self._request_metadata(RemoveNodeRequest(self.node, self.boot, given.token, given.node))
             case Describe():
-                self.describing.ask(given.token)
-            case PassOn() | Settled() | AwaitCoverage():
+                self.description.request(given.token)
+            case Forward() | ForwardDone() | AwaitCoverage():
                 raise AssertionError(f"this fabric tells clients where to go: {given}")
             case PrepareStop():
-                self.leaving.hand_over()
+                self.transfers.prepare_stop()
             case _:
                 assert_never(given)
 
-    def _ask(self, ask: CreateTopicRequest | DropTopicRequest | AlterTopicRequest | RemoveNodeRequest) -> None:
-        self.out += self.meta.ask(ask)
-        self.touch(self.meta.group)
+    def _request_metadata(
+        self, request: CreateTopicRequest | DropTopicRequest | AlterTopicRequest | RemoveNodeRequest
+    ) -> None:
+        self.out += self.metadata.request(request)
+        self.collect(self.metadata.group)
 
     # --- starting ---
 
     def _started(self, given: Started) -> None:
-        self.hard = {key: state for key, state in given.hard.items() if state}
-        self._found = {found.partition: found for found in given.partitions}
-        if self.expulsion.is_remembered():
+        self.hard_states = {key: state for key, state in given.hard_states.items() if state}
+        self._recovered = {recovered.partition: recovered for recovered in given.partitions}
+        if self.removal.was_removed_before():
             return
-        self.boot = int.from_bytes(self.hard.get(BOOT, b""), "little") + 1
+        self.boot = int.from_bytes(self.hard_states.get(BOOT, b""), "little") + 1
         # Nobody hears of this start before its number is durable: else two starts could share it.
         self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
 
-    def _booted(self) -> None:
+    def _create_metadata_group(self) -> None:
         config = GroupConfig(tuple(sorted(member.node for member in self.founders)))
-        group = self.make_group(META, META_SEGMENT_BYTES, config if self.founders else None)
-        group.keeps_commit = True
+        group = self.create_group(METADATA_PARTITION, META_SEGMENT_BYTES, config if self.founders else None)
+        group.persists_commit = True
         # Everybody who asks a node about topics reads its copy.
         group.has_readers = True
         group.name = METADATA
         group.voters_max = META_VOTERS_MAX
-        self._meta = self.meta = MetadataGroup(self, group)
-        self._catalogue_group = group
-        self._knew_commit = group.commit > group.copy.first
-        self._term_found = group.term
-        if self._meta.replaying:
-            self.out.append(self._meta.replay_from(group.copy.first))
+        self._metadata = self.metadata = MetadataGroup(self, group)
+        self._metadata_group = group
+        self._recovered_commit = group.commit > group.log.first
+        self._recovered_term = group.term
+        if self._metadata.replaying:
+            self.out.append(self._metadata.replay_from(group.log.first))
         else:
-            self._begin()
+            self._start_metadata_group()
 
-    def _begin(self) -> None:
+    def _start_metadata_group(self) -> None:
         """The catalogue's log is known: its group may take part."""
-        self.takes_part = True
-        group = self.meta.group
+        self.metadata_loaded = True
+        group = self.metadata.group
         group.start(self.now)
-        self.touch(group)
-        self.out += self.meta.apply()
-        self.peers.begin()
+        self.collect(group)
+        self.out += self.metadata.apply()
+        self.peers.start()
         for address in self._join:
-            self.out.append(Connect(SOMEBODY, address))
-        self.out.append(SetTimer(BEAT, self.now.mono_us))
+            self.out.append(Connect(UNKNOWN_PEER, address))
+        self.out.append(SetTimer(HEARTBEAT_TIMER, self.now.mono_us))
 
-    def has_met(self, partition: Partition) -> bool:
+    def was_member(self, partition: Partition) -> bool:
         """Whether this node took part in the partition's group: then it voted, or has something of its log."""
-        found = self._found.get(partition)
-        return key_of(partition) in self.hard or (found is not None and found.end > 0)
+        recovered = self._recovered.get(partition)
+        return key_of(partition) in self.hard_states or (recovered is not None and recovered.end > 0)
 
-    def make_group(
+    def create_group(
         self, partition: Partition, segment_bytes: int, config: GroupConfig | None, *, late: bool = False
     ) -> RaftGroup:
         """`late`: its group existed before. Perhaps this node was in it: then it voted, and had what it has no more."""
-        packed = self.hard.pop(key_of(partition), None)
+        packed = self.hard_states.pop(key_of(partition), None)
         if packed and self._ready:
             # It was here before, and perhaps led: followers that are silent would go on believing so.
-            self.resigned += 1
+            self.step_downs += 1
         initial = (GroupConfigAt(0, 0, config),) if config is not None else ()
-        hard = unpack_hard_state(packed) if packed else HardState(configs=initial)
-        found = self._found.pop(partition, None)
-        if found is None:
+        hard_state = unpack_hard_state(packed) if packed else HardState(configs=initial)
+        recovered = self._recovered.pop(partition, None)
+        if recovered is None:
             self.out.append(Open(partition, segment_bytes))
-        elif (first := half_refilled(hard, found)) is not None:
+        elif (first := interrupted_snapshot_start(hard_state, recovered)) is not None:
             self.out += [Drop(partition), Open(partition, segment_bytes, first)]
-            found = Recovered(partition, first, first, ())
-        if late and (found is None or not packed):
-            hard = msgspec.structs.replace(hard, complete=False)
+            recovered = Recovered(partition, first, first, ())
+        if late and (recovered is None or not packed):
+            hard_state = msgspec.structs.replace(hard_state, complete=False)
         group = RaftGroup(
             self.node,
-            found or Recovered(partition, 0, 0, ()),
-            hard,
+            recovered or Recovered(partition, 0, 0, ()),
+            hard_state,
             settings=self.settings,
             random=self._random,
             next_token=self._next_token,
@@ -367,14 +371,14 @@ class Raft:
             without=self._without,
         )
         self.groups[partition] = group
-        self.keys[key_of(partition)] = partition
+        self.partition_by_key[key_of(partition)] = partition
         return group
 
-    def forget_group(self, partition: Partition) -> RaftGroup | None:
+    def remove_group(self, partition: Partition) -> RaftGroup | None:
         group = self.groups.pop(partition, None)
         if group is not None:
-            self.beating.pop(partition, None)
-            self.keys.pop(key_of(partition), None)
+            self.heartbeat_groups.pop(partition, None)
+            self.partition_by_key.pop(key_of(partition), None)
         return group
 
     def _next_token(self) -> int:
@@ -382,203 +386,203 @@ class Raft:
         self._token += 2
         return self._token
 
-    def since_boot(self, token: int) -> int:
+    def boot_token(self, token: int) -> int:
         """As peers see it: an answer that comes late must not be taken for one to a question after a restart."""
         return (self.boot % (1 << 22) << 40) + token
 
     def address_of(self, node: NodeId) -> str:
-        member = self.meta.catalogue.members.get(node) if self._meta is not None else None
+        member = self.metadata.state.members.get(node) if self._metadata is not None else None
         if member is None:
             member = next((founder for founder in self.founders if founder.node == node), None)
         return member.address if member is not None else ""
 
     def _echo(self, given: Echo) -> None:
         if given.key == BOOT:
-            self._booted()
+            self._create_metadata_group()
             return
         if given.key.startswith(RETIRED):
-            self.hosting.retired(given.key)
+            self.replicas.replica_dropped(given.key)
             return
-        partition = self.keys.get(given.key)
+        partition = self.partition_by_key.get(given.key)
         group = self.groups.get(partition) if partition is not None else None
         if group is not None:
-            group.echo(self.now, given.number)
-            self.touch(group)
+            group.persisted(self.now, given.number)
+            self.collect(group)
 
     # --- groups ---
 
-    def _for(self, partition: Partition, action: Callable[[RaftGroup], None]) -> None:
+    def _with_group(self, partition: Partition, action: Callable[[RaftGroup], None]) -> None:
         group = self.groups.get(partition)
         if group is not None:
             action(group)
-            self.touch(group)
+            self.collect(group)
 
-    def touch(self, group: RaftGroup) -> None:
+    def collect(self, group: RaftGroup) -> None:
         """Carries on what the group did: its effects, its deadline, its heartbeats."""
-        if group is self._catalogue_group:
-            self._stirred = True
+        if group is self._metadata_group:
+            self._metadata_changed = True
             if group.out:
-                self.touch_meta(group.take())
+                self.collect_metadata(group.take_effects())
         elif group.out:
             self.out += group.out
             group.out = []
         if group.role is Role.LEADER:
-            if not group.led:
-                group.led = True
-                self.hosting.led(group)
-            has_peers = bool(group.replication.peers)
-            beats = has_peers and not group.quiet
-            if beats is not group.beating:
+            if not group.was_leader:
+                group.was_leader = True
+                self.replicas.became_leader(group)
+            has_peers = bool(group.replication.progress)
+            sends = has_peers and not group.quiescent
+            if sends is not group.sends_heartbeats:
                 # Who has nobody to speak to needs no heartbeat either.
-                self._set_beating(group, beats)
-            if beats and group.wants_beat:
-                self.peers.send_beats(dict.fromkeys([group]))
-        elif group.led:
-            group.led = False
-            self._set_beating(group, False)
-            self.resigned += 1
-        group.find_way()
+                self._set_heartbeats(group, sends)
+            if sends and group.wants_heartbeat:
+                self.peers.send_heartbeats(dict.fromkeys([group]))
+        elif group.was_leader:
+            group.was_leader = False
+            self._set_heartbeats(group, False)
+            self.step_downs += 1
+        group.update_fast_path()
         deadline_us = group.deadline_us
-        if deadline_us is not None and deadline_us < group.armed_us:
-            self._arm(group, deadline_us)
+        if deadline_us is not None and deadline_us < group.queued_us:
+            self._queue_deadline(group, deadline_us)
 
-    def _arm(self, group: RaftGroup, at_us: int) -> None:
-        group.armed_us = at_us
-        self.alarms.arm(group.partition, at_us)
+    def _queue_deadline(self, group: RaftGroup, at_us: int) -> None:
+        group.queued_us = at_us
+        self.deadlines.push(group.partition, at_us)
 
-    def _set_beating(self, group: RaftGroup, beats: bool) -> None:
-        group.beating = beats
-        if beats:
-            self.beating[group.partition] = group
+    def _set_heartbeats(self, group: RaftGroup, sends: bool) -> None:
+        group.sends_heartbeats = sends
+        if sends:
+            self.heartbeat_groups[group.partition] = group
         else:
-            self.beating.pop(group.partition, None)
+            self.heartbeat_groups.pop(group.partition, None)
 
-    def touch_meta(self, effects: list[FabricEffect]) -> None:
+    def collect_metadata(self, effects: list[FabricEffect]) -> None:
         """Nobody above knows the catalogue's partition: only what the drivers do is passed on."""
-        if self._meta is None:
+        if self._metadata is None:
             self.out += effects
             return
-        self._meta.watch(effects)
+        self._metadata.observe_log(effects)
         for effect in effects:
-            if not isinstance(effect, FOR_THE_BROKER):
+            if not isinstance(effect, BROKER_EFFECTS):
                 self.out.append(effect)
 
-    def _settle(self) -> None:
+    def _finish_step(self) -> None:
         """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
         # Until it is ready, any group may be the one that was waited for.
-        if (self._stirred or not self._ready) and self.takes_part:
-            self._follow_meta()
-            self._stirred = False
-        if self.leaving.until_us is not None:
-            self.leaving.finish()
-        next_us = self.alarms.next_us
-        if next_us is not None and next_us != self._wakes_us:
-            self._wakes_us = next_us
-            self.out.append(SetTimer(WAKE, next_us))
+        if (self._metadata_changed or not self._ready) and self.metadata_loaded:
+            self._apply_metadata()
+            self._metadata_changed = False
+        if self.transfers.stop_deadline_us is not None:
+            self.transfers.finish_stop()
+        next_us = self.deadlines.next_us
+        if next_us is not None and next_us != self._wakeup_us:
+            self._wakeup_us = next_us
+            self.out.append(SetTimer(DEADLINE_TIMER, next_us))
 
-    def _follow_meta(self) -> None:
-        meta = self.meta
+    def _apply_metadata(self) -> None:
+        meta = self.metadata
         self.out += meta.apply()
         if meta.group.out:
-            self.touch(meta.group)
-        if meta.awaits_word:
-            self.out += meta.confirmed()
-        if meta.group.role is Role.LEADER and meta.lacks(self.founders):
-            self.out += meta.enter(self.founders)
-            self.touch(meta.group)
-        if not self._ready or self._found:
-            self._get_ready()
+            self.collect(meta.group)
+        if meta.awaits_confirmation:
+            self.out += meta.take_confirmed()
+        if meta.group.role is Role.LEADER and meta.lacks_founders(self.founders):
+            self.out += meta.add_founders(self.founders)
+            self.collect(meta.group)
+        if not self._ready or self._recovered:
+            self._check_ready()
 
-    def _get_ready(self) -> None:
-        group = self.meta.group
-        known = group.is_current and self.node in self.meta.catalogue.members and not self._elects_itself()
-        restarted = self._knew_commit and (group.config.voters != (self.node,) or self._disk_refused)
-        if not self._ready and (known or restarted or group.stranded):
+    def _check_ready(self) -> None:
+        group = self.metadata.group
+        is_known = group.knows_commit and self.node in self.metadata.state.members and not self._awaits_self_election()
+        restarted = self._recovered_commit and (group.config.voters != (self.node,) or self._write_refused)
+        if not self._ready and (is_known or restarted or group.only_copy_damaged):
             self._ready = True
             self.out.append(Ready())
         # The log of a topic that was made after the commit that this start found looks as if it had none. Only a term
         # that began since then says that nothing committed earlier is unknown: else copies that count would be lost.
-        if self._found and known and group.term > self._term_found and self.meta.applied >= group.commit:
-            for partition in sorted(self._found):
+        if self._recovered and is_known and group.term > self._recovered_term and self.metadata.applied >= group.commit:
+            for partition in sorted(self._recovered):
                 self.out += [LogLine("warning", "log without topic dropped", {"partition": str(partition)})]
                 self.out.append(Drop(partition))
-            self._found.clear()
+            self._recovered.clear()
 
-    def _elects_itself(self) -> bool:
+    def _awaits_self_election(self) -> bool:
         """Whether a group of this node alone has yet to find its commit again, which needs nobody's word."""
-        if self._ready or self._disk_refused:
+        if self._ready or self._write_refused:
             return False
         # Those it waited for last time, and only when they are done with, all: there may be thousands.
         waiting = self._electing
-        while waiting and not self._has_yet_to_lead(waiting[-1]):
+        while waiting and not self._must_elect_itself(waiting[-1]):
             waiting.pop()
         if not waiting:
-            waiting += [group for group in self.groups.values() if self._has_yet_to_lead(group)]
+            waiting += [group for group in self.groups.values() if self._must_elect_itself(group)]
         return bool(waiting)
 
-    def _has_yet_to_lead(self, group: RaftGroup) -> bool:
+    def _must_elect_itself(self, group: RaftGroup) -> bool:
         # One whose topic was deleted meanwhile never will.
         is_here = self.groups.get(group.partition) is group
-        return is_here and group.config.voters == (self.node,) and group.may_lead and not group.is_current
+        return is_here and group.config.voters == (self.node,) and group.may_lead and not group.knows_commit
 
     def _write_failed(self, given: WriteFailed) -> None:
-        self._disk_refused = True
-        if given.partition == META:
-            self.meta.cut(given.offset)
-        self._for(given.partition, lambda group: group.write_failed(self.now, given.offset, given.generation))
+        self._write_refused = True
+        if given.partition == METADATA_PARTITION:
+            self.metadata.truncate(given.offset)
+        self._with_group(given.partition, lambda group: group.write_failed(self.now, given.offset, given.generation))
 
-    def _read(self, given: ReadDone | ReadFailed) -> None:
+    def _read_ended(self, given: ReadDone | ReadFailed) -> None:
         group = self.groups.get(given.partition)
         if group is None:
             return
-        if given.partition == META and self.meta.replaying:
+        if given.partition == METADATA_PARTITION and self.metadata.replaying:
             if isinstance(given, ReadFailed):
                 self.out.append(LogLine("error", "catalogue damaged", {"error": str(given.error)}))
-                group.doubt()
-                self.meta.replaying = False
-                self._begin()
+                group.mark_incomplete()
+                self.metadata.replaying = False
+                self._start_metadata_group()
                 return
-            more = self.meta.replayed(given.batches, given.next)
+            more = self.metadata.replayed(given.batches, given.next)
             if more is not None:
                 self.out.append(more)
             else:
-                self._begin()
+                self._start_metadata_group()
         elif isinstance(given, ReadDone):
             group.read_done(self.now, given.token, given.batches)
-            self.touch(group)
+            self.collect(group)
         else:
             group.read_failed(self.now, given.token, isinstance(given.error, CorruptLog))
-            self.touch(group)
+            self.collect(group)
 
     # --- time ---
 
     def _timer(self, timer: str) -> None:
-        if timer == BEAT:
-            self.peers.beat()
-            self.out += self.meta.remind()
-            self.placing.look()
-            self.meta.condense()
-            self.touch(self.meta.group)
-            self.moving.look()
-            self.leaving.look()
-            self.describing.look()
-            self.hosting.spread_leaders()
-            self.out.append(SetTimer(BEAT, self.now.mono_us + self.settings.heartbeat_us))
-        elif timer == WAKE:
-            self._wake()
+        if timer == HEARTBEAT_TIMER:
+            self.peers.tick()
+            self.out += self.metadata.retry_requests()
+            self.placement.tick()
+            self.metadata.write_snapshot()
+            self.collect(self.metadata.group)
+            self.reassignment.tick()
+            self.transfers.tick()
+            self.description.tick()
+            self.replicas.balance_leaders()
+            self.out.append(SetTimer(HEARTBEAT_TIMER, self.now.mono_us + self.settings.heartbeat_us))
+        elif timer == DEADLINE_TIMER:
+            self._deadline_timer()
 
-    def _wake(self) -> None:
-        self._wakes_us = None
-        while (alarm := self.alarms.gone_off(self.now.mono_us)) is not None:
-            at_us, partition = alarm
+    def _deadline_timer(self) -> None:
+        self._wakeup_us = None
+        while (due := self.deadlines.pop_due(self.now.mono_us)) is not None:
+            at_us, partition = due
             group = self.groups.get(partition)
-            if group is None or group.armed_us != at_us:
+            if group is None or group.queued_us != at_us:
                 continue
-            group.armed_us = NEVER_US
+            group.queued_us = NEVER_US
             if group.deadline_us is None:
                 continue
             if group.deadline_us <= self.now.mono_us:
-                group.fire(self.now)
-                self.touch(group)
+                group.deadline_passed(self.now)
+                self.collect(group)
             else:
-                self._arm(group, group.deadline_us)
+                self._queue_deadline(group, group.deadline_us)

@@ -20,7 +20,7 @@ from rostra.fabric.raft.messages import (
     ReassignmentReport,
     RemovedNotice,
     RemoveNodeRequest,
-    RequestRefused,
+    RequestReply,
     RequestVote,
     TransferLeadership,
 )
@@ -30,84 +30,84 @@ if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
 
 EARLY_MAX = 1024
-OF_GROUPS = frozenset(get_args(GroupMessage))
+GROUP_MESSAGES = frozenset(get_args(GroupMessage))
 """What is said within one group."""
 
 
 class MessageRouter:
     def __init__(self, raft: Raft) -> None:
         self._raft = raft
-        self._early: list[tuple[NodeId, GroupMessage, bytearray | None]] = []
+        self._early_votes: list[tuple[NodeId, GroupMessage, bytearray | None]] = []
         """For groups that this node has not heard of yet."""
 
     def receive(self, given: PeerReceived) -> None:
         raft = self._raft
         peer, message = given.peer, given.message
-        if not raft.takes_part:
+        if not raft.metadata_loaded:
             return
-        removed = raft.meta.catalogue.removed
+        removed = raft.metadata.state.removed
         if removed and peer in removed and not isinstance(message, RemovedNotice):
-            raft.peers.tell_removed(peer, message.peer_address if isinstance(message, JoinRequest) else "")
+            raft.peers.notify_removed(peer, message.peer_address if isinstance(message, JoinRequest) else "")
             return
-        if type(message) in OF_GROUPS:
-            said = cast(GroupMessage, message)
-            group = raft.groups.get(said.partition)
+        if type(message) in GROUP_MESSAGES:
+            group_message = cast(GroupMessage, message)
+            group = raft.groups.get(group_message.partition)
             if group is None:
-                self._keep(peer, said, given.payload)
+                self._hold_early(peer, group_message, given.payload)
             else:
-                group.receive(raft.now, peer, said, given.payload)
-                raft.touch(group)
+                group.receive(raft.now, peer, group_message, given.payload)
+                raft.collect(group)
         elif isinstance(message, NodeHeartbeat):
-            raft.peers.heartbeat(peer, message)
+            raft.peers.heartbeat_received(peer, message)
         elif isinstance(message, NodeHeartbeatReply):
-            self._answered(peer, message)
+            self._heartbeat_answered(peer, message)
         else:
-            self._about_the_cluster(peer, message)
+            self._receive_cluster_message(peer, message)
 
-    def _about_the_cluster(self, peer: NodeId, message: object) -> None:
+    def _receive_cluster_message(self, peer: NodeId, message: object) -> None:
         raft = self._raft
         match message:
             case CreateTopicRequest() | DropTopicRequest() | AlterTopicRequest() | RemoveNodeRequest():
-                raft.out += raft.meta.asked(message)
-                raft.touch(raft.meta.group)
-            case RequestRefused():
-                if not raft.leaving.answered(message):
-                    raft.out += raft.meta.refused(message)
+                raft.out += raft.metadata.request_received(message)
+                raft.collect(raft.metadata.group)
+            case RequestReply():
+                if not raft.transfers.reply_received(message):
+                    raft.out += raft.metadata.request_refused(message)
             case JoinRequest():
-                raft.out += raft.meta.joining(message)
-                raft.touch(raft.meta.group)
+                raft.out += raft.metadata.join_requested(message)
+                raft.collect(raft.metadata.group)
             case JoinReply():
-                raft.peers.get_to_know(message.leader, message.leader_address)
+                raft.peers.add_contact(message.leader, message.leader_address)
             case ReassignmentReport():
-                raft.placing.arranged(message)
-                raft.touch(raft.meta.group)
+                raft.placement.reassignment_reported(message)
+                raft.collect(raft.metadata.group)
             case TransferLeadership():
-                raft.leaving.asked(message)
+                raft.transfers.request_received(message)
             case ClusterStateRequest():
-                raft.describing.asked(peer, message)
+                raft.description.request_received(peer, message)
             case ClusterStateReply():
-                raft.describing.told(peer, message)
+                raft.description.reply_received(peer, message)
             case RemovedNotice():
-                raft.expulsion.told(peer, message)
+                raft.removal.notice_received(peer, message)
             case _:
                 raise PeerViolation("message", f"{type(message).__name__} is none of a Raft peer's")
 
-    def _answered(self, peer: NodeId, message: NodeHeartbeatReply) -> None:
+    def _heartbeat_answered(self, peer: NodeId, message: NodeHeartbeatReply) -> None:
         raft = self._raft
         raft.peers.heard(peer, message)
-        for reply in message.beats:
+        for reply in message.groups:
             group = raft.groups.get(reply.partition)
             if group is not None:
-                group.answered(raft.now, peer, reply)
-                raft.touch(group)
+                group.heartbeat_answered(raft.now, peer, reply)
+                raft.collect(group)
 
-    def _keep(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
+    def _hold_early(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
         """The peer may have applied a new topic before us."""
-        if len(self._early) < EARLY_MAX and isinstance(message, RequestVote):
-            self._early.append((peer, message, payload))
+        if len(self._early_votes) < EARLY_MAX and isinstance(message, RequestVote):
+            self._early_votes.append((peer, message, payload))
 
-    def give_early(self) -> None:
+    def deliver_early(self) -> None:
         """A group was made: perhaps somebody has asked it something."""
-        early, self._early = self._early, []
+        early, self._early_votes = self._early_votes, []
         for peer, message, payload in early:
             self.receive(PeerReceived(peer, message, payload))

@@ -41,7 +41,7 @@ class GroupHeartbeat(msgspec.Struct, frozen=True, array_like=True, gc=False):
     term: Count
     commit: Count
     round: Count
-    quiet: bool = False
+    quiescent: bool = False
 
 
 class GroupHeartbeatReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -53,11 +53,11 @@ class GroupHeartbeatReply(msgspec.Struct, frozen=True, array_like=True, gc=False
     partition: Partition
     term: Count
     round: Count
-    held: Count
+    agreed: Count
     match: Count
     commit: Count
-    quiet: bool = False
-    fills: Count = 0
+    quiescent: bool = False
+    snapshots: Count = 0
 
 
 class NodeHeartbeat(RaftMessageBase, frozen=True, array_like=True):
@@ -70,9 +70,9 @@ class NodeHeartbeat(RaftMessageBase, frozen=True, array_like=True):
 
     kind: ClassVar[int] = 128
     boot: Count
-    beats: Annotated[tuple[GroupHeartbeat, ...], Meta(max_length=GROUPS_MAX)] = ()
+    groups: Annotated[tuple[GroupHeartbeat, ...], Meta(max_length=GROUPS_MAX)] = ()
     peer_address: Text = ""
-    resigned: Count = 0
+    step_downs: Count = 0
 
 
 class NodeHeartbeatReply(RaftMessageBase, frozen=True, array_like=True):
@@ -80,8 +80,8 @@ class NodeHeartbeatReply(RaftMessageBase, frozen=True, array_like=True):
 
     kind: ClassVar[int] = 129
     boot: Count
-    beats: Annotated[tuple[GroupHeartbeatReply, ...], Meta(max_length=GROUPS_MAX)] = ()
-    resigned: Count = 0
+    groups: Annotated[tuple[GroupHeartbeatReply, ...], Meta(max_length=GROUPS_MAX)] = ()
+    step_downs: Count = 0
 
 
 # --- one group -------------------------------------------------------------------------------------
@@ -95,8 +95,8 @@ class RequestVote(RaftMessageBase, frozen=True, array_like=True):
     term: Count
     last_end: Count
     last_term: Count
-    pre: bool
-    forced: bool = False
+    pre_vote: bool
+    transfer: bool = False
 
 
 class RequestVoteReply(RaftMessageBase, frozen=True, array_like=True):
@@ -105,9 +105,9 @@ class RequestVoteReply(RaftMessageBase, frozen=True, array_like=True):
     kind: ClassVar[int] = 131
     partition: Partition
     term: Count
-    asked: Count
+    requested_term: Count
     granted: bool
-    pre: bool
+    pre_vote: bool
 
 
 class AppendEntries(RaftMessageBase, frozen=True, array_like=True):
@@ -124,9 +124,9 @@ class AppendEntries(RaftMessageBase, frozen=True, array_like=True):
     prev_end: Count
     prev_term: Count
     commit: Count
-    first: Count
-    whole: bool = True
-    news: bool = False
+    log_start: Count
+    at_boundary: bool = True
+    commit_only: bool = False
 
 
 class AppendEntriesReply(RaftMessageBase, frozen=True, array_like=True):
@@ -137,12 +137,12 @@ class AppendEntriesReply(RaftMessageBase, frozen=True, array_like=True):
     kind: ClassVar[int] = 133
     partition: Partition
     term: Count
-    held: Count
+    agreed: Count
     match: Count
     commit: Count
-    agreed: Count = 0
-    fills: Count = 0
-    readers: bool = True
+    probed: Count = 0
+    snapshots: Count = 0
+    has_readers: bool = True
 
 
 class AppendEntriesRefused(RaftMessageBase, frozen=True, array_like=True):
@@ -157,8 +157,8 @@ class AppendEntriesRefused(RaftMessageBase, frozen=True, array_like=True):
     prev_end: Count
     hint_end: Count
     hint_term: Count
-    empty: bool = False
-    fills: Count = 0
+    needs_snapshot: bool = False
+    snapshots: Count = 0
 
 
 class InstallSnapshot(RaftMessageBase, frozen=True, array_like=True):
@@ -167,7 +167,7 @@ class InstallSnapshot(RaftMessageBase, frozen=True, array_like=True):
     kind: ClassVar[int] = 135
     partition: Partition
     term: Count
-    first: Count
+    log_start: Count
     epochs: Annotated[tuple[EpochStart, ...], Meta(max_length=1)]
     configs: Annotated[tuple[GroupConfigAt, ...], Meta(max_length=1)]
 
@@ -262,7 +262,7 @@ class AlterTopicRequest(RaftMessageBase, frozen=True, array_like=True):
     segment_bytes: Count
 
 
-class RequestRefused(RaftMessageBase, frozen=True, array_like=True):
+class RequestReply(RaftMessageBase, frozen=True, array_like=True):
     """The catalogue's leader refused. What it accepts is answered by the catalogue itself, which names the asker."""
 
     kind: ClassVar[int] = 148
@@ -301,15 +301,15 @@ class ReassignmentReport(RaftMessageBase, frozen=True, array_like=True):
 class TransferLeadership(RaftMessageBase, frozen=True, array_like=True):
     """To the leader of a partition, passed on to it once by another holder: hand it over to `heir`.
 
-    Answered to `origin` by `RequestRefused`, with an empty code if it was.
+    Answered to `origin` by `RequestReply`, with an empty code if it was.
     """
 
     kind: ClassVar[int] = 152
     origin: Node
     token: Count
     partition: Partition
-    heir: Node
-    passed_on: bool = False
+    target: Node
+    forwarded: bool = False
 
 
 class ClusterStateRequest(RaftMessageBase, frozen=True, array_like=True):
@@ -334,7 +334,7 @@ ClusterMessage = (
     | CreateTopicRequest
     | DropTopicRequest
     | AlterTopicRequest
-    | RequestRefused
+    | RequestReply
     | RemoveNodeRequest
     | RemovedNotice
     | ReassignmentReport

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-BEAT = "raft/beat"
+HEARTBEAT_TIMER = "raft/beat"
 """The timer of the heartbeats."""
-WAKE = "raft/wake"
+DEADLINE_TIMER = "raft/wake"
 """The timer of the earliest deadline of all groups."""
 
 
@@ -19,14 +19,14 @@ class RaftSettings(msgspec.Struct, frozen=True):
     window_messages: int = 256
     read_bytes: int = 1 << 20
     """What one read for a follower that is behind brings."""
-    waiting_inputs_max: int = 1024
+    deferred_inputs_max: int = 1024
     """What a group keeps while its hard state is being written; more is dropped, as a network may do."""
-    reads_waiting_max: int = 4096
-    spread_ms: int = 10_000
+    pending_reads_max: int = 4096
+    leader_balance_ms: int = 10_000
     """How often it is looked whether leadership can go back to a node that was away."""
-    moves_max: int = 4
+    reassignments_max: int = 4
     """Partitions whose copies are on their way to other nodes at a time; the next wait."""
-    catalogue_bytes: int = 4 << 20
+    metadata_log_bytes: int = 4 << 20
     """What the catalogue's log may hold beyond its last snapshot; then another one is written, and the rest goes."""
 
     @property
@@ -34,12 +34,12 @@ class RaftSettings(msgspec.Struct, frozen=True):
         return self.heartbeat_ms * 1000
 
     @property
-    def election_us(self) -> int:
+    def election_min_us(self) -> int:
         """The shortest election timeout: for so long a node that heard its leader elects no other."""
         return self.election_timeout_ms_min * 1000
 
     @property
-    def patience_us(self) -> int:
+    def election_max_us(self) -> int:
         """The longest election timeout: so long an answer is waited for that has to come all the way there and back.
 
         Were it shorter, slow links would depose every leader before the first word of those who elected it.

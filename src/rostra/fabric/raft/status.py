@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.metadata.metadata_state import META
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.ids import NodeId, Partition
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ class MemberStatus(msgspec.Struct, frozen=True, array_like=True):
     node: NodeId
     address: str
     peer_address: str
-    there: bool
-    votes: bool
+    alive: bool
+    voter: bool
     """In the metadata group."""
 
 
 class FollowerStatus(msgspec.Struct, frozen=True, array_like=True):
     node: NodeId
-    stage: str
+    state: str
     match: int
     next: int
     in_flight_bytes: int
@@ -46,7 +46,7 @@ class GroupStatus(msgspec.Struct, frozen=True, array_like=True):
     synced: int
     commit: int
     complete: bool
-    quiet: bool
+    quiescent: bool
     voters: tuple[NodeId, ...]
     learners: tuple[NodeId, ...]
     followers: tuple[FollowerStatus, ...]
@@ -61,14 +61,14 @@ class ClusterStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 def status_of(raft: Raft) -> ClusterStatus:
-    voters = raft.meta.group.config.voters
-    known = [raft.meta.catalogue.members.get(raft.node, raft.own), *raft.peers.members()]
+    voters = raft.metadata.group.config.voters
+    known = [raft.metadata.state.members.get(raft.node, raft.own), *raft.peers.members()]
     members = tuple(
         MemberStatus(
             member.node,
             member.address,
             member.peer_address,
-            member.node == raft.node or raft.peers.pairs.is_there(member.node),
+            member.node == raft.node or raft.peers.liveness.is_alive(member.node),
             member.node in voters,
         )
         for member in sorted(known, key=lambda member: member.node)
@@ -78,23 +78,23 @@ def status_of(raft: Raft) -> ClusterStatus:
 
 
 def group_status(group: RaftGroup) -> GroupStatus:
-    copy = group.copy
+    log = group.log
     followers = tuple(
-        FollowerStatus(peer, str(progress.stage), progress.match, progress.next, progress.in_flight_bytes)
-        for peer, progress in sorted(group.replication.peers.items())
+        FollowerStatus(peer, str(progress.state), progress.match, progress.next, progress.in_flight_bytes)
+        for peer, progress in sorted(group.replication.progress.items())
     )
     return GroupStatus(
         group.partition,
-        "" if group.partition == META else group.name,
+        "" if group.partition == METADATA_PARTITION else group.name,
         str(group.role),
         group.term,
         group.leader or NodeId(0),
-        copy.first,
-        copy.end,
-        copy.synced,
+        log.first,
+        log.end,
+        log.synced,
         group.commit,
         group.complete,
-        group.quiet,
+        group.quiescent,
         group.config.voters,
         group.config.learners,
         followers,

@@ -20,9 +20,9 @@ def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
     there = GaugeMetricFamily("rostra_member_there", "1 if this node hears the member", labels=["member", "address"])
     votes = GaugeMetricFamily("rostra_member_votes", "1 if the member votes on topics and members", labels=["member"])
     for member in status.members:
-        there.add_metric([text(member.node), member.address], int(member.there))
-        votes.add_metric([text(member.node)], int(member.votes))
-    away = sum(not member.there for member in status.members)
+        there.add_metric([text(member.node), member.address], int(member.alive))
+        votes.add_metric([text(member.node)], int(member.voter))
+    away = sum(not member.alive for member in status.members)
     yield GaugeMetricFamily("rostra_members", "Members of the cluster", value=len(status.members))
     yield GaugeMetricFamily("rostra_members_away", "Members that this node does not hear", value=away)
     yield there

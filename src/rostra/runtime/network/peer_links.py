@@ -12,7 +12,7 @@ import socket
 from typing import Any, cast
 
 from rostra.errors import LinkLost, OtherCluster, OtherNode, PeerViolation, RostraError
-from rostra.fabric.api import PeerLost, PeerMet, Send
+from rostra.fabric.api import PeerIdentified, PeerLost, Send
 from rostra.model.ids import NodeId, text
 from rostra.runtime.network.addresses import split_address
 from rostra.runtime.network.gather_write import Buffer, send_at_once
@@ -249,7 +249,7 @@ class PeerLinks:
                     other.end()
                     del self._sought[address]
         if sought:
-            self.node.step(PeerMet(peer, known.address))
+            self.node.step(PeerIdentified(peer, known.address))
             self.node.settle()
         return True
 

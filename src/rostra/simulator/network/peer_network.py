@@ -211,7 +211,7 @@ class PeerNetwork:
         """Records who acts as leader in which term, and the hops of flooded messages."""
         match message:
             case NodeHeartbeat():
-                for heartbeat in message.beats:
+                for heartbeat in message.groups:
                     self._history.saw_leader(heartbeat.partition, heartbeat.term, sender)
             case AppendEntries() | InstallSnapshot() | TimeoutNow():
                 self._history.saw_leader(message.partition, message.term, sender)

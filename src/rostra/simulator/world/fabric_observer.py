@@ -40,7 +40,7 @@ from rostra.fabric.api import (
 )
 from rostra.fabric.raft.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.metadata.metadata_state import META
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.batch import HEADER_BYTES, Buffer, Flag, base_offset, batch_length, last_offset
 from rostra.model.check import check_stored
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId, parse_id
@@ -115,7 +115,7 @@ class FabricObserver:
                 case Open() | Drop():
                     self._shadows.pop(effect.partition, None)
                     self._commits.pop(effect.partition, None)
-                    if effect.partition == META:
+                    if effect.partition == METADATA_PARTITION:
                         self._metadata_commit = 0
                     if isinstance(effect, Open) and effect.first:
                         # The log starts at the cluster's log start: below it there is nothing to sync.
@@ -128,10 +128,10 @@ class FabricObserver:
                     self._covered(effect)
                 case _:
                     pass
-        metadata = self._groups.get(META)
+        metadata = self._groups.get(METADATA_PARTITION)
         if metadata is not None and metadata.commit > self._metadata_commit:
             self._metadata_commit = metadata.commit
-            self._committed(META, metadata.commit)
+            self._committed(METADATA_PARTITION, metadata.commit)
         return effects
 
     def _track_sync(self, given: FabricInput) -> None:

@@ -33,12 +33,12 @@ class FloodNode(SimulatedNode):
         others = tuple(one.peer_address for one in self.founders if one.node != self.id)
         settings = FloodSettings(
             heartbeat_ms=plan.heartbeat_ms,
-            silence_ms=4 * plan.heartbeat_ms,
+            failure_timeout_ms=4 * plan.heartbeat_ms,
             resend_ms=2 * plan.heartbeat_ms,
-            ask_ms=4 * plan.heartbeat_ms,
+            recovery_timeout_ms=4 * plan.heartbeat_ms,
             window_bytes=self.raft_settings.window_bytes,
             read_bytes=self.raft_settings.read_bytes,
-            leave_ms=1_000,
+            stop_timeout_ms=1_000,
             both_ways=plan.nodes % 2 == 0,
         )
         self.flood = Flood(
@@ -69,7 +69,7 @@ class FloodNode(SimulatedNode):
         if self.fabric is None or flood is None or not flood.ready:
             return False
         whole = set(flood.ring.view.active) == set(flood.ring.members)
-        return whole and all(link.open and not link.lacks() for link in flood.links.values())
+        return whole and all(link.open and not link.missing_records() for link in flood.links.values())
 
 
 class FirstChoice(Random):
@@ -151,7 +151,7 @@ class FloodWorld(World):
         ends: dict[Partition, int] = {}
         for node in self.members:
             if isinstance(node, FloodNode) and node.flood is not None:
-                for partition, copy in node.flood.copies.items():
+                for partition, copy in node.flood.logs.items():
                     ends[partition] = max(copy.end, ends.get(partition, 0))
         for node in self.members:
             if isinstance(node, FloodNode) and node.flood is not None:

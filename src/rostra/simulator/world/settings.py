@@ -23,7 +23,7 @@ def raft_settings_for(plan: FaultPlan, random: Random) -> RaftSettings:
         window_bytes=random.choice((2_000, 8 << 20)),
         window_messages=random.choice((4, 256)),
         read_bytes=random.choice((1_000, 1 << 20)),
-        spread_ms=random.choice((2_000, 10_000)),
+        leader_balance_ms=random.choice((2_000, 10_000)),
     )
 
 

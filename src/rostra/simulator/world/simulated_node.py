@@ -55,8 +55,8 @@ from rostra.fabric.api import (
     LogLine,
     Now,
     Open,
+    PeerIdentified,
     PeerLost,
-    PeerMet,
     PeerReceived,
     Persist,
     Read,
@@ -68,7 +68,7 @@ from rostra.fabric.api import (
     Truncate,
 )
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.metadata.metadata_state import META, ClusterMember
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, ClusterMember
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store
@@ -169,44 +169,45 @@ class SimulatedNode:
 
     def upcoming_voters(self) -> tuple[int, dict[Partition, list[tuple[NodeId, ...]]]]:
         """The applied metadata offset, and the voter sets after the membership changes that are under way."""
-        if self.fabric is None or not self.fabric.raft.takes_part:
+        if self.fabric is None or not self.fabric.raft.metadata_loaded:
             return 0, {}
         raft = self.fabric.raft
-        catalogue = raft.meta.catalogue
+        state = raft.metadata.state
         found: dict[Partition, list[tuple[NodeId, ...]]] = {}
-        for partition in (META, *catalogue.partitions()):
+        for partition in (METADATA_PARTITION, *state.partitions()):
             group = raft.groups.get(partition)
-            target = catalogue.members if partition == META else catalogue.placement(partition).replicas
+            target = state.members if partition == METADATA_PARTITION else state.assignment(partition).replicas
             voters = set(group.config.voters if group is not None else target)
             more = voters.union(target, group.config.learners if group is not None else ())
-            stay = set(catalogue.staying)
+            stay = set(state.remaining)
             found[partition] = [tuple(sorted(config)) for config in (more, voters & stay, more & stay) if config]
-        return raft.meta.applied, found
+        return raft.metadata.applied, found
 
     def is_caught_up(self) -> bool:
         """Whether it knows the leader of all its groups, and all it has is committed."""
         if self.fabric is None:
             return False
         raft = self.fabric.raft
-        if not raft.takes_part or raft.removed or raft.meta.catalogue.leaving or raft.meta.catalogue.moving:
+        if not raft.metadata_loaded or raft.removed or raft.metadata.state.leaving or raft.metadata.state.reassigning:
             return False
         # All must be committed, because no client waits for records with `acks=none`.
         return all(
-            group.stranded or (group.leader is not None and group.is_current and group.commit == group.copy.end)
+            group.only_copy_damaged
+            or (group.leader is not None and group.knows_commit and group.commit == group.log.end)
             for group in raft.groups.values()
         )
 
     def has_removed(self, member: NodeId) -> bool:
         """Whether its metadata says that this member was removed."""
         fabric = self.fabric
-        return fabric is not None and fabric.raft.takes_part and member in fabric.raft.meta.catalogue.removed
+        return fabric is not None and fabric.raft.metadata_loaded and member in fabric.raft.metadata.state.removed
 
     def member_count(self, besides: NodeId) -> int:
         """How many members other than this one its metadata has."""
         fabric = self.fabric
-        if fabric is None or not fabric.raft.takes_part:
+        if fabric is None or not fabric.raft.metadata_loaded:
             return 0
-        return sum(member != besides for member in fabric.raft.meta.catalogue.members)
+        return sum(member != besides for member in fabric.raft.metadata.state.members)
 
     @property
     def needs_restart(self) -> bool:
@@ -559,7 +560,7 @@ class SimulatedNode:
 
     def peer_connected(self, peer: NodeId, address: str) -> None:
         self._connected[peer] = address
-        self._feed(PeerMet(peer, address))
+        self._feed(PeerIdentified(peer, address))
 
     def peer_lost(self, peer: NodeId) -> None:
         self._feed(PeerLost(peer))

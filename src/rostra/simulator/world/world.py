@@ -26,7 +26,7 @@ from collections.abc import Callable
 from random import Random
 
 from rostra.client.core.options import Options
-from rostra.fabric.raft.metadata.metadata_state import META, REPLICAS
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, REPLICAS_DEFAULT
 from rostra.model.ids import NodeId, Partition, is_internal
 from rostra.safeguards import ALL_ON, Without
 from rostra.simulator.clients.applications import (
@@ -294,7 +294,7 @@ class World:
         """
         leaving_node = self.leaving_node
         assert leaving_node is not None
-        enough = any(node.member_count(besides=leaving_node.id) >= REPLICAS for node in self.nodes)
+        enough = any(node.member_count(besides=leaving_node.id) >= REPLICAS_DEFAULT for node in self.nodes)
         return enough or not self.plan.flip_every_us
 
     def _await_removal(self, operator: Operator) -> None:
@@ -369,7 +369,7 @@ class World:
         partitions = [
             (partition, name)
             for partition, (name, configs) in sorted(voters.items())
-            if partition != META
+            if partition != METADATA_PARTITION
             and not is_internal(name)
             and all(_has_majority(undamaged, config) for config in configs)
         ]
@@ -421,7 +421,7 @@ class World:
         for count in range(len(order) // 2 + 1, len(order) + 1):
             alive = order[:count]
             undamaged = self._undamaged(alive)
-            if all(_has_majority(undamaged, config) for config in voters.get(META, ("", []))[1]):
+            if all(_has_majority(undamaged, config) for config in voters.get(METADATA_PARTITION, ("", []))[1]):
                 return alive
         return order
 

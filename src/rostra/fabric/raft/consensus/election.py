@@ -17,36 +17,36 @@ class Election:
     def __init__(self, group: RaftGroup) -> None:
         self._group = group
         self._votes: dict[NodeId, bool] = {}
-        self.heard_us = -(1 << 62)
+        self.leader_heard_us = -(1 << 62)
         """When the leader was last heard."""
-        self.patience_us = 0
+        self.timeout_us = 0
         """The timeout drawn last."""
         self._pre_vote = Safeguard.PRE_VOTE not in group.without
-        self._sticky = Safeguard.CHECK_QUORUM not in group.without
+        self._leader_lease = Safeguard.CHECK_QUORUM not in group.without
         self._up_to_date = Safeguard.UP_TO_DATE_VOTE not in group.without
 
     # --- time ---
 
-    def wait(self) -> None:
+    def reset_timeout(self) -> None:
         """Draws a new timeout. A group of one needs nobody's word and does not wait."""
         group = self._group
         settings = group.settings
-        if group.config.voters == (group.me,) and group.may_lead:
+        if group.config.voters == (group.node,) and group.may_lead:
             group.deadline_us = group.now.mono_us
             return
         drawn_ms = group.random.uniform(settings.election_timeout_ms_min, settings.election_timeout_ms_max)
-        self.patience_us = int(drawn_ms * 1000)
-        group.deadline_us = group.now.mono_us + self.patience_us
+        self.timeout_us = int(drawn_ms * 1000)
+        group.deadline_us = group.now.mono_us + self.timeout_us
 
-    def heard(self) -> None:
+    def leader_heard(self) -> None:
         """From the leader: the same timeout begins anew. Only after an election that failed it must be another."""
         group = self._group
-        self.heard_us = group.now.mono_us
+        self.leader_heard_us = group.now.mono_us
         if group.is_voter:
-            if self.patience_us:
-                group.deadline_us = self.heard_us + self.patience_us
+            if self.timeout_us:
+                group.deadline_us = self.leader_heard_us + self.timeout_us
             else:
-                self.wait()
+                self.reset_timeout()
 
     def timed_out(self) -> None:
         group = self._group
@@ -55,101 +55,101 @@ class Election:
             return
         group.leader = None
         group.announce()
-        if self._pre_vote and group.config.voters != (group.me,):
-            self._ask_first()
+        if self._pre_vote and group.config.voters != (group.node,):
+            self._start_pre_vote()
         else:
-            self.campaign(forced=False)
+            self.campaign(transfer=False)
 
     def leader_is_alive(self) -> bool:
         group = self._group
-        if not self._sticky or group.leader is None:
+        if not self._leader_lease or group.leader is None:
             return False
-        if group.role is Role.LEADER or group.quiet:
+        if group.role is Role.LEADER or group.quiescent:
             return True
-        return group.now.mono_us - self.heard_us < group.settings.election_us
+        return group.now.mono_us - self.leader_heard_us < group.settings.election_min_us
 
     # --- asking ---
 
-    def _ask_first(self) -> None:
+    def _start_pre_vote(self) -> None:
         group = self._group
         if group.role is not Role.PRECANDIDATE:
             group.become(Role.PRECANDIDATE)
-        self._votes = {group.me: True}
-        self.wait()
-        self._ask(group.term + 1, pre=True, forced=False)
-        self._count()
+        self._votes = {group.node: True}
+        self.reset_timeout()
+        self._request_votes(group.term + 1, pre_vote=True, transfer=False)
+        self._count_votes()
 
-    def campaign(self, *, forced: bool) -> None:
+    def campaign(self, *, transfer: bool) -> None:
         """Begins a new term. Its own vote counts when it is durable, as everybody's."""
         group = self._group
         if group.role is not Role.CANDIDATE:
             group.become(Role.CANDIDATE)
-        group.begin_term(group.term + 1, vote=group.me)
-        group.note("info", "asks for votes", {"term": group.term})
+        group.begin_term(group.term + 1, vote=group.node)
+        group.add_log_line("info", "asks for votes", {"term": group.term})
         self._votes = {}
-        self.wait()
-        self._ask(group.term, pre=False, forced=forced)
+        self.reset_timeout()
+        self._request_votes(group.term, pre_vote=False, transfer=transfer)
 
-    def _ask(self, term: int, *, pre: bool, forced: bool) -> None:
+    def _request_votes(self, term: int, *, pre_vote: bool, transfer: bool) -> None:
         group = self._group
-        copy = group.copy
+        log = group.log
         for peer in group.config.voters:
-            if peer != group.me:
-                group.send(peer, RequestVote(group.partition, term, copy.end, copy.last_term, pre, forced))
+            if peer != group.node:
+                group.send(peer, RequestVote(group.partition, term, log.end, log.last_term, pre_vote, transfer))
 
-    def persisted(self) -> None:
+    def vote_persisted(self) -> None:
         group = self._group
-        if group.role is Role.CANDIDATE and group.hard.vote == group.me:
-            self._votes[group.me] = True
-            self._count()
+        if group.role is Role.CANDIDATE and group.hard_state.vote == group.node:
+            self._votes[group.node] = True
+            self._count_votes()
 
     # --- voting ---
 
-    def asked(self, peer: NodeId, ask: RequestVote) -> None:
+    def vote_requested(self, peer: NodeId, request: RequestVote) -> None:
         group = self._group
-        granted = self._grants(peer, ask)
-        if granted and not ask.pre:
-            group.remember_vote(peer)
-            self.wait()
-        group.send(peer, RequestVoteReply(group.partition, group.term, ask.term, granted, ask.pre))
+        granted = self._grants(peer, request)
+        if granted and not request.pre_vote:
+            group.record_vote(peer)
+            self.reset_timeout()
+        group.send(peer, RequestVoteReply(group.partition, group.term, request.term, granted, request.pre_vote))
 
-    def _grants(self, peer: NodeId, ask: RequestVote) -> bool:
+    def _grants(self, peer: NodeId, request: RequestVote) -> bool:
         group = self._group
         # Who is not a voter in our eyes may be one in a configuration we have not heard of: its vote must count there.
-        if not group.complete or ask.term < group.term:
+        if not group.complete or request.term < group.term:
             return False
-        if ask.pre:
-            if ask.term == group.term or self.leader_is_alive():
+        if request.pre_vote:
+            if request.term == group.term or self.leader_is_alive():
                 return False
-        elif group.hard.vote not in (0, peer) or group.leader is not None:
+        elif group.hard_state.vote not in (0, peer) or group.leader is not None:
             return False
-        ours = (group.copy.last_term, group.copy.end)
-        return (ask.last_term, ask.last_end) >= ours or not self._up_to_date
+        ours = (group.log.last_term, group.log.end)
+        return (request.last_term, request.last_end) >= ours or not self._up_to_date
 
-    def answered(self, peer: NodeId, reply: RequestVoteReply) -> None:
+    def vote_replied(self, peer: NodeId, reply: RequestVoteReply) -> None:
         group = self._group
-        if reply.pre:
-            fits = group.role is Role.PRECANDIDATE and reply.asked == group.term + 1
+        if reply.pre_vote:
+            fits = group.role is Role.PRECANDIDATE and reply.requested_term == group.term + 1
         else:
-            fits = group.role is Role.CANDIDATE and reply.asked == group.term
+            fits = group.role is Role.CANDIDATE and reply.requested_term == group.term
         if fits:
             self._votes[peer] = reply.granted
-            self._count()
+            self._count_votes()
 
-    def _count(self) -> None:
+    def _count_votes(self) -> None:
         group = self._group
         config = group.config
         granted = sum(self._votes.get(voter, False) for voter in config.voters)
         if granted >= config.majority:
             if group.role is Role.PRECANDIDATE:
-                self.campaign(forced=False)
-            elif self._votes.get(group.me):
-                group.lead()
+                self.campaign(transfer=False)
+            elif self._votes.get(group.node):
+                group.become_leader()
 
     # --- handing over ---
 
-    def told_to_begin(self, message: TimeoutNow) -> None:
+    def timeout_now(self, message: TimeoutNow) -> None:
         group = self._group
         if group.role is Role.FOLLOWER and group.may_lead and message.term == group.term:
-            group.note("info", "leadership offered", {})
-            self.campaign(forced=True)
+            group.add_log_line("info", "leadership offered", {})
+            self.campaign(transfer=True)

@@ -30,10 +30,10 @@ from rostra.fabric.api import (
     Serving,
 )
 from rostra.fabric.raft.consensus.hard_state import (
-    CopyStart,
     GroupConfig,
     GroupConfigAt,
     HardState,
+    SnapshotStart,
     key_of,
     pack_hard_state,
 )
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from rostra.fabric.raft.consensus.read_index import ReadIndex
     from rostra.fabric.raft.consensus.replication import Replication
 
-NOBODY = GroupConfig(())
-COMMIT_SAID_US = 5_000
+NO_MEMBERS = GroupConfig(())
+COMMIT_REPORT_US = 5_000
 """As often as a node weighs what is live against what it reads from its disk."""
 CANDIDATE_ROLES = (Role.CANDIDATE, Role.PRECANDIDATE)
 
@@ -64,74 +64,74 @@ class RaftGroupState:
 
     __slots__ = (
         "_dirty",
-        "_keeps_vote",
         "_persists_first",
+        "_persists_vote",
         "_sends",
         "address_of",
-        "alone",
-        "armed_us",
-        "beating",
-        "broken",
+        "after_persist",
+        "checksum_seed",
         "commit",
+        "commit_report_us",
         "complete",
+        "complete_at",
         "config",
         "config_end",
-        "copy",
         "damaged_at",
         "deadline_us",
+        "deferred",
+        "disk_failed",
         "election",
-        "expelled",
-        "following",
-        "follows_steadily",
-        "former",
-        "hard",
+        "fast_follower",
+        "fast_leader",
+        "fast_single",
+        "follower",
+        "hard_state",
         "has_readers",
-        "inherits",
-        "keeps_commit",
-        "kept",
+        "installing_snapshot",
         "leader",
-        "leads_steadily",
-        "led",
-        "me",
+        "log",
         "name",
+        "node",
         "now",
-        "number",
         "out",
         "partition",
-        "promotes",
-        "quiet",
+        "peer_reads",
+        "persist_number",
+        "persisting",
+        "persists_commit",
+        "previous_config",
+        "promotes_learners",
+        "queued_us",
+        "quiescent",
         "random",
-        "reading",
-        "reads",
-        "refilling",
+        "read_index",
+        "removed",
         "replication",
-        "retries",
         "role",
-        "seed",
         "segment_bytes",
+        "sends_heartbeats",
         "settings",
-        "settling",
-        "silent_until_us",
+        "skipped_noop",
         "term",
         "transfer_to",
         "transfer_until_us",
-        "unsaid",
+        "unreported_commit",
         "voters_max",
-        "wants_beat",
-        "whole_at",
+        "wants_heartbeat",
+        "was_leader",
         "without",
     )
 
     election: Election
-    following: Follower
+    follower: Follower
     replication: Replication
-    reading: ReadIndex
+    read_index: ReadIndex
 
     def __init__(
         self,
-        me: NodeId,
+        node: NodeId,
         found: Recovered,
-        hard: HardState,
+        hard_state: HardState,
         *,
         settings: RaftSettings,
         random: Random,
@@ -139,100 +139,100 @@ class RaftGroupState:
         segment_bytes: int = 1 << 26,
         without: Without = ALL_ON,
     ) -> None:
-        self.me = me
+        self.node = node
         self.partition: Partition = found.partition
-        self.seed = placement_seed(found.partition.topic, found.partition.index)
+        self.checksum_seed = placement_seed(found.partition.topic, found.partition.index)
         """Of the checksum over a batch's place."""
         self.settings = settings
         self.random = random
         self.without = without
         self.segment_bytes = segment_bytes
         self.name = text(found.partition.topic)
-        self.promotes = True
+        self.promotes_learners = True
         """Whether a learner that has caught up is made a voter by itself."""
         self.voters_max = 63
-        self.keeps_commit = False
+        self.persists_commit = False
         """Whether the commit offset is written down as it moves, for a start before any leader is heard."""
         self.now = Now(0, 0)
         self.out: list[FabricEffect] = []
-        self.hard, epochs = _reconciled(hard, found)
+        self.hard_state, epochs = _reconciled(hard_state, found)
         # These two of the hard state are looked at with every message.
-        self.term = self.hard.term
-        self.complete = self.hard.complete
-        self.copy = LogState(found.first, found.end, epochs, without)
+        self.term = self.hard_state.term
+        self.complete = self.hard_state.complete
+        self.log = LogState(found.first, found.end, epochs, without)
         self.damaged_at = found.damaged_at
-        self.refilling = False
+        self.installing_snapshot = False
         """The copy is incomplete, and what is in it comes from a leader's log start."""
-        self.whole_at: int | None = None
-        self.commit = min(max(found.first, hard.commit), found.end)
+        self.complete_at: int | None = None
+        self.commit = min(max(found.first, hard_state.commit), found.end)
         self.role = Role.LEARNER
         self.leader: NodeId | None = None
-        self.quiet = False
+        self.quiescent = False
         self.has_readers = False
         """Whether somebody reads this copy, and waits for what is committed."""
-        self.silent_until_us = 0
-        self.unsaid = 0
+        self.commit_report_us = 0
+        self.unreported_commit = 0
         """Where nobody reads, those above hear of commits now and then, not of each: this one they have not heard."""
-        self.broken = False
-        self.expelled = False
+        self.disk_failed = False
+        self.removed = False
         """The node is no member of the cluster any more: it leads nothing and votes for nobody."""
         self.deadline_us: int | None = None
-        self.armed_us = NEVER_US
+        self.queued_us = NEVER_US
         """When its alarm goes off, which is not later than its deadline."""
-        self.led = False
-        self.beating = False
+        self.was_leader = False
+        self.sends_heartbeats = False
         """Whether it led when it last did anything, and spoke to its followers then: the node keeps its heartbeats."""
         self.transfer_to: NodeId | None = None
         self.transfer_until_us = 0
-        self.alone = False
-        self.leads_steadily = False
-        self.follows_steadily = False
+        self.fast_single = False
+        self.fast_leader = False
+        self.fast_follower = False
         """Which short way it takes, as `find_way` had it when the group last did anything else."""
-        self.inherits = False
+        self.skipped_noop = False
         """It leads, and began to without an entry: all that was there is committed."""
-        self.wants_beat = False
+        self.wants_heartbeat = False
         """Somebody waits for a heartbeat round: do not wait for the next period."""
-        self.config = NOBODY
+        self.config = NO_MEMBERS
         self.config_end = 0
-        self.former = NOBODY
+        self.previous_config = NO_MEMBERS
         """The configuration before this one, which counts again if this one is cut."""
-        self.reads: dict[int, NodeId] = {}
+        self.peer_reads: dict[int, NodeId] = {}
         self.address_of = address_of
         self._sends: list[FabricEffect] = []
         self._dirty = False
-        self.settling = False
+        self.persisting = False
         """The hard state is on its way to the disk; until it is there every input waits."""
-        self.number = 0
-        self.retries: list[Callable[[], None]] = []
-        self.kept: deque[Callable[[], None]] = deque()
-        self._keeps_vote = Safeguard.PERSIST_VOTE not in without
+        self.persist_number = 0
+        self.after_persist: list[Callable[[], None]] = []
+        self.deferred: deque[Callable[[], None]] = deque()
+        self._persists_vote = Safeguard.PERSIST_VOTE not in without
         self._persists_first = Safeguard.PERSIST_BEFORE_REPLY not in without
 
     @property
     def is_voter(self) -> bool:
         """Also while its removal is in the log but not known to be committed: it may be the one that must commit it."""
-        leaving = self.config_end > self.commit and self.me in self.former.voters
-        return (self.me in self.config.voters or leaving) and self.complete and not self.expelled
+        leaving = self.config_end > self.commit and self.node in self.previous_config.voters
+        return (self.node in self.config.voters or leaving) and self.complete and not self.removed
 
     @property
-    def stranded(self) -> bool:
+    def only_copy_damaged(self) -> bool:
         """Its copy is damaged and nobody has another: what can be read is served, nothing is added."""
-        return not self.complete and self.config.voters == (self.me,)
+        return not self.complete and self.config.voters == (self.node,)
 
     @property
     def may_lead(self) -> bool:
-        return self.is_voter and not self.broken
+        return self.is_voter and not self.disk_failed
 
     @property
-    def is_current(self) -> bool:
+    def knows_commit(self) -> bool:
         """Whether something of the present term is committed, so that nothing committed earlier is unknown here."""
-        return self.has_begun_term or (self.inherits and self.role is Role.LEADER)
+        return self.committed_in_term or (self.skipped_noop and self.role is Role.LEADER)
 
     @property
-    def has_begun_term(self) -> bool:
-        return self.term > 0 and self.copy.term_at(self.commit) == self.term
+    def committed_in_term(self) -> bool:
+        return self.term > 0 and self.log.term_at(self.commit) == self.term
 
-    def is_all_there_is(self) -> bool:
+    def can_skip_noop(self) -> bool:
         """Whether all that this copy holds is committed because nobody else ever had a say since it was written.
 
         A leader's first entry is needed where another one may have been elected with entries of terms in between, which
@@ -243,21 +243,21 @@ class RaftGroupState:
         hold all of this log. The term is a new one all the same: of the last one, entries that a crash took from this
         disk may lie at a node that was once a member here, and the same place must not get another entry of that term.
         """
-        copy = self.copy
+        log = self.log
         return (
-            self.config.everyone == (self.me,)
-            and len(self.hard.configs) == 1
-            and copy.first < copy.end == copy.synced
+            self.config.members == (self.node,)
+            and len(self.hard_state.configs) == 1
+            and log.first < log.end == log.synced
             and self.complete
-            and not (self.broken or self.without or self.keeps_commit)
+            and not (self.disk_failed or self.without or self.persists_commit)
         )
 
     @property
-    def damage(self) -> RostraError:
-        at = self.copy.end if self.damaged_at is None else self.damaged_at
+    def damage_error(self) -> RostraError:
+        at = self.log.end if self.damaged_at is None else self.damaged_at
         return PartitionDamaged(self.name, self.partition.index, at)
 
-    def take(self) -> list[FabricEffect]:
+    def take_effects(self) -> list[FabricEffect]:
         """The effects since the last call."""
         effects, self.out = self.out, []
         return effects
@@ -270,61 +270,61 @@ class RaftGroupState:
     def become(self, role: Role) -> None:
         assert (self.role, role) in TRANSITIONS, f"{self.role} does not become {role}"
         former, self.role = self.role, role
-        self.leave_way()
-        self.note("debug", "role changed", {"former": str(former), "because": TRANSITIONS[former, role]})
+        self.leave_fast_path()
+        self.add_log_line("debug", "role changed", {"former": str(former), "because": TRANSITIONS[former, role]})
 
-    def leave_way(self) -> None:
+    def leave_fast_path(self) -> None:
         """No short way, until it is found anew."""
-        self.alone = self.leads_steadily = self.follows_steadily = False
+        self.fast_single = self.fast_leader = self.fast_follower = False
 
-    def lead(self) -> None:
+    def become_leader(self) -> None:
         self.become(Role.LEADER)
-        self.leader = self.me
-        self.quiet = False
-        self.replication.begin()
-        self.note("info", "leads", {"term": self.term, "end": self.copy.end})
-        self.inherits = self.is_all_there_is()
-        if not self.inherits:
+        self.leader = self.node
+        self.quiescent = False
+        self.replication.reset()
+        self.add_log_line("info", "leads", {"term": self.term, "end": self.log.end})
+        self.skipped_noop = self.can_skip_noop()
+        if not self.skipped_noop:
             self.replication.append(group_batch(NoOp(), self.now.wall_us))
         self.deadline_us = self.replication.quorum_deadline_us()
-        self.wants_beat = True
+        self.wants_heartbeat = True
         self.announce()
-        if self.inherits and self.commit < self.copy.end:
+        if self.skipped_noop and self.commit < self.log.end:
             # Nothing is written: a node with thousands of topics starts without touching their logs.
-            self.advance_commit(self.copy.end)
+            self.advance_commit(self.log.end)
 
     def step_down(self, reason: str) -> None:
         """Whoever leads next finds out; this node does not know."""
         if self.role is Role.LEADER:
-            self.note("info", "leads no more", {"term": self.term, "reason": reason})
-            self.reading.give_up()
-            self.replication.peers.clear()
+            self.add_log_line("info", "leads no more", {"term": self.term, "reason": reason})
+            self.read_index.abort()
+            self.replication.progress.clear()
             self.transfer_to = None
-            self.reads.clear()
+            self.peer_reads.clear()
         self.leader = None
-        self.quiet = False
+        self.quiescent = False
         if self.role not in (Role.FOLLOWER, Role.LEARNER):
             self.become(Role.FOLLOWER)
-        self.election.wait()
-        self._fit_role()
+        self.election.reset_timeout()
+        self._adjust_role()
         self.announce()
 
-    def hear_leader(self, peer: NodeId) -> None:
+    def accept_leader(self, peer: NodeId) -> None:
         if self.role is Role.LEADER:
             raise PeerViolation("leader", f"{peer} claims to lead {self.partition} in our own term {self.term}")
         if self.role in CANDIDATE_ROLES:
             self.become(Role.FOLLOWER)
-        self.election.heard()
+        self.election.leader_heard()
         if self.leader != peer:
             self.leader = peer
-            self.note("info", "follows", {"leader": peer, "term": self.term})
+            self.add_log_line("info", "follows", {"leader": peer, "term": self.term})
             self.announce()
 
-    def _fit_role(self) -> None:
+    def _adjust_role(self) -> None:
         """Voters and those without a vote; a leader that is being removed leads until that is committed."""
         if self.role is Role.LEARNER and self.is_voter:
             self.become(Role.FOLLOWER)
-            self.election.wait()
+            self.election.reset_timeout()
         elif self.role is Role.LEADER and not self.complete:
             self.step_down("its copy is damaged")
         elif self.role not in (Role.LEARNER, Role.LEADER) and not self.is_voter:
@@ -333,76 +333,78 @@ class RaftGroupState:
 
     def announce(self) -> None:
         """Tells the broker who serves the partition; an incomplete copy is as good as none."""
-        self.say_commit()
-        address = self.address_of(self.leader) if self.leader is not None and self.leader != self.me else ""
-        if self.expelled or (not self.complete and not self.stranded):
+        self.report_commit()
+        address = self.address_of(self.leader) if self.leader is not None and self.leader != self.node else ""
+        if self.removed or (not self.complete and not self.only_copy_damaged):
             self.out.append(ServedElsewhere(self.partition, self.term, address))
             return
-        copy = self.copy
-        owner = self.role is Role.LEADER or self.stranded
-        self.out.append(Serving(self.partition, self.term, owner, copy.first, copy.end, self.commit, address))
-        if self.stranded:
-            self.out.append(Blocked(self.partition, self.damage))
+        log = self.log
+        owner = self.role is Role.LEADER or self.only_copy_damaged
+        self.out.append(Serving(self.partition, self.term, owner, log.first, log.end, self.commit, address))
+        if self.only_copy_damaged:
+            self.out.append(Blocked(self.partition, self.damage_error))
 
     # --- hard state ---
 
     def begin_term(self, term: int, *, vote: int) -> None:
-        self.hard = msgspec.structs.replace(self.hard, term=term, vote=vote)
+        self.hard_state = msgspec.structs.replace(self.hard_state, term=term, vote=vote)
         self.term = term
         self._dirty = True
         self.leader = None
-        self.following.begin()
+        self.follower.begin_term()
 
-    def adopt(self, term: int) -> None:
+    def adopt_term(self, term: int) -> None:
         self.begin_term(term, vote=0)
         self.step_down(f"term {term} has begun")
 
-    def remember_vote(self, candidate: NodeId) -> None:
-        if self.hard.vote != candidate:
-            self.hard = msgspec.structs.replace(self.hard, vote=candidate)
+    def record_vote(self, candidate: NodeId) -> None:
+        if self.hard_state.vote != candidate:
+            self.hard_state = msgspec.structs.replace(self.hard_state, vote=candidate)
             self._dirty = True
 
-    def remember_configs(self, rows: Iterable[GroupConfigAt]) -> None:
-        known = [row for row in self.hard.configs if self._in_force(row) or row.end > self.copy.end]
+    def add_configs(self, rows: Iterable[GroupConfigAt]) -> None:
+        known = [row for row in self.hard_state.configs if self._is_in_log(row) or row.end > self.log.end]
         ordered = sorted((*known, *rows), key=lambda row: (row.end, row.term))
-        self.hard = msgspec.structs.replace(self.hard, configs=tuple(ordered))
+        self.hard_state = msgspec.structs.replace(self.hard_state, configs=tuple(ordered))
         self._dirty = True
 
-    def forget_config(self, gone: GroupConfigAt) -> None:
-        rows = tuple(row for row in self.hard.configs if row != gone)
-        self.hard = msgspec.structs.replace(self.hard, configs=rows)
+    def remove_config(self, gone: GroupConfigAt) -> None:
+        rows = tuple(row for row in self.hard_state.configs if row != gone)
+        self.hard_state = msgspec.structs.replace(self.hard_state, configs=rows)
         self._dirty = True
 
-    def doubt(self) -> None:
+    def mark_incomplete(self) -> None:
         """What the disk had cannot be read: the copy counts for nothing from the start."""
-        self.hard = msgspec.structs.replace(self.hard, complete=False)
+        self.hard_state = msgspec.structs.replace(self.hard_state, complete=False)
         self.complete = False
 
     def set_complete(self, complete: bool) -> None:
-        self.hard = msgspec.structs.replace(self.hard, complete=complete)
+        self.hard_state = msgspec.structs.replace(self.hard_state, complete=complete)
         self.complete = complete
         self._dirty = True
-        self.refilling = False
-        self.whole_at = None
-        self._fit_role()
+        self.installing_snapshot = False
+        self.complete_at = None
+        self._adjust_role()
         self.announce()
 
-    def begin_refill(self, filled: CopyStart, configs: tuple[GroupConfigAt, ...]) -> None:
-        self.hard = msgspec.structs.replace(self.hard, filled=filled, fills=self.hard.fills + 1, configs=configs)
+    def begin_snapshot(self, start: SnapshotStart, configs: tuple[GroupConfigAt, ...]) -> None:
+        self.hard_state = msgspec.structs.replace(
+            self.hard_state, snapshot_start=start, snapshots=self.hard_state.snapshots + 1, configs=configs
+        )
         self._dirty = True
-        self.whole_at = None
-        self._fit_role()
+        self.complete_at = None
+        self._adjust_role()
 
-    def retry(self, action: Callable[[], None]) -> None:
+    def run_after_persist(self, action: Callable[[], None]) -> None:
         """When the hard state, which has just been changed, is durable."""
-        self.retries.append(action)
+        self.after_persist.append(action)
 
-    def keep(self, action: Callable[[], None], *, sent: bool = False) -> None:
+    def defer(self, action: Callable[[], None], *, sent: bool = False) -> None:
         """For when the hard state is durable. What was sent may be lost, as on the way; what the disk said may not."""
-        if not sent or len(self.kept) < self.settings.waiting_inputs_max:
-            self.kept.append(action)
+        if not sent or len(self.deferred) < self.settings.deferred_inputs_max:
+            self.deferred.append(action)
 
-    def finish(self) -> None:
+    def flush(self) -> None:
         """Messages leave when what they depend on is durable."""
         if not self._dirty:
             if self._sends:
@@ -414,101 +416,101 @@ class RaftGroupState:
             self.out += sends
             sends = []
         self._dirty = False
-        self.settling = True
-        self.leave_way()
-        self.number += 1
-        self.out.append(self._persist((*sends, Echo(key_of(self.partition), self.number))))
+        self.persisting = True
+        self.leave_fast_path()
+        self.persist_number += 1
+        self.out.append(self._persist((*sends, Echo(key_of(self.partition), self.persist_number))))
 
     def _persist(self, then: tuple[FabricEffect, ...]) -> Persist:
-        hard = self.hard if self._keeps_vote else msgspec.structs.replace(self.hard, vote=0)
-        return Persist(key_of(self.partition), pack_hard_state(hard), then)
+        hard_state = self.hard_state if self._persists_vote else msgspec.structs.replace(self.hard_state, vote=0)
+        return Persist(key_of(self.partition), pack_hard_state(hard_state), then)
 
     # --- configurations ---
 
-    def configs_moved(self) -> None:
+    def update_config(self) -> None:
         """The log has changed where configurations may lie: the last one it holds is in force."""
-        rows = tuple(row for row in self.hard.configs if self._in_force(row))
-        kept = tuple(row for row in self.hard.configs if row in rows or row.end > self.copy.end)
-        if kept != self.hard.configs:
+        rows = tuple(row for row in self.hard_state.configs if self._is_in_log(row))
+        kept = tuple(row for row in self.hard_state.configs if row in rows or row.end > self.log.end)
+        if kept != self.hard_state.configs:
             # Another entry stands there now. Were the row kept, a log that begins behind it could not tell.
-            self.hard = msgspec.structs.replace(self.hard, configs=kept)
+            self.hard_state = msgspec.structs.replace(self.hard_state, configs=kept)
             self._dirty = True
-        self.config, self.config_end = (rows[-1].config, rows[-1].end) if rows else (NOBODY, 0)
-        self.former = rows[-2].config if len(rows) > 1 else NOBODY
+        self.config, self.config_end = (rows[-1].config, rows[-1].end) if rows else (NO_MEMBERS, 0)
+        self.previous_config = rows[-2].config if len(rows) > 1 else NO_MEMBERS
         if self.role is Role.LEADER:
-            self.replication.follow_config()
-        self._fit_role()
+            self.replication.update_peers()
+        self._adjust_role()
 
-    def _in_force(self, row: GroupConfigAt) -> bool:
-        if row.end <= self.copy.first:
+    def _is_in_log(self, row: GroupConfigAt) -> bool:
+        if row.end <= self.log.first:
             return True
-        return row.end <= self.copy.end and self.copy.term_at(row.end) == row.term
+        return row.end <= self.log.end and self.log.term_at(row.end) == row.term
 
-    def _forget_superseded(self) -> None:
+    def _drop_superseded_configs(self) -> None:
         """Of the configurations that cannot be cut any more, only the last matters."""
-        safe = min(self.commit, self.copy.end)
-        last = max((row.end for row in self.hard.configs if row.end <= safe and self._in_force(row)), default=0)
-        rows = tuple(row for row in self.hard.configs if row.end >= last)
-        self.hard = msgspec.structs.replace(self.hard, configs=rows)
+        safe = min(self.commit, self.log.end)
+        last = max((row.end for row in self.hard_state.configs if row.end <= safe and self._is_in_log(row)), default=0)
+        rows = tuple(row for row in self.hard_state.configs if row.end >= last)
+        self.hard_state = msgspec.structs.replace(self.hard_state, configs=rows)
 
     def configs_before(self, offset: int) -> tuple[GroupConfigAt, ...]:
-        return tuple(row for row in self.hard.configs if row.end <= offset)[-1:]
+        return tuple(row for row in self.hard_state.configs if row.end <= offset)[-1:]
 
     # --- commit ---
 
-    def say_commit(self) -> None:
+    def report_commit(self) -> None:
         """What those above have not heard yet; of what a full disk took from the log again, only when it is back."""
-        if self.unsaid and self.unsaid <= self.copy.end:
-            self.out.append(Committed(self.partition, self.unsaid))
-            self.unsaid = 0
+        if self.unreported_commit and self.unreported_commit <= self.log.end:
+            self.out.append(Committed(self.partition, self.unreported_commit))
+            self.unreported_commit = 0
 
     def advance_commit(self, offset: int) -> None:
         self.commit = offset
-        self.unsaid = offset
+        self.unreported_commit = offset
         now_us = self.now.mono_us
-        if self.has_readers or self.role is Role.LEADER or now_us >= self.silent_until_us:
-            self.silent_until_us = now_us + COMMIT_SAID_US
-            self.say_commit()
-        if len(self.hard.configs) > 1:
-            self._forget_superseded()
-        if self.keeps_commit:
-            self.hard = msgspec.structs.replace(self.hard, commit=offset)
+        if self.has_readers or self.role is Role.LEADER or now_us >= self.commit_report_us:
+            self.commit_report_us = now_us + COMMIT_REPORT_US
+            self.report_commit()
+        if len(self.hard_state.configs) > 1:
+            self._drop_superseded_configs()
+        if self.persists_commit:
+            self.hard_state = msgspec.structs.replace(self.hard_state, commit=offset)
             self.out.append(self._persist(()))
-        if self.config_end <= offset and self.me not in self.config.voters:
+        if self.config_end <= offset and self.node not in self.config.voters:
             if self.role is Role.LEADER:
                 self.step_down("it was removed")
             else:
-                self._fit_role()
+                self._adjust_role()
 
-    def note(self, level: str, event: str, about: dict[str, int | str]) -> None:
+    def add_log_line(self, level: str, event: str, about: dict[str, int | str]) -> None:
         place = self.name if self.name == METADATA else f"{self.name}/{self.partition.index}"
-        self.out.append(LogLine(level, event, {"partition": place, "node": self.me, "role": str(self.role), **about}))
+        self.out.append(LogLine(level, event, {"partition": place, "node": self.node, "role": str(self.role), **about}))
 
 
-def half_refilled(hard: HardState, found: Recovered) -> int | None:
+def interrupted_snapshot_start(hard_state: HardState, found: Recovered) -> int | None:
     """Where a whole copy begins whose old log is still there, and was to be dropped when the crash came; else None.
 
     That it begins anew was written down, and all before that is committed: it is whole, with nothing in it. But not one
     that goes on beyond: it was not dropped because another leader came, whose entries it has.
     """
-    filled = hard.filled
-    if filled is None or not hard.complete or found.damaged_at is not None:
+    start = hard_state.snapshot_start
+    if start is None or not hard_state.complete or found.damaged_at is not None:
         return None
-    return filled.first if found.first < filled.first and found.end <= filled.first else None
+    return start.first if found.first < start.first and found.end <= start.first else None
 
 
-def _reconciled(hard: HardState, found: Recovered) -> tuple[HardState, tuple[EpochStart, ...]]:
+def _reconciled(hard_state: HardState, found: Recovered) -> tuple[HardState, tuple[EpochStart, ...]]:
     """Hard state and log as a crash may have left them, the one ahead of the other."""
     epochs = found.epochs
-    filled = hard.filled
-    if filled is not None and found.first < filled.first:
+    start = hard_state.snapshot_start
+    if start is not None and found.first < start.first:
         # The crash came between dropping the old log and making the new one.
-        hard = msgspec.structs.replace(hard, complete=False)
-    elif filled is not None and found.first == filled.first and not any(row.offset < found.first for row in epochs):
-        epochs = (*filled.epochs, *epochs)
+        hard_state = msgspec.structs.replace(hard_state, complete=False)
+    elif start is not None and found.first == start.first and not any(row.offset < found.first for row in epochs):
+        epochs = (*start.epochs, *epochs)
     if found.damaged_at is not None:
-        hard = msgspec.structs.replace(hard, complete=False)
+        hard_state = msgspec.structs.replace(hard_state, complete=False)
     # A log may hold entries of a term whose beginning was not written down before the crash.
-    if epochs and epochs[-1].epoch > hard.term:
-        hard = msgspec.structs.replace(hard, term=epochs[-1].epoch, vote=0)
-    return hard, epochs
+    if epochs and epochs[-1].epoch > hard_state.term:
+        hard_state = msgspec.structs.replace(hard_state, term=epochs[-1].epoch, vote=0)
+    return hard_state, epochs

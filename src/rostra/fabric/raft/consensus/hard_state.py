@@ -25,7 +25,7 @@ class GroupConfig(msgspec.Struct, frozen=True, array_like=True):
     learners: Members = ()
 
     @property
-    def everyone(self) -> tuple[NodeId, ...]:
+    def members(self) -> tuple[NodeId, ...]:
         return (*self.voters, *self.learners)
 
     @property
@@ -44,7 +44,7 @@ class GroupConfigAt(msgspec.Struct, frozen=True, array_like=True):
     config: GroupConfig
 
 
-class CopyStart(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotStart(msgspec.Struct, frozen=True, array_like=True):
     """Where the copy was last begun anew, with the epoch before it: an empty log remembers neither."""
 
     first: int
@@ -59,9 +59,9 @@ class HardState(msgspec.Struct, frozen=True, array_like=True):
     """False: the copy lacks entries that this node once acknowledged, or may have."""
     configs: tuple[GroupConfigAt, ...] = ()
     """The last committed configuration, and those behind it that may still be cut."""
-    fills: int = 0
+    snapshots: int = 0
     """How often the copy was begun anew: what was said of an earlier filling says nothing of this one."""
-    filled: CopyStart | None = None
+    snapshot_start: SnapshotStart | None = None
     commit: int = 0
     """A commit offset that was known, where somebody wants to start before a leader is heard."""
 
@@ -73,8 +73,8 @@ def key_of(partition: Partition) -> str:
     return f"raft/{partition}"
 
 
-def pack_hard_state(hard: HardState) -> bytes:
-    return msgspec.msgpack.encode(hard)
+def pack_hard_state(hard_state: HardState) -> bytes:
+    return msgspec.msgpack.encode(hard_state)
 
 
 def unpack_hard_state(packed: bytes) -> HardState:

@@ -35,7 +35,7 @@ class LogState:
     def last_term(self) -> int:
         return self._terms[-1] if self._terms else 0
 
-    def before(self, end: int, term: int) -> int:
+    def find_conflict_by_term(self, end: int, term: int) -> int:
         """The highest end, not above `end`, of an entry not newer than `term`: as far as two logs may still agree.
 
         It goes back by whole terms, so that a long tail of a deposed leader costs one refusal a term, not one a batch.
@@ -57,20 +57,20 @@ class LogState:
 
     # --- changes ---
 
-    def appended(self, base: int, following: int, term: int) -> None:
+    def append(self, base: int, end: int, term: int) -> None:
         assert base == self.end, (base, self.end)
         if not self._terms or self._terms[-1] != term:
             self._terms.append(term)
             self._starts.append(base)
-        self.end = following
+        self.end = end
 
-    def cut(self, offset: int) -> int:
+    def truncate(self, offset: int) -> int:
         """What was written at `offset` and above is gone; returns the generation that begins with that."""
         self.generation += 1
-        self.shortened(offset, self.generation)
+        self.drop_tail(offset, self.generation)
         return self.generation
 
-    def shortened(self, offset: int, generation: int) -> None:
+    def drop_tail(self, offset: int, generation: int) -> None:
         self.end = min(self.end, offset)
         self.generation = max(self.generation, generation)
         self.synced = min(self.synced, self.end)
@@ -78,7 +78,7 @@ class LogState:
             self._starts.pop()
             self._terms.pop()
 
-    def made_durable(self, generation: int, offset: int) -> bool:
+    def mark_synced(self, generation: int, offset: int) -> bool:
         """Whether more is on stable storage than before. A sync that began before a cut vouches for other bytes."""
         if self._check_generation and generation != self.generation:
             return False
@@ -87,7 +87,7 @@ class LogState:
         self.synced = min(offset, self.end)
         return True
 
-    def emptied(self, first: int, epochs: Iterable[EpochStart]) -> None:
+    def reset(self, first: int, epochs: Iterable[EpochStart]) -> None:
         """A new log begins at `first`; the old one's syncs are not told to us any more."""
         rows = tuple(epochs)
         self.first = self.end = self.synced = first
@@ -95,7 +95,7 @@ class LogState:
         self._starts = [row.offset for row in rows]
         self._terms = [row.epoch for row in rows]
 
-    def trimmed(self, first: int) -> None:
+    def trim(self, first: int) -> None:
         self.first = first
         while len(self._starts) > 1 and self._starts[1] < first:
             del self._starts[0]

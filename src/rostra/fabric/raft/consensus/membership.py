@@ -69,7 +69,7 @@ class GroupMembership:
         self._group = group
         self._one_at_a_time = Safeguard.ONE_CHANGE_AT_A_TIME not in group.without
         self._caught_up_first = Safeguard.LEARNER_NOT_COUNTED not in group.without
-        self._changing: GroupConfigAt | None = None
+        self._pending: GroupConfigAt | None = None
 
     def change(self, change: MembershipChange, node: NodeId) -> RostraError | None:
         """Begins the change, or says why not now. It is in force when its entry is in the log, safe when committed."""
@@ -77,15 +77,15 @@ class GroupMembership:
         error = self.refusal()
         if error is not None:
             return error
-        config = changed(group.config, change, node)
+        config = apply_change(group.config, change, node)
         if config == group.config or not config.voters:
-            return self._not_now("that changes nothing")
+            return self._unavailable("that changes nothing")
         if change is MembershipChange.PROMOTE and self._caught_up_first and not self._has_caught_up(node):
-            return self._not_now("the learner has not caught up yet")
-        end = group.copy.end + 1
-        self._changing = GroupConfigAt(end, group.term, config)
-        group.remember_configs([self._changing])
-        group.retry(self._write)
+            return self._unavailable("the learner has not caught up yet")
+        end = group.log.end + 1
+        self._pending = GroupConfigAt(end, group.term, config)
+        group.add_configs([self._pending])
+        group.run_after_persist(self._write)
         return None
 
     def refusal(self) -> RostraError | None:
@@ -94,54 +94,56 @@ class GroupMembership:
         The second is over once an entry of the own term is committed (the flaw of 2015).
         """
         group = self._group
-        if group.role is not Role.LEADER or self._changing is not None or group.transfer_to is not None:
-            return self._not_now("this node cannot change its members now")
+        if group.role is not Role.LEADER or self._pending is not None or group.transfer_to is not None:
+            return self._unavailable("this node cannot change its members now")
         if self._one_at_a_time:
             if group.config_end > group.commit:
-                return self._not_now("another change is under way")
-            if not group.is_current:
-                return self._not_now("its leader has not committed anything yet")
+                return self._unavailable("another change is under way")
+            if not group.knows_commit:
+                return self._unavailable("its leader has not committed anything yet")
         return None
 
-    def _not_now(self, reason: str) -> RostraError:
+    def _unavailable(self, reason: str) -> RostraError:
         return Unavailable(str(self._group.partition.topic), self._group.partition.index, reason)
 
     def _write(self) -> None:
         """The configuration is durable in the hard state: now its entry."""
         group = self._group
-        row, self._changing = self._changing, None
+        row, self._pending = self._pending, None
         assert row is not None
-        if group.role is not Role.LEADER or (group.term, group.copy.end + 1) != (row.term, row.end):
+        if group.role is not Role.LEADER or (group.term, group.log.end + 1) != (row.term, row.end):
             # Something else will stand there: were the row kept, that would be taken for this entry.
-            group.forget_config(row)
+            group.remove_config(row)
             return
         config = row.config
         batch = group_batch(ConfigurationEntry(config), group.now.wall_us)
         group.replication.append(batch)
-        group.configs_moved()
-        group.wants_beat = True
-        group.note("info", "members changed", {"voters": _named(config.voters), "learners": _named(config.learners)})
+        group.update_config()
+        group.wants_heartbeat = True
+        group.add_log_line(
+            "info", "members changed", {"voters": _node_names(config.voters), "learners": _node_names(config.learners)}
+        )
 
-    def look_after(self, peer: NodeId, progress: Progress) -> None:
+    def promote_if_caught_up(self, peer: NodeId, progress: Progress) -> None:
         """A learner that has caught up is made a voter."""
         group = self._group
-        wanted = group.promotes and len(group.config.voters) < group.voters_max
+        wanted = group.promotes_learners and len(group.config.voters) < group.voters_max
         if wanted and peer in group.config.learners and self._has_caught_up(peer):
             self.change(MembershipChange.PROMOTE, peer)
 
     def _has_caught_up(self, node: NodeId) -> bool:
         """What it lacks is on its way: so it will not hold up a majority it counts in."""
         group = self._group
-        progress = group.replication.peers.get(node)
+        progress = group.replication.progress.get(node)
         return progress is not None and progress.match >= max(group.commit, 1) and progress.match == progress.next
 
 
-def _named(nodes: tuple[NodeId, ...]) -> str:
+def _node_names(nodes: tuple[NodeId, ...]) -> str:
     """As people read them."""
     return " ".join(map(text, nodes))
 
 
-def changed(config: GroupConfig, change: MembershipChange, node: NodeId) -> GroupConfig:
+def apply_change(config: GroupConfig, change: MembershipChange, node: NodeId) -> GroupConfig:
     voters = set(config.voters)
     learners = set(config.learners)
     match change:

@@ -6,88 +6,88 @@ from collections import deque
 from enum import StrEnum
 
 
-class ProgressStage(StrEnum):
+class ProgressState(StrEnum):
     PROBE = "probe"
     """Where the two logs agree is not known: one message at a time."""
     REPLICATE = "replicate"
     """Batches go out as they come, up to the window."""
-    REFILL = "refill"
+    SNAPSHOT = "refill"
     """The follower begins anew at the leader's log start."""
 
 
 class Progress:
     __slots__ = (
-        "asked_round",
+        "at_boundary",
         "commit",
-        "fills",
+        "has_readers",
         "heard_us",
         "in_flight",
         "in_flight_bytes",
         "match",
         "next",
-        "quiet",
-        "readers",
-        "reading",
+        "probe_round",
+        "quiescent",
+        "read_token",
         "round",
+        "sent_commit",
         "sent_round",
-        "stage",
-        "told",
-        "whole",
+        "snapshots",
+        "state",
     )
 
-    def __init__(self, following: int, heard_us: int) -> None:
-        self.stage = ProgressStage.PROBE
-        self.next = following
+    def __init__(self, next_offset: int, heard_us: int) -> None:
+        self.state = ProgressState.PROBE
+        self.next = next_offset
         """The first offset that was not sent."""
-        self.whole = True
+        self.at_boundary = True
         """`next` is known to lie between two batches."""
         self.match = 0
         """Below this the follower has on stable storage what the leader has."""
         self.commit = 0
         """The commit offset that the follower is known to know."""
-        self.told = 0
+        self.sent_commit = 0
         """The one that it was last told with entries, if those arrived."""
-        self.fills = 0
+        self.snapshots = 0
         """Which filling of its copy `match` speaks of."""
         self.heard_us = heard_us
         self.round = 0
         """The last heartbeat round it answered."""
         self.sent_round = 0
         """The round in which something was last sent to it."""
-        self.asked_round = -1
+        self.probe_round = -1
         """The round of the last probe: one a round is enough."""
         self.in_flight: deque[tuple[int, int]] = deque()
         """(end, bytes) of what was sent and not yet acknowledged."""
         self.in_flight_bytes = 0
-        self.reading = 0
+        self.read_token = 0
         """The token of the read under way for it."""
-        self.readers = True
+        self.has_readers = True
         """Whether it may have any, who wait to hear what is committed."""
-        self.quiet = False
+        self.quiescent = False
 
-    def sent(self, end: int, size: int) -> None:
+    def record_sent(self, end: int, size: int) -> None:
         self.in_flight.append((end, size))
         self.in_flight_bytes += size
         self.next = end
-        self.whole = True
+        self.at_boundary = True
 
-    def is_stale(self, fills: int) -> bool:
+    def is_stale(self, snapshots: int) -> bool:
         """Whether a word is about a copy that was dropped since; a newer filling begins with nothing known."""
-        if fills > self.fills:
-            self.fills = fills
+        if snapshots > self.snapshots:
+            self.snapshots = snapshots
             self.match = 0
-        return fills < self.fills
+        return snapshots < self.snapshots
 
-    def acknowledged(self, held: int, match: int) -> None:
+    def acknowledged(self, agreed: int, match: int) -> None:
         self.match = max(self.match, match)
-        while self.in_flight and self.in_flight[0][0] <= held:
+        while self.in_flight and self.in_flight[0][0] <= agreed:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
 
-    def rewind(self, following: int, stage: ProgressStage, *, whole: bool) -> None:
-        self.stage = stage
-        self.next = following
-        self.whole = whole
+    def rewind(self, next_offset: int, state: ProgressState, *, at_boundary: bool) -> None:
+        self.state = state
+        self.next = next_offset
+        self.at_boundary = at_boundary
         self.in_flight.clear()
         self.in_flight_bytes = 0
-        self.reading = 0
-        self.asked_round = -1
+        self.read_token = 0
+        self.probe_round = -1

@@ -58,9 +58,9 @@ class RaftGroup(RaftGroupState):
 
     def __init__(
         self,
-        me: NodeId,
+        node: NodeId,
         found: Recovered,
-        hard: HardState,
+        hard_state: HardState,
         *,
         settings: RaftSettings,
         random: Random,
@@ -70,9 +70,9 @@ class RaftGroup(RaftGroupState):
         without: Without = ALL_ON,
     ) -> None:
         super().__init__(
-            me,
+            node,
             found,
-            hard,
+            hard_state,
             settings=settings,
             random=random,
             address_of=address_of,
@@ -80,176 +80,182 @@ class RaftGroup(RaftGroupState):
             without=without,
         )
         self.election = Election(self)
-        self.following = Follower(self)
+        self.follower = Follower(self)
         self.replication = Replication(self, next_token)
         self.membership = GroupMembership(self)
-        self.reading = ReadIndex(self)
+        self.read_index = ReadIndex(self)
 
     # --- inputs ---
 
     def start(self, now: Now) -> None:
         self.now = now
-        self.following.begin()
-        self.configs_moved()
-        if self.stranded:
+        self.follower.begin_term()
+        self.update_config()
+        if self.only_copy_damaged:
             # All that is left was on stable storage of the only voter.
-            self.commit = self.copy.end
+            self.commit = self.log.end
         self.announce()
-        self.finish()
+        self.flush()
 
     def receive(self, now: Now, peer: NodeId, message: GroupMessage, payload: bytearray | None = None) -> None:
         self.now = now
-        if self.settling:
-            self.keep(lambda: self.receive(self.now, peer, message, payload), sent=True)
+        if self.persisting:
+            self.defer(lambda: self.receive(self.now, peer, message, payload), sent=True)
             return
-        if self.quiet:
+        if self.quiescent:
             self.wake(now)
-        if message.term == self.term or self._fits_term(peer, message, payload):
+        if message.term == self.term or self._check_term(peer, message, payload):
             self._dispatch(peer, message, payload)
-        self.finish()
+        self.flush()
 
     def synced(self, now: Now, generation: int, offset: int) -> None:
         self.now = now
-        if self.settling:
-            self.keep(lambda: self.synced(self.now, generation, offset))
+        if self.persisting:
+            self.defer(lambda: self.synced(self.now, generation, offset))
             return
-        if self.copy.made_durable(generation, offset):
-            if self.whole_at is not None:
-                self.following.mend()
+        if self.log.mark_synced(generation, offset):
+            if self.complete_at is not None:
+                self.follower.finish_snapshot()
             if self.role is Role.LEADER:
-                self.replication.own_copy_grew()
+                self.replication.own_log_synced()
             elif self.leader is not None:
-                self.following.acknowledge(self.leader)
-        self.finish()
+                self.follower.acknowledge(self.leader)
+        self.flush()
 
-    def readers(self, now: Now, some: bool) -> None:
+    def set_readers(self, now: Now, present: bool) -> None:
         """They come to this copy, or have all gone. Who leads hears of it with the next word, or now if none is due."""
         self.now = now
-        self.has_readers = some
-        self.say_commit()
-        if some and self.role is not Role.LEADER and self.leader is not None and not self.settling and not self.quiet:
-            self.following.acknowledge(self.leader)
-            self.finish()
+        self.has_readers = present
+        self.report_commit()
+        if (
+            present
+            and self.role is not Role.LEADER
+            and self.leader is not None
+            and not self.persisting
+            and not self.quiescent
+        ):
+            self.follower.acknowledge(self.leader)
+            self.flush()
 
-    def fire(self, now: Now) -> None:
+    def deadline_passed(self, now: Now) -> None:
         """The deadline has passed."""
         self.now = now
-        if self.settling:
+        if self.persisting:
             self.deadline_us = now.mono_us + self.settings.heartbeat_us
             return
         if self.role is Role.LEADER:
-            self._check_leadership()
+            self._check_quorum()
         else:
             self.election.timed_out()
-        self.finish()
+        self.flush()
 
-    def echo(self, now: Now, number: int) -> None:
+    def persisted(self, now: Now, number: int) -> None:
         """The hard state is durable: on with what waited for it."""
         self.now = now
-        if not self.settling or number != self.number:
+        if not self.persisting or number != self.persist_number:
             return
-        self.settling = False
-        self.election.persisted()
-        retries, self.retries = self.retries, []
+        self.persisting = False
+        self.election.vote_persisted()
+        retries, self.after_persist = self.after_persist, []
         for retry in retries:
             retry()
-        self.finish()
-        while self.kept and not self.settling:
-            self.kept.popleft()()
+        self.flush()
+        while self.deferred and not self.persisting:
+            self.deferred.popleft()()
 
     def write_failed(self, now: Now, offset: int, generation: int) -> None:
         """The disk refused what was appended last. A leader whose followers have it must not order others there."""
         self.now = now
-        self.copy.shortened(offset, generation)
-        self.following.held = min(self.following.held, offset)
-        self.configs_moved()
-        if self.role is Role.LEADER and self.config.everyone != (self.me,):
+        self.log.drop_tail(offset, generation)
+        self.follower.agreed = min(self.follower.agreed, offset)
+        self.update_config()
+        if self.role is Role.LEADER and self.config.members != (self.node,):
             self.step_down("the disk refuses writes")
-        elif self.role is Role.LEADER and self.copy.last_term < self.term and not self.inherits:
+        elif self.role is Role.LEADER and self.log.last_term < self.term and not self.skipped_noop:
             # The entry that begins the term is gone, and nothing before it counts without one.
-            self.deadline_us = now.mono_us + self.settings.election_us
-        self.finish()
+            self.deadline_us = now.mono_us + self.settings.election_min_us
+        self.flush()
 
     def read_done(self, now: Now, token: int, batches: bytes) -> None:
         self.now = now
-        peer = self.reads.pop(token, None)
-        if peer is not None and not self.settling:
+        peer = self.peer_reads.pop(token, None)
+        if peer is not None and not self.persisting:
             self.replication.read_done(token, peer, batches)
-            self.finish()
+            self.flush()
         elif peer is not None:
-            self.keep(lambda: self._read_again(peer, token))
+            self.defer(lambda: self._forget_read(peer, token))
 
-    def _read_again(self, peer: NodeId, token: int) -> None:
-        progress = self.replication.peers.get(peer)
-        if progress is not None and progress.reading == token:
-            progress.reading = 0
+    def _forget_read(self, peer: NodeId, token: int) -> None:
+        progress = self.replication.progress.get(peer)
+        if progress is not None and progress.read_token == token:
+            progress.read_token = 0
 
     def read_failed(self, now: Now, token: int, damaged: bool) -> None:
         """A follower or a client could not be fed. If this copy is damaged, others shall serve, if there are any."""
         self.now = now
-        peer = self.reads.pop(token, None)
+        peer = self.peer_reads.pop(token, None)
         if peer is not None:
-            self._read_again(peer, token)
-        if damaged and not self.settling and self.complete and self.config.voters != (self.me,):
+            self._forget_read(peer, token)
+        if damaged and not self.persisting and self.complete and self.config.voters != (self.node,):
             self.set_complete(False)
-        self.finish()
+        self.flush()
 
-    def broke(self, now: Now) -> None:
+    def fail_disk(self, now: Now) -> None:
         """An fsync failed: nothing here will be durable any more."""
         self.now = now
-        self.broken = True
+        self.disk_failed = True
         # The only voter stays: nobody could lead in its place, and what was committed can still be read.
-        if self.role is Role.LEADER and not self.settling and self.config.voters != (self.me,):
-            best = max(self.replication.peers.items(), key=lambda item: item[1].match, default=None)
+        if self.role is Role.LEADER and not self.persisting and self.config.voters != (self.node,):
+            best = max(self.replication.progress.items(), key=lambda item: item[1].match, default=None)
             if best is not None and best[0] in self.config.voters:
                 self.send(best[0], TimeoutNow(self.partition, self.term))
             self.step_down("its disk cannot sync")
-        self.finish()
+        self.flush()
 
     # --- the short way ---
 
-    def find_way(self) -> None:
+    def update_fast_path(self) -> None:
         """Whether nothing but records is to be expected: then they need not be asked whether they are something else.
 
         Alone: this node is the whole group, and waits for nothing but its disk.
         """
         steady = (
-            not (self.settling or self.broken or self.expelled or self.without or self.keeps_commit)
+            not (self.persisting or self.disk_failed or self.removed or self.without or self.persists_commit)
             and self.complete
-            and len(self.hard.configs) <= 1
+            and len(self.hard_state.configs) <= 1
             and self.config_end <= self.commit
-            and self.me in self.config.voters
+            and self.node in self.config.voters
         )
-        leads = steady and self.role is Role.LEADER and self.transfer_to is None and self.has_begun_term
-        peers = self.replication.peers
-        self.alone = leads and not peers
-        self.leads_steadily = leads and bool(peers) and not self.quiet and not self.config.learners
-        if self.leads_steadily:
-            self.replication.tells = any(progress.readers for progress in peers.values())
-        self.follows_steadily = (
+        leads = steady and self.role is Role.LEADER and self.transfer_to is None and self.committed_in_term
+        peers = self.replication.progress
+        self.fast_single = leads and not peers
+        self.fast_leader = leads and bool(peers) and not self.quiescent and not self.config.learners
+        if self.fast_leader:
+            self.replication.has_follower_readers = any(progress.has_readers for progress in peers.values())
+        self.fast_follower = (
             steady
             and self.role is Role.FOLLOWER
             and self.leader is not None
-            and self.election.patience_us > 0
+            and self.election.timeout_us > 0
             and self.deadline_us is not None
-            and not self.quiet
+            and not self.quiescent
         )
 
-    def propose_alone(self, given: Propose) -> list[FabricEffect]:
+    def propose_single(self, given: Propose) -> list[FabricEffect]:
         """As `propose` without anybody to tell."""
-        partition, copy, batch = self.partition, self.copy, given.batch
-        base = copy.end
+        partition, log, batch = self.partition, self.log, given.batch
+        base = log.end
         term = self.term
         last = stamp(batch, partition=partition, base_offset=base, owner_epoch=term, owner_flags=given.owner_flags)
-        copy.end = last + 1
+        log.end = last + 1
         return [Append(partition, batch, True), Accepted(given.token, partition, base, last)]
 
-    def synced_alone(self, given: Synced) -> list[FabricEffect]:
+    def synced_single(self, given: Synced) -> list[FabricEffect]:
         """As `synced` without anybody to count: what is on this disk is committed."""
-        copy = self.copy
-        if given.generation != copy.generation or given.offset <= copy.synced:
+        log = self.log
+        if given.generation != log.generation or given.offset <= log.synced:
             return []
-        copy.synced = self.commit = min(given.offset, copy.end)
+        log.synced = self.commit = min(given.offset, log.end)
         return [Committed(self.partition, self.commit)]
 
     # --- proposals ---
@@ -260,152 +266,152 @@ class RaftGroup(RaftGroupState):
         if error is not None:
             self.out.append(Refused(token, error))
             return
-        if self.quiet:
+        if self.quiescent:
             self.wake(now)
         base, last = self.replication.append(batch, owner_flags)
         self.out.append(Accepted(token, self.partition, base, last))
-        self.finish()
+        self.flush()
 
     def write(self, now: Now, batch: bytearray, owner_flags: int = 0) -> RostraError | None:
         """A batch of the fabric's own, which nobody awaits by its place."""
         self.now = now
         error = self.refusal()
         if error is None:
-            if self.quiet:
+            if self.quiescent:
                 self.wake(now)
             self.replication.append(batch, owner_flags)
-            self.finish()
+            self.flush()
         return error
 
     def refusal(self) -> RostraError | None:
         """Why this node does not order batches now, if it does not."""
-        if self.role is Role.LEADER and not self.settling and self.transfer_to is None and not self.broken:
+        if self.role is Role.LEADER and not self.persisting and self.transfer_to is None and not self.disk_failed:
             return None
-        if self.stranded:
-            return self.damage
-        if self.leader is not None and self.leader != self.me:
+        if self.only_copy_damaged:
+            return self.damage_error
+        if self.leader is not None and self.leader != self.node:
             return Moved(self.address_of(self.leader), self.term)
         return Unavailable(self.name, self.partition.index, "it has no leader yet, or is changing it")
 
-    def advance_start(self, now: Now, first: int) -> None:
+    def advance_log_start(self, now: Now, first: int) -> None:
         """Retention: followers hear of it with the next entries or heartbeats' probes."""
         self.now = now
-        if self.role is Role.LEADER and self.copy.first < first <= self.commit:
-            self.copy.trimmed(first)
+        if self.role is Role.LEADER and self.log.first < first <= self.commit:
+            self.log.trim(first)
             self.out.append(Trim(self.partition, first))
 
-    def change(self, now: Now, change: MembershipChange, node: NodeId) -> RostraError | None:
+    def change_membership(self, now: Now, change: MembershipChange, node: NodeId) -> RostraError | None:
         self.now = now
-        if self.settling:
-            return self._busy()
-        if self.quiet:
+        if self.persisting:
+            return self._not_transferable()
+        if self.quiescent:
             self.wake(now)
         error = self.membership.change(change, node)
-        self.finish()
+        self.flush()
         return error
 
-    def transfer(self, now: Now, target: NodeId) -> RostraError | None:
+    def transfer_leadership(self, now: Now, target: NodeId) -> RostraError | None:
         """Hands leadership to a voter: no proposals until it has everything, then it begins an election."""
         self.now = now
-        if self.settling or self.role is not Role.LEADER or self.transfer_to is not None:
-            return self._busy()
-        if target == self.me or target not in self.config.voters:
-            return self._busy()
-        if self.quiet:
+        if self.persisting or self.role is not Role.LEADER or self.transfer_to is not None:
+            return self._not_transferable()
+        if target == self.node or target not in self.config.voters:
+            return self._not_transferable()
+        if self.quiescent:
             self.wake(now)
         self.transfer_to = target
-        self.transfer_until_us = now.mono_us + self.settings.election_us
+        self.transfer_until_us = now.mono_us + self.settings.election_min_us
         self.deadline_us = min(self.transfer_until_us, self.deadline_us or self.transfer_until_us)
         self.try_transfer()
-        self.finish()
+        self.flush()
         return None
 
     def try_transfer(self) -> None:
         target = self.transfer_to
-        progress = self.replication.peers.get(target) if target is not None else None
-        if target is not None and progress is not None and progress.match == self.copy.end:
+        progress = self.replication.progress.get(target) if target is not None else None
+        if target is not None and progress is not None and progress.match == self.log.end:
             self.send(target, TimeoutNow(self.partition, self.term))
 
-    def _busy(self) -> RostraError:
+    def _not_transferable(self) -> RostraError:
         return Unavailable(self.name, self.partition.index, "it is not this node's to give, or it is changing")
 
-    def ask_read(self, now: Now, token: int) -> None:
+    def request_read_index(self, now: Now, token: int) -> None:
         self.now = now
-        if self.settling:
-            self.keep(lambda: self.ask_read(self.now, token))
+        if self.persisting:
+            self.defer(lambda: self.request_read_index(self.now, token))
             return
-        if self.quiet and self.role is Role.LEADER:
+        if self.quiescent and self.role is Role.LEADER:
             self.wake(now)
-        self.reading.ask(token)
-        self.finish()
+        self.read_index.request(token)
+        self.flush()
 
     # --- heartbeats, which the node puts together for all groups ---
 
-    def beats(self, now: Now) -> list[tuple[NodeId, GroupHeartbeat]]:
+    def heartbeats(self, now: Now) -> list[tuple[NodeId, GroupHeartbeat]]:
         self.now = now
-        self.wants_beat = False
-        if self.role is not Role.LEADER or self.quiet or self.settling:
+        self.wants_heartbeat = False
+        if self.role is not Role.LEADER or self.quiescent or self.persisting:
             return []
-        beats = self.replication.beat()
-        self.finish()
-        return beats
+        heartbeats = self.replication.heartbeats()
+        self.flush()
+        return heartbeats
 
-    def heard(self, now: Now, peer: NodeId, beat: GroupHeartbeat) -> GroupHeartbeatReply | None:
+    def heartbeat_received(self, now: Now, peer: NodeId, heartbeat: GroupHeartbeat) -> GroupHeartbeatReply | None:
         self.now = now
-        if self.settling:
+        if self.persisting:
             return None
-        if beat.term < self.term:
-            return GroupHeartbeatReply(self.partition, self.term, beat.round, 0, 0, 0)
-        if beat.term > self.term:
-            self.adopt(beat.term)
-            self.finish()
+        if heartbeat.term < self.term:
+            return GroupHeartbeatReply(self.partition, self.term, heartbeat.round, 0, 0, 0)
+        if heartbeat.term > self.term:
+            self.adopt_term(heartbeat.term)
+            self.flush()
             return None
-        self.hear_leader(peer)
-        reply = self.following.beat(peer, beat)
-        if self.quiet:
+        self.accept_leader(peer)
+        reply = self.follower.heartbeat(peer, heartbeat)
+        if self.quiescent:
             self.deadline_us = None
-        self.finish()
-        return reply if not self.settling else None
+        self.flush()
+        return reply if not self.persisting else None
 
-    def answered(self, now: Now, peer: NodeId, reply: GroupHeartbeatReply) -> None:
+    def heartbeat_answered(self, now: Now, peer: NodeId, reply: GroupHeartbeatReply) -> None:
         self.now = now
-        if self.settling:
+        if self.persisting:
             return
         if reply.term > self.term:
-            self.adopt(reply.term)
+            self.adopt_term(reply.term)
         elif self.role is Role.LEADER and reply.term == self.term:
-            self.replication.beat_answered(peer, reply)
-            if self.role is Role.LEADER and self.may_fall_silent() and self.replication.all_quiet():
-                self.quiet = True
+            self.replication.heartbeat_answered(peer, reply)
+            if self.role is Role.LEADER and self.may_quiesce() and self.replication.all_quiescent():
+                self.quiescent = True
                 self.deadline_us = None
-        self.finish()
+        self.flush()
 
-    def may_fall_silent(self) -> bool:
-        if self.commit != self.copy.end or self.copy.synced != self.copy.end or self.transfer_to is not None:
+    def may_quiesce(self) -> bool:
+        if self.commit != self.log.end or self.log.synced != self.log.end or self.transfer_to is not None:
             return False
-        to_promote = self.config.learners and self.promotes and len(self.config.voters) < self.voters_max
-        return not self.reading.busy and not to_promote and self.replication.all_know_all()
+        to_promote = self.config.learners and self.promotes_learners and len(self.config.voters) < self.voters_max
+        return not self.read_index.has_pending and not to_promote and self.replication.all_up_to_date()
 
     def wake(self, now: Now) -> None:
         """Something happens again in this group, or the pair's heartbeat that stood in for its own is lost."""
         self.now = now
-        if not self.quiet:
+        if not self.quiescent:
             return
-        self.quiet = False
+        self.quiescent = False
         if self.role is Role.LEADER:
-            for progress in self.replication.peers.values():
-                progress.heard_us = self.replication.as_if_heard_us()
-                progress.quiet = False
+            for progress in self.replication.progress.values():
+                progress.heard_us = self.replication.initial_heard_us()
+                progress.quiescent = False
             self.deadline_us = self.replication.quorum_deadline_us()
         else:
-            self.election.wait()
+            self.election.reset_timeout()
 
     def peer_lost(self, now: Now, peer: NodeId) -> None:
         """The pair's heartbeat, which stands in for that of a silent group, is lost, or the peer was started anew."""
         self.now = now
         if self.role is Role.LEADER:
             self.wake(now)
-            progress = self.replication.peers.get(peer)
+            progress = self.replication.progress.get(peer)
             if progress is not None:
                 # It was silent for long already: for it the first answer is not waited for any longer than another.
                 progress.heard_us = min(progress.heard_us, now.mono_us)
@@ -417,61 +423,61 @@ class RaftGroup(RaftGroupState):
 
     # --- messages ---
 
-    def _fits_term(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> bool:
+    def _check_term(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> bool:
         """Whether a message of another term counts: a higher one is taken over first, a lower one is set right."""
         term = message.term
-        if isinstance(message, RequestVote) and (message.pre or term < self.term):
+        if isinstance(message, RequestVote) and (message.pre_vote or term < self.term):
             # A question about a term raises none; one about an old term is answered with ours.
             return True
-        if isinstance(message, RequestVoteReply) and message.pre and message.granted:
+        if isinstance(message, RequestVoteReply) and message.pre_vote and message.granted:
             return True
         if term < self.term:
             if isinstance(message, AppendEntries | InstallSnapshot):
                 self.send(peer, AppendEntriesRefused(self.partition, self.term, 0, 0, 0))
             return False
         if isinstance(message, RequestVote):
-            if not message.forced and self.election.leader_is_alive():
+            if not message.transfer and self.election.leader_is_alive():
                 return False
-            self.adopt(term)
+            self.adopt_term(term)
             return True
-        self.adopt(term)
-        self.retry(lambda: self.receive(self.now, peer, message, payload))
+        self.adopt_term(term)
+        self.run_after_persist(lambda: self.receive(self.now, peer, message, payload))
         return False
 
     def _dispatch(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
         match message:
             case AppendEntries():
-                self.hear_leader(peer)
-                self.following.receive(peer, message, payload)
+                self.accept_leader(peer)
+                self.follower.append_entries(peer, message, payload)
             case AppendEntriesReply():
                 if self.role is Role.LEADER:
-                    self.replication.stored(peer, message)
+                    self.replication.append_acknowledged(peer, message)
             case AppendEntriesRefused():
                 if self.role is Role.LEADER:
-                    self.replication.refused(peer, message)
+                    self.replication.append_refused(peer, message)
             case RequestVote():
-                self.election.asked(peer, message)
+                self.election.vote_requested(peer, message)
             case RequestVoteReply():
-                self.election.answered(peer, message)
+                self.election.vote_replied(peer, message)
             case InstallSnapshot():
-                self.hear_leader(peer)
-                self.following.refill(peer, message)
+                self.accept_leader(peer)
+                self.follower.install_snapshot(peer, message)
             case TimeoutNow():
-                self.election.told_to_begin(message)
+                self.election.timeout_now(message)
             case ReadIndexRequest():
-                self.reading.asked(peer, message)
+                self.read_index.request_received(peer, message)
             case ReadIndexReply():
-                self.reading.answered(message)
+                self.read_index.reply_received(message)
             case _:
                 assert_never(message)
 
-    def _check_leadership(self) -> None:
+    def _check_quorum(self) -> None:
         now_us = self.now.mono_us
-        if self.copy.last_term < self.term and not self.inherits:
+        if self.log.last_term < self.term and not self.skipped_noop:
             self.replication.append(group_batch(NoOp(), self.now.wall_us))
         if self.transfer_to is not None and now_us >= self.transfer_until_us:
             self.transfer_to = None
-            self.note("warning", "handing over failed", {"term": self.term})
+            self.add_log_line("warning", "handing over failed", {"term": self.term})
         deadline_us = self.replication.quorum_deadline_us()
         if deadline_us is not None and now_us >= deadline_us:
             self.step_down("it hears no majority")

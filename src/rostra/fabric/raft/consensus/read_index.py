@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class PendingRead(NamedTuple):
     round: int
     commit: int
-    asker: NodeId
+    requester: NodeId
     token: int
 
 
@@ -25,66 +25,66 @@ class ReadIndex:
 
     def __init__(self, group: RaftGroup) -> None:
         self._group = group
-        self._waiting: deque[PendingRead] = deque()
-        self.told: list[tuple[int, int | None]] = []
+        self._pending: deque[PendingRead] = deque()
+        self.results: list[tuple[int, int | None]] = []
 
     @property
-    def busy(self) -> bool:
-        return bool(self._waiting)
+    def has_pending(self) -> bool:
+        return bool(self._pending)
 
-    def ask(self, token: int) -> None:
+    def request(self, token: int) -> None:
         """For a read of this node. Told None: nobody could say, ask again."""
         group = self._group
         if group.role is Role.LEADER:
-            self._wait(group.me, token)
+            self._add(group.node, token)
         elif group.leader is not None:
             group.send(group.leader, ReadIndexRequest(group.partition, group.term, token))
         else:
-            self.told.append((token, None))
+            self.results.append((token, None))
 
-    def asked(self, peer: NodeId, message: ReadIndexRequest) -> None:
+    def request_received(self, peer: NodeId, message: ReadIndexRequest) -> None:
         if self._group.role is Role.LEADER:
-            self._wait(peer, message.token)
+            self._add(peer, message.token)
         else:
-            self._answer(peer, message.token, None)
+            self._reply(peer, message.token, None)
 
-    def answered(self, message: ReadIndexReply) -> None:
-        self.told.append((message.token, message.commit if message.known else None))
+    def reply_received(self, message: ReadIndexReply) -> None:
+        self.results.append((message.token, message.commit if message.known else None))
 
-    def _wait(self, asker: NodeId, token: int) -> None:
+    def _add(self, requester: NodeId, token: int) -> None:
         group = self._group
         # Before its first own commit a leader does not know what earlier terms committed.
-        if not group.is_current or len(self._waiting) >= group.settings.reads_waiting_max:
-            self._answer(asker, token, None)
+        if not group.knows_commit or len(self._pending) >= group.settings.pending_reads_max:
+            self._reply(requester, token, None)
             return
         # Only a heartbeat that begins after the question proves anything.
-        self._waiting.append(PendingRead(group.replication.round + 1, group.commit, asker, token))
-        group.wants_beat = True
-        self.heard()
+        self._pending.append(PendingRead(group.replication.heartbeat_round + 1, group.commit, requester, token))
+        group.wants_heartbeat = True
+        self.heartbeat_answered()
 
-    def heard(self) -> None:
+    def heartbeat_answered(self) -> None:
         """Somebody answered a heartbeat: which reads does a majority confirm now?"""
-        if not self._waiting:
+        if not self._pending:
             return
         group = self._group
-        peers = group.replication.peers
+        peers = group.replication.progress
         rounds = sorted(
             (peers[voter].round if voter in peers else 1 << 62 for voter in group.config.voters), reverse=True
         )
         confirmed = rounds[group.config.majority - 1]
-        while self._waiting and self._waiting[0].round <= confirmed:
-            done = self._waiting.popleft()
-            self._answer(done.asker, done.token, done.commit)
+        while self._pending and self._pending[0].round <= confirmed:
+            done = self._pending.popleft()
+            self._reply(done.requester, done.token, done.commit)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """This node leads no more."""
-        while self._waiting:
-            waiting = self._waiting.popleft()
-            self._answer(waiting.asker, waiting.token, None)
+        while self._pending:
+            pending = self._pending.popleft()
+            self._reply(pending.requester, pending.token, None)
 
-    def _answer(self, asker: NodeId, token: int, commit: int | None) -> None:
+    def _reply(self, requester: NodeId, token: int, commit: int | None) -> None:
         group = self._group
-        if asker == group.me:
-            self.told.append((token, commit))
+        if requester == group.node:
+            self.results.append((token, commit))
         else:
-            group.send(asker, ReadIndexReply(group.partition, group.term, token, commit or 0, commit is not None))
+            group.send(requester, ReadIndexReply(group.partition, group.term, token, commit or 0, commit is not None))

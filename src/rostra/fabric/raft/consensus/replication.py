@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rostra.fabric.api import Append, Committed, Read
-from rostra.fabric.raft.consensus.progress import Progress, ProgressStage
+from rostra.fabric.raft.consensus.progress import Progress, ProgressState
 from rostra.fabric.raft.consensus.roles import Role
 from rostra.fabric.raft.messages import (
     AppendEntries,
@@ -28,15 +28,15 @@ class Replication:
     def __init__(self, group: RaftGroup, next_token: Callable[[], int]) -> None:
         self._group = group
         self._next_token = next_token
-        self.peers: dict[NodeId, Progress] = {}
-        self.counted: list[Progress] = []
+        self.progress: dict[NodeId, Progress] = {}
+        self.voter_progress: list[Progress] = []
         """Of those whose copies count for a commit, without this node."""
         self._counts_itself = False
-        self.tells = True
+        self.has_follower_readers = True
         """Whether any follower's copy may be read, as it was when the group last did anything but the usual."""
-        self.round = 0
+        self.heartbeat_round = 0
         """Counts the heartbeats of this node; a reply carries the number back."""
-        self._commits = (0, 0)
+        self._commits_at_heartbeats = (0, 0)
         """What was committed with the heartbeat before the last one, and with the last one."""
         self._own_term_only = Safeguard.OWN_TERM_COMMIT not in group.without
         self._counts_voters_only = Safeguard.LEARNER_NOT_COUNTED not in group.without
@@ -44,66 +44,66 @@ class Replication:
         self._syncs_first = Safeguard.SYNC_BEFORE_ACK not in group.without
         self._checks_quorum = Safeguard.CHECK_QUORUM not in group.without
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Leadership begins: nothing is known of anybody's log."""
         group = self._group
-        self.peers = {}
-        self._commits = (group.copy.end, group.copy.end)
-        self.follow_config()
-        for progress in self.peers.values():
-            progress.next = group.copy.end
+        self.progress = {}
+        self._commits_at_heartbeats = (group.log.end, group.log.end)
+        self.update_peers()
+        for progress in self.progress.values():
+            progress.next = group.log.end
 
-    def follow_config(self) -> None:
+    def update_peers(self) -> None:
         """A progress for every other member, and for nobody else."""
         group = self._group
         config = group.config
-        known, self.peers = self.peers, {}
-        for peer in config.everyone:
-            if peer != group.me:
-                self.peers[peer] = known.get(peer) or Progress(group.copy.end, self.as_if_heard_us())
-        counted = config.voters if self._counts_voters_only else config.everyone
-        self.counted = [self.peers[peer] for peer in counted if peer != group.me]
-        self._counts_itself = group.me in counted
+        former, self.progress = self.progress, {}
+        for peer in config.members:
+            if peer != group.node:
+                self.progress[peer] = former.get(peer) or Progress(group.log.end, self.initial_heard_us())
+        counted = config.voters if self._counts_voters_only else config.members
+        self.voter_progress = [self.progress[peer] for peer in counted if peer != group.node]
+        self._counts_itself = group.node in counted
 
     def held_by_all(self) -> int:
         """How far every member's copy is known to be on stable storage."""
-        return min((progress.match for progress in self.peers.values()), default=self._group.copy.synced)
+        return min((progress.match for progress in self.progress.values()), default=self._group.log.synced)
 
-    def keeps_up(self, member: NodeId) -> bool:
+    def has_caught_up(self, member: NodeId) -> bool:
         """Whether its copy is whole, and has what was committed a heartbeat ago: under load it lags a little."""
-        if member == self._group.me:
+        if member == self._group.node:
             return self._group.complete
-        progress = self.peers.get(member)
-        return progress is not None and progress.match >= max(self._commits[0], 1)
+        progress = self.progress.get(member)
+        return progress is not None and progress.match >= max(self._commits_at_heartbeats[0], 1)
 
     # --- sending ---
 
     def append(self, batch: bytearray, owner_flags: int = 0) -> tuple[int, int]:
         """Orders a batch: into the own log, and at once to every follower that is in step. Nobody waits for a disk."""
         group = self._group
-        partition, term, copy = group.partition, group.term, group.copy
-        base = copy.end
+        partition, term, log = group.partition, group.term, group.log
+        base = log.end
         last = stamp(batch, partition=partition, base_offset=base, owner_epoch=term, owner_flags=owner_flags)
         end = last + 1
         # One message for all, which the driver need encode only once.
-        message = AppendEntries(partition, term, base, copy.last_term, group.commit, copy.first)
-        copy.appended(base, end, term)
+        message = AppendEntries(partition, term, base, log.last_term, group.commit, log.first)
+        log.append(base, end, term)
         group.out.append(Append(partition, batch, True))
-        for peer, progress in self.peers.items():
-            progress.quiet = False
-            if progress.stage is ProgressStage.REPLICATE and progress.next == base and self._has_room(progress):
+        for peer, progress in self.progress.items():
+            progress.quiescent = False
+            if progress.state is ProgressState.REPLICATE and progress.next == base and self._window_open(progress):
                 group.send(peer, message, (batch,))
-                progress.sent_round = self.round
-                progress.told = group.commit
-                progress.sent(end, len(batch))
+                progress.sent_round = self.heartbeat_round
+                progress.sent_commit = group.commit
+                progress.record_sent(end, len(batch))
             else:
-                self.feed(peer, progress)
+                self.send_next(peer, progress)
         if not self._syncs_first:
-            group.copy.synced = end
-            self.own_copy_grew()
+            group.log.synced = end
+            self.own_log_synced()
         return base, end - 1
 
-    def _has_room(self, progress: Progress) -> bool:
+    def _window_open(self, progress: Progress) -> bool:
         settings = self._group.settings
         return progress.in_flight_bytes < settings.window_bytes and len(progress.in_flight) < settings.window_messages
 
@@ -117,236 +117,247 @@ class Replication:
         end: int,
         size: int,
         *,
-        news: bool = False,
+        commit_only: bool = False,
     ) -> None:
         group = self._group
         message = AppendEntries(
-            group.partition, group.term, prev_end, prev_term, group.commit, group.copy.first, progress.whole, news
+            group.partition,
+            group.term,
+            prev_end,
+            prev_term,
+            group.commit,
+            group.log.first,
+            progress.at_boundary,
+            commit_only,
         )
         group.send(peer, message, payload)
-        progress.sent_round = self.round
-        progress.told = group.commit
+        progress.sent_round = self.heartbeat_round
+        progress.sent_commit = group.commit
         if payload:
-            progress.sent(end, size)
+            progress.record_sent(end, size)
 
-    def feed(self, peer: NodeId, progress: Progress) -> None:
+    def send_next(self, peer: NodeId, progress: Progress) -> None:
         """Whatever this follower needs next, unless an answer is awaited."""
         group = self._group
-        if progress.reading:
+        if progress.read_token:
             return
-        if progress.next < group.copy.first:
-            progress.rewind(group.copy.first, ProgressStage.REFILL, whole=True)
-        if progress.stage is ProgressStage.REPLICATE:
-            if progress.next < group.copy.end and self._has_room(progress):
-                self._read(peer, progress)
-        elif progress.asked_round < self.round:
+        if progress.next < group.log.first:
+            progress.rewind(group.log.first, ProgressState.SNAPSHOT, at_boundary=True)
+        if progress.state is ProgressState.REPLICATE:
+            if progress.next < group.log.end and self._window_open(progress):
+                self._read_log(peer, progress)
+        elif progress.probe_round < self.heartbeat_round:
             # One question a round: a lost one is asked again with the next heartbeat.
-            progress.asked_round = self.round
-            if progress.stage is ProgressStage.PROBE:
-                whole = progress.whole or progress.next == group.copy.end
-                progress.whole = whole
-                self._send(peer, progress, progress.next, group.copy.term_at(progress.next), (), 0, 0)
+            progress.probe_round = self.heartbeat_round
+            if progress.state is ProgressState.PROBE:
+                at_boundary = progress.at_boundary or progress.next == group.log.end
+                progress.at_boundary = at_boundary
+                self._send(peer, progress, progress.next, group.log.term_at(progress.next), (), 0, 0)
             else:
-                self._send_refill(peer, progress)
+                self._send_snapshot(peer, progress)
 
-    def _send_refill(self, peer: NodeId, progress: Progress) -> None:
+    def _send_snapshot(self, peer: NodeId, progress: Progress) -> None:
         group = self._group
-        first = group.copy.first
+        first = group.log.first
         progress.next = first
         configs = group.configs_before(first)
-        message = InstallSnapshot(group.partition, group.term, first, group.copy.epochs_before(first), configs)
+        message = InstallSnapshot(group.partition, group.term, first, group.log.epochs_before(first), configs)
         group.send(peer, message)
-        progress.sent_round = self.round
+        progress.sent_round = self.heartbeat_round
 
-    def _read(self, peer: NodeId, progress: Progress) -> None:
+    def _read_log(self, peer: NodeId, progress: Progress) -> None:
         group = self._group
-        progress.reading = self._next_token()
-        group.reads[progress.reading] = peer
+        progress.read_token = self._next_token()
+        group.peer_reads[progress.read_token] = peer
         group.out.append(
-            Read(progress.reading, group.partition, progress.next, group.copy.end, group.settings.read_bytes)
+            Read(progress.read_token, group.partition, progress.next, group.log.end, group.settings.read_bytes)
         )
 
     def read_done(self, token: int, peer: NodeId, batches: bytes) -> None:
         group = self._group
-        progress = self.peers.get(peer)
-        if group.role is not Role.LEADER or progress is None or progress.reading != token:
+        progress = self.progress.get(peer)
+        if group.role is not Role.LEADER or progress is None or progress.read_token != token:
             return
-        progress.reading = 0
-        if progress.stage is not ProgressStage.REPLICATE or not batches:
+        progress.read_token = 0
+        if progress.state is not ProgressState.REPLICATE or not batches:
             # Nothing there: it is still on its way to the file. The next heartbeat tries again.
             return
         base, end = base_offset(batches), _end_of(batches)
-        progress.whole = True
-        self._send(peer, progress, base, group.copy.term_at(base), (batches,), end, len(batches))
-        self.feed(peer, progress)
+        progress.at_boundary = True
+        self._send(peer, progress, base, group.log.term_at(base), (batches,), end, len(batches))
+        self.send_next(peer, progress)
 
     # --- what followers say ---
 
-    def stored(self, peer: NodeId, reply: AppendEntriesReply) -> None:
-        progress = self._hear(peer)
-        if progress is None or progress.is_stale(reply.fills):
+    def append_acknowledged(self, peer: NodeId, reply: AppendEntriesReply) -> None:
+        progress = self._heard_from(peer)
+        if progress is None or progress.is_stale(reply.snapshots):
             return
         progress.commit = max(progress.commit, reply.commit)
-        progress.readers = reply.readers
-        if progress.stage is not ProgressStage.REPLICATE and reply.agreed >= progress.next:
-            progress.stage = ProgressStage.REPLICATE
-        self._took(peer, progress, reply.held, reply.match)
+        progress.has_readers = reply.has_readers
+        if progress.state is not ProgressState.REPLICATE and reply.probed >= progress.next:
+            progress.state = ProgressState.REPLICATE
+        self._acknowledged(peer, progress, reply.agreed, reply.match)
 
-    def _took(self, peer: NodeId, progress: Progress, held: int, match: int) -> None:
+    def _acknowledged(self, peer: NodeId, progress: Progress, agreed: int, match: int) -> None:
         group = self._group
-        progress.acknowledged(held, match)
-        if self.advance():
-            self._tell_commit()
+        progress.acknowledged(agreed, match)
+        if self.advance_commit():
+            self._send_commit()
         if group.role is not Role.LEADER:
             return
-        if progress.readers:
+        if progress.has_readers:
             # It may be the last to store what the others had committed without it.
-            self._tell_one(peer, progress)
+            self._send_commit_to(peer, progress)
         if group.config.learners:
-            group.membership.look_after(peer, progress)
-        if progress.stage is not ProgressStage.REPLICATE or progress.next < group.copy.end:
-            self.feed(peer, progress)
+            group.membership.promote_if_caught_up(peer, progress)
+        if progress.state is not ProgressState.REPLICATE or progress.next < group.log.end:
+            self.send_next(peer, progress)
         if group.transfer_to == peer:
             group.try_transfer()
 
-    def refused(self, peer: NodeId, reply: AppendEntriesRefused) -> None:
+    def append_refused(self, peer: NodeId, reply: AppendEntriesRefused) -> None:
         group = self._group
-        progress = self._hear(peer)
+        progress = self._heard_from(peer)
         if progress is None:
             return
-        if progress.is_stale(reply.fills):
+        if progress.is_stale(reply.snapshots):
             return
-        if reply.empty:
-            if progress.stage is not ProgressStage.REFILL:
-                progress.rewind(group.copy.first, ProgressStage.REFILL, whole=True)
+        if reply.needs_snapshot:
+            if progress.state is not ProgressState.SNAPSHOT:
+                progress.rewind(group.log.first, ProgressState.SNAPSHOT, at_boundary=True)
                 # Whatever the lost copy acknowledged may still arrive, and is worth nothing.
-                progress.fills, progress.match = reply.fills + 1, 0
-            self.feed(peer, progress)
+                progress.snapshots, progress.match = reply.snapshots + 1, 0
+            self.send_next(peer, progress)
             return
-        if reply.prev_end <= progress.match or progress.stage is ProgressStage.REFILL:
+        if reply.prev_end <= progress.match or progress.state is ProgressState.SNAPSHOT:
             # Of a message that was overtaken by a later one.
             return
-        hint = group.copy.before(reply.hint_end, reply.hint_term)
-        progress.rewind(max(hint, progress.match), ProgressStage.PROBE, whole=hint == group.copy.end)
-        self.feed(peer, progress)
+        hint = group.log.find_conflict_by_term(reply.hint_end, reply.hint_term)
+        progress.rewind(max(hint, progress.match), ProgressState.PROBE, at_boundary=hint == group.log.end)
+        self.send_next(peer, progress)
 
-    def _hear(self, peer: NodeId) -> Progress | None:
-        progress = self.peers.get(peer)
+    def _heard_from(self, peer: NodeId) -> Progress | None:
+        progress = self.progress.get(peer)
         if progress is not None:
             progress.heard_us = self._group.now.mono_us
         return progress
 
     # --- heartbeats ---
 
-    def beat(self) -> list[tuple[NodeId, GroupHeartbeat]]:
+    def heartbeats(self) -> list[tuple[NodeId, GroupHeartbeat]]:
         """One word for every follower, which the node puts into the pair's heartbeat."""
         group = self._group
-        self.round += 1
-        self._commits = (self._commits[1], group.commit)
-        quiet = group.may_fall_silent()
-        beats = [
+        self.heartbeat_round += 1
+        self._commits_at_heartbeats = (self._commits_at_heartbeats[1], group.commit)
+        quiet = group.may_quiesce()
+        heartbeats = [
             (
                 peer,
                 GroupHeartbeat(
-                    group.partition, group.term, group.commit, self.round, quiet and self._knows_all(progress)
+                    group.partition,
+                    group.term,
+                    group.commit,
+                    self.heartbeat_round,
+                    quiet and self._is_up_to_date(progress),
                 ),
             )
-            for peer, progress in self.peers.items()
+            for peer, progress in self.progress.items()
         ]
-        for peer, progress in self.peers.items():
-            if progress.stage is not ProgressStage.REPLICATE or progress.next < group.copy.end:
-                self.feed(peer, progress)
-        return beats
+        for peer, progress in self.progress.items():
+            if progress.state is not ProgressState.REPLICATE or progress.next < group.log.end:
+                self.send_next(peer, progress)
+        return heartbeats
 
-    def _knows_all(self, progress: Progress) -> bool:
+    def _is_up_to_date(self, progress: Progress) -> bool:
         group = self._group
-        return progress.match == group.copy.end and progress.commit == group.commit
+        return progress.match == group.log.end and progress.commit == group.commit
 
-    def all_know_all(self) -> bool:
-        return all(self._knows_all(progress) for progress in self.peers.values())
+    def all_up_to_date(self) -> bool:
+        return all(self._is_up_to_date(progress) for progress in self.progress.values())
 
-    def all_quiet(self) -> bool:
-        return all(progress.quiet for progress in self.peers.values())
+    def all_quiescent(self) -> bool:
+        return all(progress.quiescent for progress in self.progress.values())
 
-    def beat_answered(self, peer: NodeId, reply: GroupHeartbeatReply) -> None:
-        progress = self._hear(peer)
+    def heartbeat_answered(self, peer: NodeId, reply: GroupHeartbeatReply) -> None:
+        progress = self._heard_from(peer)
         if progress is None:
             return
-        if progress.is_stale(reply.fills):
+        if progress.is_stale(reply.snapshots):
             # The follower does not know yet that it must begin anew: tell it.
-            self.feed(peer, progress)
+            self.send_next(peer, progress)
             return
         progress.round = max(progress.round, reply.round)
         progress.commit = max(progress.commit, reply.commit)
-        progress.quiet = reply.quiet and self._knows_all(progress)
+        progress.quiescent = reply.quiescent and self._is_up_to_date(progress)
         if (
-            progress.stage is ProgressStage.REPLICATE
+            progress.state is ProgressState.REPLICATE
             and reply.round > progress.sent_round
-            and reply.held < progress.next
+            and reply.agreed < progress.next
         ):
             # The heartbeat overtook nothing, so what was sent before it is lost.
-            progress.rewind(max(reply.held, progress.match), ProgressStage.PROBE, whole=False)
-        self._took(peer, progress, reply.held, reply.match)
-        self._group.reading.heard()
+            progress.rewind(max(reply.agreed, progress.match), ProgressState.PROBE, at_boundary=False)
+        self._acknowledged(peer, progress, reply.agreed, reply.match)
+        self._group.read_index.heartbeat_answered()
 
     # --- commit ---
 
-    def own_copy_grew(self) -> None:
-        if self.advance():
-            self._tell_commit()
+    def own_log_synced(self) -> None:
+        if self.advance_commit():
+            self._send_commit()
 
-    def advance(self) -> bool:
+    def advance_commit(self) -> bool:
         """Whether a majority has more on stable storage than was known to be committed."""
         group = self._group
-        if group.commit == group.copy.end and self._shows_committed_only:
+        if group.commit == group.log.end and self._shows_committed_only:
             return False
-        copy = group.copy
-        matches = [progress.match for progress in self.counted]
+        log = group.log
+        matches = [progress.match for progress in self.voter_progress]
         if self._counts_itself:
-            matches.append(copy.synced)
+            matches.append(log.synced)
         matches.sort(reverse=True)
-        agreed = min(matches[len(group.config.voters) // 2], copy.end)
-        if agreed > group.commit and (not self._own_term_only or group.copy.term_at(agreed) == group.term):
+        agreed = min(matches[len(group.config.voters) // 2], log.end)
+        if agreed > group.commit and (not self._own_term_only or group.log.term_at(agreed) == group.term):
             group.advance_commit(agreed)
             return True
         if not self._shows_committed_only:
-            group.out.append(Committed(group.partition, group.copy.end))
+            group.out.append(Committed(group.partition, group.log.end))
         return False
 
-    def _tell_commit(self) -> None:
+    def _send_commit(self) -> None:
         if self._group.role is Role.LEADER:
-            for peer, progress in self.peers.items():
-                if progress.readers:
-                    self._tell_one(peer, progress)
+            for peer, progress in self.progress.items():
+                if progress.has_readers:
+                    self._send_commit_to(peer, progress)
 
-    def _tell_one(self, peer: NodeId, progress: Progress) -> None:
+    def _send_commit_to(self, peer: NodeId, progress: Progress) -> None:
         """With nothing on its way that would carry the news, a follower's readers would wait for a heartbeat. Where
         nobody reads nobody waits, and a word for each commit would cost every node more than the records.
         """
         group = self._group
         if (
-            progress.told < group.commit
-            and progress.stage is ProgressStage.REPLICATE
+            progress.sent_commit < group.commit
+            and progress.state is ProgressState.REPLICATE
             and not progress.in_flight
-            and progress.next == group.copy.end
+            and progress.next == group.log.end
         ):
-            self._send(peer, progress, progress.next, group.copy.last_term, (), 0, 0, news=True)
+            self._send(peer, progress, progress.next, group.log.last_term, (), 0, 0, commit_only=True)
 
-    def as_if_heard_us(self) -> int:
+    def initial_heard_us(self) -> int:
         """Of a follower that has not been asked yet: it gets the whole patience to answer the first time."""
         settings = self._group.settings
-        return self._group.now.mono_us + settings.patience_us - settings.election_us
+        return self._group.now.mono_us + settings.election_max_us - settings.election_min_us
 
     def quorum_deadline_us(self) -> int | None:
         """When this leader must have heard a majority again, or step down."""
         group = self._group
-        if not self._checks_quorum or group.config.voters == (group.me,):
+        if not self._checks_quorum or group.config.voters == (group.node,):
             return None
         heard = sorted((self._heard_us(voter) for voter in group.config.voters), reverse=True)
-        return heard[group.config.majority - 1] + group.settings.election_us
+        return heard[group.config.majority - 1] + group.settings.election_min_us
 
     def _heard_us(self, voter: NodeId) -> int:
-        progress = self.peers.get(voter)
+        progress = self.progress.get(voter)
         return progress.heard_us if progress is not None else self._group.now.mono_us
 
 

@@ -15,7 +15,7 @@ from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.model.layout import CONTROL
 
-META = Partition(TopicId(0), PartitionIndex(0))
+METADATA_PARTITION = Partition(TopicId(0), PartitionIndex(0))
 """The catalogue is a log like any other."""
 
 Text = Annotated[str, Meta(max_length=1024)]
@@ -43,13 +43,13 @@ class TopicAdded(msgspec.Struct, frozen=True, array_like=True, tag="made"):
     spec: TopicSpec
     segment_bytes: int
     replicas: tuple[tuple[NodeId, ...], ...]
-    asker: Requester
-    wanted: int = 0
+    requester: Requester
+    replication_factor: int = 0
 
 
 class TopicRemoved(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
     topic: TopicId
-    asker: Requester
+    requester: Requester
 
 
 class TopicSettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag="changed"):
@@ -58,7 +58,7 @@ class TopicSettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag="ch
     topic: TopicId
     settings: bytes
     segment_bytes: int
-    asker: Requester
+    requester: Requester
 
 
 class NodeJoined(msgspec.Struct, frozen=True, array_like=True, tag="joined"):
@@ -71,7 +71,7 @@ class NodeLeaving(msgspec.Struct, frozen=True, array_like=True, tag="leaving"):
     """Its copies are to be moved away; it leaves when it has none."""
 
     node: NodeId
-    asker: Requester
+    requester: Requester
 
 
 class NodeLeft(msgspec.Struct, frozen=True, array_like=True, tag="left"):
@@ -98,12 +98,12 @@ class ReplicaAssignment(msgspec.Struct, frozen=True, array_like=True):
     """Where a partition's copies are to be, the preferred leader first; `former` had them when a move began."""
 
     replicas: tuple[NodeId, ...]
-    former: tuple[NodeId, ...] = ()
+    previous: tuple[NodeId, ...] = ()
 
     @property
     def holders(self) -> tuple[NodeId, ...]:
         """Everybody who may have a copy."""
-        return tuple(dict.fromkeys((*self.replicas, *self.former)))
+        return tuple(dict.fromkeys((*self.replicas, *self.previous)))
 
 
 class MetadataSnapshot(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint"):
@@ -118,10 +118,10 @@ class MetadataSnapshot(msgspec.Struct, frozen=True, array_like=True, tag="checkp
     leaving: tuple[NodeId, ...]
     removed: tuple[ClusterMember, ...]
     topics: tuple[TopicAdded, ...]
-    placed: tuple[tuple[Partition, ReplicaAssignment], ...]
+    assignments: tuple[tuple[Partition, ReplicaAssignment], ...]
 
 
-Entry = (
+MetadataEntry = (
     TopicAdded
     | TopicRemoved
     | TopicSettingsChanged
@@ -132,26 +132,26 @@ Entry = (
     | ReassignmentDone
     | MetadataSnapshot
 )
-_decoder = msgspec.msgpack.Decoder(Entry)
+_decoder = msgspec.msgpack.Decoder(MetadataEntry)
 
 REMOVED_MAX = 1024
 """Removed members whose ids are remembered, so that they can be told."""
-REPLICAS = 3
+REPLICAS_DEFAULT = 3
 """Of a partition, where nobody says otherwise."""
 
 
-def entry_batch(entry: Entry, wall_us: int) -> bytearray:
+def entry_batch(entry: MetadataEntry, wall_us: int) -> bytearray:
     return encode([msgspec.msgpack.encode(entry)], timestamp_us=wall_us, control=True)
 
 
-def read_metadata_entry(batch: Buffer) -> Entry | None:
+def read_metadata_entry(batch: Buffer) -> MetadataEntry | None:
     """None for what the group wrote for itself."""
     flags = int.from_bytes(batch[60:62], "little")
     if not flags & CONTROL:
         return None
     try:
         (value,) = Batch(batch).values()[:1]
-        entry: Entry = _decoder.decode(value or b"")
+        entry: MetadataEntry = _decoder.decode(value or b"")
         return entry
     except (BatchRejected, msgspec.DecodeError, UnicodeDecodeError):
         return None
@@ -166,14 +166,14 @@ class MetadataState:
         self.removed: dict[NodeId, ClusterMember] = {}
         self.topics: dict[TopicId, TopicAdded] = {}
         self.names: dict[str, TopicId] = {}
-        self.placed: dict[Partition, ReplicaAssignment] = {}
+        self.assignments: dict[Partition, ReplicaAssignment] = {}
         """Partitions whose copies are not, or no more, where they were made."""
-        self.moving: dict[Partition, None] = {}
-        self._leads: dict[NodeId, int] = {}
+        self.reassigning: dict[Partition, None] = {}
+        self._leader_counts: dict[NodeId, int] = {}
         """How many partitions each node should lead, and of how many it should hold a copy: every new topic asks."""
-        self._holds: dict[NodeId, int] = {}
+        self._replica_counts: dict[NodeId, int] = {}
 
-    def apply(self, entry: Entry) -> RostraError | None:
+    def apply(self, entry: MetadataEntry) -> RostraError | None:
         """Why the entry changes nothing, if it does not: it was written before another one was applied."""
         match entry:
             case TopicAdded(spec=spec):
@@ -199,12 +199,12 @@ class MetadataState:
                 self._remove(node)
             case ReassignmentStarted(partition=partition):
                 if partition.topic in self.topics:
-                    self._place(partition, ReplicaAssignment(entry.replicas, self.placement(partition).holders))
-                    self.moving[partition] = None
+                    self._assign(partition, ReplicaAssignment(entry.replicas, self.assignment(partition).holders))
+                    self.reassigning[partition] = None
             case ReassignmentDone(partition=partition):
-                if partition in self.moving and self.placed[partition].replicas == entry.replicas:
-                    self.placed[partition] = ReplicaAssignment(entry.replicas)
-                    del self.moving[partition]
+                if partition in self.reassigning and self.assignments[partition].replicas == entry.replicas:
+                    self.assignments[partition] = ReplicaAssignment(entry.replicas)
+                    del self.reassigning[partition]
             case MetadataSnapshot():
                 self._restore(entry)
             case _:
@@ -215,27 +215,27 @@ class MetadataState:
         self.topics[made.spec.topic] = made
         self.names[made.spec.name] = made.spec.topic
         for replicas in made.replicas:
-            self._tally(replicas, 1)
+            self._count(replicas, 1)
 
-    def _place(self, partition: Partition, placed: ReplicaAssignment) -> None:
-        self._tally(self.placement(partition).replicas, -1)
-        self.placed[partition] = placed
-        self._tally(placed.replicas, 1)
+    def _assign(self, partition: Partition, assignment: ReplicaAssignment) -> None:
+        self._count(self.assignment(partition).replicas, -1)
+        self.assignments[partition] = assignment
+        self._count(assignment.replicas, 1)
 
-    def _tally(self, replicas: tuple[NodeId, ...], by: int) -> None:
+    def _count(self, replicas: tuple[NodeId, ...], by: int) -> None:
         for node in replicas[:1]:
-            self._leads[node] = self._leads.get(node, 0) + by
+            self._leader_counts[node] = self._leader_counts.get(node, 0) + by
         for node in replicas:
-            self._holds[node] = self._holds.get(node, 0) + by
+            self._replica_counts[node] = self._replica_counts.get(node, 0) + by
 
     def _drop(self, topic: TopicId) -> RostraError | None:
         made = self.topics.get(topic)
         if made is None:
             return UnknownTopic(str(topic))
         for partition in partitions_of(made):
-            self._tally(self.placement(partition).replicas, -1)
-            self.placed.pop(partition, None)
-            self.moving.pop(partition, None)
+            self._count(self.assignment(partition).replicas, -1)
+            self.assignments.pop(partition, None)
+            self.reassigning.pop(partition, None)
         del self.topics[topic]
         del self.names[made.spec.name]
         return None
@@ -266,57 +266,63 @@ class MetadataState:
             tuple(self.leaving),
             tuple(self.removed.values()),
             tuple(self.topics.values()),
-            tuple(self.placed.items()),
+            tuple(self.assignments.items()),
         )
 
     def _restore(self, snapshot: MetadataSnapshot) -> None:
         self.members = {member.node: member for member in snapshot.members}
         self.leaving = dict.fromkeys(snapshot.leaving)
         self.removed = {member.node: member for member in snapshot.removed}
-        self.topics, self.names, self.placed = {}, {}, {}
-        self._leads, self._holds = {}, {}
+        self.topics, self.names, self.assignments = {}, {}, {}
+        self._leader_counts, self._replica_counts = {}, {}
         for made in snapshot.topics:
             self._add(made)
-        for partition, placed in snapshot.placed:
-            self._place(partition, placed)
-        self.moving = {partition: None for partition, placed in self.placed.items() if placed.former}
+        for partition, assignment in snapshot.assignments:
+            self._assign(partition, assignment)
+        self.reassigning = {
+            partition: None for partition, assignment in self.assignments.items() if assignment.previous
+        }
 
     # --- where things are ---
 
     @property
-    def staying(self) -> list[NodeId]:
+    def remaining(self) -> list[NodeId]:
         """Members that may be given something to hold."""
         return [node for node in sorted(self.members) if node not in self.leaving]
 
-    def placement(self, partition: Partition) -> ReplicaAssignment:
-        placed = self.placed.get(partition)
+    def assignment(self, partition: Partition) -> ReplicaAssignment:
+        assignment = self.assignments.get(partition)
         return (
-            placed if placed is not None else ReplicaAssignment(self.topics[partition.topic].replicas[partition.index])
+            assignment
+            if assignment is not None
+            else ReplicaAssignment(self.topics[partition.topic].replicas[partition.index])
         )
 
     def partitions(self) -> Iterator[Partition]:
         for made in self.topics.values():
             yield from partitions_of(made)
 
-    def held(self) -> tuple[dict[NodeId, int], dict[NodeId, int]]:
+    def replica_counts(self) -> tuple[dict[NodeId, int], dict[NodeId, int]]:
         """How many partitions each member should lead, and of how many it holds a copy."""
-        staying = self.staying
-        leads = {node: self._leads.get(node, 0) for node in staying}
-        return leads, {node: self._holds.get(node, 0) for node in staying}
+        staying = self.remaining
+        leads = {node: self._leader_counts.get(node, 0) for node in staying}
+        return leads, {node: self._replica_counts.get(node, 0) for node in staying}
 
-    def place(self, partitions: int, replicas: int, away: tuple[NodeId, ...] = ()) -> tuple[tuple[NodeId, ...], ...]:
+    def assign_replicas(
+        self, partitions: int, replicas: int, dead: tuple[NodeId, ...] = ()
+    ) -> tuple[tuple[NodeId, ...], ...]:
         """Where a new topic goes: to the nodes that lead least, its copies to those that hold least.
 
         To nodes that are away only if there are no others: with most of its copies there, nobody could publish to it.
         """
-        leads, holds = self.held()
+        leads, replicas_of = self.replica_counts()
         placement: list[tuple[NodeId, ...]] = []
         for _ in range(partitions):
-            first = min(leads, key=lambda node: (node in away, leads[node], holds[node], node))
-            rest = (node for node in holds if node != first)
-            others = sorted(rest, key=lambda node: (node in away, holds[node], node))
+            first = min(leads, key=lambda node: (node in dead, leads[node], replicas_of[node], node))
+            rest = (node for node in replicas_of if node != first)
+            others = sorted(rest, key=lambda node: (node in dead, replicas_of[node], node))
             chosen = (first, *others[: replicas - 1])
-            count(chosen, leads, holds)
+            count_replicas(chosen, leads, replicas_of)
             placement.append(chosen)
         return tuple(placement)
 
@@ -325,9 +331,11 @@ def partitions_of(made: TopicAdded) -> list[Partition]:
     return [Partition(made.spec.topic, PartitionIndex(index)) for index in range(made.spec.partitions)]
 
 
-def count(nodes: tuple[NodeId, ...], leads: dict[NodeId, int], holds: dict[NodeId, int], by: int = 1) -> None:
+def count_replicas(
+    nodes: tuple[NodeId, ...], leads: dict[NodeId, int], replicas_of: dict[NodeId, int], by: int = 1
+) -> None:
     if nodes and nodes[0] in leads:
         leads[nodes[0]] += by
     for node in nodes:
-        if node in holds:
-            holds[node] += by
+        if node in replicas_of:
+            replicas_of[node] += by

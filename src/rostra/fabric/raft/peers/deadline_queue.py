@@ -21,14 +21,14 @@ class DeadlineQueue:
         self.next_us: int | None = None
         """The earliest of all."""
 
-    def arm(self, partition: Partition, at_us: int) -> None:
+    def push(self, partition: Partition, at_us: int) -> None:
         heappush(self._heap, (at_us, partition))
         self.next_us = self._heap[0][0]
 
-    def gone_off(self, now_us: int) -> tuple[int, Partition] | None:
+    def pop_due(self, now_us: int) -> tuple[int, Partition] | None:
         """When one was due, and whose; None when no more is."""
         if not self._heap or self._heap[0][0] > now_us:
             return None
-        gone_off = heappop(self._heap)
+        due = heappop(self._heap)
         self.next_us = self._heap[0][0] if self._heap else None
-        return gone_off
+        return due

@@ -9,21 +9,22 @@ from rostra.fabric.api import (
     AwaitCoverage,
     Confirm,
     Describe,
-    DiskBroke,
+    DiskFailed,
     Echo,
     FabricEffect,
     FabricInput,
+    Forward,
+    ForwardDone,
     LogLine,
-    PassOn,
+    PeerIdentified,
     PeerLost,
-    PeerMet,
     PeerReceived,
     Persist,
     PrepareStop,
     Propose,
     ProposeDrop,
+    ProposeLogStart,
     ProposeSettings,
-    ProposeStart,
     ProposeTopic,
     QueryHeldByAll,
     ReadDone,
@@ -34,7 +35,6 @@ from rostra.fabric.api import (
     RemoveNode,
     Send,
     SetTimer,
-    Settled,
     Started,
     StopPrepared,
     Synced,
@@ -44,8 +44,8 @@ from rostra.fabric.api import (
 )
 from rostra.fabric.raft.consensus.roles import Role
 from rostra.fabric.raft.messages import RemovedNotice
-from rostra.fabric.raft.metadata.metadata_state import META
-from rostra.fabric.raft.settings import BEAT, WAKE
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.raft.settings import DEADLINE_TIMER, HEARTBEAT_TIMER
 from rostra.model.ids import NodeId
 
 if TYPE_CHECKING:
@@ -58,35 +58,35 @@ class Removal:
     def __init__(self, raft: Raft) -> None:
         self._raft = raft
 
-    def is_remembered(self) -> bool:
+    def was_removed_before(self) -> bool:
         """Whether an earlier start of this node was told."""
         raft = self._raft
-        if REMOVED not in raft.hard:
+        if REMOVED not in raft.hard_states:
             return False
         raft.removed = True
-        raft.out += [self._note(), Ready()]
+        raft.out += [self._log_line(), Ready()]
         return True
 
-    def told(self, peer: NodeId, message: RemovedNotice) -> None:
+    def notice_received(self, peer: NodeId, message: RemovedNotice) -> None:
         """Only a member's word counts; to a node that was never told of any, everybody may be one."""
         raft = self._raft
         members = raft.peers.members()
         if message.node != raft.node or (members and all(peer != member.node for member in members)):
             return
-        raft.out.append(self._note())
-        raft.out += raft.meta.give_up(MemberRemoved(raft.node))
+        raft.out.append(self._log_line())
+        raft.out += raft.metadata.refuse_all(MemberRemoved(raft.node))
         for partition, group in raft.groups.items():
-            group.expelled = True
-            group.leave_way()
+            group.removed = True
+            group.leave_fast_path()
             if group.role is Role.LEADER:
                 group.step_down("this node was removed")
-            effects = [effect for effect in group.take() if not isinstance(effect, Send)]
-            raft.out += effects if partition != META else []
-        raft.hosting.turn_all_away()
-        raft.out += [SetTimer(BEAT, None), SetTimer(WAKE, None), Persist(REMOVED, b"1")]
+            effects = [effect for effect in group.take_effects() if not isinstance(effect, Send)]
+            raft.out += effects if partition != METADATA_PARTITION else []
+        raft.replicas.redirect_all()
+        raft.out += [SetTimer(HEARTBEAT_TIMER, None), SetTimer(DEADLINE_TIMER, None), Persist(REMOVED, b"1")]
         raft.removed = True
 
-    def _note(self) -> LogLine:
+    def _log_line(self) -> LogLine:
         return LogLine("error", "this node was removed from its cluster", {"node": self._raft.node})
 
     def refuse(self, given: FabricInput) -> list[FabricEffect]:
@@ -94,7 +94,7 @@ class Removal:
         raft = self._raft
         match given:
             case Propose():
-                return [Refused(given.token, raft.hosting.nowhere(given.partition))]
+                return [Refused(given.token, raft.replicas.no_replica_error(given.partition))]
             case ProposeTopic() | ProposeDrop() | ProposeSettings() | Confirm() | RemoveNode() | Describe():
                 return [Refused(given.token, MemberRemoved(raft.node))]
             case TransferOwnership():
@@ -103,21 +103,21 @@ class Removal:
                 return [StopPrepared()]
             case (
                 Started()
-                | ProposeStart()
+                | ProposeLogStart()
                 | QueryHeldByAll()
                 | Readers()
                 | PeerReceived()
-                | PeerMet()
+                | PeerIdentified()
                 | PeerLost()
                 | TimerFired()
                 | Synced()
                 | WriteFailed()
                 | ReadDone()
                 | ReadFailed()
-                | PassOn()
-                | Settled()
+                | Forward()
+                | ForwardDone()
                 | AwaitCoverage()
-                | DiskBroke()
+                | DiskFailed()
                 | Echo()
             ):
                 return []

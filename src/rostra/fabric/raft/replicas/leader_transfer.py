@@ -10,22 +10,22 @@ from rostra.errors import NotAReplica, RostraError, TransferTimedOut, Unavailabl
 from rostra.fabric.api import LogLine, OperationDone, Refused, Send, StopPrepared, TransferOwnership
 from rostra.fabric.raft.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import RequestRefused, TransferLeadership
+from rostra.fabric.raft.messages import RequestReply, TransferLeadership
 from rostra.model.ids import NodeId, Partition
 
 if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
 
-GIVE_UP_TIMEOUTS = 4
+REQUEST_TIMEOUTS = 4
 
 
 class PendingTransfer(NamedTuple):
     """A partition of this node's that is being handed over, and who waits for that."""
 
-    asker: NodeId
+    requester: NodeId
     token: int
     partition: Partition
-    heir: NodeId
+    target: NodeId
 
 
 class RequestedTransfer(NamedTuple):
@@ -39,137 +39,137 @@ class RequestedTransfer(NamedTuple):
 class LeaderTransfer:
     def __init__(self, raft: Raft) -> None:
         self._raft = raft
-        self.until_us: int | None = None
+        self.stop_deadline_us: int | None = None
         """While the node stops: how long it waits for its heirs."""
-        self._giving: list[PendingTransfer] = []
-        self._asked: dict[int, RequestedTransfer] = {}
+        self._pending: list[PendingTransfer] = []
+        self._requested: dict[int, RequestedTransfer] = {}
 
     # --- one partition ---
 
-    def give_away(self, given: TransferOwnership) -> None:
+    def transfer(self, given: TransferOwnership) -> None:
         """Whoever leads the partition hands it over; another node is asked to."""
         raft = self._raft
         group = raft.groups.get(given.partition)
-        leader = group.leader if group is not None else self._some_holder(given.partition)
+        leader = group.leader if group is not None else self._alive_replica(given.partition)
         if group is not None and group.role is Role.LEADER:
-            self._give(raft.node, given.token, given.partition, given.peer)
+            self._start_transfer(raft.node, given.token, given.partition, given.peer)
         elif leader is None or not given.token:
-            self._answer(raft.node, given.token, given.partition, self._not_now(given.partition))
+            self._reply(raft.node, given.token, given.partition, self._unavailable(given.partition))
         else:
-            until_us = raft.now.mono_us + GIVE_UP_TIMEOUTS * raft.settings.election_us
-            token = raft.since_boot(given.token)
-            self._asked[token] = RequestedTransfer(given.token, given.partition, until_us)
+            until_us = raft.now.mono_us + REQUEST_TIMEOUTS * raft.settings.election_min_us
+            token = raft.boot_token(given.token)
+            self._requested[token] = RequestedTransfer(given.token, given.partition, until_us)
             raft.out.append(Send(leader, TransferLeadership(raft.node, token, given.partition, given.peer)))
 
-    def _some_holder(self, partition: Partition) -> NodeId | None:
+    def _alive_replica(self, partition: Partition) -> NodeId | None:
         raft = self._raft
-        if partition.topic not in raft.meta.catalogue.topics:
+        if partition.topic not in raft.metadata.state.topics:
             return None
-        replicas = raft.meta.catalogue.placement(partition).replicas
-        return next((node for node in replicas if node != raft.node and raft.peers.is_there(node)), None)
+        replicas = raft.metadata.state.assignment(partition).replicas
+        return next((node for node in replicas if node != raft.node and raft.peers.is_alive(node)), None)
 
-    def asked(self, message: TransferLeadership) -> None:
+    def request_received(self, message: TransferLeadership) -> None:
         raft = self._raft
         group = raft.groups.get(message.partition)
         if group is not None and group.role is Role.LEADER:
-            self._give(message.origin, message.token, message.partition, message.heir)
-        elif group is not None and group.leader is not None and not message.passed_on:
-            raft.out.append(Send(group.leader, msgspec.structs.replace(message, passed_on=True)))
+            self._start_transfer(message.origin, message.token, message.partition, message.target)
+        elif group is not None and group.leader is not None and not message.forwarded:
+            raft.out.append(Send(group.leader, msgspec.structs.replace(message, forwarded=True)))
         else:
-            self._answer(message.origin, message.token, message.partition, self._not_now(message.partition))
+            self._reply(message.origin, message.token, message.partition, self._unavailable(message.partition))
 
-    def _give(self, asker: NodeId, token: int, partition: Partition, heir: NodeId) -> None:
+    def _start_transfer(self, requester: NodeId, token: int, partition: Partition, target: NodeId) -> None:
         raft = self._raft
         group = raft.groups[partition]
         error: RostraError | None = None
-        if heir == raft.node:
-            self._answer(asker, token, partition, None)
+        if target == raft.node:
+            self._reply(requester, token, partition, None)
             return
-        if heir not in group.config.voters:
-            error = NotAReplica(heir, group.name, partition.index)
-        elif not raft.peers.is_there(heir):
-            error = TransferTimedOut(heir, group.name, partition.index)
+        if target not in group.config.voters:
+            error = NotAReplica(target, group.name, partition.index)
+        elif not raft.peers.is_alive(target):
+            error = TransferTimedOut(target, group.name, partition.index)
         else:
-            error = group.transfer(raft.now, heir)
-        raft.touch(group)
+            error = group.transfer_leadership(raft.now, target)
+        raft.collect(group)
         if error is None:
-            self._giving.append(PendingTransfer(asker, token, partition, heir))
+            self._pending.append(PendingTransfer(requester, token, partition, target))
         else:
-            self._answer(asker, token, partition, error)
+            self._reply(requester, token, partition, error)
 
-    def answered(self, message: RequestRefused) -> bool:
+    def reply_received(self, message: RequestReply) -> bool:
         """The partition's leader has answered; False if nobody here waits for that."""
-        asked = self._asked.pop(message.token, None)
-        if asked is None:
+        requested = self._requested.pop(message.token, None)
+        if requested is None:
             return False
         error = from_wire(message.code, dict(message.carried)) if message.code else None
-        self._answer(self._raft.node, asked.token, asked.partition, error)
+        self._reply(self._raft.node, requested.token, requested.partition, error)
         return True
 
-    def _answer(self, asker: NodeId, token: int, partition: Partition, error: RostraError | None) -> None:
+    def _reply(self, requester: NodeId, token: int, partition: Partition, error: RostraError | None) -> None:
         raft = self._raft
-        if asker != raft.node:
+        if requester != raft.node:
             code = type(error).__name__ if error is not None else ""
-            raft.out.append(Send(asker, RequestRefused(token, code, error.carried() if error is not None else {})))
+            raft.out.append(Send(requester, RequestReply(token, code, error.carried() if error is not None else {})))
         elif token:
             raft.out.append(OperationDone(token) if error is None else Refused(token, error))
         elif error is not None:
             about: dict[str, int | str] = {"partition": str(partition), "error": str(error)}
             raft.out.append(LogLine("warning", "not given away", about))
 
-    def _not_now(self, partition: Partition) -> RostraError:
-        error = self._raft.hosting.nowhere(partition)
+    def _unavailable(self, partition: Partition) -> RostraError:
+        error = self._raft.replicas.no_replica_error(partition)
         if isinstance(error, UnknownPartition):
             return error
-        made = self._raft.hosting.opened[partition.topic]
+        made = self._raft.replicas.topics[partition.topic]
         return Unavailable(made.spec.name, partition.index, "its leader is not known, or is changing")
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """Who was promised a partition has it, or has not taken it in time."""
         raft = self._raft
-        giving, self._giving = self._giving, []
-        for one in giving:
-            group = raft.groups.get(one.partition)
+        pending, self._pending = self._pending, []
+        for transfer in pending:
+            group = raft.groups.get(transfer.partition)
             if group is not None and group.transfer_to is not None:
-                self._giving.append(one)
+                self._pending.append(transfer)
             elif group is not None and group.role is Role.LEADER:
-                error = TransferTimedOut(one.heir, group.name, one.partition.index)
-                self._answer(one.asker, one.token, one.partition, error)
+                error = TransferTimedOut(transfer.target, group.name, transfer.partition.index)
+                self._reply(transfer.requester, transfer.token, transfer.partition, error)
             else:
-                self._answer(one.asker, one.token, one.partition, None)
-        for token, asked in list(self._asked.items()):
-            if raft.now.mono_us >= asked.until_us:
-                del self._asked[token]
-                self._answer(raft.node, asked.token, asked.partition, self._not_now(asked.partition))
+                self._reply(transfer.requester, transfer.token, transfer.partition, None)
+        for token, requested in list(self._requested.items()):
+            if raft.now.mono_us >= requested.until_us:
+                del self._requested[token]
+                self._reply(raft.node, requested.token, requested.partition, self._unavailable(requested.partition))
 
     # --- all of it ---
 
-    def heir_of(self, group: RaftGroup) -> NodeId | None:
+    def transferee_of(self, group: RaftGroup) -> NodeId | None:
         """Of those that could lead, the one that has most."""
         raft = self._raft
-        heirs = [
+        candidates = [
             (progress.match, peer)
-            for peer, progress in group.replication.peers.items()
-            if peer in group.config.voters and raft.peers.is_there(peer) and peer not in raft.meta.catalogue.leaving
+            for peer, progress in group.replication.progress.items()
+            if peer in group.config.voters and raft.peers.is_alive(peer) and peer not in raft.metadata.state.leaving
         ]
-        return max(heirs)[1] if heirs else None
+        return max(candidates)[1] if candidates else None
 
-    def hand_over(self) -> None:
+    def prepare_stop(self) -> None:
         raft = self._raft
-        self.until_us = raft.now.mono_us + 2 * raft.settings.election_us
+        self.stop_deadline_us = raft.now.mono_us + 2 * raft.settings.election_min_us
         for group in list(raft.groups.values()):
-            heir = self.heir_of(group) if group.role is Role.LEADER else None
-            if heir is not None:
-                group.transfer(raft.now, heir)
-                raft.touch(group)
+            target = self.transferee_of(group) if group.role is Role.LEADER else None
+            if target is not None:
+                group.transfer_leadership(raft.now, target)
+                raft.collect(group)
 
-    def finish(self) -> None:
+    def finish_stop(self) -> None:
         raft = self._raft
-        until_us = self.until_us
+        until_us = self.stop_deadline_us
         if until_us is None:
             return
-        giving = any(group.transfer_to is not None for group in raft.groups.values())
-        if not giving or raft.now.mono_us >= until_us:
-            self.until_us = 1 << 62
+        pending = any(group.transfer_to is not None for group in raft.groups.values())
+        if not pending or raft.now.mono_us >= until_us:
+            self.stop_deadline_us = 1 << 62
             if until_us < 1 << 62:
                 raft.out.append(StopPrepared())

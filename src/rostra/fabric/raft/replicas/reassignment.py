@@ -18,58 +18,58 @@ if TYPE_CHECKING:
 class ReplicaReassignment:
     def __init__(self, raft: Raft) -> None:
         self._raft = raft
-        self._told_us: dict[Partition, int] = {}
+        self._report_again_us: dict[Partition, int] = {}
         """When the catalogue's leader was last told that a move is over: messages may be lost."""
 
-    def look(self) -> None:
+    def tick(self) -> None:
         raft = self._raft
-        moving = raft.meta.catalogue.moving
-        if not moving:
-            self._told_us.clear()
+        reassigning = raft.metadata.state.reassigning
+        if not reassigning:
+            self._report_again_us.clear()
             return
-        for partition in list(moving):
+        for partition in list(reassigning):
             group = raft.groups.get(partition)
             if group is not None and group.role is Role.LEADER:
-                self._steer(group, raft.meta.catalogue.placement(partition).replicas)
-                raft.touch(group)
+                self._advance(group, raft.metadata.state.assignment(partition).replicas)
+                raft.collect(group)
 
-    def _steer(self, group: RaftGroup, wanted: tuple[NodeId, ...]) -> None:
+    def _advance(self, group: RaftGroup, wanted: tuple[NodeId, ...]) -> None:
         """First all that shall come, as learners until they have caught up; then away with those that shall go."""
         config = group.config
-        if group.settling or group.membership.refusal() is not None:
+        if group.persisting or group.membership.refusal() is not None:
             return
-        coming = [node for node in wanted if node not in config.everyone]
-        going = [node for node in config.everyone if node not in wanted]
-        others = [node for node in going if node != group.me]
-        if coming:
-            group.change(self._raft.now, MembershipChange.ADD, coming[0])
+        to_add = [node for node in wanted if node not in config.members]
+        to_remove = [node for node in config.members if node not in wanted]
+        other_to_remove = [node for node in to_remove if node != group.node]
+        if to_add:
+            group.change_membership(self._raft.now, MembershipChange.ADD, to_add[0])
         elif any(node in config.learners for node in wanted):
             return
-        elif others:
-            if self._raft.peers.could_agree(group, others[0]):
-                group.change(self._raft.now, MembershipChange.REMOVE, others[0])
-        elif going:
-            self._hand_over(group, wanted)
+        elif other_to_remove:
+            if self._raft.peers.keeps_quorum_without(group, other_to_remove[0]):
+                group.change_membership(self._raft.now, MembershipChange.REMOVE, other_to_remove[0])
+        elif to_remove:
+            self._transfer_away(group, wanted)
         else:
-            self._tell(group.partition, wanted)
+            self._report(group.partition, wanted)
 
-    def _hand_over(self, group: RaftGroup, wanted: tuple[NodeId, ...]) -> None:
+    def _transfer_away(self, group: RaftGroup, wanted: tuple[NodeId, ...]) -> None:
         """Nobody waits for an election that way; the heir removes this node."""
         raft = self._raft
-        first = group.replication.peers.get(wanted[0])
-        ready = first is not None and first.match == group.copy.end and raft.peers.is_there(wanted[0])
-        heir = wanted[0] if ready else raft.leaving.heir_of(group)
-        if heir is not None:
-            group.transfer(raft.now, heir)
+        first = group.replication.progress.get(wanted[0])
+        ready = first is not None and first.match == group.log.end and raft.peers.is_alive(wanted[0])
+        target = wanted[0] if ready else raft.transfers.transferee_of(group)
+        if target is not None:
+            group.transfer_leadership(raft.now, target)
 
-    def _tell(self, partition: Partition, replicas: tuple[NodeId, ...]) -> None:
+    def _report(self, partition: Partition, replicas: tuple[NodeId, ...]) -> None:
         raft = self._raft
-        if raft.now.mono_us < self._told_us.get(partition, 0):
+        if raft.now.mono_us < self._report_again_us.get(partition, 0):
             return
-        self._told_us[partition] = raft.now.mono_us + raft.settings.election_us
-        leader = raft.meta.group.leader
+        self._report_again_us[partition] = raft.now.mono_us + raft.settings.election_min_us
+        leader = raft.metadata.group.leader
         message = ReassignmentReport(partition, replicas)
         if leader == raft.node:
-            raft.placing.arranged(message)
+            raft.placement.reassignment_reported(message)
         elif leader is not None:
             raft.out.append(Send(leader, message))

@@ -17,8 +17,8 @@ from tests.unit.broker.broker_driver import BrokerDriver
 from tests.unit.broker.list_log import ListLog, recovered
 
 
-class RaftDesk(BrokerDriver):
-    """A desk whose fabric a test looks into."""
+class RaftBroker(BrokerDriver):
+    """A broker whose fabric a test looks into."""
 
     def __init__(
         self,
@@ -29,16 +29,16 @@ class RaftDesk(BrokerDriver):
         self.raft = raft or Raft(NodeId(2), "here:1", random=Random(1))
         super().__init__(fabric=self.raft, logs=logs, hard=hard)
 
-    def again(self) -> RaftDesk:
+    def again(self) -> RaftBroker:
         for log in self.logs.values():
             log.generation = 0
-        desk = RaftDesk(None, self.logs, self.hard)
-        desk.now = self.now
-        desk.start()
-        return desk
+        broker = RaftBroker(None, self.logs, self.hard)
+        broker.now = self.now
+        broker.start()
+        return broker
 
 
-class ClusterDesk(RaftDesk):
+class ClusterBroker(RaftBroker):
     """One of several: what it sends waits until the others are told."""
 
     def __init__(self, raft: Raft, logs: dict[Partition, ListLog] | None, hard: dict[str, bytes] | None) -> None:
@@ -51,33 +51,33 @@ class ClusterDesk(RaftDesk):
         return effects
 
 
-class Desks:
+class BrokerCluster:
     """Brokers that hear each other at once, unless one is `down`; every message crosses its encoding."""
 
     def __init__(self, nodes: int = 3) -> None:
         self.members = tuple(ClusterMember(NodeId(n), f"client:{n}", f"peer:{n}") for n in range(1, nodes + 1))
         self.down: set[int] = set()
-        self.desks = {member.node: self._make(member, None, None) for member in self.members}
-        for desk in self.desks.values():
-            desk.step(_boot_of(desk))
+        self.brokers = {member.node: self._make(member, None, None) for member in self.members}
+        for broker in self.brokers.values():
+            broker.step(_boot_of(broker))
 
     def _make(
         self, member: ClusterMember, logs: dict[Partition, ListLog] | None, hard: dict[str, bytes] | None
-    ) -> ClusterDesk:
+    ) -> ClusterBroker:
         raft = Raft(member.node, member.address, member.peer_address, founders=self.members, random=Random(member.node))
-        return ClusterDesk(raft, logs, hard)
+        return ClusterBroker(raft, logs, hard)
 
-    def __getitem__(self, node: int) -> ClusterDesk:
-        return self.desks[NodeId(node)]
+    def __getitem__(self, node: int) -> ClusterBroker:
+        return self.brokers[NodeId(node)]
 
-    def restart(self, node: int) -> ClusterDesk:
+    def restart(self, node: int) -> ClusterBroker:
         """On what its disk had; what it sent and was not delivered is lost."""
         old = self[node]
         for log in old.logs.values():
             log.generation = 0
             log.batches = list(log.synced)
         member = next(member for member in self.members if member.node == node)
-        new = self.desks[member.node] = self._make(member, old.logs, old.hard)
+        new = self.brokers[member.node] = self._make(member, old.logs, old.hard)
         new.now = old.now
         self.down.discard(node)
         new.step(_boot_of(new))
@@ -86,37 +86,37 @@ class Desks:
     def run(self, ms: int = 1) -> None:
         """Time passes in steps of a millisecond; disks and links are quick."""
         for _ in range(ms):
-            for desk in self.desks.values():
-                desk.advance_ms(1)
-            for node, desk in self.desks.items():
+            for broker in self.brokers.values():
+                broker.advance_ms(1)
+            for node, broker in self.brokers.items():
                 if node not in self.down:
-                    desk.settle()
+                    broker.settle()
             self.deliver()
 
     def deliver(self) -> None:
-        while any(desk.sent for desk in self.desks.values()):
-            for desk in self.desks.values():
-                while desk.sent:
-                    sender, send = desk.sent.popleft()
-                    if sender not in self.down and send.peer not in self.down and send.peer in self.desks:
+        while any(broker.sent for broker in self.brokers.values()):
+            for broker in self.brokers.values():
+                while broker.sent:
+                    sender, send = broker.sent.popleft()
+                    if sender not in self.down and send.peer not in self.down and send.peer in self.brokers:
                         self.pass_on(sender, send)
-            for node, desk in self.desks.items():
+            for node, broker in self.brokers.items():
                 if node not in self.down:
-                    desk.settle()
+                    broker.settle()
 
     def pass_on(self, sender: NodeId, send: Send) -> None:
         message: object = msgspec.msgpack.decode(msgspec.msgpack.encode(send.message), type=type(send.message))
         payload = bytearray(b"".join(send.payload)) if send.payload else None
-        self.desks[send.peer].step(PeerReceived(sender, message, payload))
+        self.brokers[send.peer].step(PeerReceived(sender, message, payload))
 
-    def owner(self, partition: Partition) -> ClusterDesk | None:
-        for node, desk in self.desks.items():
-            group = desk.raft.groups.get(partition)
-            if node not in self.down and group is not None and group.role is Role.LEADER and group.is_current:
-                return desk
+    def owner(self, partition: Partition) -> ClusterBroker | None:
+        for node, broker in self.brokers.items():
+            group = broker.raft.groups.get(partition)
+            if node not in self.down and group is not None and group.role is Role.LEADER and group.knows_commit:
+                return broker
         return None
 
-    def run_until_owned(self, partition: Partition) -> ClusterDesk:
+    def run_until_owned(self, partition: Partition) -> ClusterBroker:
         for _ in range(5_000):
             owner = self.owner(partition)
             if owner is not None:
@@ -126,11 +126,11 @@ class Desks:
 
     def run_until_ready(self) -> None:
         for _ in range(5_000):
-            if all(desk.listening for node, desk in self.desks.items() if node not in self.down):
+            if all(broker.listening for node, broker in self.brokers.items() if node not in self.down):
                 return
             self.run(1)
         raise AssertionError("not ready")
 
 
-def _boot_of(desk: ClusterDesk) -> Boot:
-    return Boot(dict(desk.hard), tuple(recovered(part, log) for part, log in sorted(desk.logs.items())))
+def _boot_of(broker: ClusterBroker) -> Boot:
+    return Boot(dict(broker.hard), tuple(recovered(part, log) for part, log in sorted(broker.logs.items())))

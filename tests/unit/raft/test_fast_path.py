@@ -56,11 +56,11 @@ def test_the_short_way_says_what_the_long_way_says() -> None:
     cluster.publish(partition, b"first")
     node = cluster[1]
     group = node.raft.groups[partition]
-    assert group.alone
+    assert group.fast_single
     said = node.step(Propose(6, partition, encode([b"second"], timestamp_us=1)))
     appended, accepted = said
     assert isinstance(appended, Append) and appended.sync and isinstance(accepted, Accepted)
-    end = group.copy.end
+    end = group.log.end
     assert node.raft.step(cluster.now, Synced(partition, 1, end)) == [], "of another generation"
     assert node.raft.step(cluster.now, Synced(partition, 0, end)) == [Committed(partition, end)]
     assert node.raft.step(cluster.now, Synced(partition, 0, end)) == []
@@ -73,7 +73,7 @@ def test_who_gets_a_second_member_leaves_the_short_way() -> None:
     cluster.publish(partition, b"before")
     cluster.add(2, 1)
     cluster.run_until(lambda: 2 in cluster[1].raft.groups[partition].config.voters, 60_000)
-    assert not cluster[1].raft.groups[partition].alone
+    assert not cluster[1].raft.groups[partition].fast_single
     cluster[2].crash()
     leader = cluster.leader(partition)
     assert leader is not None

@@ -14,7 +14,6 @@ from rostra.errors import RostraError
 from rostra.fabric.api import (
     Accepted,
     Append,
-    Arrived,
     Blocked,
     Broken,
     Committed,
@@ -26,13 +25,14 @@ from rostra.fabric.api import (
     Drop,
     Echo,
     FabricEffect,
+    Forwarded,
+    ForwardReceived,
     HeldByAll,
     KnownNodes,
     LogLine,
     Open,
     OperationDone,
     PartitionJoined,
-    PassedOn,
     Persist,
     ProducerAdmitted,
     ProducerMigrated,
@@ -62,14 +62,14 @@ from rostra.model.decode import Batch
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.safeguards import ALL_ON, Without
-from tests.unit.raft.medium import Medium, Stored
-from tests.unit.raft.stage import Stage
+from tests.unit.raft.disk_model import DiskModel, StoredEntry
+from tests.unit.raft.simulation import Simulation
 
 SCRIPTED = RaftSettings(
     election_timeout_ms_min=10**7, election_timeout_ms_max=10**7 + 1, window_messages=1, read_bytes=1
 )
 """No election begins by itself, and a follower gets one batch at a time."""
-HERE = Partition(TopicId(7), PartitionIndex(0))
+PARTITION = Partition(TopicId(7), PartitionIndex(0))
 
 
 class Observer(Protocol):
@@ -77,56 +77,56 @@ class Observer(Protocol):
 
 
 class Member:
-    def __init__(self, rig: Rig, node: NodeId, voters: tuple[int, ...]) -> None:
-        self.rig = rig
+    def __init__(self, sim: GroupSimulation, node: NodeId, voters: tuple[int, ...]) -> None:
+        self.sim = sim
         self.node = node
-        self.medium = Medium()
+        self.disk = DiskModel()
         self.boot = 0
         self.alive = False
         self.effects: list[FabricEffect] = []
         self.accepted: dict[int, tuple[int, int]] = {}
         self.refused: list[int] = []
-        self.told: list[tuple[int, int | None]] = []
+        self.read_results: list[tuple[int, int | None]] = []
         self.sync_us: tuple[int, int] | None = None
         """How long this member's disk takes, if not as long as everybody's."""
         self.disk_refuses = False
         """The writes of the next step that has any fail."""
         self.writes_refused = 0
         self._journal_us = 0
-        self.lost_to_damage: list[Stored] = []
+        self.lost_to_damage: list[StoredEntry] = []
         self.drops = 0
         initial = (GroupConfigAt(0, 0, GroupConfig(tuple(NodeId(n) for n in voters))),) if voters else ()
         self._initial = HardState(configs=initial)
-        self.pairs = PeerLiveness(rig.settings.election_us)
+        self.liveness = PeerLiveness(sim.settings.election_min_us)
         self.group: RaftGroup = self._make()
         self._fires_at: int | None = None
 
     def _make(self) -> RaftGroup:
-        packed = self.medium.hard.get(key_of(HERE))
+        packed = self.disk.hard.get(key_of(PARTITION))
         return RaftGroup(
             self.node,
-            self.medium.recovered(HERE),
+            self.disk.recovered(PARTITION),
             unpack_hard_state(packed) if packed is not None else self._initial,
-            settings=self.rig.settings,
-            random=self.rig.random_of(self.node),
-            next_token=self.rig.next_token,
-            without=self.rig.without,
+            settings=self.sim.settings,
+            random=self.sim.random_of(self.node),
+            next_token=self.sim.next_token,
+            without=self.sim.without,
         )
 
     def start(self) -> None:
         self.boot += 1
         self.alive = True
         self.group = self._make()
-        self.group.promotes = self.rig.promotes
+        self.group.promotes_learners = self.sim.promotes
         self._fires_at = None
-        self.pairs = PeerLiveness(self.rig.settings.election_us)
-        self.group.start(self.rig.now)
+        self.liveness = PeerLiveness(self.sim.settings.election_min_us)
+        self.group.start(self.sim.now)
         self.step()
-        self.rig.later(self.rig.random.randint(0, self.rig.settings.heartbeat_us), self._guard(self._beat))
+        self.sim.later(self.sim.random.randint(0, self.sim.settings.heartbeat_us), self._guard(self._tick))
 
     def crash(self) -> int:
         self.alive = False
-        return self.medium.crash(self.rig.random)
+        return self.disk.crash(self.sim.random)
 
     def _guard(self, action: Callable[..., None], *given: Any) -> Callable[[], None]:
         """What was under way at a crash does not happen any more."""
@@ -140,28 +140,30 @@ class Member:
 
     # --- inputs ---
 
-    def serve_readers(self, some: bool) -> None:
-        self.group.readers(self.rig.now, some)
+    def set_readers(self, some: bool) -> None:
+        self.group.set_readers(self.sim.now, some)
         self.step()
 
     def propose(self, value: bytes, token: int = 0) -> bool:
         """Whether it was accepted."""
         batch = encode([value], timestamp_us=1)
-        self.group.propose(self.rig.now, token, batch)
+        self.group.propose(self.sim.now, token, batch)
         return any(isinstance(effect, Accepted) for effect in self.step())
 
     def receive(self, sender: NodeId, message: Any, payload: bytes) -> None:
-        group, now = self.group, self.rig.now
+        group, now = self.group, self.sim.now
         if isinstance(message, NodeHeartbeat):
-            if self.pairs.heard(sender, message.boot, self.rig.us):
+            if self.liveness.heard(sender, message.boot, self.sim.us):
                 group.peer_lost(now, sender)
-            replies = tuple(r for beat in message.beats if (r := group.heard(now, sender, beat)) is not None)
+            replies = tuple(
+                r for beat in message.groups if (r := group.heartbeat_received(now, sender, beat)) is not None
+            )
             self.step()
             if replies:
-                self.rig.send(self, sender, NodeHeartbeatReply(self.boot, replies))
+                self.sim.send(self, sender, NodeHeartbeatReply(self.boot, replies))
         elif isinstance(message, NodeHeartbeatReply):
-            for reply in message.beats:
-                group.answered(now, sender, reply)
+            for reply in message.groups:
+                group.heartbeat_answered(now, sender, reply)
             self.step()
         else:
             group.receive(now, sender, message, bytearray(payload) if payload else None)
@@ -170,63 +172,63 @@ class Member:
     def force_election(self) -> None:
         """As if the leader had asked for it: no question before, and nobody keeps to the old leader."""
         assert self.group.role is Role.FOLLOWER
-        self.group.receive(self.rig.now, self.node, TimeoutNow(HERE, self.group.term))
+        self.group.receive(self.sim.now, self.node, TimeoutNow(PARTITION, self.group.term))
         self.step()
 
     def change(self, change: MembershipChange, node: int) -> RostraError | None:
-        error = self.group.change(self.rig.now, change, NodeId(node))
+        error = self.group.change_membership(self.sim.now, change, NodeId(node))
         self.step()
         return error
 
-    def _beat(self) -> None:
-        for peer in self.pairs.fallen_silent(self.rig.us):
-            self.group.peer_lost(self.rig.now, peer)
-        self._send_beats(idle=True)
-        self.rig.later(self.rig.settings.heartbeat_us, self._guard(self._beat))
+    def _tick(self) -> None:
+        for peer in self.liveness.expire(self.sim.us):
+            self.group.peer_lost(self.sim.now, peer)
+        self._send_heartbeats(idle=True)
+        self.sim.later(self.sim.settings.heartbeat_us, self._guard(self._tick))
 
-    def _send_beats(self, idle: bool = False) -> None:
-        beats: dict[NodeId, GroupHeartbeat] = dict(self.group.beats(self.rig.now))
+    def _send_heartbeats(self, idle: bool = False) -> None:
+        beats: dict[NodeId, GroupHeartbeat] = dict(self.group.heartbeats(self.sim.now))
         self.step()
-        for peer in self.rig.members.values():
+        for peer in self.sim.members.values():
             if peer is not self and (idle or peer.node in beats):
                 said = (beats[peer.node],) if peer.node in beats else ()
-                self.rig.send(self, peer.node, NodeHeartbeat(self.boot, said))
+                self.sim.send(self, peer.node, NodeHeartbeat(self.boot, said))
 
     # --- effects ---
 
     def step(self) -> list[FabricEffect]:
-        effects = self.group.take()
+        effects = self.group.take_effects()
         self.effects += effects
         self.carry_out(effects)
-        for observer in self.rig.observers:
+        for observer in self.sim.observers:
             observer.stepped(self, effects)
-        self.told += self.group.reading.told
-        self.group.reading.told.clear()
-        if self.group.wants_beat:
-            self.group.wants_beat = False
-            self.rig.later(0, self._guard(self._send_beats))
-        self._arm()
+        self.read_results += self.group.read_index.results
+        self.group.read_index.results.clear()
+        if self.group.wants_heartbeat:
+            self.group.wants_heartbeat = False
+            self.sim.later(0, self._guard(self._send_heartbeats))
+        self._queue_deadline()
         return effects
 
-    def _arm(self) -> None:
+    def _queue_deadline(self) -> None:
         at_us = self.group.deadline_us
         if at_us is not None and at_us != self._fires_at:
             self._fires_at = at_us
-            self.rig.at(at_us, self._guard(self._fire, at_us))
+            self.sim.at(at_us, self._guard(self._fire, at_us))
 
     def _fire(self, at_us: int) -> None:
         if self.group.deadline_us == at_us:
             self._fires_at = None
-            self.group.fire(self.rig.now)
+            self.group.deadline_passed(self.sim.now)
             self.step()
 
     def carry_out(self, effects: list[FabricEffect] | tuple[FabricEffect, ...]) -> None:
-        rig, medium = self.rig, self.medium
+        sim, medium = self.sim, self.disk
         refused = False
         for effect in effects:
             match effect:
                 case Send():
-                    rig.send(self, effect.peer, effect.message, b"".join(effect.payload))
+                    sim.send(self, effect.peer, effect.message, b"".join(effect.payload))
                 case Append():
                     if self.disk_refuses:
                         refused = True
@@ -247,13 +249,13 @@ class Member:
                     medium.empty(effect.first)
                 case Persist():
                     # A journal is written in order.
-                    self._journal_us = max(self._journal_us, rig.us + rig.random.randint(*rig.sync_us))
-                    rig.at(self._journal_us, self._guard(self._persisted, effect))
+                    self._journal_us = max(self._journal_us, sim.us + sim.random.randint(*sim.sync_us))
+                    sim.at(self._journal_us, self._guard(self._persisted, effect))
                 case Echo():
-                    self.group.echo(rig.now, effect.number)
+                    self.group.persisted(sim.now, effect.number)
                     self.step()
                 case Read():
-                    rig.later(rig.random.randint(50, 500), self._guard(self._read, effect))
+                    sim.later(sim.random.randint(50, 500), self._guard(self._read, effect))
                 case Accepted():
                     self.accepted[effect.token] = (effect.base, effect.last)
                 case Refused():
@@ -273,8 +275,8 @@ class Member:
                     | Disconnect()
                     | KnownNodes()
                     | PartitionJoined()
-                    | PassedOn()
-                    | Arrived()
+                    | Forwarded()
+                    | ForwardReceived()
                     | ProducerAdmitted()
                     | ProducerMigrated()
                     | Ready()
@@ -289,30 +291,30 @@ class Member:
         if refused:
             self.disk_refuses = False
             self.writes_refused += 1
-            self.group.write_failed(rig.now, medium.end, medium.generation)
+            self.group.write_failed(sim.now, medium.end, medium.generation)
             self.step()
 
     def _sync(self) -> None:
-        rig, medium = self.rig, self.medium
+        sim, medium = self.sim, self.disk
         under_way = [one for one in medium.stored if not one.durable]
         ended = self._guard(self._synced, under_way, medium.generation, medium.end, medium.first)
-        rig.later(rig.random.randint(*(self.sync_us or rig.sync_us)), ended)
+        sim.later(sim.random.randint(*(self.sync_us or sim.sync_us)), ended)
 
     def _synced(self, under_way: list[Any], generation: int, end: int, first: int) -> None:
         for one in under_way:
             one.durable = True
         # A log that was dropped meanwhile is not the one that was synced.
-        if any(one in self.medium.stored for one in under_way) or first == self.medium.first:
-            self.group.synced(self.rig.now, generation, end)
+        if any(one in self.disk.stored for one in under_way) or first == self.disk.first:
+            self.group.synced(self.sim.now, generation, end)
             self.step()
 
     def _persisted(self, effect: Persist) -> None:
-        self.medium.hard[effect.key] = effect.state
+        self.disk.hard[effect.key] = effect.state
         self.carry_out(effect.then)
 
     def _read(self, effect: Read) -> None:
-        batches = self.medium.read(effect.offset, effect.end, effect.bytes_max)
-        self.group.read_done(self.rig.now, effect.token, batches)
+        batches = self.disk.read(effect.offset, effect.end, effect.bytes_max)
+        self.group.read_done(self.sim.now, effect.token, batches)
         self.step()
 
     # --- what tests look at ---
@@ -322,11 +324,11 @@ class Member:
         return self.alive and self.group.role is Role.LEADER
 
     def values(self) -> list[bytes | None]:
-        batches = [Batch(one.batch) for one in self.medium.stored]
+        batches = [Batch(one.batch) for one in self.disk.stored]
         return [value for batch in batches if not batch.header.is_control for value in batch.values()]
 
 
-class Rig(Stage):
+class GroupSimulation(Simulation):
     def __init__(
         self,
         nodes: int = 3,
@@ -380,7 +382,7 @@ class Rig(Stage):
 
     def elect(self, node: int | None = None) -> Member:
         """Runs until somebody leads and has committed in its term; a named node is made to, by handing over."""
-        self.run_until(lambda: (leader := self.leader()) is not None and settled(leader))
+        self.run_until(lambda: (leader := self.leader()) is not None and has_settled(leader))
         leader = self.leader()
         assert leader is not None
         if node is None or leader.node == node:
@@ -389,10 +391,10 @@ class Rig(Stage):
 
         def handed_over() -> bool:
             now_leader = self.leader()
-            if target.leads and settled(target):
+            if target.leads and has_settled(target):
                 return True
             if now_leader is not None and now_leader is not target and now_leader.group.transfer_to is None:
-                now_leader.group.transfer(self.now, target.node)
+                now_leader.group.transfer_leadership(self.now, target.node)
                 now_leader.step()
             return False
 
@@ -421,6 +423,6 @@ class Rig(Stage):
         return base, last
 
 
-def settled(member: Member) -> bool:
+def has_settled(member: Member) -> bool:
     group = member.group
-    return group.copy.term_at(group.commit) == group.term
+    return group.log.term_at(group.commit) == group.term

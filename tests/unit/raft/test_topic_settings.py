@@ -27,9 +27,9 @@ def test_every_node_learns_altered_settings_whoever_was_asked(at: int) -> None:
     cluster.run_until(lambda: all(node.topics["t"].settings == b"other" for node in cluster.alive))
 
 
-@pytest.mark.parametrize(("catalogue_bytes", "changes"), [(1 << 20, 1), (3_000, 60)])
-def test_a_node_that_was_away_learns_of_it_from_the_log_or_from_a_snapshot(catalogue_bytes: int, changes: int) -> None:
-    cluster = ready(RaftSettings(catalogue_bytes=catalogue_bytes))
+@pytest.mark.parametrize(("log_bytes", "changes"), [(1 << 20, 1), (3_000, 60)])
+def test_a_node_that_was_away_learns_of_it_from_the_log_or_from_a_snapshot(log_bytes: int, changes: int) -> None:
+    cluster = ready(RaftSettings(metadata_log_bytes=log_bytes))
     (partition,) = cluster.topic("t")
     cluster.run(300)
     away = cluster[3]

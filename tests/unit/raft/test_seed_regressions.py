@@ -12,16 +12,16 @@ from rostra.fabric.api import (
     EpochStart,
     FabricEffect,
     PeerReceived,
-    ProposeStart,
+    ProposeLogStart,
     ReadFailed,
     Recovered,
     WriteFailed,
 )
-from rostra.fabric.raft.consensus.group_state import half_refilled
-from rostra.fabric.raft.consensus.hard_state import CopyStart, HardState, key_of, pack_hard_state, unpack_hard_state
+from rostra.fabric.raft.consensus.group_state import interrupted_snapshot_start
+from rostra.fabric.raft.consensus.hard_state import HardState, SnapshotStart, key_of, pack_hard_state, unpack_hard_state
 from rostra.fabric.raft.consensus.roles import Role
 from rostra.fabric.raft.messages import CreateTopicRequest, DropTopicRequest
-from rostra.fabric.raft.metadata.metadata_state import META
+from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from tests.unit.raft.nodes import Cluster, Node
 
@@ -33,7 +33,7 @@ def silent() -> Cluster:
 
 
 def leader_of_the_catalogue(cluster: Cluster) -> Node:
-    return next(node for node in cluster.alive if node.raft.groups[META].role is Role.LEADER)
+    return next(node for node in cluster.alive if node.raft.groups[METADATA_PARTITION].role is Role.LEADER)
 
 
 def test_when_the_leader_of_a_silent_group_finds_its_copy_damaged_another_leads() -> None:
@@ -43,7 +43,7 @@ def test_when_the_leader_of_a_silent_group_finds_its_copy_damaged_another_leads(
     cluster.run(5_000)
     leader = cluster.leader(partition)
     assert leader is not None
-    assert all(node.raft.groups[partition].quiet for node in cluster.alive)
+    assert all(node.raft.groups[partition].quiescent for node in cluster.alive)
     leader.step(ReadFailed(1, partition, CorruptLog("some.log", 7, "body damaged")))
     assert not leader.leads(partition)
     cluster.run_until(lambda: cluster.leader(partition) not in (None, leader))
@@ -84,12 +84,12 @@ def test_a_copy_that_is_filled_anew_confirms_nothing_before_it_has_applied_it() 
     cluster.topic("t")
     leader = leader_of_the_catalogue(cluster)
     other = next(node for node in cluster.alive if node is not leader)
-    group = other.raft.groups[META]
+    group = other.raft.groups[METADATA_PARTITION]
     other.step(Confirm(12, "t"))
     group.set_complete(False)
-    other.raft.meta.applied = 0
+    other.raft.metadata.applied = 0
     cluster.run_until(lambda: 12 in other.confirmed)
-    assert other.raft.meta.applied == group.commit
+    assert other.raft.metadata.applied == group.commit
 
 
 def test_a_node_alone_whose_disk_refused_the_beginning_of_its_term_begins_it_again() -> None:
@@ -98,12 +98,12 @@ def test_a_node_alone_whose_disk_refused_the_beginning_of_its_term_begins_it_aga
     (partition,) = cluster.topic("t")
     (node,) = cluster.alive
     cluster.run_until(lambda: node.leads(partition))
-    group, medium = node.raft.groups[partition], node.media[partition]
-    end = group.copy.end - 1
+    group, medium = node.raft.groups[partition], node.disks[partition]
+    end = group.log.end - 1
     medium.truncate(end, medium.generation + 1)
     node.step(WriteFailed(partition, end, medium.generation, DiskFull()))
-    assert not group.is_current
-    cluster.run_until(lambda: group.is_current)
+    assert not group.knows_commit
+    cluster.run_until(lambda: group.knows_commit)
     assert node.commit[partition] > end
 
 
@@ -114,24 +114,26 @@ def test_a_catalogue_whose_refilling_was_interrupted_loses_no_topic() -> None:
     node = next(node for node in cluster.alive if node is not leader_of_the_catalogue(cluster))
     node.crash()
     # The process ended when all had come from the leader, but not yet that the copy counts again.
-    key = key_of(META)
+    key = key_of(METADATA_PARTITION)
     node.hard[key] = pack_hard_state(msgspec.structs.replace(unpack_hard_state(node.hard[key]), complete=False))
     node.start()
-    cluster.run_until(lambda: node.raft.groups.get(META) is not None and node.raft.groups[META].complete)
+    cluster.run_until(
+        lambda: node.raft.groups.get(METADATA_PARTITION) is not None and node.raft.groups[METADATA_PARTITION].complete
+    )
     cluster.run_until(lambda: "t" in node.topics)
 
 
 def test_a_start_that_finds_a_commit_older_than_a_topic_keeps_the_topics_log() -> None:
     cluster = silent()
     node = next(node for node in cluster.alive if node is not leader_of_the_catalogue(cluster))
-    commit = node.raft.groups[META].commit
+    commit = node.raft.groups[METADATA_PARTITION].commit
     (partition,) = cluster.topic("t")
     cluster.publish(partition, b"acknowledged")
     cluster.run(2_000)
     for other in cluster.alive:
         other.crash()
     # Hard state keeps the commit now and then only, and the others stay away.
-    key = key_of(META)
+    key = key_of(METADATA_PARTITION)
     node.hard[key] = pack_hard_state(msgspec.structs.replace(unpack_hard_state(node.hard[key]), commit=commit))
     node.start()
     cluster.run(5_000)
@@ -149,7 +151,7 @@ def test_a_whole_copy_that_dies_before_its_old_log_is_dropped_counts_as_whole_ag
     away.crash()
     for number in range(10):
         cluster.publish(partition, b"%d" % number)
-    leader.step(ProposeStart(partition, leader.raft.groups[partition].commit - 3))
+    leader.step(ProposeLogStart(partition, leader.raft.groups[partition].commit - 3))
     with pytest.MonkeyPatch.context() as patch:
         carry_out = away._carry_out
 
@@ -162,7 +164,7 @@ def test_a_whole_copy_that_dies_before_its_old_log_is_dropped_counts_as_whole_ag
         patch.setattr(away, "_carry_out", die)
         away.start()
         cluster.run_until(lambda: not away.alive)
-    assert away.media[partition].first < leader.media[partition].first, "the old log is there"
+    assert away.disks[partition].first < leader.disks[partition].first, "the old log is there"
     other.crash()
     leader.crash()
     leader.start()
@@ -173,11 +175,14 @@ def test_a_whole_copy_that_dies_before_its_old_log_is_dropped_counts_as_whole_ag
 
 
 def test_a_copy_that_went_on_beyond_where_it_was_to_begin_anew_is_not_dropped_at_its_start() -> None:
-    filled = CopyStart(5, (EpochStart(1, 0),))
-    hard = HardState(term=1, filled=filled)
+    filled = SnapshotStart(5, (EpochStart(1, 0),))
+    hard = HardState(term=1, snapshot_start=filled)
     partition = Partition(TopicId(1), PartitionIndex(0))
-    assert half_refilled(hard, Recovered(partition, 0, 3, ())) == 5
-    assert half_refilled(hard, Recovered(partition, 0, 6, ())) is None
-    assert half_refilled(hard, Recovered(partition, 5, 6, ())) is None
-    assert half_refilled(hard, Recovered(partition, 0, 3, (), damaged_at=2)) is None
-    assert half_refilled(msgspec.structs.replace(hard, complete=False), Recovered(partition, 0, 3, ())) is None
+    assert interrupted_snapshot_start(hard, Recovered(partition, 0, 3, ())) == 5
+    assert interrupted_snapshot_start(hard, Recovered(partition, 0, 6, ())) is None
+    assert interrupted_snapshot_start(hard, Recovered(partition, 5, 6, ())) is None
+    assert interrupted_snapshot_start(hard, Recovered(partition, 0, 3, (), damaged_at=2)) is None
+    assert (
+        interrupted_snapshot_start(msgspec.structs.replace(hard, complete=False), Recovered(partition, 0, 3, ()))
+        is None
+    )

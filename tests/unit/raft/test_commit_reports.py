@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rostra.errors import DiskFull
 from rostra.fabric.api import PeerReceived, Propose, Readers, WriteFailed
-from rostra.fabric.raft.consensus.group_state import COMMIT_SAID_US
+from rostra.fabric.raft.consensus.group_state import COMMIT_REPORT_US
 from rostra.fabric.raft.messages import AppendEntries
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.batch import stamp
@@ -45,7 +45,7 @@ def test_where_nobody_reads_commits_are_told_now_and_then() -> None:
     began_us = cluster.us
     told = words(cluster, follower, partition, 200)
     elapsed_us = cluster.us - began_us
-    most = elapsed_us // COMMIT_SAID_US + elapsed_us // (HEARTBEAT_MS * 1000) + 2
+    most = elapsed_us // COMMIT_REPORT_US + elapsed_us // (HEARTBEAT_MS * 1000) + 2
     assert elapsed_us // (HEARTBEAT_MS * 1000) <= told <= most
 
 
@@ -68,7 +68,7 @@ def test_who_begins_to_read_hears_of_all_that_this_node_knows_to_be_committed() 
     for number in range(100):
         cluster.publish(partition, b"%d" % number)
         cluster.run(0.1)
-        if group.unsaid:
+        if group.unreported_commit:
             break
     assert follower.commit[partition] < group.commit
     follower.step(Readers(partition, True))
@@ -82,7 +82,7 @@ def test_what_was_not_told_is_told_with_the_next_heartbeat() -> None:
         cluster.publish(partition, b"%d" % number)
     group = follower.raft.groups[partition]
     cluster.run(2 * HEARTBEAT_MS)
-    assert follower.commit[partition] == group.commit == group.copy.end
+    assert follower.commit[partition] == group.commit == group.log.end
 
 
 def test_who_leads_next_has_told_what_it_knew() -> None:
@@ -94,25 +94,25 @@ def test_who_leads_next_has_told_what_it_knew() -> None:
     cluster.run_until(lambda: cluster.leader(partition) is not None)
     heir = cluster.leader(partition)
     assert heir is not None
-    cluster.run_until(lambda: heir.raft.groups[partition].is_current)
+    cluster.run_until(lambda: heir.raft.groups[partition].knows_commit)
     assert heir.commit[partition] == heir.raft.groups[partition].commit
 
 
 def test_what_a_full_disk_took_again_is_told_when_it_is_back() -> None:
     cluster = Cluster(3)
     partition, leader, follower = pair(cluster)
-    group, medium = follower.raft.groups[partition], follower.media[partition]
-    group.silent_until_us = cluster.us + COMMIT_SAID_US
-    told, end = follower.commit[partition], group.copy.end
+    group, medium = follower.raft.groups[partition], follower.disks[partition]
+    group.commit_report_us = cluster.us + COMMIT_REPORT_US
+    told, end = follower.commit[partition], group.log.end
     batch = encode([b"x"], timestamp_us=1)
     stamp(batch, partition=partition, base_offset=end, owner_epoch=group.term)
     # The others have it already.
-    message = AppendEntries(partition, group.term, end, group.term, end + 1, group.copy.first)
+    message = AppendEntries(partition, group.term, end, group.term, end + 1, group.log.first)
     follower.step(PeerReceived(leader.raft.node, message, batch))
-    assert group.commit == group.unsaid == end + 1 > group.copy.synced
+    assert group.commit == group.unreported_commit == end + 1 > group.log.synced
     medium.truncate(end, medium.generation + 1)
     follower.step(WriteFailed(partition, end, medium.generation, DiskFull()))
     follower.step(Readers(partition, True))
     assert follower.commit[partition] == told, "nobody is shown what is not here"
     leader.step(Propose(2000, partition, encode([b"x"], timestamp_us=1)))
-    cluster.run_until(lambda: follower.commit[partition] == group.commit == group.copy.end > end)
+    cluster.run_until(lambda: follower.commit[partition] == group.commit == group.log.end > end)

@@ -47,7 +47,7 @@ class Network:
         return [self.random.randint(*self.delay_us) for _ in range(copies)]
 
 
-class Stage:
+class Simulation:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.seed = seed
@@ -88,7 +88,7 @@ class Stage:
         packed = msgspec.msgpack.encode(message)
         self.sent[type(message).__name__] += 1
         if isinstance(message, NodeHeartbeat):
-            self.sent["Beat"] += len(message.beats)
+            self.sent["Beat"] += len(message.groups)
 
         def arrived() -> None:
             if (sender, receiver) not in self.network.blocked:

@@ -32,14 +32,14 @@ def started_again(*, publishes: int = 1) -> tuple[Cluster, Partition]:
 def test_a_start_writes_nothing_to_the_logs_of_a_node_alone() -> None:
     cluster, partition = started_again(publishes=3)
     node, group = cluster[1], cluster[1].raft.groups[partition]
-    end, term = group.copy.end, group.term
-    assert group.is_current and group.commit == end == node.commit[partition]
+    end, term = group.log.end, group.term
+    assert group.knows_commit and group.commit == end == node.commit[partition]
     for _ in range(3):
         node.crash()
         node.start()
         cluster.run_until(lambda: node.leads(partition) and node.ready)
     group = node.raft.groups[partition]
-    assert group.copy.end == end == node.commit[partition]
+    assert group.log.end == end == node.commit[partition]
     assert group.term == term + 3, "each start is a term of its own all the same"
     assert node.values(partition) == [b"0", b"1", b"2"]
 
@@ -47,9 +47,9 @@ def test_a_start_writes_nothing_to_the_logs_of_a_node_alone() -> None:
 def test_what_is_published_after_such_a_start_is_of_its_term() -> None:
     cluster, partition = started_again()
     group = cluster[1].raft.groups[partition]
-    assert not group.alone, "the short way does not note where terms begin"
+    assert not group.fast_single, "the short way does not note where terms begin"
     cluster.publish(partition, b"after")
-    assert group.copy.last_term == group.term and group.alone
+    assert group.log.last_term == group.term and group.fast_single
     cluster.publish(partition, b"more")
     assert cluster[1].values(partition) == [b"0", b"after", b"more"]
 
@@ -57,13 +57,13 @@ def test_what_is_published_after_such_a_start_is_of_its_term() -> None:
 def test_a_refused_write_after_such_a_start_leaves_what_was_there_committed() -> None:
     cluster, partition = started_again()
     node, group = cluster[1], cluster[1].raft.groups[partition]
-    end = group.copy.end
+    end = group.log.end
     cluster.publish(partition, b"refused")
-    medium = node.media[partition]
+    medium = node.disks[partition]
     medium.truncate(end, medium.generation + 1)
     group.commit = end
     node.step(WriteFailed(partition, end, medium.generation, DiskFull()))
-    assert group.is_current and not group.alone and group.copy.end == end
+    assert group.knows_commit and not group.fast_single and group.log.end == end
     cluster.run(2_000)
     cluster.publish(partition, b"taken")
     assert node.values(partition) == [b"0", b"taken"]
@@ -79,7 +79,7 @@ def test_who_joins_after_such_a_start_gets_everything() -> None:
 def test_a_member_left_alone_by_a_change_that_may_be_cut_begins_its_term_with_an_entry() -> None:
     cluster, partition = started_again()
     node = cluster[1]
-    copy = node.raft.groups[partition].copy
+    copy = node.raft.groups[partition].log
     end, term = copy.end, copy.last_term
     node.crash()
     # As if the removal of another one had reached this log last, and nobody had said that it is committed.
@@ -90,4 +90,4 @@ def test_a_member_left_alone_by_a_change_that_may_be_cut_begins_its_term_with_an
     node.start()
     cluster.run_until(lambda: node.leads(partition) and node.ready)
     group = node.raft.groups[partition]
-    assert group.copy.end == end + 1 and not group.inherits and group.is_current
+    assert group.log.end == end + 1 and not group.skipped_noop and group.knows_commit

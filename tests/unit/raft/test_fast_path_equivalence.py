@@ -18,7 +18,7 @@ from rostra.fabric.api import (
     Now,
     PeerReceived,
     Propose,
-    ProposeStart,
+    ProposeLogStart,
     Readers,
     ReadFailed,
     Synced,
@@ -79,10 +79,10 @@ def disturb(cluster: Cluster, partition: Partition, random: Random) -> None:
             node.start()
         case 5 if node.alive:
             node.step(Readers(partition, random.random() < 0.5))
-        case 6 if node.alive and partition in node.media:
+        case 6 if node.alive and partition in node.disks:
             refuse_end(node, partition)
         case 7 if node.alive and node.leads(partition):
-            node.step(ProposeStart(partition, random.randint(0, node.raft.groups[partition].commit)))
+            node.step(ProposeLogStart(partition, random.randint(0, node.raft.groups[partition].commit)))
         case 8 if node.alive and random.random() < 0.3:
             node.step(ReadFailed(2, partition, DAMAGED))
         case _:
@@ -91,10 +91,10 @@ def disturb(cluster: Cluster, partition: Partition, random: Random) -> None:
 
 def refuse_end(node: Node, partition: Partition) -> None:
     """The disk is full: the last batch that it was given is not there."""
-    medium, group = node.media[partition], node.raft.groups.get(partition)
-    if group is None or group.copy.synced == group.copy.end:
+    medium, group = node.disks[partition], node.raft.groups.get(partition)
+    if group is None or group.log.synced == group.log.end:
         return
-    end = group.copy.synced
+    end = group.log.synced
     medium.truncate(end, medium.generation + 1)
     node.step(WriteFailed(partition, end, medium.generation, FULL))
 
@@ -112,7 +112,7 @@ def test_both_ways_say_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Raft, "step", note)
     ends = [state_of(live(seed, told))]
     by_short_way = list(told)
-    monkeypatch.setattr(RaftGroup, "find_way", RaftGroup.leave_way)
+    monkeypatch.setattr(RaftGroup, "update_fast_path", RaftGroup.leave_fast_path)
     ends.append(state_of(live(seed, told)))
     differing = next((pair for pair in zip(by_short_way, told, strict=False) if pair[0] != pair[1]), None)
     assert differing is None and len(by_short_way) == len(told)
@@ -121,7 +121,7 @@ def test_both_ways_say_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 def state_of(cluster: Cluster) -> list[tuple[int, int, int, int, int]]:
     return [
-        (node.node, group.term, group.commit, group.copy.end, group.copy.synced)
+        (node.node, group.term, group.commit, group.log.end, group.log.synced)
         for node in cluster.nodes.values()
         for group in node.raft.groups.values()
     ]
@@ -129,7 +129,7 @@ def state_of(cluster: Cluster) -> list[tuple[int, int, int, int, int]]:
 
 def test_records_of_three_nodes_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     ways: Counter[str] = Counter()
-    at_length = Raft._step_at_length
+    at_length = Raft._full_step
 
     def note(raft: Raft, given: FabricInput) -> list[FabricEffect]:
         message = getattr(given, "message", given)
@@ -144,7 +144,7 @@ def test_records_of_three_nodes_take_the_short_way(monkeypatch: pytest.MonkeyPat
     cluster.run(100)
     cluster.publish(partition, b"the first one wakes the group")
     cluster.run(10)
-    monkeypatch.setattr(Raft, "_step_at_length", note)
+    monkeypatch.setattr(Raft, "_full_step", note)
     for number in range(20):
         cluster.publish(partition, b"%d" % number)
     # A heartbeat may come in between; of what a record causes nothing took the long way.
@@ -160,9 +160,9 @@ def steady() -> tuple[Cluster, Partition, Node, Node]:
         cluster.publish(partition, b"%d" % number)
         cluster.run(5)
     leader = cluster.leader(partition)
-    assert leader is not None and leader.raft.groups[partition].leads_steadily
+    assert leader is not None and leader.raft.groups[partition].fast_leader
     follower = next(node for node in cluster.alive if node is not leader)
-    assert follower.raft.groups[partition].follows_steadily
+    assert follower.raft.groups[partition].fast_follower
     return cluster, partition, leader, follower
 
 
@@ -170,39 +170,39 @@ def steady() -> tuple[Cluster, Partition, Node, Node]:
 def test_a_batch_that_was_damaged_on_its_way_is_no_entry(at: int) -> None:
     cluster, partition, leader, follower = steady()
     group = follower.raft.groups[partition]
-    end = group.copy.end
+    end = group.log.end
     batch = encode([b"x" * 20], timestamp_us=1)
     stamp(batch, partition=partition, base_offset=end, owner_epoch=group.term)
     damaged = bytearray(batch)
     damaged[at] ^= 1
-    message = AppendEntries(partition, group.term, end, group.copy.last_term, group.commit, group.copy.first)
+    message = AppendEntries(partition, group.term, end, group.log.last_term, group.commit, group.log.first)
     for payload in (damaged, damaged[:50], batch[:-1], batch[:50]):
         (note,) = follower.raft.step(cluster.now, PeerReceived(leader.raft.node, message, payload))
-        assert isinstance(note, LogLine) and note.level == "error" and group.copy.end == end
+        assert isinstance(note, LogLine) and note.level == "error" and group.log.end == end
     of_another_term = msgspec.structs.replace(message, prev_term=group.term - 1)
     if end > group.commit:
         follower.raft.step(cluster.now, PeerReceived(leader.raft.node, of_another_term, bytearray(batch)))
-        assert group.copy.end == end
+        assert group.log.end == end
     ahead = msgspec.structs.replace(message, commit=end + 100)
     cluster.run(1)
     (append, *_) = follower.raft.step(cluster.now, PeerReceived(leader.raft.node, ahead, batch))
-    assert isinstance(append, Append) and group.copy.end == end + 1
+    assert isinstance(append, Append) and group.log.end == end + 1
     assert group.commit == end + 1, "no more than it has"
-    assert group.election.heard_us == cluster.us
+    assert group.election.leader_heard_us == cluster.us
 
 
 def test_the_short_way_believes_nobody_more_than_the_long_one() -> None:
     cluster, partition, leader, follower = steady()
     group = leader.raft.groups[partition]
-    end = group.copy.end
+    end = group.log.end
     leader.raft.step(cluster.now, Propose(2000, partition, encode([b"x"], timestamp_us=1)))
     peer, term = follower.raft.node, group.term
-    before = AppendEntriesReply(partition, term, end + 1, end + 1, end, fills=-1, readers=False)
-    other_term = AppendEntriesReply(partition, term - 1, end + 1, end + 1, end, readers=False)
+    before = AppendEntriesReply(partition, term, end + 1, end + 1, end, snapshots=-1, has_readers=False)
+    other_term = AppendEntriesReply(partition, term - 1, end + 1, end + 1, end, has_readers=False)
     for reply in (before, other_term):
         assert leader.raft.step(cluster.now, PeerReceived(peer, reply, None)) == []
     assert leader.raft.step(cluster.now, Synced(partition, 7, end + 1)) == [], "of another generation"
-    assert group.commit == end and group.copy.synced == end
+    assert group.commit == end and group.log.synced == end
     assert leader.raft.step(cluster.now, Synced(partition, 0, end + 1)) == []
-    reply = AppendEntriesReply(partition, term, end + 1, end + 1, end, readers=False)
+    reply = AppendEntriesReply(partition, term, end + 1, end + 1, end, has_readers=False)
     assert leader.raft.step(cluster.now, PeerReceived(peer, reply, None)) == [Committed(partition, end + 1)]

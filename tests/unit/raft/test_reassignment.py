@@ -25,7 +25,13 @@ from rostra.fabric.api import (
 )
 from rostra.fabric.raft.consensus.hard_state import key_of, unpack_hard_state
 from rostra.fabric.raft.messages import JoinRequest, NodeHeartbeat, RemovedNotice, RequestVote
-from rostra.fabric.raft.metadata.metadata_state import META, Entry, ReassignmentStarted, Requester, TopicAdded
+from rostra.fabric.raft.metadata.metadata_state import (
+    METADATA_PARTITION,
+    MetadataEntry,
+    ReassignmentStarted,
+    Requester,
+    TopicAdded,
+)
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from tests.unit.raft.nodes import Cluster
@@ -45,19 +51,19 @@ def with_topic(
 
 def remove(cluster: Cluster, node: int, at: int, token: int = 40) -> None:
     cluster[at].step(RemoveNode(token, NodeId(node)))
-    cluster.run_until(lambda: token in cluster[at].agreed)
+    cluster.run_until(lambda: token in cluster[at].operations_done)
 
 
 def is_gone(cluster: Cluster, node: int) -> bool:
     rest = [other for other in cluster.alive if other.node != node]
     return all(
-        node not in other.raft.meta.catalogue.members and node not in other.raft.meta.group.config.everyone
+        node not in other.raft.metadata.state.members and node not in other.raft.metadata.group.config.members
         for other in rest
     )
 
 
 def holders(cluster: Cluster, partition: Partition) -> list[int]:
-    return sorted(node.node for node in cluster.nodes.values() if partition in node.media)
+    return sorted(node.node for node in cluster.nodes.values() if partition in node.disks)
 
 
 def voters(cluster: Cluster, partition: Partition) -> tuple[int, ...]:
@@ -101,11 +107,11 @@ def test_a_topic_whose_first_members_hear_of_it_and_of_its_move_at_once_is_serve
     partition = Partition(TopicId(77), PartitionIndex(0))
     one, two, three = NodeId(1), NodeId(2), NodeId(3)
     made = TopicAdded(spec, 1 << 20, ((two, three),), Requester(one, 0, 0))
-    entries: list[Entry] = [made, ReassignmentStarted(partition, (one, two, three))]
+    entries: list[MetadataEntry] = [made, ReassignmentStarted(partition, (one, two, three))]
     for node in cluster.alive:
         for entry in entries:
-            assert node.raft.meta.catalogue.apply(entry) is None
-        node.carry_out(node.raft.hosting.follow_catalogue({}, entries))
+            assert node.raft.metadata.state.apply(entry) is None
+        node.carry_out(node.raft.replicas.apply_metadata({}, entries))
     cluster.run_until(lambda: voters(cluster, partition) == (1, 2, 3), 20_000)
     cluster.publish(partition, b"taken")
 
@@ -145,7 +151,7 @@ def test_a_removed_member_that_starts_again_knows_it_and_has_nothing_to_say() ->
     [
         NodeHeartbeat(3),
         JoinRequest(NodeId(2), "client:2", "peer:2"),
-        RequestVote(META, 99, 10_000, 99, pre=False, forced=True),
+        RequestVote(METADATA_PARTITION, 99, 10_000, 99, pre_vote=False, transfer=True),
     ],
     ids=["heartbeat", "join", "vote"],
 )
@@ -155,10 +161,10 @@ def test_whoever_was_removed_while_it_was_away_is_refused_with_the_reason(said: 
     cluster.run(1_000)
     remove(cluster, 2, at=1)
     cluster.run_until(lambda: is_gone(cluster, 2), 60_000)
-    term = cluster[1].raft.meta.group.term
+    term = cluster[1].raft.metadata.group.term
     cluster[1].step(PeerReceived(NodeId(2), said, None))
     assert cluster.sent["RemovedNotice"] > 0
-    assert cluster[1].raft.meta.group.term == term, "it is not listened to"
+    assert cluster[1].raft.metadata.group.term == term, "it is not listened to"
     cluster[2].start()
     cluster.run_until(lambda: cluster[2].raft.removed)
     for partition in partitions:
@@ -189,27 +195,27 @@ def test_without_anybody_to_take_its_copies_a_member_may_still_go() -> None:
 def test_copies_wait_for_a_member_that_is_away_rather_than_become_fewer() -> None:
     cluster, (partition,) = with_topic(3, 1)
     new = cluster.add(4, 1)
-    cluster.run_until(lambda: 4 in cluster[1].raft.meta.group.config.learners)
+    cluster.run_until(lambda: 4 in cluster[1].raft.metadata.group.config.learners)
     new.crash()
     cluster.run(1_000)
     remove(cluster, 2, at=1)
     cluster.run(60_000)
-    assert voters(cluster, partition) == (1, 2, 3) and not cluster[1].raft.meta.catalogue.moving
-    assert 2 in cluster[1].raft.meta.group.config.voters
+    assert voters(cluster, partition) == (1, 2, 3) and not cluster[1].raft.metadata.state.reassigning
+    assert 2 in cluster[1].raft.metadata.group.config.voters
     new.start()
     cluster.run_until(lambda: is_gone(cluster, 2), 60_000)
     assert voters(cluster, partition) == (1, 3, 4)
-    assert cluster[1].raft.meta.group.config.voters == (1, 3, 4)
+    assert cluster[1].raft.metadata.group.config.voters == (1, 3, 4)
 
 
 def test_who_is_to_leave_takes_back_what_was_to_go_to_a_node_that_is_gone_for_long() -> None:
     cluster, (partition,) = with_topic(4, 1)
-    outside = next(node for node in cluster.nodes.values() if partition not in node.media)
+    outside = next(node for node in cluster.nodes.values() if partition not in node.disks)
     leaver, *rest = holders(cluster, partition)
     remove(cluster, leaver, at=rest[0])
-    cluster.run_until(lambda: partition in cluster[rest[0]].raft.meta.catalogue.moving)
+    cluster.run_until(lambda: partition in cluster[rest[0]].raft.metadata.state.reassigning)
     outside.crash()
-    cluster.run_until(lambda: not cluster[rest[0]].raft.meta.catalogue.moving, 120_000)
+    cluster.run_until(lambda: not cluster[rest[0]].raft.metadata.state.reassigning, 120_000)
     assert voters(cluster, partition) == tuple(sorted((leaver, *rest)))
     outside.start()
     cluster.run_until(lambda: is_gone(cluster, leaver), 60_000)
@@ -218,11 +224,11 @@ def test_who_is_to_leave_takes_back_what_was_to_go_to_a_node_that_is_gone_for_lo
 
 def test_who_joins_while_copies_become_fewer_gets_one_before_anybody_gives_his_up() -> None:
     cluster, (partition,) = with_topic(3, 1)
-    leader = cluster.leader(META)
+    leader = cluster.leader(METADATA_PARTITION)
     assert leader is not None
     leaver, away = (node.node for node in cluster.alive if node is not leader)
     remove(cluster, leaver, at=leader.node)
-    cluster.run_until(lambda: partition in leader.raft.meta.catalogue.moving)
+    cluster.run_until(lambda: partition in leader.raft.metadata.state.reassigning)
     cluster[away].crash()
     cluster.add(4, leader.node)
     cluster.run_until(lambda: voters(cluster, partition) == tuple(sorted((leader.node, away, 4))), 60_000)
@@ -244,9 +250,9 @@ def test_nobody_goes_before_the_copies_that_stay_are_whole(monkeypatch: pytest.M
 
     monkeypatch.setattr(leader, "_read", find_damage)
     cluster.run(2 * leader.raft.settings.heartbeat_ms)
-    assert leader.raft.peers.is_there(NodeId(behind.node)), "it was away for a moment"
-    leader.raft.moving._steer(leader.raft.groups[partition], (NodeId(leader.node), NodeId(behind.node)))
-    leader.raft.touch(leader.raft.groups[partition])
+    assert leader.raft.peers.is_alive(NodeId(behind.node)), "it was away for a moment"
+    leader.raft.reassignment._advance(leader.raft.groups[partition], (NodeId(leader.node), NodeId(behind.node)))
+    leader.raft.collect(leader.raft.groups[partition])
     behind.start()
     cluster.run_until(lambda: not leader.raft.groups[partition].complete, 10_000)
     cluster.run_until(lambda: cluster.leader(partition) is leaver, 10_000)
@@ -257,7 +263,7 @@ def test_nobody_goes_before_the_copies_that_stay_are_whole(monkeypatch: pytest.M
 
 def test_the_leader_of_the_catalogue_can_be_removed_too() -> None:
     cluster, partitions = with_topic(4, 2)
-    leader = cluster.leader(META)
+    leader = cluster.leader(METADATA_PARTITION)
     assert leader is not None
     remove(cluster, leader.node, at=leader.node)
     cluster.run_until(lambda: is_gone(cluster, leader.node) and leader.raft.removed, 60_000)
@@ -279,7 +285,7 @@ def test_a_removal_that_would_lose_the_quorum_is_refused_and_says_what_to_do() -
     cluster.run(1_000)
     error = refusal(cluster, 2, at=1)
     assert isinstance(error, QuorumAtRisk) and (error.alive, error.needed) == (1, 2)
-    assert "bring back" in str(error)
+    assert "restart the members" in str(error)
     assert isinstance(refusal(cluster, 9, at=1, token=52), UnknownMember)
     remove(cluster, 3, at=1)
     cluster.run_until(lambda: is_gone(cluster, 3), 60_000)
@@ -325,7 +331,7 @@ def test_a_topic_gets_no_more_copies_than_it_asked_for() -> None:
 
 
 def test_only_so_many_partitions_move_at_a_time() -> None:
-    cluster = Cluster(1, settings=RaftSettings(moves_max=2))
+    cluster = Cluster(1, settings=RaftSettings(reassignments_max=2))
     cluster.ready()
     partitions = cluster.topic("t", 8)
     cluster.add(2, 1)
@@ -333,7 +339,7 @@ def test_only_so_many_partitions_move_at_a_time() -> None:
 
     def all_there() -> bool:
         nonlocal most
-        most = max(most, len(cluster[1].raft.meta.catalogue.moving))
+        most = max(most, len(cluster[1].raft.metadata.state.reassigning))
         return all(voters(cluster, partition) == (1, 2) for partition in partitions)
 
     cluster.run_until(all_there, 60_000)
@@ -343,7 +349,7 @@ def test_only_so_many_partitions_move_at_a_time() -> None:
 def test_a_copy_that_is_still_coming_is_not_waited_for_where_its_node_leaves() -> None:
     cluster, (partition,) = with_topic(2, 1)
     new = cluster.add(3, 1)
-    cluster.run_until(lambda: partition in cluster[1].raft.meta.catalogue.moving, 60_000)
+    cluster.run_until(lambda: partition in cluster[1].raft.metadata.state.reassigning, 60_000)
     new.crash()
     cluster.run(500)
     remove(cluster, 3, at=1)
@@ -354,9 +360,9 @@ def test_a_copy_that_is_still_coming_is_not_waited_for_where_its_node_leaves() -
 
 def test_a_copy_that_comes_late_counts_only_when_it_is_whole() -> None:
     cluster, (partition,) = with_topic(4, 1)
-    outside = next(node for node in cluster.nodes.values() if partition not in node.media)
+    outside = next(node for node in cluster.nodes.values() if partition not in node.disks)
     remove(cluster, holders(cluster, partition)[0], at=outside.node)
-    cluster.run_until(lambda: partition in outside.media, 60_000)
+    cluster.run_until(lambda: partition in outside.disks, 60_000)
     group = outside.raft.groups[partition]
     assert not group.complete and not group.is_voter
     cluster.run_until(lambda: outside.node in voters(cluster, partition), 60_000)
@@ -364,15 +370,15 @@ def test_a_copy_that_comes_late_counts_only_when_it_is_whole() -> None:
 
 
 def test_a_copy_that_was_given_up_is_gone_but_its_vote_is_remembered_when_it_comes_back() -> None:
-    cluster, (partition,) = with_topic(2, 1, settings=RaftSettings(moves_max=1))
+    cluster, (partition,) = with_topic(2, 1, settings=RaftSettings(reassignments_max=1))
     first = cluster.add(3, 1)
     cluster.run_until(lambda: key_of(partition) in first.hard)
-    assert partition in cluster[1].raft.meta.catalogue.moving
+    assert partition in cluster[1].raft.metadata.state.reassigning
     first.crash()
     second = cluster.add(4, 1)
     cluster.run_until(lambda: voters(cluster, partition) == (1, 2, 4), 60_000)
     first.start()
-    cluster.run_until(lambda: partition not in first.media and partition not in first.raft.groups, 60_000)
+    cluster.run_until(lambda: partition not in first.disks and partition not in first.raft.groups, 60_000)
     left = unpack_hard_state(first.hard[key_of(partition)])
     assert left.term > 0 and not left.complete, "it knows that it once had something"
     remove(cluster, 4, at=1)
@@ -392,16 +398,16 @@ def test_the_message_to_a_removed_member_means_only_that_member() -> None:
 def test_a_node_whose_joining_was_cut_is_taken_in_by_the_next_leader() -> None:
     cluster = Cluster(3)
     cluster.ready()
-    old = cluster.leader(META)
+    old = cluster.leader(METADATA_PARTITION)
     assert old is not None
     rest = tuple(node for node in (1, 2, 3) if node != old.node)
     new = cluster.add(4, old.node)
-    cluster.run_until(lambda: 4 in old.raft.meta.catalogue.members)
+    cluster.run_until(lambda: 4 in old.raft.metadata.state.members)
     cluster.network.split((old.node, 4), rest)
-    cluster.run_until(lambda: 4 in new.raft.meta.group.config.learners, 5_000)
+    cluster.run_until(lambda: 4 in new.raft.metadata.group.config.learners, 5_000)
     old.crash()
     cluster.network.heal()
-    cluster.run_until(lambda: cluster.leader(META) not in (None, old))
-    leader = cluster.leader(META)
-    assert leader is not None and 4 not in leader.raft.meta.group.config.everyone
-    cluster.run_until(lambda: new.ready and 4 in leader.raft.meta.group.config.voters)
+    cluster.run_until(lambda: cluster.leader(METADATA_PARTITION) not in (None, old))
+    leader = cluster.leader(METADATA_PARTITION)
+    assert leader is not None and 4 not in leader.raft.metadata.group.config.members
+    cluster.run_until(lambda: new.ready and 4 in leader.raft.metadata.group.config.voters)

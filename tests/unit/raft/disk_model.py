@@ -9,7 +9,7 @@ from rostra.model.batch import base_offset, last_offset, owner_epoch
 from rostra.model.ids import Partition
 
 
-class Stored:
+class StoredEntry:
     """A batch in a file; `durable` once a sync that began after its writing has ended."""
 
     __slots__ = ("batch", "durable")
@@ -31,11 +31,11 @@ class Stored:
         return owner_epoch(self.batch)
 
 
-class Medium:
+class DiskModel:
     def __init__(self) -> None:
         self.first = 0
         self.generation = 0
-        self.stored: list[Stored] = []
+        self.stored: list[StoredEntry] = []
         self.hard: dict[str, bytes] = {}
         self.damaged_at: int | None = None
         self.before: tuple[EpochStart, ...] = ()
@@ -47,7 +47,7 @@ class Medium:
 
     def append(self, batch: bytearray) -> None:
         assert base_offset(batch) == self.end, (base_offset(batch), self.end)
-        self.stored.append(Stored(bytes(batch)))
+        self.stored.append(StoredEntry(bytes(batch)))
 
     def truncate(self, offset: int, generation: int) -> None:
         self.generation += 1

@@ -20,7 +20,7 @@ from rostra.fabric.api import (
     Now,
     Open,
     PartitionJoined,
-    PeerMet,
+    PeerIdentified,
     PeerReceived,
     Persist,
     ProducerAdmitted,
@@ -77,7 +77,7 @@ class Log:
 class Broker:
     """One machine, with its disk and what it has said."""
 
-    def __init__(self, ring: Rig, number: int, joins: tuple[str, ...]) -> None:
+    def __init__(self, ring: RingSimulation, number: int, joins: tuple[str, ...]) -> None:
         self.ring = ring
         self.id = NodeId(number)
         self.joins = joins
@@ -208,7 +208,7 @@ class Broker:
             self.ring.after(50_000, self._knock, address, life)
         else:
             self._met.add(found.id)
-            self.step(PeerMet(found.id, address))
+            self.step(PeerIdentified(found.id, address))
 
     def _synced(self, partition: Partition, life: int) -> None:
         log = self.logs.get(partition)
@@ -251,12 +251,12 @@ class Broker:
         return own, accepted.last + 1
 
     def read(self, name: str) -> dict[Partition, list[bytes | None]]:
-        parts = self.machine.topics.named.get(name)
-        found = {part.partition: self.logs[part.partition] for part in parts.everything()} if parts else {}
+        parts = self.machine.topics.by_name.get(name)
+        found = {part.partition: self.logs[part.partition] for part in parts.all_partitions()} if parts else {}
         return {partition: log.values() for partition, log in sorted(found.items()) if log.values()}
 
 
-class Rig:
+class RingSimulation:
     def __init__(
         self,
         count: int,
