@@ -59,7 +59,7 @@ soak: $(STAMP) ## the long tests: thousands of seeds, a million fuzzed frames, a
 	SOAK=1 $(PYTEST) -m soak --timeout=$(SOAK_TIMEOUT_S) tests/simulation
 	SOAK=1 $(PYTEST) -m soak --timeout=$(SOAK_TIMEOUT_S) --numprocesses=auto --dist=loadscope --ignore=tests/simulation tests
 
-requirements: $(STAMP) ## run the marked tests and list every number; SCOPE=CM,RF-3 demands those
+requirements: $(STAMP) ## run the marked tests and list every number, fabric by fabric; SCOPE=CM,RF-3 demands those
 	@rm -f .rostra/requirements.json
 	@$(PYTEST) -q -m "requirement and not soak" --timeout=$(TEST_TIMEOUT_S) $(PARALLEL) || true
 	@$(BIN)/python tools/requirements_report.py $(if $(SCOPE),--scope $(SCOPE))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from rostra.fabric.registry import DEFAULT, FABRICS
-from tools.requirements import Evidence, Proofs, judge, number_of, order_of, read_statements
+from tools.requirements import Evidence, Proofs, Verdict, judge, number_of, order_of, read_statements
 
 NUMBERS_PER_TEST_MAX = 2
 
@@ -92,27 +92,30 @@ class RequirementPlugin:
         if not numbers:
             return
         verdicts = [judge(number, self._proofs, self._evidence) for number in numbers]
-        done = [verdict.number for verdict in verdicts if verdict.done]
-        failed = [verdict.number for verdict in verdicts if verdict.failed]
-        partly = [one.number for one in verdicts if one.begun and not one.done and not one.failed]
-        unproved = [one.number for one in verdicts if not (one.begun or one.done or one.failed)]
+        built = set(self._proofs.fabrics)
+        groups = {
+            "proved on every fabric that promises it": [one for one in verdicts if one.done],
+            "proved in part": [one for one in verdicts if one.begun and not one.done and not one.failed],
+            "of a fabric that is not built yet": [one for one in verdicts if not built & one.lacking.keys()],
+            "carried by a test, but not proved": [
+                one for one in verdicts if not (one.begun or one.failed) and built & one.lacking.keys()
+            ],
+        }
         terminalreporter.section("requirements")
-        terminalreporter.line(f"proved on every fabric that promises it: {_listed(done)}")
-        if partly:
-            terminalreporter.line(f"proved in part: {_listed(partly)}")
-        if unproved:
-            terminalreporter.line(f"carried by a test, but not proved: {_listed(unproved)}")
-        if failed:
+        for heading, found in groups.items():
+            if found:
+                terminalreporter.line(f"{heading}: {_listed(found)}")
+        if failed := [one for one in verdicts if one.failed]:
             terminalreporter.line(f"a test failed: {_listed(failed)}", red=True)
 
 
-def _listed(numbers: list[str]) -> str:
+def _listed(verdicts: list[Verdict]) -> str:
     """By letters, each said once: CM-1 2 5, RF-3."""
     by_letters: dict[str, list[str]] = {}
-    for number in numbers:
-        letters, _, digits = number.partition("-")
+    for verdict in verdicts:
+        letters, _, digits = verdict.number.partition("-")
         by_letters.setdefault(letters, []).append(digits)
-    return ", ".join(f"{letters}-{' '.join(digits)}" for letters, digits in by_letters.items()) or "none"
+    return ", ".join(f"{letters}-{' '.join(digits)}" for letters, digits in by_letters.items())
 
 
 def _outcome(report: pytest.TestReport) -> str:

@@ -66,7 +66,7 @@ def test_everywhere_alike_the_strongest_is_delivered_and_of_equals_the_lowest_id
 
 
 @proves(exclusive_ownership=True)
-@pytest.mark.requirement("HR-14", "HR-15")
+@pytest.mark.requirement("HR-14:drops", "HR-14:lowers", "HR-15")
 def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_grows_weaker(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     nodes = cluster.running
@@ -90,7 +90,7 @@ def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_grows_weaker
 
 
 @proves(exclusive_ownership=True)
-@pytest.mark.requirement("HR-8")
+@pytest.mark.requirement("HR-8", "HR-14:dies")
 def test_a_publisher_that_falls_silent_departs_everywhere_and_its_records_stay(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     nodes = cluster.running
@@ -157,7 +157,7 @@ def test_history_is_the_newest_that_were_delivered_then_live_ones_whoever_was_st
 
 
 @proves(order=Order.PARTITION)
-@pytest.mark.requirement("HR-17")
+@pytest.mark.requirement("HR-17:shared")
 def test_a_topic_is_shared_unless_it_was_made_otherwise_and_then_everybody_is_delivered(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running

@@ -38,7 +38,7 @@ def stored(node: ProcessNode, topic: str) -> bool:
         return bool(records.poll(timeout=0))
 
 
-@pytest.mark.requirement("CM-3:ownership", "HR-12")
+@pytest.mark.requirement("CM-3:ownership", "HR-17:exclusive")
 def test_the_strongest_command_is_delivered_until_it_ends(node: ProcessNode, cli: CommandLine) -> None:
     (made,) = cli.run("topic", "create", "position", "--ownership", "exclusive", "--history-depth", "2").rows
     assert (made["ownership"], made["history_depth"]) == ("exclusive", 2)

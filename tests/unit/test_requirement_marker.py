@@ -16,6 +16,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 BORROWED = (
     "tests/conftest.py",
+    "tests/loop_errors.py",
     "tools/__init__.py",
     "tools/requirements.py",
     "tools/requirement_plugin.py",

@@ -39,7 +39,7 @@ def driver() -> ExclusiveTopicDriver:
     return ExclusiveTopicDriver().begin()
 
 
-@pytest.mark.requirement("HR-12", "HR-16")
+@pytest.mark.requirement("HR-12")
 def test_only_the_strongest_is_delivered_and_the_weaker_are_stored_and_marked(driver: ExclusiveTopicDriver) -> None:
     driver.register(2, STRONG, 5)
     driver.register(3, WEAK, 4)
@@ -50,7 +50,6 @@ def test_only_the_strongest_is_delivered_and_the_weaker_are_stored_and_marked(dr
     assert len(driver.received(3, Published)) == 1
 
 
-@pytest.mark.requirement("HR-13")
 def test_of_equals_the_lowest_id_is_delivered(driver: ExclusiveTopicDriver) -> None:
     driver.register(2, STRONG, 5)
     driver.register(3, WEAK, 5)
@@ -59,7 +58,7 @@ def test_of_equals_the_lowest_id_is_delivered(driver: ExclusiveTopicDriver) -> N
     assert driver.delivered() == [b"b"]
 
 
-@pytest.mark.requirement("HR-14", "HR-15")
+@pytest.mark.requirement("HR-14:lowers", "HR-15")
 def test_a_change_of_strength_counts_from_its_offset_on(driver: ExclusiveTopicDriver) -> None:
     driver.connect(3)
     driver.register(2, STRONG, 5)
@@ -74,7 +73,7 @@ def test_a_change_of_strength_counts_from_its_offset_on(driver: ExclusiveTopicDr
     assert [answer.strongest for answer in driver.received(2, PublisherRegistered)] == [STRONG, WEAK, STRONG]
 
 
-@pytest.mark.requirement("HR-9", "HR-14")
+@pytest.mark.requirement("HR-14:drops")
 def test_when_the_strongest_leaves_the_next_takes_over_at_once(driver: ExclusiveTopicDriver) -> None:
     driver.register(2, STRONG, 5)
     driver.register(3, WEAK, 4)
@@ -84,7 +83,7 @@ def test_when_the_strongest_leaves_the_next_takes_over_at_once(driver: Exclusive
     assert driver.story()[2:] == ["30 went: left", "+w"]
 
 
-@pytest.mark.requirement("HR-8", "HR-14")
+@pytest.mark.requirement("HR-14:dies")
 def test_the_next_publisher_takes_over_when_a_lease_expires(
     driver: ExclusiveTopicDriver,
 ) -> None:
@@ -162,7 +161,6 @@ def test_a_publisher_whose_registration_expired_must_register_before_it_writes(d
     assert driver.story()[2:] == ["30 went: silent for its lease", "30 has 5", "+s"]
 
 
-@pytest.mark.requirement("HR-16")
 def test_suppressed_records_are_not_delivered_later_nor_as_history(driver: ExclusiveTopicDriver) -> None:
     driver.register(2, STRONG, 5)
     driver.register(3, WEAK, 4)
@@ -209,7 +207,6 @@ def test_a_shared_topic_delivers_every_publisher_and_keeps_registrations() -> No
     assert driver.delivered() == [b"w", b"s"]
 
 
-@pytest.mark.requirement("HR-7")
 def test_deleting_a_topic_ends_its_registrations(driver: ExclusiveTopicDriver) -> None:
     driver.register(2, STRONG, 5)
     driver.send(2, DeleteTopic(driver.request(), "t"))

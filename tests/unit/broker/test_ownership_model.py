@@ -149,4 +149,4 @@ class OwnershipRules(RuleBasedStateMachine):
 
 
 OwnershipRules.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
-TestRules = pytest.mark.requirement("HR-12", "HR-14")(OwnershipRules.TestCase)
+TestRules = pytest.mark.requirement("HR-12")(OwnershipRules.TestCase)

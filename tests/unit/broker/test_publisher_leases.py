@@ -81,7 +81,7 @@ TestBookFollowsLog = pytest.mark.requirement("HR-13")(TableFollowsLog.TestCase)
 
 
 @given(st.lists(ENTRIES, max_size=30))
-@pytest.mark.requirement("HR-12", "HR-14")
+@pytest.mark.requirement("HR-14:drops", "HR-14:lowers")
 def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_grows_weaker(entries: list[Entry]) -> None:
     table = PublisherTable()
     for place, entry in enumerate(entries):
@@ -178,7 +178,7 @@ class LeasesExpire(RuleBasedStateMachine):
 
 
 LeasesExpire.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
-TestLeasesRunOut = pytest.mark.requirement("HR-8")(LeasesExpire.TestCase)
+TestLeasesRunOut = LeasesExpire.TestCase
 
 
 def leases_of_one(lease_ms: int) -> tuple[PublisherTable, PublisherLeases]:

@@ -115,7 +115,6 @@ def test_a_topic_that_is_forgotten_is_left() -> None:
     assert book(harness) == {}
 
 
-@pytest.mark.requirement("HR-15")
 def test_a_change_of_strength_stands_between_the_records_before_it_and_those_after() -> None:
     harness = connected()
     state = opened(harness, strength=5)

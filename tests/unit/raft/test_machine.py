@@ -249,6 +249,7 @@ def test_idle_partitions_cost_no_traffic_of_their_own() -> None:
     cluster.ready()
     cluster.topic("t", 60)
     cluster.run(3_000)
+    assert {len(node.raft.groups) for node in cluster.nodes.values()} == {61}, "one for each partition and the metadata"
     assert all(group.quiescent for node in cluster.nodes.values() for group in node.raft.groups.values())
     before = cluster.sent.copy()
     cluster.run(1_000)
