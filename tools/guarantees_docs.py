@@ -30,7 +30,7 @@ MEANINGS = {
     "survives": "acknowledged records survive",
     "groups_span_nodes": "named subscriptions span nodes",
     "exactly_once_sink": "exactly-once sink (not offered yet)",
-    "passes_on": "a publish may go to any node, which passes it on",
+    "forwards_publishes": "a publish may go to any node, which passes it on",
     "topics": "topics are",
     "exclusive_ownership": "exclusive ownership of a topic by its strongest publisher",
 }

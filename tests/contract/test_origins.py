@@ -64,7 +64,7 @@ def test_whoever_comes_late_is_shown_everything_by_whatever_node_it_asks(cluster
         assert_each_once(cluster, [cluster.subscribe(name, at=node)], wanted)
 
 
-@proves(several=True, passes_on=True)
+@proves(several=True, forwards_publishes=True)
 @pytest.mark.requirement("FL-2:topics")
 def test_every_node_takes_records_under_its_own_id_of_the_topic(cluster: Cluster) -> None:
     cluster.create_topic("t")

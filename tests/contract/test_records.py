@@ -111,7 +111,7 @@ def test_every_copy_serves_subscriptions(cluster: Cluster) -> None:
         assert isinstance(answer, Subscribed), (node, answer)
 
 
-@proves(passes_on=False)
+@proves(forwards_publishes=False)
 def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     owner = cluster.owner("t")
