@@ -108,3 +108,31 @@ def test_a_named_subscription_goes_on_at_a_node_that_joined_later(cluster: Clust
     new = cluster.join(through=cluster.running[-1])
     cluster.publish("t", *VALUES[4:])
     assert cluster.handle(cluster.member("billing", "t", at=new), 4) == VALUES[4:]
+
+
+@proves(several=True, groups_span_nodes=False)
+@pytest.mark.requirement("FL-10:bounded")
+def test_what_waits_for_an_absent_subscriber_is_bounded_by_the_retention_of_its_topic(cluster: Cluster) -> None:
+    cluster.create_topic("t", retention_bytes=8_000, segment_bytes=4096)
+    node = cluster.running[0]
+    member = cluster.member("billing", "t", at=node, start="latest")
+    cluster.publish("t", b"first", at=node)
+    assert cluster.handle(member, 1) == [b"first"]
+    cluster.leave_group(member)
+    sent: list[bytes] = []
+
+    def trimmed() -> bool:
+        sent.append(bytes(1000) + b"%d" % len(sent))
+        cluster.publish("t", sent[-1], at=node)
+        return max(one.first for one in cluster.state(at=node).partitions if one.topic == "t") > 10
+
+    cluster.run_until(trimmed, "retention to remove what waits")
+    again = cluster.member("billing", "t", at=node)
+
+    def caught_up() -> bool:
+        again.take(ack=True)
+        return sent[-1] in again.values
+
+    cluster.run_until(caught_up, "the last record")
+    assert again.values == sent[-len(again.values) :]
+    assert len(again.values) < len(sent)
