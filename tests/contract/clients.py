@@ -1,4 +1,4 @@
-"""Producers and subscribers at a cluster: the client's core, on whichever driver gives them a station."""
+"""Producers and subscribers of the contract tests: the production client core on either driver."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rostra.wire.messages import PUBLISHER_LEASE_MS
 
 Outcome = Callable[[Result | RostraError], None]
 CoreCall = Callable[[Core, int, int], object]
-"""Something to ask of a core, with the time and the number of the call."""
+"""Starts a call on a core; gets the core, the time and the number of the call."""
 
 BATCH_BYTES = 2_000
-"""Small, so that a producer has several batches under way."""
+"""Small, so that a producer has several batches in flight."""
 
 
 class CoreClient(Protocol):
-    """A client at one node, without a face: its core, and what carries out the core's effects."""
+    """A client core and the driver that executes its effects."""
 
     core: Core
     delivered: dict[int, Callable[[Deliver], None]]
@@ -36,11 +36,11 @@ class CoreClient(Protocol):
     def now_us(self) -> int: ...
     def call(self, what: str, outcome: Outcome) -> int: ...
     def run_effects(self) -> None:
-        """Carries out what the core wants after something was asked of it."""
+        """Executes the pending effects of the core."""
 
     def later(self, callback: Callable[..., None], *args: object) -> None: ...
     def kill(self) -> None:
-        """Its program is killed: its connections end, and it says nothing to anybody."""
+        """Kills the program: closes its connections without sending anything."""
 
 
 class ReceivedRecord(NamedTuple):
@@ -58,12 +58,12 @@ class Producer:
         self.opened = False
         self.left = False
         self.strength = strength
-        """None while a change of it is under way."""
+        """None while a change is pending."""
         self.sent: list[bytes] = []
         self.acked: dict[bytes, Ack] = {}
         self.failed: dict[bytes, RostraError] = {}
         self.warnings: list[MayDuplicate] = []
-        """When it had to say that it cannot keep its promise."""
+        """Reports of possible duplicates."""
         self._client = client
         client.event_listeners.append(self._on_event)
         settings = ProducerSettings(batch_bytes=BATCH_BYTES, strength=strength, lease_ms=lease_ms)
@@ -81,7 +81,7 @@ class Producer:
         return self._state.producer_id
 
     def set_strength(self, strength: int) -> None:
-        """Does not wait: what it sends next is judged by it."""
+        """Changes the strength for all later records, without waiting."""
         self.strength = None
         call = self._client.call(f"strength {strength}", partial(self._changed, strength))
         self._state.set_strength(self._client.now_us, call, strength)
@@ -106,7 +106,7 @@ class Producer:
         self._client.kill()
 
     def send(self, *values: bytes) -> None:
-        """Gives them away, and does not wait."""
+        """Sends the values without waiting."""
         client = self._client
         for value in values:
             self.sent.append(value)
@@ -183,11 +183,11 @@ class Subscription:
 
     @property
     def values(self) -> list[bytes | None]:
-        """In the order in which they came."""
+        """Received values, in order."""
         return [record.value for record in self.records]
 
     def has_reached(self, ends: dict[int, int]) -> bool:
-        """Whether it was shown all of its one topic that lies below these offsets."""
+        """Whether it has received all records of its only topic below these offsets."""
         assert isinstance(self._subscription, TopicSubscription)
         feeds = self._subscription.feeds
         return all(partition in feeds and (feeds[partition].next or 0) >= end for partition, end in ends.items())

@@ -1,4 +1,4 @@
-"""Every promise over every fabric that makes it, simulated under many seeds and on real sockets."""
+"""Runs every contract test for each fabric with the guarantee, simulated under many seeds and on real sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOAK_SEEDS = range(10, 150)
 
 
 class ClusterSetup(msgspec.Struct, frozen=True):
-    """One cluster to judge; without a seed it is on sockets."""
+    """One cluster to test; without a seed it is on sockets."""
 
     fabric: str
     nodes: int = SEVERAL
@@ -36,7 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" not in metafunc.fixturenames:
         return
     required = guarantees_of(metafunc.function)
-    assert required is not None, f"{metafunc.function.__name__} does not say which promise it proves"
+    assert required is not None, f"{metafunc.function.__name__} does not state which guarantees it proves"
     chosen = []
     for kind in required.fabrics():
         for nodes in required.sizes:

@@ -1,8 +1,14 @@
-"""A cluster as a promise sees it, whatever its fabric and whatever drives it.
+"""The cluster façade of the contract tests: one interface for every fabric, simulated or on real sockets.
 
-Promises are plain synchronous code. Time passes inside these calls only: a call returns when it is answered, and
-`run_until` when something has come true; neither sleeps, and both give up at a deadline. A client is *at* a node: it
-knows that node first, and in a split it is on that node's side.
+Theory of operation. A contract test is plain synchronous code against a `Cluster`. Time passes only inside these
+calls: a call returns when its reply has arrived, and `run_until` when its condition holds; both fail at a deadline, and
+neither sleeps. `SimulatedCluster` runs its event loop on virtual time, `SocketCluster` runs real nodes on threads and
+turns an asyncio loop for the clients. `Cluster` itself implements all that goes through clients; a driver adds clients,
+raw connections, crashes, splits and access to the log files.
+
+A client is *at* a node: it connects to that node first, and in a split it is on that node's side. Clients consist of
+the production client core (`tests.contract.clients`); for messages that no core sends there are raw connections. The
+checkers of the simulator run after every simulated test.
 """
 
 from __future__ import annotations
@@ -38,28 +44,28 @@ from tests.contract.group_members import GroupMember
 from tests.contract.raw_connections import RawConnection
 
 Node = int
-"""Nodes are counted in the order in which they came."""
+"""The index of a node, in the order in which they joined."""
 
 TIMEOUT_S = 60.0
-"""Of whoever waits for something that must come."""
+"""How long a condition may take to come true."""
 SHORT_TIMEOUT_MS = 1_500
-"""Of whoever expects to be refused."""
+"""Timeout of calls that are expected to fail."""
 LONG_TIMEOUT_MS = 25_000
 LEASE_MS = 2_000
-"""Of members: those that die are noticed after it."""
+"""Lease of group members, after which crashed ones are removed."""
 CONNECT_TIMEOUT_MS = 2_000
-"""For one attempt to connect: a host that is gone answers nothing."""
+"""Timeout of one attempt to connect, because a host without power does not answer."""
 
 
 NodeRequest = Publish | Subscribe | DescribeTopic | FindGroup
 NodeReply = Published | Subscribed | TopicDescribed | Failed
-"""What a node says to these."""
+"""The replies to these."""
 
 
 def is_fully_committed(placed: PlacedPartition) -> bool:
-    """Whether its owner itself says that all of it is committed: others may know less, or of a former owner.
+    """Whether the owner has committed its whole log; other nodes may know less, or another owner.
 
-    What its owner will never order anything in again is whole when all have the same of it.
+    A partition without an owner is complete when all replicas are equal.
     """
     known = {copy.node: copy.match for copy in placed.copies}
     if not placed.owner:
@@ -68,11 +74,11 @@ def is_fully_committed(placed: PlacedPartition) -> bool:
 
 
 class ConditionTimeout(AssertionError):
-    """What a promise waited for did not come true."""
+    """A condition did not come true in time."""
 
 
 class Cluster(ABC):
-    """Below the line the two drivers differ; above it they do not."""
+    """A running cluster. The abstract methods at the end are what a driver implements."""
 
     guarantees: Guarantees
     _member_count = 0
@@ -91,7 +97,7 @@ class Cluster(ABC):
         ownership: Ownership = "shared",
         history_depth: int = 0,
     ) -> Topic:
-        """Where each node has topics of its own, at every node that runs."""
+        """Creates a topic; where each node has topics of its own, at every running node."""
         settings = TopicSettings(
             partitions,
             retention_bytes=retention_bytes,
@@ -109,7 +115,7 @@ class Cluster(ABC):
     def create_topic_at(self, at: Node, name: str, settings: TopicSettings | None = None) -> Topic:
         wanted = settings or TopicSettings()
         call_core: CoreCall = lambda core, now, call: core.create_topic(now, call, name, wanted)  # noqa: E731
-        created = self._call_until_done(at, f"make {name}", call_core, TopicExists)
+        created = self._call_until_done(at, f"create {name}", call_core, TopicExists)
         assert created is None or isinstance(created, Topic)
         return created or Topic(self.topics(at=at)[name], name, wanted)
 
@@ -146,7 +152,7 @@ class Cluster(ABC):
         return state
 
     def node_state(self, node: Node, *, at: Node) -> NodeState | None:
-        """What one node says of another."""
+        """The state of a node, as another one reports it."""
         known = self.state(at=at).nodes
         return next((state for state in known if state.address == self.address(node)), None)
 
@@ -157,7 +163,7 @@ class Cluster(ABC):
         return None
 
     def owner(self, topic: str, partition: int = 0, *, at: Node | None = None) -> Node:
-        """Who orders a partition, once somebody does who is running."""
+        """The running node that owns a partition, once there is one."""
         found: list[Node] = []
 
         def known() -> bool:
@@ -176,7 +182,7 @@ class Cluster(ABC):
         return [node for node in self.running if node not in nodes]
 
     def await_members(self, count: int) -> None:
-        """Until every running node sees so many members that are there and vote, and no others."""
+        """Waits until every running node reports exactly so many members, all alive and voting."""
 
         def all_there() -> bool:
             for node in self.running:
@@ -185,23 +191,23 @@ class Cluster(ABC):
                     return False
             return True
 
-        self.run_until(all_there, f"{count} members there")
+        self.run_until(all_there, f"{count} live members")
 
     def transfer(self, topic: str, node: Node, partition: int = 0) -> None:
-        """By an operator's word; returns when the node orders the partition."""
+        """Transfers a partition as an operator would; returns when the node owns it."""
         state = self.node_state(node, at=node)
         assert state is not None
         call_core: CoreCall = lambda core, now, call: core.transfer_partition(now, call, topic, partition, state.node)  # noqa: E731
         self._call(self.owner(topic, partition), "transfer", call_core)
 
     def leave(self, node: Node) -> None:
-        """By an operator's word; returns when the others know, and the node is switched off."""
+        """Removes a node as an operator would; returns when the others report it gone, and crashes it."""
         rest = self.others(node)
         state = self.node_state(node, at=rest[0])
         assert state is not None
         self._call(rest[0], "remove", lambda core, now, call: core.remove_member(now, call, state.node))
         self.run_until(
-            lambda: all(self.node_state(node, at=other) is None for other in rest), f"node {node} to be none"
+            lambda: all(self.node_state(node, at=other) is None for other in rest), f"node {node} to be removed"
         )
         self.crash(node)
 
@@ -217,7 +223,7 @@ class Cluster(ABC):
         timeout_ms: int = LONG_TIMEOUT_MS,
         timestamp_us: int | None = None,
     ) -> list[Ack]:
-        """Each record by itself, acknowledged by all that must; raises why one was not."""
+        """Publishes each value with `acks=all` and waits for the acknowledgements; raises the first error."""
         client = self.client(at, timeout_ms)
         replies: list[list[Result | RostraError]] = [[] for _ in values]
         for value, reply in zip(values, replies, strict=True):
@@ -237,26 +243,26 @@ class Cluster(ABC):
         return acks
 
     def producer(self, topic: str, *, at: Node = 0) -> Producer:
-        """An idempotent one, which goes on by itself whatever happens to nodes."""
+        """An idempotent producer, which survives failures of nodes."""
         producer = Producer(self.client(at, LONG_TIMEOUT_MS), topic)
         self.run_until(lambda: producer.opened, f"a producer on {topic}")
         return producer
 
     def publisher(self, topic: str, strength: int, *, at: Node = 0, lease_ms: int = PUBLISHER_LEASE_MS) -> Producer:
-        """One with a strength, registered and in a program of its own."""
+        """A registered producer with a strength and a client of its own."""
         producer = Producer(self.new_client(at), topic, strength, lease_ms)
         self.run_until(lambda: producer.opened, f"a publisher on {topic}")
         return producer
 
     def publish_with(self, producer: Producer, *values: bytes) -> None:
-        """One batch for each value, acknowledged before this returns."""
+        """Publishes the values, each in a batch of its own, and waits for the acknowledgements."""
         for value in values:
             producer.send(value)
             self.run_until(lambda: producer.settled, f"{value!r} to be settled")
         assert not producer.failed, producer.failed
 
     def set_strength(self, producer: Producer, strength: int) -> None:
-        """Returns when all are judged by it."""
+        """Changes the strength of a publisher; returns when the change is acknowledged."""
         producer.set_strength(strength)
         self.run_until(lambda: producer.strength == strength, f"a publisher to have the strength {strength}")
 
@@ -265,13 +271,13 @@ class Cluster(ABC):
         self.run_until(lambda: producer.left, f"a publisher to leave {producer.topic}")
 
     def publishers(self, topic: str, node: Node, partition: int = 0) -> dict[int, int]:
-        """Whom this very node has as publishers of a partition, the strongest first, with their strengths."""
+        """The publishers of a partition with their strengths, the strongest first, as this node has them."""
         described = self.request_node(node, DescribeTopic(1, topic))
         assert isinstance(described, TopicDescribed), described
         return {one.publisher: one.strength for one in described.partitions[partition].publishers}
 
     def await_publishers(self, topic: str, wanted: dict[int, int]) -> None:
-        """Until every running node has these."""
+        """Waits until every running node has exactly these publishers."""
 
         def equal() -> bool:
             return all(self.publishers(topic, node) == wanted for node in self.running)
@@ -281,7 +287,7 @@ class Cluster(ABC):
     def subscribe(
         self, *topics: str, at: Node = 0, start: Start = "earliest", below_start: BelowStart = "raise"
     ) -> Subscription:
-        """Returns when it stands; what it gets is in its `got`."""
+        """Returns when the subscription is established; received records are in its `records`."""
         subscription = Subscription(self.client(at, LONG_TIMEOUT_MS), topics, start, below_start)
         what = f"a subscription to {subscription.topic}"
         self.run_until(lambda: subscription.established or subscription.ended is not None, what)
@@ -290,7 +296,7 @@ class Cluster(ABC):
         return subscription
 
     def pass_time(self, elapsed_ms: int, *, at: Node = 0) -> None:
-        """For what must not happen however long one waits."""
+        """Lets time pass, for tests that something does not happen."""
         client = self.client(at, LONG_TIMEOUT_MS)
         until_us = client.now_us + elapsed_ms * 1000
         self.run_until(lambda: client.now_us >= until_us, f"{elapsed_ms} ms to pass")
@@ -300,7 +306,7 @@ class Cluster(ABC):
         self.run_until(lambda: subscription.left, f"the end of a subscription to {subscription.topic}")
 
     def read(self, topic: str, *, at: Node = 0) -> list[bytes | None]:
-        """All that is committed, from log start on, partition by partition; nobody may publish meanwhile."""
+        """All committed values, partition by partition; no client may publish meanwhile."""
         return [record.value for record in self.read_from(topic, at=at)]
 
     def read_from(self, topic: str, *, at: Node = 0) -> list[ReceivedRecord]:
@@ -318,11 +324,11 @@ class Cluster(ABC):
         self.unsubscribe(subscription)
         return sorted(got, key=lambda record: (record.partition, record.offset))
 
-    # --- named subscriptions -------------------------------------------------------------------------
+    # --- consumer groups -----------------------------------------------------------------------------
 
     @property
     def group_nodes(self) -> list[Node]:
-        """Nodes at which a name is the same one."""
+        """The running nodes that share consumer groups: all of them, or one where each node has its own."""
         return self.running if self.guarantees.groups_span_nodes else self.running[:1]
 
     def member(
@@ -335,7 +341,7 @@ class Cluster(ABC):
         dead_letter: str = "",
         lease_ms: int = LEASE_MS,
     ) -> GroupMember:
-        """One with a client of its own. Returns when it is known where it begins; what it takes is in its `taken`."""
+        """A group member with a client of its own. Returns when it has joined; records it took are in its `taken`."""
         self._member_count += 1
         client = self.client(at, LONG_TIMEOUT_MS + self._member_count)
         member = GroupMember(client, name, MemberSettings(topics, start, tries, dead_letter, lease_ms))
@@ -349,7 +355,7 @@ class Cluster(ABC):
         self.run_until(lambda: member.left, f"a member of {member.name} to leave")
 
     def handle(self, member: GroupMember, count: int) -> list[bytes | None]:
-        """Let it take and acknowledge so many records more; their values."""
+        """Lets a member take and acknowledge so many further records; returns their values."""
         before = len(member.taken)
 
         def enough() -> bool:
@@ -360,22 +366,22 @@ class Cluster(ABC):
         return member.values[before:]
 
     def describe_group(self, name: str, *, at: Node = 0) -> SubscriptionDescription:
-        described = self._call(at, "describe a name", lambda core, now, call: core.groups.describe(now, call, name))
+        described = self._call(at, "describe a group", lambda core, now, call: core.groups.describe(now, call, name))
         assert isinstance(described, SubscriptionDescription)
         return described
 
     def reset_group(self, name: str, start: Start, *, at: Node = 0) -> None:
-        self._call(at, "reset a name", lambda core, now, call: core.groups.reset(now, call, name, start))
+        self._call(at, "reset a group", lambda core, now, call: core.groups.reset(now, call, name, start))
 
     def coordinator(self, name: str) -> Node:
-        """The node that decides about this name."""
+        """The node that coordinates this group."""
         partitions = [placed for placed in self.state(at=self.running[0]).partitions if placed.topic == "_groups"]
         return self.owner("_groups", partition_of(name.encode(), len(partitions)))
 
     # --- copies --------------------------------------------------------------------------------------
 
     def copies(self, topic: str, partition: int = 0) -> list[list[StoredBatch]]:
-        """What the running nodes that hold the partition have of it in their files, below its commit offset."""
+        """The batches below the commit offset in the log files of each running replica."""
         key = Partition(self.topics(at=self.running[0])[topic], PartitionIndex(partition))
         placed = self.placed(topic, partition, at=self.running[0])
         assert placed is not None
@@ -389,7 +395,7 @@ class Cluster(ABC):
         ]
 
     def await_equal_copies(self, topic: str, partition: int = 0, *, count: int) -> list[StoredBatch]:
-        """Until so many copies are the same below commit, and hold all of it; what they hold."""
+        """Waits until so many replicas are complete and equal below the commit offset; returns their batches."""
         agreed: list[StoredBatch] = []
 
         def equal() -> bool:
@@ -409,13 +415,13 @@ class Cluster(ABC):
         reply: list[Result | RostraError] = []
         call_core(client.core, client.now_us, client.call(what, reply.append))
         client.run_effects()
-        self.run_until(lambda: bool(reply), f"an answer to {what} at node {at}")
+        self.run_until(lambda: bool(reply), f"a reply to {what} at node {at}")
         if isinstance(reply[0], RostraError):
             raise reply[0]
         return reply[0]
 
     def _call_until_done(self, at: Node, what: str, call_core: CoreCall, was_done: type[RostraError]) -> Result:
-        """Asks again when nobody can tell what became of it; None if an earlier asking turns out to have done it."""
+        """Retries while the outcome is unknown; None if an earlier attempt turns out to have succeeded."""
         again = False
         while True:
             try:
@@ -427,30 +433,30 @@ class Cluster(ABC):
                     raise
                 return None
 
-    # --- what a driver does --------------------------------------------------------------------------
+    # --- implemented by the drivers ------------------------------------------------------------------
 
     @property
     @abstractmethod
     def count(self) -> int:
-        """How many have come so far."""
+        """How many nodes have been started so far."""
 
     @property
     @abstractmethod
     def running(self) -> list[Node]:
-        """Those that were neither crashed nor removed; one that is paused counts."""
+        """The nodes that were neither crashed nor removed; a paused one counts as running."""
 
     @abstractmethod
     def address(self, node: Node) -> str:
-        """Where clients find it."""
+        """The address for clients."""
 
     @property
     @abstractmethod
     def now_us(self) -> int:
-        """The time that passes for clients."""
+        """The time of the clients."""
 
     @abstractmethod
     def client(self, node: Node, timeout_ms: int) -> CoreClient:
-        """A client at this node, which gives up what is not answered or acknowledged in that time."""
+        """The client at this node with this timeout for calls and deliveries."""
 
     @abstractmethod
     def new_client(self, node: Node, *, auto_create: bool = False) -> CoreClient:
@@ -458,18 +464,18 @@ class Cluster(ABC):
 
     @abstractmethod
     def run_until(self, true: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
-        """Lets time pass until this holds. It may ask questions itself."""
+        """Lets time pass until the condition holds. The condition may use the cluster."""
 
     @abstractmethod
     def request_node(self, node: Node, message: NodeRequest, payload: bytes | bytearray = b"") -> NodeReply:
-        """This very node's answer to a request, with which no client follows to another."""
+        """This node's own reply to a request, without redirection to another node."""
 
     @abstractmethod
     def raw_connection(self, node: Node) -> RawConnection:
-        """A connection to this very node, to be spoken to in messages."""
+        """A raw connection to this node."""
 
     def log(self, node: Node, partition: Partition) -> list[StoredBatch]:
-        """What a node has in the files of a partition, batch by batch."""
+        """The batches in a node's log files of a partition."""
         found: list[StoredBatch] = []
         for content in self.segments(node, partition):
             found += batches_in(content, partition, check=True)
@@ -477,34 +483,34 @@ class Cluster(ABC):
 
     @abstractmethod
     def segments(self, node: Node, partition: Partition) -> list[bytes]:
-        """The files of a partition at a node, as they are."""
+        """The contents of a node's log files of a partition."""
 
     @abstractmethod
     def crash(self, *nodes: Node) -> None:
-        """All at once, in the middle of whatever they do."""
+        """Crashes these nodes at the same moment."""
 
     @abstractmethod
     def cut_power(self) -> None:
-        """Every node crashes at the same moment; where disks are simulated they forget what was not synced."""
+        """Crashes all nodes at the same moment; simulated disks lose what was not synced."""
 
     @abstractmethod
     def restart(self, *nodes: Node) -> None:
-        """With what is on their disks; returns when clients can connect."""
+        """Restarts nodes on their disks; returns when clients can connect."""
 
     @abstractmethod
     def pause(self, node: Node) -> None:
-        """It does nothing at all: others only see its silence."""
+        """Stops a node without closing its connections, as SIGSTOP does."""
 
     @abstractmethod
     def resume(self, node: Node) -> None: ...
 
     @abstractmethod
     def partition(self, *sides: list[Node]) -> None:
-        """Nothing passes from one side to another, be it from nodes or from clients."""
+        """Splits the network: nothing passes between the sides, neither from nodes nor from clients."""
 
     @abstractmethod
     def heal(self) -> None: ...
 
     @abstractmethod
     def join(self, through: Node = 0) -> Node:
-        """A new node; returns when it serves clients."""
+        """Adds a node; returns when it serves clients."""

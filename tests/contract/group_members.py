@@ -1,4 +1,4 @@
-"""Members of named subscriptions at a cluster. What they take they settle when the promise says so."""
+"""Consumer group members of the contract tests; a test decides when they settle records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class GroupMember:
     def __init__(self, client: CoreClient, name: str, settings: MemberSettings) -> None:
         self.name = name
         self.taken: list[GroupRecord] = []
-        """In the order in which they were handed out."""
+        """All records taken so far, in order of delivery."""
         self.joined = False
         self.left = False
         self.ended: RostraError | None = None
@@ -40,7 +40,7 @@ class GroupMember:
         return [record.value for record in self.taken]
 
     def take(self, limit: int = 1_000_000, *, ack: bool = False) -> list[GroupRecord]:
-        """What there is to take by now, acknowledged at once or not."""
+        """Takes the records available now; acknowledges them at once if `ack`."""
         client = self._client
         taken: list[GroupRecord] = []
         while len(taken) < limit and (record := self.membership.dispatcher.take(client.now_us)) is not None:
@@ -63,7 +63,7 @@ class GroupMember:
         self.membership.dispatcher.give_back(self._client.now_us, record)
         self._client.run_effects()
 
-    # --- going ---------------------------------------------------------------------------------------
+    # --- leaving -------------------------------------------------------------------------------------
 
     def leave(self) -> None:
         call = self._client.call(f"leave {self.name}", self._on_left)
@@ -75,6 +75,6 @@ class GroupMember:
         self.ended = result if isinstance(result, RostraError) else None
 
     def crash(self) -> None:
-        """Its program ends: nothing is said, and its connections close."""
+        """Ends its program: closes its connections without leaving the group."""
         self._client.core.close(self._client.now_us)
         self._client.run_effects()

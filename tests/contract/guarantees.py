@@ -1,4 +1,4 @@
-"""Which promises a test proves, and so for which fabrics it runs: decided by their rows in the table, never by name."""
+"""States which guarantees a contract test proves, and so for which fabrics it runs: those that declare them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SEVERAL = 3
 ALONE = 1
 
 CLUSTER_ONLY = {"acks_all", "delivers", "split", "survives"}
-"""Cells that say nothing of a node that stands alone."""
+"""Guarantees that mean nothing for a single node."""
 
 
 class RequiredGuarantees(msgspec.Struct, frozen=True):
-    """The cells of the table that a test proves. Without any, every fabric keeps it."""
+    """The guarantees that a test proves, as cells of the table. Without any, it runs for every fabric."""
 
     cells: tuple[tuple[str, object], ...] = ()
     sizes: tuple[int, ...] = (SEVERAL, ALONE)
-    """Of how many nodes the clusters are that must keep it."""
+    """Numbers of nodes of the clusters to test."""
 
     def made_by(self, guarantees: Guarantees) -> bool:
         return all(getattr(guarantees, field) == value for field, value in self.cells)
@@ -34,7 +34,7 @@ class RequiredGuarantees(msgspec.Struct, frozen=True):
 
 
 def proves(*, several: bool = False, alone: bool = False, **cells: object) -> Callable[[Test], Test]:
-    """By one node as by several, unless it is about one of these only.
+    """Marks a test with the guarantees it proves, for one node and for clusters unless limited to either.
 
     >>> @promised(split=SplitBehaviour.REFUSES)  # doctest: +SKIP
     ... def test_a_side_without_a_majority_refuses(cluster): ...

@@ -1,4 +1,4 @@
-"""A connection to one node that is spoken to in messages: for what no client's core says, or not so."""
+"""A connection to one node that sends and receives plain messages, for what no client core would send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rostra.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, ClientMessage, Hell
 
 
 class RawConnection(ABC):
-    """What is said before it stands is sent when it does."""
+    """Messages sent before the connection is open are sent when it opens."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class RawConnection(ABC):
             self._flush()
 
     def take(self) -> list[NodeMessage]:
-        """What was heard since the last time."""
+        """Messages received since the last call."""
         messages, self.messages = self.messages, []
         return messages
 
@@ -79,7 +79,7 @@ class SimulatedRawConnection(RawConnection):
 
 
 class SocketRawConnection(RawConnection, asyncio.Protocol):
-    """On a loop that turns while somebody waits for something."""
+    """A connection on the asyncio loop of the cluster, which runs while a test waits."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop, address: str) -> None:
         super().__init__(name)

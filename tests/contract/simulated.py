@@ -1,4 +1,4 @@
-"""The façade over simulated nodes: virtual time, and a network and disks as unkind as the seed has drawn them."""
+"""The cluster façade on the simulator: virtual time, and network and disk faults as the seed draws them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.contract.facade import (
 from tests.contract.raw_connections import SimulatedRawConnection
 
 SPARE_NODES = 1
-"""Who may join later."""
+"""Nodes that may join later."""
 STEP_US = 10 * MS_US
 FOR_EVER_US = 1_000_000 * SECOND_US
 
@@ -64,7 +64,7 @@ class SimulatedCoreClient(SimulatedClient):
 
 
 class ContractNode(simulator.SimulatedNode):
-    """Of whatever fabric, as the table of fabrics makes it."""
+    """A simulated node of any fabric in the registry."""
 
     kind: FabricKind
 
@@ -75,12 +75,12 @@ class ContractNode(simulator.SimulatedNode):
         return self.fabric
 
     def voters(self) -> dict[Partition, tuple[str, tuple[NodeId, ...]]]:
-        """Not every fabric has any, and no promise asks."""
+        """None: not every fabric has voters, and no contract test needs them."""
         return {}
 
 
 class SplitNetwork(ClientNetwork):
-    """A client is on the side of the node whose number is in its name."""
+    """A client network with splits; a client is on the side of the node whose number is in its name."""
 
     def __init__(self, clock: Clock, plan: FaultPlan, fault_counts: FaultCounts, random: Random) -> None:
         super().__init__(clock, plan, fault_counts, random)
@@ -91,7 +91,7 @@ class SplitNetwork(ClientNetwork):
         self._sides = sides
         for link in list(self.links.values()):
             if self._crosses(link):
-                # Nobody is told: each side notices the silence.
+                # Neither end is notified; both notice by their timeouts.
                 link.cut_off = True
                 link.up.cut_us = link.down.cut_us = self.clock.now_us
 
@@ -114,7 +114,7 @@ class SplitNetwork(ClientNetwork):
 
 
 class RequestClient:
-    """Says hello and one thing more, again if the connection is lost, and keeps the answer."""
+    """Sends one request and keeps the reply; reconnects if the connection is lost."""
 
     def __init__(self, network: ClientNetwork, node: Node, address: str, request: bytes) -> None:
         self.name = f"asker@{node}"
@@ -201,7 +201,7 @@ class SimulatedCluster(Cluster):
         return node
 
     def find_violations(self) -> list[str]:
-        """What the checkers of the simulator find, beside whatever the promise looked at."""
+        """Violations that the checkers of the simulator find, besides what the test asserts."""
         history = self._history
         for node in self._nodes:
             if node.fabric is not None:
@@ -278,10 +278,10 @@ class SimulatedCluster(Cluster):
         paths = [path for path in files.paths("topics") if path.endswith(".log") and partition_of(path) == partition]
         return [files.read_whole(path) for path in sorted(paths)]
 
-    # --- what befalls nodes --------------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------------------
 
     def crash(self, *nodes: Node) -> None:
-        """As the seed has it the process alone ends, or the power of its host."""
+        """Kills the process or cuts the power, as the seed draws."""
         for node in nodes:
             self._nodes[node].crash(power=self._random.random() < 0.5)
 
@@ -321,15 +321,17 @@ class SimulatedCluster(Cluster):
 
 
 def network_faults(seed: int) -> FaultPlan:
-    """Delays, spikes, slow links and disks, and of messages between nodes loss, doubles and overtaking: as the seed
-    draws them. What befalls nodes is for the promise to say."""
+    """A fault plan of the seed with network delays, slow links and disks, lost, duplicated and reordered messages.
+
+    It has no faults of nodes: the tests inject those.
+    """
     drawn = FaultPlan.draw(random_for(seed, "weather"))
     no_intervals = {name: 0 for name in FaultPlan.__struct_fields__ if name.endswith("_every_us")}
     return msgspec.structs.replace(drawn, **no_intervals, sync_fails=0.0, write_fails=0.0, crash_in_io=0.0, syncs=True)
 
 
 def limits(seed: int) -> BrokerSettings:
-    """Pushes and reads so small that a few records need several."""
+    """Settings with pushes and reads so small that a few records need several."""
     random = random_for(seed, "limits")
     return msgspec.structs.replace(
         BrokerSettings(),

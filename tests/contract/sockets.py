@@ -1,4 +1,4 @@
-"""The façade over real nodes inside this process, with real sockets, files and time."""
+"""The cluster façade on real nodes in this process, with real sockets, files and time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LIMITS = BrokerSettings(heartbeat_ms=1_000, retention_check_ms=100, group_partit
 
 
 class DirectInbox(AsyncioInbox):
-    """Shows what is delivered at once."""
+    """An inbox that passes deliveries on at once."""
 
     __slots__ = ("_delivered", "_finished", "_number")
 
@@ -61,7 +61,7 @@ class DirectInbox(AsyncioInbox):
 
 
 class SocketCoreClient:
-    """The driver of the asyncio client, taken without the face that people see."""
+    """The driver of the asyncio client, without its public API."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, options: Options) -> None:
         self.delivered: dict[int, Callable[[Deliver], None]] = {}
@@ -106,7 +106,7 @@ class SocketCoreClient:
         self._loop.call_soon(callback, *args)
 
     def kill(self) -> None:
-        """The core says its last words to nobody."""
+        """Closes the connections without sending anything."""
         self.core.close(now_us())
         self.core.take()
         for connection in list(self._driver._connections.values()):
@@ -119,7 +119,7 @@ class SocketCoreClient:
 
 
 class SocketCluster(Cluster):
-    """Nodes on threads of their own; clients on a loop that turns while somebody waits for something."""
+    """Nodes on threads of their own; clients on an asyncio loop that runs while a test waits."""
 
     def __init__(self, kind: FabricKind, count: int, directory: Path) -> None:
         self.guarantees = kind.guarantees
@@ -164,7 +164,7 @@ class SocketCluster(Cluster):
         self._nodes.append(node)
 
     def close(self) -> None:
-        # Healed first: a socket with words that nobody takes would not close.
+        # Healed first: a socket with unsent bytes would not close.
         self._proxy.heal()
         self._loop.run_until_complete(self._close_clients())
         for node in self._nodes:
@@ -226,8 +226,7 @@ class SocketCluster(Cluster):
             backoff_ms_max=200,
         )
         client = SocketCoreClient(self._loop, options)
-        # It begins with this, and does nothing more before it is given more time: threads of one machine that stands
-        # still for a moment must not cost a test its client.
+        # One iteration starts it; then its deadline is extended, so that a stalled machine does not fail the test.
         self._loop.run_until_complete(asyncio.sleep(0))
         client.core.start_due_us = now_us() + LONG_TIMEOUT_MS * 1000
         return client
@@ -253,7 +252,7 @@ class SocketCluster(Cluster):
                         if isinstance(answer, Published | Subscribed | TopicDescribed | Failed):
                             return answer
             except OSError:
-                # It says nothing while it waits, and a node that is slow to answer may take it for dead.
+                # It sends no pings while it waits, so a slow node may close the connection.
                 if not isinstance(message, DescribeTopic) or time.monotonic() > deadline:
                     raise
 
@@ -266,7 +265,7 @@ class SocketCluster(Cluster):
         place = self._nodes[node].directory / "topics" / f"{text(partition.topic)}-{partition.index}"
         return [segment.read_bytes() for segment in sorted(place.glob("*.log"))]
 
-    # --- what befalls nodes --------------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------------------
 
     def crash(self, *nodes: Node) -> None:
         for node in nodes:

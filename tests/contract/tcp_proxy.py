@@ -1,7 +1,7 @@
-"""The network between real nodes and clients, with somebody at the plugs: each node is reached through a port in front.
+"""A TCP proxy in front of every listener of real nodes, which can split the network.
 
-Who calls is read from the first words of a connection. In a split, connections between the sides fall silent, as behind
-a cable that was pulled: what is written stays on the way, and arrives when the split heals.
+The proxy learns from the first frame of a connection who opened it. In a split, connections between the sides stall, as
+if a cable was pulled: bytes stay in flight and arrive when the split heals.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ProxiedListener:
-    """The port in front of one listener of a node."""
+    """The proxy's port in front of one listener of a node."""
 
     def __init__(self, node: int, target: str) -> None:
         self.node = node
@@ -33,7 +33,7 @@ class ProxiedListener:
 
 
 class TcpProxy:
-    """On a thread of its own: nodes go on talking while a test does something else."""
+    """Runs on a thread of its own, so that nodes communicate while a test does something else."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -52,7 +52,7 @@ class TcpProxy:
         self._loop.close()
 
     def listen(self, node: int, target: str) -> str:
-        """The address under which others shall know the listener at `target`."""
+        """Opens a port in front of the listener at `target`; returns its address, which others use."""
         return self._run(self._listen(ProxiedListener(node, target)))
 
     def split(self, *sides: list[int]) -> None:
@@ -93,7 +93,7 @@ class TcpProxy:
         for server in self._servers:
             server.close()
         self._healed.set()
-        # Whoever was just let in begins first: what never began would close nothing behind it.
+        # Tasks that were just created run first: a task cancelled before its first step would close nothing.
         await drain_loop()
         while rest := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
             for task in rest:
@@ -122,7 +122,7 @@ class TcpProxy:
             asyncio.ensure_future(_copy(their_reader, writer, wait_until_connected)),
         ]
         try:
-            # Whichever side ends it, the other hears of it, once the split lets it.
+            # Whichever end closes, the other one is closed too, once no split is between them.
             await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
             await wait_until_connected()
         finally:
@@ -132,7 +132,7 @@ class TcpProxy:
             their_writer.transport.abort()
 
     async def _read_hello(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
-        """Who calls, and the bytes that said so. Clients carry the number of their node in their name."""
+        """The node that opened the connection, and the frame that says so; a client has its node in its name."""
         head = await reader.readexactly(FRAME_BYTES)
         length, meta_bytes, kind, _, _ = FRAME.unpack(head)
         body = await reader.readexactly(length)
@@ -143,7 +143,7 @@ class TcpProxy:
 
 
 async def drain_loop() -> None:
-    """Sockets close in a turn of the loop after the one that asks for it."""
+    """Runs the loop a few times, because sockets close in a later iteration than the request."""
     for _ in range(DRAIN_TURNS):
         await asyncio.sleep(0)
 

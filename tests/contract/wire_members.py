@@ -1,8 +1,8 @@
-"""Members of a named subscription, made of messages, and a tally of what they handle.
+"""Consumer group members that speak the wire protocol, and the offsets they handle.
 
-They read no records: whoever holds a part handles its offsets one after the other, from where it was told to begin, and
-acknowledges them. So a gap in what is handled is a record lost, and an offset handled after it was acknowledged is one
-delivered again.
+They read no records: a member handles the offsets of its assigned partitions one by one, from the position it got, and
+acknowledges them. A gap in the handled offsets is a lost record; an offset handled again after it was acknowledged is a
+redelivery.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tests.contract.raw_connections import RawConnection
 NAME = "billing"
 LEASE_MS = 1_000
 OFFSETS_PER_ACK = 3
-"""Offsets that a member handles before it acknowledges them."""
+"""Offsets that a member handles per acknowledgement."""
 SILENCE_US = 800_000
-"""After so long without a word the member looks for its coordinator anew."""
+"""Silence after which a member looks for its coordinator again."""
 RETRY_US = 50_000
 
 M = TypeVar("M", bound=NodeMessage)
@@ -45,19 +45,23 @@ PartitionKey = tuple[int, int]
 
 
 class HandledOffsets:
-    """What all members of a name handled, in the order in which they did."""
+    """The offsets that all members of a group have handled and acknowledged."""
 
     def __init__(self) -> None:
         self.up_to: dict[PartitionKey, int] = {}
-        """The first offset that nobody has handled."""
+        """By partition, the first offset not yet handled."""
         self.acknowledged: dict[PartitionKey, int] = {}
 
     def begin(self, partition: PartitionKey, start: str, offset: int) -> int:
         if start == "latest":
-            # Somebody has published meanwhile.
+            # Assume that a record was published meanwhile.
             offset = self.up_to.get(partition, 0) + 1
-        assert offset <= self.up_to.get(partition, 0), f"{partition} goes on at {offset}: what is before that was lost"
-        assert offset >= self.acknowledged.get(partition, 0), f"{partition} goes on at {offset}, which was acknowledged"
+        assert offset <= self.up_to.get(partition, 0), (
+            f"{partition} continues at {offset}: the offsets before it were lost"
+        )
+        assert offset >= self.acknowledged.get(partition, 0), (
+            f"{partition} continues at {offset}, which was acknowledged"
+        )
         return offset
 
     def handle(self, partition: PartitionKey, offset: int) -> None:
@@ -69,14 +73,14 @@ class HandledOffsets:
 
 
 class WireMember:
-    """Acts only when it is told to: one that is not told any more is dead, and has said nothing."""
+    """Acts only in `step`: a member that is not stepped any more has crashed silently."""
 
     def __init__(
         self, cluster: Cluster, member: int, handled: HandledOffsets, *patterns: str, lease_ms: int = LEASE_MS
     ) -> None:
         self.member = member
         self.partitions: dict[PartitionKey, int] = {}
-        """What it holds, with the first offset that it has not handled."""
+        """Its assigned partitions, each with the first offset not yet handled."""
         self._assigned_at: dict[PartitionKey, int] = {}
         self.is_member = False
         self.left = False
@@ -115,24 +119,24 @@ class WireMember:
                 self._send(MemberHeartbeat(self._next_request(), NAME, self.member, self.generation))
 
     def crash(self) -> None:
-        """Without a word: its connection ends, and that is all that anybody hears."""
+        """Closes its connection without leaving the group."""
         if self._connection is not None:
             self._connection.close()
         self._connection, self.is_member = None, False
 
     def acknowledge_first(self) -> int:
-        """Says that it has handled only the first record of each part, without having listened to anybody."""
+        """Acknowledges only the first record of each partition, without reading any messages before."""
         return self._acknowledge(dict.fromkeys(self.partitions, 1))
 
     def was_answered(self, request: int) -> bool:
-        """Or never will be, because nobody is there any more to hear it."""
+        """Whether a request has its reply, or never gets one because the connection is lost."""
         if self._connection is None or self._connection.is_lost:
             return True
         answers = [message for message in self._connection.messages if isinstance(message, Agreed | Failed)]
         return any(answer.request == request for answer in answers)
 
     def leave(self) -> None:
-        """Acknowledges what it has handled, and goes."""
+        """Acknowledges what it has handled and leaves the group."""
         self._acknowledge(self.partitions)
         self._send(LeaveGroup(self._next_request(), NAME, self.member))
         self.left = True
@@ -149,7 +153,7 @@ class WireMember:
         self._send(FindGroup(self._next_request(), NAME))
 
     def _disconnect(self) -> None:
-        """What it holds it may hold still; it goes on when it is told so."""
+        """Drops the connection; the partitions may stay assigned to it."""
         if self._connection is not None:
             self._connection.close()
         self._connection, self.is_member, self._is_joined = None, False, False
@@ -167,7 +171,7 @@ class WireMember:
             self._connection = self._cluster.raw_connection(nodes[0])
         self._send(JoinGroup(self._next_request(), NAME, self.member, self._patterns, self._lease_ms))
 
-    # --- what it hears ---
+    # --- messages ---
 
     def _handle(self, message: NodeMessage) -> None:
         match message:
@@ -183,7 +187,7 @@ class WireMember:
                 for partition, offset in self._unconfirmed.pop(message.request, {}).items():
                     self._handled.acknowledge(partition, offset)
             case Failed() if message.request == self._final_request:
-                # It was taken for dead, and the part is another's: whoever has it hands out again what is not moved.
+                # Its lease has expired and the partition is assigned to another member, which gets the offsets again.
                 self._unconfirmed.pop(message.request, None)
             case Failed():
                 self.refused.append(from_wire(message.code, message.carried))
@@ -215,7 +219,7 @@ class WireMember:
         self._assigned_at = {partition: begin.since for partition, begin in assigned.items()}
         self._send(Released(self._next_request(), NAME, self.member, message.generation))
 
-    # --- what it does ---
+    # --- offsets ---
 
     def _handle_offsets(self) -> None:
         if self._unconfirmed or not self.partitions:
@@ -227,7 +231,7 @@ class WireMember:
         self._acknowledge(self.partitions)
 
     def _acknowledge(self, partitions: dict[PartitionKey, int]) -> int:
-        """The number of the request."""
+        """Sends the positions; returns the number of the request."""
         if not partitions:
             return -1
         request = self._next_request()
@@ -246,7 +250,7 @@ class WireMember:
 
 
 class MemberPool:
-    """Members of one name that all act while anything is waited for."""
+    """The members of one group, all stepped while a test waits."""
 
     def __init__(self, cluster: Cluster, *patterns: str) -> None:
         self.handled = HandledOffsets()
@@ -270,7 +274,7 @@ class MemberPool:
             member.step()
 
     def await_balanced(self, count: int) -> None:
-        """Until these share so many parts evenly, each part with one of them."""
+        """Waits until so many partitions are spread evenly over the members, each with one of them."""
 
         def balanced() -> bool:
             self.step()
@@ -278,10 +282,10 @@ class MemberPool:
             sizes = [len(member.partitions) for member in self.members]
             return len(held) == len(set(held)) == count and max(sizes) - min(sizes) <= 1
 
-        self._cluster.run_until(balanced, f"{count} parts to be shared by {len(self.members)} members")
+        self._cluster.run_until(balanced, f"{count} partitions to be shared by {len(self.members)} members")
 
     def await_progress(self, offsets: int = 20) -> None:
-        """Until every part is acknowledged that much further."""
+        """Waits until every partition is acknowledged that much further."""
         goal = {partition: offset + offsets for partition, offset in self.handled.up_to.items()}
 
         def further() -> bool:
@@ -292,7 +296,7 @@ class MemberPool:
 
 
 def request_coordinator(cluster: Cluster, message: ClientMessage, kind: type[M]) -> M | RostraError:
-    """The coordinator's answer, wherever that is; asked again while nobody is known to be it."""
+    """Finds the coordinator, retrying while there is none, and returns its reply."""
     answers: list[M | RostraError] = []
     connections: list[RawConnection] = []
     attempt = 0
@@ -348,7 +352,7 @@ def describe_group(cluster: Cluster) -> GroupDescribed:
 
 
 def coordinator_node(cluster: Cluster) -> int:
-    """The node that it is."""
+    """The node that coordinates the group."""
     raw_connection = cluster.raw_connection(cluster.group_nodes[0])
     raw_connection.send(FindGroup(1, NAME))
     found: list[GroupPlace] = []
@@ -357,6 +361,6 @@ def coordinator_node(cluster: Cluster) -> int:
         found.extend(message for message in raw_connection.take() if isinstance(message, GroupPlace))
         return bool(found)
 
-    cluster.run_until(known, "the place of the coordinator")
+    cluster.run_until(known, "the address of the coordinator")
     raw_connection.close()
     return cluster.owner("_groups", found[0].partition)
