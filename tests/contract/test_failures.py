@@ -1,4 +1,4 @@
-"""What is kept when nodes crash, fall silent or lose sight of each other."""
+"""Guarantees under crashes, pauses and splits."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_an_acknowledgement_needs_a_majority_however_many_are_unreachable(cluste
 
 @proves(acks_all=AcksAll.MAJORITY)
 @pytest.mark.requirement("CM-14:power", "RF-34:fsynced")
-def test_what_a_majority_acknowledged_survives_a_power_cut_of_all(cluster: Cluster) -> None:
+def test_records_acknowledged_by_a_majority_survive_a_power_cut_of_all(cluster: Cluster) -> None:
     survives_power_cut(cluster)
 
 
 @proves(alone=True)
 @pytest.mark.requirement("CM-14:power")
-def test_what_a_node_alone_acknowledged_survives_its_power_cut(cluster: Cluster) -> None:
+def test_records_acknowledged_by_a_single_node_survive_its_power_cut(cluster: Cluster) -> None:
     survives_power_cut(cluster)
 
 
@@ -87,13 +87,13 @@ def survives_power_cut(cluster: Cluster) -> None:
 
 @proves(alone=True)
 @pytest.mark.requirement("CM-12:restarts", "CM-14:kill")
-def test_a_crashed_node_goes_on_where_it_was(cluster: Cluster) -> None:
+def test_a_crashed_node_recovers_its_state(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
 
 
 @proves(several=True, topics=TopicScope.ONE)
 @pytest.mark.requirement("CM-12:restarts")
-def test_a_data_directory_restarts_a_member_as_what_it_was(cluster: Cluster) -> None:
+def test_a_data_directory_restarts_a_node_as_the_same_member(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
 
 
@@ -111,12 +111,12 @@ def restarts_as_it_was(cluster: Cluster) -> None:
     assert cluster.read("t") == FEW
 
 
-# --- silence ---
+# --- pauses ---
 
 
 @proves(survives=Survives.MINORITY)
 @pytest.mark.requirement("RF-33:terms")
-def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_doubled(cluster: Cluster) -> None:
+def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_duplicated(cluster: Cluster) -> None:
     cluster.create_topic("t")
     owner = cluster.owner("t")
     here, there = cluster.others(owner)
@@ -126,7 +126,7 @@ def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_doubled(clus
     producer.send(*(b"%d-%d" % (1, at) for at in range(40)))
     cluster.pause(owner)
     cluster.run_until(lambda: (new := cluster.placed("t", at=here)) is not None and new.owner != 0, "an owner")
-    cluster.run_until(lambda: producer.settled, "the others to go on")
+    cluster.run_until(lambda: producer.settled, "the others to continue")
     cluster.resume(owner)
     producer.send(*(b"%d-%d" % (2, at) for at in range(40)))
     assert_exactly_once(cluster, producer, subscription)
@@ -138,7 +138,7 @@ def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_doubled(clus
 
 @proves(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("RF-35:quorum", "RF-36")
-def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Cluster) -> None:
+def test_the_side_without_a_majority_refuses_and_the_other_continues(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", b"before")
     owner = cluster.owner("t")
@@ -149,7 +149,7 @@ def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Clus
     cluster.publish("t", b"majority", at=rest[0])
     cluster.create_topic("made meanwhile".replace(" ", "-"), at=rest[1])
     with pytest.raises(RostraError):
-        # The only list this side has is one that is not true any more.
+        # The list of this side may be stale.
         cluster.topics(at=owner, timeout_ms=SHORT_TIMEOUT_MS)
     cluster.heal()
     cluster.await_members(3)
@@ -162,7 +162,7 @@ def test_the_side_without_a_majority_refuses_and_the_other_goes_on(cluster: Clus
 
 @proves(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("CM-4:shown-when-safe", "RF-6:majority")
-def test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody(cluster: Cluster) -> None:
+def test_records_an_isolated_owner_could_not_commit_are_not_delivered(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", b"before")
     owner = cluster.owner("t")
@@ -195,10 +195,10 @@ def test_each_record_is_delivered_once_across_a_split(cluster: Cluster) -> None:
     cluster.partition([owner], [here, there])
     stranded.send(b"from the other side")
     producer.send(*(b"%d-%d" % (2, at) for at in range(40)))
-    cluster.run_until(lambda: producer.settled, "the larger side to go on")
+    cluster.run_until(lambda: producer.settled, "the larger side to continue")
     assert not stranded.acked
     cluster.heal()
-    cluster.run_until(lambda: stranded.settled, "the other side to be heard")
+    cluster.run_until(lambda: stranded.settled, "the other side to be acknowledged")
     assert not (producer.failed or stranded.failed or producer.warnings or stranded.warnings)
     wanted = len(producer.sent) + 1
     cluster.run_until(lambda: len(subscription.records) >= wanted, "all of them to be delivered")
@@ -209,7 +209,7 @@ def test_each_record_is_delivered_once_across_a_split(cluster: Cluster) -> None:
 
 @proves(several=True)
 @pytest.mark.requirement("RF-11")
-def test_a_node_that_is_away_is_shown_so_to_every_member(cluster: Cluster) -> None:
+def test_every_member_reports_a_node_that_is_down(cluster: Cluster) -> None:
     gone = cluster.running[-1]
     rest = cluster.others(gone)
 
@@ -219,21 +219,21 @@ def test_a_node_that_is_away_is_shown_so_to_every_member(cluster: Cluster) -> No
 
     assert all_report(True)
     cluster.crash(gone)
-    cluster.run_until(lambda: all_report(False), "everybody to miss it")
+    cluster.run_until(lambda: all_report(False), "all nodes to report it down")
     cluster.restart(gone)
-    cluster.run_until(lambda: all_report(True), "everybody to see it again")
+    cluster.run_until(lambda: all_report(True), "all nodes to report it alive")
     cluster.partition([gone], rest)
-    cluster.run_until(lambda: all_report(False), "everybody to miss it")
+    cluster.run_until(lambda: all_report(False), "all nodes to report it down")
     cluster.heal()
-    cluster.run_until(lambda: all_report(True), "everybody to see it again")
+    cluster.run_until(lambda: all_report(True), "all nodes to report it alive")
 
 
-# --- coming back ---
+# --- catch-up ---
 
 
 @proves(several=True, order=Order.PARTITION)
 @pytest.mark.requirement("RF-30:log")
-def test_a_node_that_was_away_catches_up_by_itself(cluster: Cluster) -> None:
+def test_a_restarted_node_catches_up(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *FEW[:5])
     away = cluster.others(cluster.owner("t"))[0]
@@ -244,13 +244,13 @@ def test_a_node_that_was_away_catches_up_by_itself(cluster: Cluster) -> None:
     cluster.restart(away)
     cluster.await_equal_copies("t", count=3)
     assert sorted(cluster.topics(at=away)) == ["later", "t"]
-    # Now it is one of those on whom the records rest.
+    # Now its replica is needed for a majority.
     cluster.crash(rest[0])
     assert cluster.read("t", at=away) == FEW
 
 
 @proves(several=True, order=Order.PARTITION)
-def test_a_node_that_was_away_longer_than_retention_catches_up_from_log_start(cluster: Cluster) -> None:
+def test_a_node_down_longer_than_retention_catches_up_from_log_start(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=8_000, segment_bytes=1 << 12)
     cluster.publish("t", b"first")
     away = cluster.others(cluster.owner("t"))[0]

@@ -1,4 +1,4 @@
-"""Named subscriptions: whoever dies, nothing is lost, and nothing that was acknowledged comes again."""
+"""The group protocol: no record is lost or redelivered after its acknowledgement, whatever crashes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.contract.wire_members import NAME, MemberPool, coordinator_node, desc
 
 PARTITIONS = 5
 SHORT_LEASE_MS = 600
-"""A lease that ends before a node closes a silent connection."""
+"""A lease that expires before a node closes a silent connection."""
 LONG_LEASE_MS = 60_000
-"""A lease that does not end while a promise is looked at."""
+"""A lease that does not expire during a test."""
 DELIVERY_MS = 300
-"""Within so long what a client has said reaches its node."""
+"""Within this time a message of a client reaches its node."""
 
 
 def pool_of(cluster: Cluster, partitions: int) -> MemberPool:
-    """Members with so many parts to share: of one topic, where it may have several."""
+    """A pool of members that share so many partitions, of one topic where a topic may have several."""
     if cluster.guarantees.order is Order.PARTITION:
         cluster.create_topic("orders", partitions)
         return MemberPool(cluster, "orders")
@@ -33,7 +33,7 @@ def pool_of(cluster: Cluster, partitions: int) -> MemberPool:
 
 @proves()
 @pytest.mark.requirement("CM-8:shared")
-def test_members_share_the_parts_and_lose_nothing_as_they_come_and_go(cluster: Cluster) -> None:
+def test_members_share_the_partitions_and_lose_nothing_as_they_join_and_leave(cluster: Cluster) -> None:
     pool = pool_of(cluster, PARTITIONS)
     first = pool.join()
     pool.await_balanced(PARTITIONS)
@@ -52,7 +52,7 @@ def test_members_share_the_parts_and_lose_nothing_as_they_come_and_go(cluster: C
 
 @proves(survives=Survives.MINORITY, groups_span_nodes=True)
 @pytest.mark.requirement("CM-8:kept")
-def test_the_death_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cluster: Cluster) -> None:
+def test_a_crash_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cluster: Cluster) -> None:
     pool = pool_of(cluster, PARTITIONS)
     pool.join()
     pool.await_balanced(PARTITIONS)
@@ -70,7 +70,7 @@ def test_the_death_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cl
 
 
 @proves(split=SplitBehaviour.REFUSES, groups_span_nodes=True)
-def test_a_coordinator_that_is_cut_off_or_stands_still_agrees_to_nothing_that_is_lost(cluster: Cluster) -> None:
+def test_an_isolated_or_paused_coordinator_commits_no_position_that_is_lost(cluster: Cluster) -> None:
     pool = pool_of(cluster, PARTITIONS)
     pool.join()
     pool.join()
@@ -91,7 +91,7 @@ def test_a_coordinator_that_is_cut_off_or_stands_still_agrees_to_nothing_that_is
 
 @proves(survives=Survives.MINORITY, groups_span_nodes=True)
 @pytest.mark.requirement("CM-8:kept")
-def test_a_name_is_the_same_after_a_takeover_as_before(cluster: Cluster) -> None:
+def test_a_group_is_unchanged_after_a_failover(cluster: Cluster) -> None:
     pool = pool_of(cluster, PARTITIONS)
     for _ in range(3):
         pool.join(lease_ms=LONG_LEASE_MS)
@@ -109,8 +109,8 @@ def test_a_name_is_the_same_after_a_takeover_as_before(cluster: Cluster) -> None
 
 @proves()
 @pytest.mark.requirement("CM-8:kept")
-def test_a_name_is_the_same_after_a_power_cut_of_all_as_before(cluster: Cluster) -> None:
-    """Although retention has taken all segments of its log but the last."""
+def test_a_group_is_unchanged_after_a_power_cut_of_all(cluster: Cluster) -> None:
+    """Also after retention has removed all segments of its log but the last."""
     pool = pool_of(cluster, PARTITIONS)
     pool.join(lease_ms=LONG_LEASE_MS)
     pool.await_balanced(PARTITIONS)
@@ -131,7 +131,7 @@ def test_a_name_is_the_same_after_a_power_cut_of_all_as_before(cluster: Cluster)
 
 
 def describe_when_idle(cluster: Cluster, pool: MemberPool) -> GroupDescribed:
-    """All members are dead, and what they had said before has arrived: a word on its way comes behind a question."""
+    """Crashes all members and describes the group once their last messages have arrived."""
     for member in pool.members:
         member.crash()
     seen: list[GroupDescribed] = []
@@ -141,18 +141,18 @@ def describe_when_idle(cluster: Cluster, pool: MemberPool) -> GroupDescribed:
         seen.append(describe_group(cluster))
         return len(seen) > 1 and seen[-1] == seen[-2]
 
-    cluster.run_until(is_still, "the last word of the dead to arrive")
+    cluster.run_until(is_still, "the last messages of the members to arrive")
     return seen[-1]
 
 
 def coordinator_partition(cluster: Cluster) -> int:
-    """The one of the two in which something is written."""
+    """The partition of the group log that holds the group."""
     busy = [one for one in cluster.state(at=cluster.group_nodes[0]).partitions if one.topic == "_groups"]
     return max(busy, key=lambda one: one.commit).partition
 
 
 @proves(survives=Survives.MINORITY, groups_span_nodes=True)
-def test_whoever_was_taken_for_dead_has_no_say_at_any_coordinator(cluster: Cluster) -> None:
+def test_an_expired_member_is_fenced_at_every_coordinator(cluster: Cluster) -> None:
     pool = pool_of(cluster, 2)
     sleeper = pool.join()
     pool.await_balanced(2)
@@ -168,7 +168,7 @@ def test_whoever_was_taken_for_dead_has_no_say_at_any_coordinator(cluster: Clust
         pool.step()
         return sleeper.is_member and len(sleeper.partitions) == 1 and not overlap(pool, sleeper.partitions)
 
-    cluster.run_until(woke, "the sleeper to be a member again")
+    cluster.run_until(woke, "the expired member to rejoin")
     pool.await_progress()
 
 
@@ -177,7 +177,7 @@ def overlap(pool: MemberPool, partitions: dict[tuple[int, int], int]) -> bool:
 
 
 @proves()
-def test_a_position_that_comes_too_late_moves_nothing(cluster: Cluster) -> None:
+def test_a_late_position_commit_has_no_effect(cluster: Cluster) -> None:
     pool = pool_of(cluster, 2)
     sleeper = pool.join(lease_ms=SHORT_LEASE_MS)
     pool.await_balanced(2)
@@ -188,13 +188,13 @@ def test_a_position_that_comes_too_late_moves_nothing(cluster: Cluster) -> None:
     pool.await_progress(3)
     other.crash()
     request = sleeper.acknowledge_first()
-    cluster.run_until(lambda: sleeper.was_answered(request), "an answer to the sleeper")
+    cluster.run_until(lambda: sleeper.was_answered(request), "a reply to the expired member")
     shown = {(part.topic, part.partition): part.value for part in describe_group(cluster).parts}
     assert all(shown[part] >= offset for part, offset in pool.handled.acknowledged.items())
 
 
 @proves()
-def test_a_name_is_reset_and_deleted_only_while_nobody_is_there(cluster: Cluster) -> None:
+def test_a_group_is_reset_and_deleted_only_without_members(cluster: Cluster) -> None:
     topic = cluster.create_topic("orders")
     pool = MemberPool(cluster, "orders")
     first = pool.join()

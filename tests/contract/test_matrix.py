@@ -1,4 +1,4 @@
-"""The table of promises: pinned whole, every cell proved by a test, and shown in the manual as it is."""
+"""The table of guarantees: pinned, each cell proved by a test, and printed in the manual."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools import guarantees_docs
 HERE = Path(__file__).parent
 
 NOT_OFFERED_YET = {"exactly_once_sink"}
-"""No client can ask for a sink yet: nothing can be proved of it."""
+"""There is no sink yet, so nothing can be proved of it."""
 
 
 def contract() -> Iterator[tuple[str, object]]:
@@ -27,7 +27,7 @@ def contract() -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.requirement("CM-25:table")
-def test_the_table_of_promises_is_this() -> None:
+def test_the_table_of_guarantees() -> None:
     rows = {kind.name: msgspec.to_builtins(kind.guarantees) for kind in FABRICS.values()}
     assert rows == {
         "raft": {
@@ -71,13 +71,13 @@ def test_each_cell_of_the_table_is_proved_by_a_test() -> None:
     assert {(name, field) for name in FABRICS for field in fields} == proved
 
 
-def test_each_promise_is_made_by_some_fabric() -> None:
+def test_each_proven_guarantee_is_declared_by_some_fabric() -> None:
     promises = {name: promise for name, test in contract() if (promise := guarantees_of(test)) is not None}
     assert len(promises) > 20
     assert [name for name, promise in promises.items() if not promise.fabrics()] == []
 
 
 @pytest.mark.requirement("CM-25:rendered")
-def test_the_manual_shows_the_table_as_it_is() -> None:
+def test_the_manual_shows_the_current_table() -> None:
     written = guarantees_docs.PAGE.read_text(encoding="utf-8")
     assert written == guarantees_docs.page(), "run `python -m tools.guarantees_docs`"

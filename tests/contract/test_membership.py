@@ -1,4 +1,4 @@
-"""Topics and members: what one node is told, all know; and nodes come and go."""
+"""Topic metadata is the same at all nodes; nodes join and leave."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FEW = [b"%d" % number for number in range(20)]
 
 @proves(topics=TopicScope.ONE)
 @pytest.mark.requirement("RF-5:topics", "RF-36")
-def test_a_topic_made_or_deleted_at_any_node_is_so_at_all_as_soon_as_that_is_acknowledged(cluster: Cluster) -> None:
+def test_an_acknowledged_create_or_delete_is_visible_at_all_nodes(cluster: Cluster) -> None:
     nodes = cluster.running
     for node in nodes:
         cluster.create_topic(f"t{node}", at=node)
@@ -48,7 +48,7 @@ def test_partitions_are_spread_over_owners(cluster: Cluster) -> None:
 
 @proves(several=True, topics=TopicScope.ONE)
 @pytest.mark.requirement("RF-10:joins", "RF-12")
-def test_a_node_that_joins_knows_everything_and_what_is_published_there_reaches_earlier_subscribers(
+def test_a_node_that_joins_has_all_topics_and_publishes_reach_earlier_subscribers(
     cluster: Cluster,
 ) -> None:
     cluster.create_topic("t")
@@ -66,7 +66,7 @@ def test_a_node_that_joins_knows_everything_and_what_is_published_there_reaches_
 
 @proves(several=True, order=Order.PARTITION)
 @pytest.mark.requirement("CM-27:decommission", "RF-33:membership")
-def test_a_member_leaves_when_others_hold_what_it_held(cluster: Cluster) -> None:
+def test_a_member_is_removed_when_others_have_its_replicas(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
     for partition in range(2):
         cluster.publish("t", *FEW, partition=partition)
@@ -78,7 +78,7 @@ def test_a_member_leaves_when_others_hold_what_it_held(cluster: Cluster) -> None
     cluster.await_members(3)
     for partition in range(2):
         cluster.await_equal_copies("t", partition, count=3)
-    # Of three copies two may go on without the third: the new one counts.
+    # Two of three replicas continue without the third: the new one counts.
     cluster.crash(next(node for node in rest if node != new))
     assert cluster.read("t", at=new) == [*FEW, *FEW]
     cluster.publish("t", b"after", at=new)

@@ -1,4 +1,4 @@
-"""Named subscriptions: positions that the cluster keeps, members that share partitions, records tried again."""
+"""Named subscriptions through the client: positions kept by the cluster, shared partitions, retries, dead letters."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def numbers(start: int, end: int) -> list[bytes]:
 
 
 def in_order(cluster: Cluster, values: list[bytes | None]) -> list[bytes | None]:
-    """As they were published; where nobody orders the records of several nodes, as if somebody did."""
+    """The values in publish order; sorted where records of several nodes have no order."""
     return sorted(values, key=lambda value: int(value or 0)) if cluster.guarantees.order is Order.ORIGIN else values
 
 
 @proves()
 @pytest.mark.requirement("CM-8:resumes", "RF-31:missed")
-def test_a_named_subscriber_that_was_away_gets_all_it_missed_in_order_and_once(cluster: Cluster) -> None:
+def test_a_named_subscriber_that_returns_gets_all_it_missed_in_order_and_once(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
     member = cluster.member("billing", "t", at=nodes[0], start="latest")
@@ -37,7 +37,7 @@ def test_a_named_subscriber_that_was_away_gets_all_it_missed_in_order_and_once(c
     everything = numbers(3, 5 + 4 * len(nodes))
     again = cluster.member("billing", "t", at=cluster.group_nodes[-1], start="latest")
     assert in_order(cluster, cluster.handle(again, len(everything))) == everything
-    # While somebody listens: the first word of another owner would count until somebody has passed over it.
+    # While there is a member: a control record of a new owner counts as lag until a member has skipped it.
     cluster.run_until(
         lambda: cluster.describe_group("billing").lag == 0, "a member that has handled all to lag by nothing"
     )
@@ -49,7 +49,7 @@ def test_a_named_subscriber_that_was_away_gets_all_it_missed_in_order_and_once(c
 
 @proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-8:shared")
-def test_members_of_one_name_share_the_partitions_and_nobody_handles_what_another_does(cluster: Cluster) -> None:
+def test_members_share_the_partitions_and_each_record_is_handled_by_one(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=4)
     first = cluster.member("billing", "t", at=cluster.group_nodes[0])
     sent = {partition: [b"%d-%d" % (partition, at) for at in range(6)] for partition in range(4)}
@@ -62,7 +62,7 @@ def test_members_of_one_name_share_the_partitions_and_nobody_handles_what_anothe
         first.take(ack=True)
         return len(first.membership.partitions) == len(second.membership.partitions) == 2
 
-    cluster.run_until(shared, "each to hold half of the parts")
+    cluster.run_until(shared, "each to have half of the partitions")
     for partition, values in sent.items():
         cluster.publish("t", *values[3:], partition=partition)
 
@@ -83,7 +83,7 @@ def test_members_of_one_name_share_the_partitions_and_nobody_handles_what_anothe
 def test_a_slow_handler_is_not_a_dead_member(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *numbers(0, 3))
-    # Longer than a machine may stand still, on which the member and its node are threads.
+    # Longer than the machine may stall, because the member and its node are threads of this process.
     slow = cluster.member("billing", "t", lease_ms=SLOW_LEASE_MS)
     (record,) = take_unacked(cluster, slow)
     other = cluster.member("billing", "t", at=cluster.group_nodes[-1])
@@ -96,7 +96,7 @@ def test_a_slow_handler_is_not_a_dead_member(cluster: Cluster) -> None:
 
 
 def take_unacked(cluster: Cluster, member: GroupMember, count: int = 1) -> list[GroupRecord]:
-    """So many records in the hands of a member, which settles none."""
+    """Lets a member take so many records without acknowledging them."""
     before = len(member.taken)
 
     def enough() -> bool:
@@ -109,7 +109,7 @@ def take_unacked(cluster: Cluster, member: GroupMember, count: int = 1) -> list[
 
 @proves()
 @pytest.mark.requirement("CM-8:acknowledges")
-def test_what_a_dead_member_had_not_acknowledged_is_handed_to_another(cluster: Cluster) -> None:
+def test_unacknowledged_records_of_a_crashed_member_are_redelivered(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *numbers(0, 6))
     doomed = cluster.member("billing", "t", lease_ms=1_500)
@@ -123,7 +123,7 @@ def test_what_a_dead_member_had_not_acknowledged_is_handed_to_another(cluster: C
 
 
 @proves()
-def test_after_so_many_tries_a_record_is_in_the_dead_letter_topic_and_in_nobodys_way(cluster: Cluster) -> None:
+def test_after_the_last_try_a_record_goes_to_the_dead_letter_topic(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.create_topic("dead")
     cluster.publish("t", *numbers(0, 3))
@@ -144,7 +144,7 @@ def test_after_so_many_tries_a_record_is_in_the_dead_letter_topic_and_in_nobodys
 
 
 @proves()
-def test_a_reset_name_goes_on_where_it_was_told_to_and_its_lag_can_be_seen(cluster: Cluster) -> None:
+def test_a_reset_group_continues_at_the_new_position_and_reports_its_lag(cluster: Cluster) -> None:
     cluster.create_topic("t")
     offsets = [ack.offset for ack in cluster.publish("t", *numbers(0, 5))]
     member = cluster.member("billing", "t")
@@ -161,7 +161,7 @@ def test_a_reset_name_goes_on_where_it_was_told_to_and_its_lag_can_be_seen(clust
 
 @proves(survives=Survives.MINORITY, groups_span_nodes=True)
 @pytest.mark.requirement("RF-5:subscriptions", "RF-31:replicated")
-def test_members_go_on_at_another_coordinator_and_what_was_acknowledged_stays_so(cluster: Cluster) -> None:
+def test_members_fail_over_to_another_coordinator_and_keep_their_positions(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *numbers(0, 4))
     nodes = cluster.running

@@ -1,4 +1,4 @@
-"""What topics keep where every node has topics of its own: each by its own settings, of whoever's records."""
+"""Retention and compaction where every node has topics of its own, with its own settings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.contract.guarantees import proves
 
 
 def first_at(cluster: Cluster, node: Node, topic: str = "t") -> int:
-    """How far retention has come there, in the part that has lost most."""
+    """The highest log start of the topic's partitions at a node."""
     return max((part.first for part in cluster.describe(topic, at=node).partitions), default=0)
 
 
 @proves(order=Order.ORIGIN)
 @pytest.mark.requirement("CM-1:gaps", "CM-3:retention-size")
-def test_every_node_lets_go_of_what_is_old_and_no_producer_notices(cluster: Cluster) -> None:
+def test_every_node_applies_retention_without_effect_on_producers(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
     nodes = cluster.running
     producer = cluster.producer("t", at=nodes[0])
@@ -39,7 +39,7 @@ def test_every_node_lets_go_of_what_is_old_and_no_producer_notices(cluster: Clus
 
 @proves(several=True, topics=TopicScope.EACH)
 @pytest.mark.requirement("CM-3:retention-size", "FL-4:topics")
-def test_settings_are_altered_at_one_node_and_take_effect_there_alone(cluster: Cluster) -> None:
+def test_settings_altered_at_one_node_apply_there_only(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096)
     here, there, _ = cluster.running
     cluster.alter_topic("t", at=here, retention_bytes=1)

@@ -1,4 +1,4 @@
-"""Promises of a fabric in which every node orders records of its own: nobody waits for others to be there."""
+"""Guarantees of a fabric in which every node orders the records published to it, without waiting for others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WALL_US = 1_700_000_000_000_000
 
 
 def assert_each_once(cluster: Cluster, subscriptions: list[Subscription], wanted: set[bytes]) -> None:
-    """Each of them gets each of these once, and nothing else."""
+    """Waits until each subscription has exactly these values, each once."""
 
     def all_there() -> bool:
         return all(wanted <= set(seen.values) for seen in subscriptions)
@@ -31,7 +31,7 @@ def assert_each_once(cluster: Cluster, subscriptions: list[Subscription], wanted
 
 @proves(several=True, order=Order.ORIGIN)
 @pytest.mark.requirement("CM-7:order", "FL-23:live")
-def test_everybody_gets_every_record_once_and_each_publishers_in_its_order(cluster: Cluster) -> None:
+def test_all_subscribers_get_every_record_once_and_in_publisher_order(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
     subscriptions = [cluster.subscribe("t", at=node) for node in nodes]
@@ -49,7 +49,7 @@ def test_everybody_gets_every_record_once_and_each_publishers_in_its_order(clust
 
 @proves(several=True, delivers=Delivers.HERE)
 @pytest.mark.requirement("FL-24")
-def test_whoever_comes_late_is_shown_everything_by_whatever_node_it_asks(cluster: Cluster) -> None:
+def test_a_late_subscriber_gets_all_records_at_any_node(cluster: Cluster) -> None:
     cluster.create_topic("t/of some ".replace(" ", "-") + "x" * 200)
     (name,) = cluster.topics()
     nodes = cluster.running
@@ -103,7 +103,7 @@ def test_the_reply_names_every_node_that_has_the_record_on_its_disk(cluster: Clu
 
 @proves(several=True, survives=Survives.ANY)
 @pytest.mark.requirement("FL-21:rejoins")
-def test_whoever_is_left_goes_on_and_whoever_returns_is_sent_what_it_missed(cluster: Cluster) -> None:
+def test_surviving_nodes_continue_and_restarted_ones_get_what_they_missed(cluster: Cluster) -> None:
     cluster.create_topic("t")
     wanted = {b"before %d" % node for node in cluster.running}
     for node in cluster.running:
@@ -120,7 +120,7 @@ def test_whoever_is_left_goes_on_and_whoever_returns_is_sent_what_it_missed(clus
 
 @proves(several=True, survives=Survives.ANY)
 @pytest.mark.requirement("CM-5:stored-once", "FL-27:once")
-def test_a_producer_that_goes_on_at_another_node_is_delivered_once_when_its_node_dies_and_returns(
+def test_a_producer_that_fails_over_is_delivered_once_when_its_node_returns(
     cluster: Cluster,
 ) -> None:
     cluster.create_topic("t")
@@ -144,7 +144,7 @@ def test_a_producer_that_goes_on_at_another_node_is_delivered_once_when_its_node
 
 @proves(several=True, survives=Survives.ANY)
 @pytest.mark.requirement("CM-14:power")
-def test_what_every_node_acknowledged_survives_a_power_cut_of_all(cluster: Cluster) -> None:
+def test_records_acknowledged_by_every_node_survive_a_power_cut_of_all(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
     wanted: set[bytes] = set()
@@ -159,7 +159,7 @@ def test_what_every_node_acknowledged_survives_a_power_cut_of_all(cluster: Clust
 
 @proves(several=True, survives=Survives.ANY)
 @pytest.mark.requirement("CM-12:restarts")
-def test_a_data_directory_restarts_a_node_as_what_it_was(cluster: Cluster) -> None:
+def test_a_data_directory_restarts_a_node_as_the_same_origin(cluster: Cluster) -> None:
     cluster.create_topic("t")
     few = [b"%d" % number for number in range(20)]
     cluster.publish("t", *few)
@@ -182,7 +182,7 @@ def test_a_data_directory_restarts_a_node_as_what_it_was(cluster: Cluster) -> No
 
 @proves(several=True, survives=Survives.ANY)
 @pytest.mark.requirement("FL-21:rejoins")
-def test_a_node_that_was_away_longer_than_retention_is_sent_what_is_left(cluster: Cluster) -> None:
+def test_a_node_down_longer_than_retention_gets_the_remaining_records(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=8_000, segment_bytes=1 << 12)
     cluster.publish("t", b"first")
     cluster.crash(1)
@@ -210,7 +210,7 @@ def test_a_node_that_was_away_longer_than_retention_is_sent_what_is_left(cluster
 
 @proves(several=True, split=SplitBehaviour.MERGES)
 @pytest.mark.requirement("FL-26")
-def test_both_sides_of_a_split_go_on_and_everybody_has_everything_once_after_healing(cluster: Cluster) -> None:
+def test_both_sides_of_a_split_continue_and_merge_without_duplicates(cluster: Cluster) -> None:
     cluster.create_topic("t")
     subscriptions = [cluster.subscribe("t", at=node) for node in cluster.running]
     cluster.publish("t", b"before")
@@ -233,7 +233,7 @@ def test_both_sides_of_a_split_go_on_and_everybody_has_everything_once_after_hea
 
 @proves(several=True, topics=TopicScope.EACH)
 @pytest.mark.requirement("CM-9:deleted", "FL-4:topics")
-def test_a_topic_is_made_and_deleted_at_one_node_and_a_record_makes_it_anew(cluster: Cluster) -> None:
+def test_a_topic_is_created_and_deleted_per_node_and_a_record_recreates_it(cluster: Cluster) -> None:
     cluster.create_topic_at(0, "t")
     assert [sorted(cluster.topics(at=node)) for node in cluster.running] == [["t"], [], []]
     with pytest.raises(UnknownTopic):
@@ -272,7 +272,7 @@ def test_a_node_joins_a_running_ring_and_another_leaves_it(cluster: Cluster) -> 
 
 @proves(several=True, topics=TopicScope.EACH)
 @pytest.mark.requirement("CM-6:new-topics", "CM-6:patterns", "FL-5")
-def test_a_pattern_gets_every_topic_that_comes_to_its_node_whoever_publishes_to_it(cluster: Cluster) -> None:
+def test_a_pattern_gets_every_matching_topic_at_its_node(cluster: Cluster) -> None:
     subscriptions = [cluster.subscribe("a/#", at=node) for node in cluster.running]
     wanted: set[bytes] = set()
     for node in cluster.running:
@@ -291,7 +291,7 @@ def test_exclusive_ownership_is_refused_with_the_reason(cluster: Cluster) -> Non
 
 
 @proves(exclusive_ownership=False)
-def test_a_strength_says_nothing_where_everybody_is_delivered(cluster: Cluster) -> None:
+def test_a_strength_has_no_effect_where_all_publishers_are_delivered(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
     strong, weak = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 1, at=nodes[-1])
@@ -310,7 +310,7 @@ def test_a_strength_says_nothing_where_everybody_is_delivered(cluster: Cluster) 
 
 @proves(several=True, groups_span_nodes=False)
 @pytest.mark.requirement("FL-2:users", "FL-4:users")
-def test_a_name_is_its_nodes_own_and_at_each_node_it_gets_every_record_once(cluster: Cluster) -> None:
+def test_a_group_is_local_to_its_node_and_gets_every_record_once(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
     members = [cluster.member("billing", "t", at=node) for node in nodes]
@@ -334,7 +334,7 @@ def test_a_name_is_its_nodes_own_and_at_each_node_it_gets_every_record_once(clus
 
 @proves(several=True, groups_span_nodes=False)
 @pytest.mark.requirement("FL-7:vector", "FL-10:waits")
-def test_what_comes_while_nobody_reads_waits_at_its_node_even_if_that_dies(cluster: Cluster) -> None:
+def test_records_wait_for_a_group_without_members_across_a_crash(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
     member = cluster.member("billing", "t", at=nodes[0], start="latest")
@@ -354,7 +354,7 @@ def test_what_comes_while_nobody_reads_waits_at_its_node_even_if_that_dies(clust
 
 
 @proves(several=True, groups_span_nodes=False)
-def test_a_member_whose_node_dies_goes_on_at_another_with_what_it_has_not_handled(cluster: Cluster) -> None:
+def test_a_member_fails_over_to_another_node_with_its_unhandled_records(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
     member = cluster.member("billing", "t", at=nodes[0], lease_ms=20_000)
@@ -369,7 +369,7 @@ def test_a_member_whose_node_dies_goes_on_at_another_with_what_it_has_not_handle
 
 @proves(topics=TopicScope.EACH)
 @pytest.mark.requirement("FL-23:alone")
-def test_a_node_alone_is_a_whole_ring(cluster: Cluster) -> None:
+def test_a_single_node_is_a_complete_ring(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", b"x", at=cluster.running[-1])
     assert_each_once(cluster, [cluster.subscribe("t", at=node) for node in cluster.running], {b"x"})

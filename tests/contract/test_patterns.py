@@ -1,4 +1,4 @@
-"""Subscriptions to patterns and from a time on: the same at every node, whatever happens to nodes meanwhile."""
+"""Pattern subscriptions and start times: the same at every node, also under crashes and splits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.guarantees import proves
 
 
 def await_all(cluster: Cluster, subscription: Subscription, expected: set[bytes], what: str) -> None:
-    """All of them, each once."""
+    """Waits until the subscription has exactly these values, each once."""
     cluster.run_until(lambda: len(subscription.records) >= len(expected), f"{what}, {len(expected)} records")
     assert len(subscription.records) == len(expected)
     assert set(subscription.values) == expected
@@ -46,7 +46,7 @@ def test_a_record_is_delivered_once_however_many_patterns_match_its_topic(cluste
 
 @proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-6:new-topics")
-def test_a_topic_that_is_made_later_is_picked_up_with_its_first_record_at_every_node(cluster: Cluster) -> None:
+def test_a_topic_created_later_is_delivered_from_its_first_record_at_every_node(cluster: Cluster) -> None:
     nodes = cluster.running
     cluster.create_topic("a/old")
     cluster.publish("a/old", b"before")
@@ -81,7 +81,7 @@ def test_after_an_acknowledged_unsubscribe_no_pattern_delivers_anything(cluster:
 
 
 @proves(topics=TopicScope.ONE)
-def test_a_deleted_topic_leaves_a_pattern_quietly_and_comes_back_as_another(cluster: Cluster) -> None:
+def test_a_deleted_topic_leaves_a_pattern_and_a_recreated_one_joins_it(cluster: Cluster) -> None:
     nodes = cluster.running
     first = cluster.create_topic("a/one")
     cluster.create_topic("a/two")
@@ -122,7 +122,7 @@ def test_no_topic_is_missed_when_the_node_that_watches_crashes(cluster: Cluster)
 
 @proves(alone=True)
 @pytest.mark.requirement("CM-6:new-topics")
-def test_a_pattern_goes_on_after_the_node_was_started_again(cluster: Cluster) -> None:
+def test_a_pattern_subscription_continues_after_a_restart_of_the_node(cluster: Cluster) -> None:
     cluster.create_topic("a/one")
     subscription = cluster.subscribe("a/#", start="latest")
     cluster.crash(0)
@@ -135,7 +135,7 @@ def test_a_pattern_goes_on_after_the_node_was_started_again(cluster: Cluster) ->
 
 @proves(split=SplitBehaviour.REFUSES)
 @pytest.mark.requirement("CM-6:new-topics")
-def test_no_topic_is_missed_by_who_was_cut_off_when_it_was_made(cluster: Cluster) -> None:
+def test_no_topic_created_during_a_split_is_missed(cluster: Cluster) -> None:
     alone, one, other = cluster.running
     subscription = cluster.subscribe("a/#", at=alone, start="latest")
     cluster.partition([alone], [one, other])
@@ -146,7 +146,7 @@ def test_no_topic_is_missed_by_who_was_cut_off_when_it_was_made(cluster: Cluster
 
 
 @proves(split=SplitBehaviour.REFUSES)
-def test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone(cluster: Cluster) -> None:
+def test_a_lagging_isolated_node_does_not_report_a_topic_as_deleted(cluster: Cluster) -> None:
     behind, one, other = cluster.running
     subscription = cluster.subscribe("a/#", at=one)
     cluster.partition([behind], [one, other])
@@ -165,7 +165,7 @@ def test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_go
 
 @proves()
 @pytest.mark.requirement("CM-6:start-time", "CM-25:same-result")
-def test_from_a_time_on_is_the_first_record_not_earlier_wherever_it_is_read(cluster: Cluster) -> None:
+def test_a_start_time_selects_the_first_record_not_earlier_at_every_node(cluster: Cluster) -> None:
     nodes = cluster.running
     cluster.create_topic("t")
     second = 1_000_000

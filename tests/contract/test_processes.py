@@ -1,4 +1,4 @@
-"""A chosen few promises on real processes: SIGKILL and SIGSTOP of an owner under load."""
+"""Selected guarantees on real processes: SIGKILL and SIGSTOP of an owner under load."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOAK_KILLS = 20
 STOPPED_S = 5.0
 PACE_S = 0.002
 AHEAD_MAX = 2_000
-"""Records given away and not yet acknowledged."""
+"""Bound of the unacknowledged records."""
 
 
 class Load:
@@ -77,7 +77,7 @@ class Load:
         assert not self.warnings
 
     def silence_between(self, begin_s: float, end_s: float) -> float:
-        """The longest time in between for which nothing was acknowledged."""
+        """The longest time without an acknowledgement in this interval."""
         moments = [begin_s, *(at for at in self.acked_at_s if begin_s < at < end_s), end_s]
         return max(later - earlier for earlier, later in pairwise(moments))
 
@@ -92,7 +92,7 @@ def read(cluster: Cluster[ProcessNode], node: ProcessNode, topic: str, count: in
             return len(values) >= count
 
         cluster.wait_until(all_there, f"{count} records at {node.address}")
-        # Whatever came twice would be behind them.
+        # Duplicates would follow.
         while (batch := subscription.poll(timeout=0.3)) is not None:
             values.extend(batch.values())
     return values
@@ -107,7 +107,7 @@ def log_of(node: ProcessNode, topic: int) -> list[StoredBatch]:
 
 
 def assert_kept(cluster: Cluster[ProcessNode], topic: str, load: Load) -> None:
-    """Nothing lost, nothing doubled, and the files of all nodes equal below commit."""
+    """Nothing is lost or duplicated, and the log files of all nodes are equal below the commit offset."""
     load.finish()
     for node in cluster:
         assert read(cluster, node, topic, len(load.sent)) == load.sent
@@ -150,7 +150,7 @@ def kill_owners(directory: Path, count: int, note: Callable[[str], None]) -> Non
 
 
 @pytest.mark.requirement("CM-14:kill", "RF-32:majority")
-def test_owners_are_killed_under_load_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+def test_owners_are_killed_under_load_and_nothing_is_lost_or_duplicated(tmp_path: Path) -> None:
     kill_owners(tmp_path, KILLS, print)
 
 
@@ -165,7 +165,7 @@ def test_owners_are_killed_again_and_again(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.requirement("RF-33:terms")
-def test_an_owner_that_was_stopped_for_seconds_comes_back_to_the_same_log(tmp_path: Path) -> None:
+def test_an_owner_stopped_for_seconds_resumes_with_the_same_log(tmp_path: Path) -> None:
     with rostra.testing.process_cluster(3, directory=tmp_path) as cluster:
         with cluster[0].client() as client:
             client.create_topic("t")

@@ -1,4 +1,4 @@
-"""Publishers with a strength, exclusive ownership, history."""
+"""Publisher strength, exclusive ownership and history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stored(cluster: Cluster, topic: str, node: Node) -> list[StoredRecord]:
 
 
 def await_valid_log(cluster: Cluster, topic: str, copies: int) -> list[StoredRecord]:
-    """All copies are equal, and what each marks as suppressed is what the rules say of its own log; that log."""
+    """Waits until all replicas are equal, checks that each suppresses by the rules, and returns the log."""
     cluster.await_equal_copies(topic, count=copies)
     logs = [stored(cluster, topic, node) for node in cluster.running]
     assert all(flaws_in(log) == [] for log in logs)
@@ -47,7 +47,7 @@ def sorted_by_id(*producers: Producer) -> list[Producer]:
 
 @proves(exclusive_ownership=True)
 @pytest.mark.requirement("HR-12", "HR-13")
-def test_everywhere_alike_the_strongest_is_delivered_and_of_equals_the_lowest_id(cluster: Cluster) -> None:
+def test_all_nodes_deliver_the_strongest_and_among_equals_the_lowest_id(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     nodes = cluster.running
     seen = [cluster.subscribe("t", at=node) for node in nodes]
@@ -67,7 +67,7 @@ def test_everywhere_alike_the_strongest_is_delivered_and_of_equals_the_lowest_id
 
 @proves(exclusive_ownership=True)
 @pytest.mark.requirement("HR-14:drops", "HR-14:lowers", "HR-15")
-def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_grows_weaker(cluster: Cluster) -> None:
+def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_weakens(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     nodes = cluster.running
     seen = cluster.subscribe("t", at=nodes[-1])
@@ -91,7 +91,7 @@ def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_grows_weaker
 
 @proves(exclusive_ownership=True)
 @pytest.mark.requirement("HR-8", "HR-14:dies")
-def test_a_publisher_that_falls_silent_departs_everywhere_and_its_records_stay(cluster: Cluster) -> None:
+def test_a_silent_publisher_expires_at_all_nodes_and_its_records_stay(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     nodes = cluster.running
     dying = cluster.publisher("t", 5, at=nodes[0], lease_ms=SHORT_LEASE_MS)
@@ -106,7 +106,7 @@ def test_a_publisher_that_falls_silent_departs_everywhere_and_its_records_stay(c
 
 @proves(exclusive_ownership=True)
 @pytest.mark.requirement("HR-7", "HR-9")
-def test_who_drops_a_topic_is_forgotten_there_at_once_and_a_dropped_topic_forgets_all(cluster: Cluster) -> None:
+def test_a_publisher_that_leaves_is_removed_and_a_deleted_topic_removes_all(cluster: Cluster) -> None:
     nodes = cluster.running
     for name in ("a", "b"):
         cluster.create_topic(name, ownership="exclusive")
@@ -130,13 +130,13 @@ def test_who_drops_a_topic_is_forgotten_there_at_once_and_a_dropped_topic_forget
 
 @proves(exclusive_ownership=True)
 @pytest.mark.requirement("HR-11", "HR-16")
-def test_history_is_the_newest_that_were_delivered_then_live_ones_whoever_was_strongest_when(cluster: Cluster) -> None:
+def test_history_is_the_newest_delivered_records_then_live_ones(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive", history_depth=5)
     nodes = cluster.running
     one, other = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 4, at=nodes[-1])
     delivered: list[bytes] = []
     for turn in range(6):
-        # Whoever is weaker speaks last: what it says is never delivered, also when it is the strongest next.
+        # The weaker publishes last: its record is never delivered, even if it becomes the strongest.
         cluster.set_strength(one, 5 if turn % 2 else 3)
         strong, weak = (one, other) if turn % 2 else (other, one)
         delivered.append(b"delivered %d" % turn)
@@ -158,7 +158,7 @@ def test_history_is_the_newest_that_were_delivered_then_live_ones_whoever_was_st
 
 @proves(order=Order.PARTITION)
 @pytest.mark.requirement("HR-17:shared")
-def test_a_topic_is_shared_unless_it_was_made_otherwise_and_then_everybody_is_delivered(cluster: Cluster) -> None:
+def test_a_topic_is_shared_by_default_and_delivers_all_publishers(cluster: Cluster) -> None:
     cluster.create_topic("t")
     nodes = cluster.running
     strong, weak = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 1, at=nodes[-1])
@@ -170,7 +170,7 @@ def test_a_topic_is_shared_unless_it_was_made_otherwise_and_then_everybody_is_de
 
 
 @proves(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
-def test_publishers_are_the_same_after_a_takeover_as_before(cluster: Cluster) -> None:
+def test_publishers_are_unchanged_after_a_failover(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")
     here, there = cluster.others(owner)
@@ -182,7 +182,7 @@ def test_publishers_are_the_same_after_a_takeover_as_before(cluster: Cluster) ->
     cluster.crash(owner)
     assert cluster.owner("t") != owner
     cluster.await_publishers("t", alive)
-    # Before the strong one is heard of again: it is alive by what the log says.
+    # Before the strong one sends again: it is alive according to the log.
     cluster.publish_with(weak, b"- after")
     cluster.publish_with(strong, b"after")
     cluster.restart(owner)
@@ -194,7 +194,7 @@ def test_publishers_are_the_same_after_a_takeover_as_before(cluster: Cluster) ->
 
 
 @proves(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
-def test_a_publisher_that_has_nothing_to_say_stays_alive_whoever_becomes_the_owner(cluster: Cluster) -> None:
+def test_an_idle_publisher_stays_registered_across_owners(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")
     here, there = cluster.others(owner)
@@ -206,7 +206,7 @@ def test_a_publisher_that_has_nothing_to_say_stays_alive_whoever_becomes_the_own
 
 
 @proves(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
-def test_a_new_owner_goes_by_the_log_and_not_by_whom_it_has_heard(cluster: Cluster) -> None:
+def test_a_new_owner_takes_publishers_from_the_log(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive")
     owner = cluster.owner("t")
     here, there = cluster.others(owner)
@@ -215,14 +215,14 @@ def test_a_new_owner_goes_by_the_log_and_not_by_whom_it_has_heard(cluster: Clust
     strong.kill()
     cluster.crash(owner)
     assert cluster.owner("t") != owner
-    # For a whole lease more it counts as alive, although nobody at the new owner has ever heard of it.
+    # It stays alive for another lease, although the new owner never got a message from it.
     cluster.publish_with(weak, b"after")
     assert cluster.read("t", at=there) == [b"before"]
     await_valid_log(cluster, "t", 2)
 
 
 @proves(exclusive_ownership=True)
-def test_publishers_survive_a_power_cut_of_all_and_the_loss_of_what_retention_takes(cluster: Cluster) -> None:
+def test_publishers_survive_a_power_cut_of_all_and_retention(cluster: Cluster) -> None:
     cluster.create_topic("t", ownership="exclusive", segment_bytes=4096, retention_bytes=1)
     nodes = cluster.running
     strong, weak = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 1, at=nodes[-1])

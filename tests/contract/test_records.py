@@ -1,4 +1,4 @@
-"""What becomes of records when nothing goes wrong but the weather."""
+"""Delivery of records without failures of nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.guarantees import proves
 
 @proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-7:order")
-def test_everybody_sees_one_order_in_a_partition_which_keeps_that_of_each_producer(cluster: Cluster) -> None:
+def test_all_subscribers_see_one_order_per_partition_that_keeps_producer_order(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
     nodes = cluster.running
     subscriptions = [cluster.subscribe("t", at=node) for node in nodes]
@@ -39,7 +39,7 @@ def test_everybody_sees_one_order_in_a_partition_which_keeps_that_of_each_produc
 
 @proves()
 @pytest.mark.requirement("RF-7", "RF-8")
-def test_a_publish_at_any_node_reaches_all_subscribers_wherever_they_hold_whatever_topics(cluster: Cluster) -> None:
+def test_a_publish_at_any_node_reaches_all_subscribers_at_all_nodes(cluster: Cluster) -> None:
     for name in ("a", "b", "c"):
         cluster.create_topic(name)
     nodes = cluster.running
@@ -91,7 +91,7 @@ def test_a_deleted_topic_ends_its_subscriptions_and_its_name_is_free_for_another
 def settled_answer(
     cluster: Cluster, node: Node, message: Publish | Subscribe, payload: bytes | bytearray = b""
 ) -> NodeReply:
-    """A node that has only just heard of a topic, and of nobody who owns it, says so and is asked again."""
+    """The reply of a node, retried while it knows no owner of a new topic."""
     answers: list[NodeReply] = []
 
     def settled() -> bool:
@@ -104,7 +104,7 @@ def settled_answer(
 
 
 @proves(several=True, delivers=Delivers.REPLICA)
-def test_every_copy_serves_subscriptions(cluster: Cluster) -> None:
+def test_every_replica_serves_subscriptions(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     for node in cluster.running:
         answer = settled_answer(cluster, node, Subscribe(1, 1, topic.topic, 0, "earliest", 0, 1 << 20))
@@ -125,7 +125,7 @@ def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -
 
 
 @proves(alone=True, order=Order.PARTITION)
-def test_a_node_alone_is_its_whole_cluster(cluster: Cluster) -> None:
+def test_a_single_node_is_a_complete_cluster(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=3)
     state = cluster.state()
     assert [(node.address, node.there, node.owns) for node in state.nodes] == [(cluster.address(0), True, 3)]

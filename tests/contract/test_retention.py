@@ -1,4 +1,4 @@
-"""What a topic keeps: by retention, by compaction, and by settings that change."""
+"""Retention, compaction and altered settings of a topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def first_of(cluster: Cluster, topic: str) -> int:
 
 
 def fill(cluster: Cluster, topic: str, beyond: int) -> None:
-    """Records until retention has let go of everything below an offset."""
+    """Publishes until retention has removed everything below an offset."""
     producer = cluster.producer(topic, at=cluster.running[0])
 
     def trimmed() -> bool:
@@ -34,7 +34,7 @@ def fill(cluster: Cluster, topic: str, beyond: int) -> None:
 
 
 def repeated(cluster: Cluster, topic: int, sequence: int) -> NodeReply:
-    """What the owner says to a record that was perhaps sent before; one that is no owner any more is not asked."""
+    """The owner's reply to a record that may have been sent before; retried while ownership moves."""
     batch = bytes(encode([b"once"], timestamp_us=1, producer=PRODUCER, producer_epoch=1, sequence=sequence))
     answers: list[NodeReply] = []
 
@@ -60,15 +60,15 @@ def test_retention_of_all_but_the_last_segment_loses_no_producer_sequence(cluste
     cluster.restart(*range(cluster.count))
     again = repeated(cluster, topic.topic, 1)
     assert isinstance(again, Published) and isinstance(stored[1], Published), again
-    assert again.offset in (stored[1].offset, -1), "what was stored long ago is not stored again"
+    assert again.offset in (stored[1].offset, -1), "a record stored long ago is not stored again"
     producer.send(b"late")
     cluster.run_until(lambda: producer.settled, "the last record")
-    assert not producer.failed and not producer.warnings, "its client goes on as if nothing had been"
+    assert not producer.failed and not producer.warnings, "its client does not notice"
 
 
 @proves(topics=TopicScope.ONE)
 @pytest.mark.requirement("CM-3:retention-size")
-def test_altered_settings_are_known_everywhere_and_take_effect_on_what_is_stored(cluster: Cluster) -> None:
+def test_altered_settings_are_visible_at_all_nodes_and_apply_to_stored_records(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2, segment_bytes=4096)
     nodes = cluster.running
     for _ in range(6):
@@ -97,7 +97,7 @@ def test_of_a_compacted_topic_the_latest_record_of_each_key_stays_at_its_offset(
     (deleted,) = cluster.publish("t", None, at=node, key=b"deleted")
 
     def compacted() -> bool:
-        # Records go on being published, so that what is there comes to lie in sealed segments.
+        # Publishing goes on, so that the records end up in closed segments.
         cluster.publish("t", bytes(1500), at=node, key=b"last")
         return cluster.read_from("t", at=node)[0].offset >= places[b"a"][0]
 
@@ -106,9 +106,9 @@ def test_of_a_compacted_topic_the_latest_record_of_each_key_stays_at_its_offset(
         got = cluster.read_from("t", at=other)
         table = {record.offset: record.value for record in got}
         assert all(table[offset] == value for offset, value in places.values())
-        assert table.get(deleted.offset, b"") is None, "that it was deleted is remembered for a day"
+        assert table.get(deleted.offset, b"") is None, "a tombstone is kept for a day"
         offsets = [record.offset for record in got]
-        assert offsets == sorted(set(offsets)), "gaps are all that a reader sees of it"
+        assert offsets == sorted(set(offsets)), "a reader only sees gaps"
     assert gone.offset not in {record.offset for record in cluster.read_from("t", at=node)}
     cluster.cut_power()
     cluster.restart(*range(cluster.count))
@@ -120,7 +120,7 @@ def test_of_a_compacted_topic_the_latest_record_of_each_key_stays_at_its_offset(
 
 @proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-1:gaps")
-def test_who_asks_for_what_retention_has_removed_hears_what_is_left(cluster: Cluster) -> None:
+def test_a_start_below_the_log_start_is_refused_with_the_log_start(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
     fill(cluster, "t", beyond=10)
     node = cluster.running[0]
@@ -131,7 +131,7 @@ def test_who_asks_for_what_retention_has_removed_hears_what_is_left(cluster: Clu
 
 
 @proves(order=Order.PARTITION)
-def test_a_slow_reader_that_wishes_so_goes_on_with_what_retention_has_left(cluster: Cluster) -> None:
+def test_a_slow_reader_may_continue_at_the_log_start(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
     fill(cluster, "t", beyond=10)
     node = cluster.running[0]

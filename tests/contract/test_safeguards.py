@@ -21,18 +21,21 @@ from tests.contract.simulated import SimulatedCluster
 @pytest.mark.parametrize(
     ("safeguard", "test"),
     [
-        (Safeguard.COMMIT_VISIBILITY, failures.test_what_a_cut_off_owner_could_not_commit_is_shown_to_nobody),
+        (Safeguard.COMMIT_VISIBILITY, failures.test_records_an_isolated_owner_could_not_commit_are_not_delivered),
         (Safeguard.COMMIT_VISIBILITY, failures.test_an_acknowledgement_needs_a_majority_however_many_are_unreachable),
         (Safeguard.COMMIT_VISIBILITY, failures.test_each_record_is_delivered_once_across_a_split),
-        (Safeguard.OWNERSHIP_LOGGED, publishers.test_a_new_owner_goes_by_the_log_and_not_by_whom_it_has_heard),
+        (Safeguard.OWNERSHIP_LOGGED, publishers.test_a_new_owner_takes_publishers_from_the_log),
         (
             Safeguard.CONFIRMED_WATCH,
-            patterns.test_a_node_that_is_behind_and_alone_makes_nobody_believe_that_a_topic_is_gone,
+            patterns.test_a_lagging_isolated_node_does_not_report_a_topic_as_deleted,
         ),
         (Safeguard.CHECKPOINT_BATCH, retention.test_retention_of_all_but_the_last_segment_loses_no_producer_sequence),
-        (Safeguard.SYNC_BEFORE_ACK, failures.test_what_a_node_alone_acknowledged_survives_its_power_cut),
-        (Safeguard.GENERATION_FENCING, groups.test_a_position_that_comes_too_late_moves_nothing),
-        (Safeguard.UNACKED_REDELIVERY, groups.test_members_share_the_parts_and_lose_nothing_as_they_come_and_go),
+        (Safeguard.SYNC_BEFORE_ACK, failures.test_records_acknowledged_by_a_single_node_survive_its_power_cut),
+        (Safeguard.GENERATION_FENCING, groups.test_a_late_position_commit_has_no_effect),
+        (
+            Safeguard.UNACKED_REDELIVERY,
+            groups.test_members_share_the_partitions_and_lose_nothing_as_they_join_and_leave,
+        ),
     ],
 )
 def test_contract_tests_fail_without_their_safeguard(safeguard: Safeguard, test: Callable[[Cluster], None]) -> None:

@@ -1,4 +1,4 @@
-"""Topics as every node tells of them, and the offsets of their records."""
+"""Topic metadata at every node, and the offsets of records."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> Non
 
 
 @proves(several=True, topics=TopicScope.ONE, survives=Survives.MINORITY)
-def test_a_node_that_was_away_deletes_what_has_the_name_now(cluster: Cluster) -> None:
-    """What it knows by that name may be gone, and another topic in its place."""
+def test_a_lagging_node_deletes_the_topic_that_has_the_name_now(cluster: Cluster) -> None:
+    """The topic it knows by that name may be deleted and recreated meanwhile."""
     cluster.create_topic("t")
     *others, away = cluster.running
     cluster.topics(at=away)
@@ -54,7 +54,7 @@ def test_a_node_that_was_away_deletes_what_has_the_name_now(cluster: Cluster) ->
 
 
 @proves(several=True, order=Order.PARTITION)
-def test_a_node_without_a_copy_describes_a_topic_as_its_owner_does(cluster: Cluster) -> None:
+def test_a_node_without_a_replica_describes_a_topic_as_its_owner_does(cluster: Cluster) -> None:
     cluster.create_topic("t")
     (ack,) = cluster.publish("t", b"one")
     new = cluster.join()
@@ -89,8 +89,8 @@ def publish_first(client: CoreClient, topic: str, outcome: Outcome) -> None:
 
 @proves(order=Order.PARTITION)
 @pytest.mark.requirement("CM-1:gaps", "CM-1:partitions", "CM-3:partitions")
-def test_offsets_rise_and_one_that_a_reader_does_not_see_was_given_to_no_record(cluster: Cluster) -> None:
-    """Segments so small that entries of the log itself stand between the records."""
+def test_offsets_rise_and_gaps_hold_no_record(cluster: Cluster) -> None:
+    """With segments so small that control records lie between the records."""
     cluster.create_topic("t", 2, segment_bytes=1 << 12)
     acks = [cluster.publish("t", b"%d" % number * 700, partition=number % 2)[0] for number in range(24)]
     subscription = cluster.subscribe("t", at=cluster.running[-1])
