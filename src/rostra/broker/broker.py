@@ -6,18 +6,18 @@ are its two drivers.
 
 The broker is the hub between three sides:
 
-- Clients. `ClientRequests` dispatches every message to the part that answers it: publishing (`publish/`), subscriptions
-  (`partition/delivery.py`), topics (`topics/`), consumer groups (`groups/`), operators (`AdminRequests`).
+- Clients. `ClientRequests` dispatches every message to the component that answers it: publishing (`publish/`),
+  subscriptions (`partition/delivery.py`), topics (`topics/`), consumer groups (`groups/`), operators (`AdminRequests`).
 - The fabric, which decides where topics live and how records are replicated. The broker passes it proposals, peer
   messages and disk completions (`step_fabric`), and carries out the `FabricEffect`s that come back (`carry_out`): disk
   and network effects go to the driver unchanged, announcements (`Serving`, `Committed`, `TopicOpened` and others)
-  update the parts.
+  update the components.
 - The driver, for disk, network and timers.
 
 Replies are parked until what they confirm is safe: a publish waits in its `ServedPartition` for the commit, the local
-fsync or the view, depending on its acks. A request that needs the fabric's answer is stored by its part under a token,
-and the effect that answers it carries the same token. Tokens of the broker are even; those of `Delivery`'s reads are
-odd.
+fsync or the view, depending on its acks. A request that needs the fabric's answer is stored by its component under a
+token, and the effect that answers it carries the same token. Tokens of the broker are even; those of `Delivery`'s reads
+are odd.
 
 A node stops in three steps: wait until no reply is parked, let the fabric transfer ownership (`PrepareStop`), say
 goodbye to clients.
@@ -142,7 +142,7 @@ class BrokerIdentity(msgspec.Struct, frozen=True):
 
 
 class Broker:
-    """Routes inputs to the parts and the fabric's effects to the driver or the parts."""
+    """Routes inputs to the components and the fabric's effects to the driver or the components."""
 
     def __init__(
         self,
@@ -356,8 +356,8 @@ class Broker:
 
     def _refused(self, effect: Refused) -> None:
         token, error = effect.token, effect.error
-        for part in (self.topic_requests, self.admin_requests, self.pattern_watches, self.coordinator):
-            if part.refused(token, error):
+        for component in (self.topic_requests, self.admin_requests, self.pattern_watches, self.coordinator):
+            if component.refused(token, error):
                 return
         if self.producer_migration is None or not self.producer_migration.refused(token, error):
             self.client_requests.refused(token, error)

@@ -1,6 +1,6 @@
 """Dispatches client messages. A new message on the wire needs a `case` in `answer`, and what ARCHITECTURE.md lists.
 
-Connections, publishing and subscribing are handled here; the other messages go to the parts of the broker.
+Connections, publishing and subscribing are handled here; other messages go to the components of the broker.
 """
 
 from __future__ import annotations

@@ -101,11 +101,11 @@ class RandomGroupOperations(RandomPublisherOperations):
         client.receive()
         assert client.release() is None
         for partition in sorted(client.assigned):
-            place = self._place_of(partition)
+            location = self._find_partition(partition)
             # While it handles one partition, its assignment may change.
-            if place is not None and partition in client.assigned:
+            if location is not None and partition in client.assigned:
                 self._check_start(client, partition)
-                self._handle(client, partition, place, count)
+                self._handle(client, partition, location, count)
 
     def _check_start(self, client: GroupMemberClient, partition: tuple[int, int]) -> None:
         given, known = client.assigned[partition], self.reference.positions.get(partition)
@@ -114,22 +114,25 @@ class RandomGroupOperations(RandomPublisherOperations):
             expected = ("earliest", 0) if known is None else ("offset", known)
             assert (given.start, given.value) == expected
 
-    def _place_of(self, partition: tuple[int, int]) -> TopicPartition | None:
-        return next((place for place in self.places() if (self.topic_id(place), place[1]) == partition), None)
+    def _find_partition(self, partition: tuple[int, int]) -> TopicPartition | None:
+        candidates = self.topic_partitions()
+        return next((one for one in candidates if (self.topic_id(one), one[1]) == partition), None)
 
-    def _handle(self, client: GroupMemberClient, partition: tuple[int, int], place: TopicPartition, count: int) -> None:
-        self.read_all(place)
-        first = self.partition(place).first
+    def _handle(
+        self, client: GroupMemberClient, partition: tuple[int, int], location: TopicPartition, count: int
+    ) -> None:
+        self.read_all(location)
+        first = self.partition(location).first
         at = self.reference.positions.get(partition, first)
         number = self.next_number()
-        begun = self.answer(self._subscribe(place, number, "offset", at))
+        begun = self.answer(self._subscribe(location, number, "offset", at))
         if isinstance(begun, Failed):
-            assert begun.code == "OffsetOutOfRange" and (at < first or at > self.partition(place).end)
+            assert begun.code == "OffsetOutOfRange" and (at < first or at > self.partition(location).end)
             at = first
-            begun = self.ask(self._subscribe(place, number, "offset", at), Subscribed)
+            begun = self.ask(self._subscribe(location, number, "offset", at), Subscribed)
         got = [record for record in records_of(self.pushes.pop((OPERATOR, number), []), at) if record.delivered]
         self.ask(Unsubscribe(self.driver.request(), number), Unsubscribed)
-        assert got == self.partition(place).shown(at)
+        assert got == self.partition(location).shown(at)
         done = got[: count + 1]
         at = done[-1].offset + 1 if done else at
         assert client.move(at, partition) is None
@@ -139,10 +142,10 @@ class RandomGroupOperations(RandomPublisherOperations):
     def crash_while_acknowledging(self, *, who: int, power: int, synced: int) -> None:
         """Commits that were not answered before a crash may be stored or not; answered ones are."""
         parts = sorted(self.client(who).assigned) if self.clients else []
-        place = self._place_of(parts[who % len(parts)]) if parts else None
-        if place is None:
+        location = self._find_partition(parts[who % len(parts)]) if parts else None
+        if location is None:
             return
-        client, partition, to = self.client(who), parts[who % len(parts)], self.partition(place).end
+        client, partition, to = self.client(who), parts[who % len(parts)], self.partition(location).end
         commit = MovePositions(
             self.driver.request(), client.name, client.member, client.generation, (Position(*partition, to),)
         )
@@ -177,10 +180,10 @@ class RandomGroupOperations(RandomPublisherOperations):
         if foreign:
             assert isinstance(client.move(0, foreign[other % len(foreign)]), StaleGeneration)
 
-    @operation(place=9, offset=20)
-    def reset(self, *, place: int, offset: int) -> None:
+    @operation(location=9, offset=20)
+    def reset(self, *, location: int, offset: int) -> None:
         """Positions can be reset only while the group has no members."""
-        where = self.place(place)
+        where = self.choose_partition(location)
         partition = self.topic_id(where), where[1]
         to = (self.partition(where).end + 1) * offset // 20
         message = ResetGroup(self.driver.request(), "billing", (Position(*partition, to),))
@@ -211,7 +214,9 @@ class RandomGroupOperations(RandomPublisherOperations):
             for at in range(len(self.clients)):
                 self.work(who=at, count=1 << 30)
         if self.clients:
-            parts = {(self.topic_id(place), place[1]): self.partition(place) for place in self.places()}
+            parts = {
+                (self.topic_id(location), location[1]): self.partition(location) for location in self.topic_partitions()
+            }
             assert {partition for client in self.clients.values() for partition in client.assigned} == parts.keys()
             for key, partition in parts.items():
                 assert partition.shown(self.reference.positions[key]) == []

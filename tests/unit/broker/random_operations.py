@@ -47,7 +47,7 @@ TopicPartition = tuple[str, int]
 class SentBatch(NamedTuple):
     """A batch that is not acknowledged yet."""
 
-    place: TopicPartition
+    location: TopicPartition
     request: int
     producer: int
     rows: list[Record]
@@ -97,19 +97,19 @@ class RandomOperations:
         self.numbers += 1
         return self.numbers
 
-    def places(self) -> list[TopicPartition]:
+    def topic_partitions(self) -> list[TopicPartition]:
         topics = self.reference.topics
         return [(name, index) for name in sorted(topics) for index in range(len(topics[name].partitions))]
 
-    def place(self, drawn: int) -> TopicPartition:
-        places = self.places()
-        return places[drawn % len(places)]
+    def choose_partition(self, drawn: int) -> TopicPartition:
+        candidates = self.topic_partitions()
+        return candidates[drawn % len(candidates)]
 
-    def partition(self, place: TopicPartition) -> ReferencePartition:
-        return self.reference.topics[place[0]].partitions[place[1]]
+    def partition(self, location: TopicPartition) -> ReferencePartition:
+        return self.reference.topics[location[0]].partitions[location[1]]
 
-    def topic_id(self, place: TopicPartition) -> int:
-        return self.reference.topics[place[0]].topic
+    def topic_id(self, location: TopicPartition) -> int:
+        return self.reference.topics[location[0]].topic
 
     def conn(self, producer: int) -> int:
         if producer not in self.conns:
@@ -163,27 +163,27 @@ class RandomOperations:
     def acknowledged(self, sent: SentBatch, answer: Any) -> None:
         assert isinstance(answer, Published), answer
         records = [row._replace(offset=answer.offset + at) for at, row in enumerate(sent.rows)]
-        self.stored(sent.place, records)
+        self.stored(sent.location, records)
 
-    def stored(self, place: TopicPartition, records: list[Record]) -> None:
-        self.partition(place).append(records)
+    def stored(self, location: TopicPartition, records: list[Record]) -> None:
+        self.partition(location).append(records)
 
     def check_pushes(self) -> None:
         """Checks what each subscription received."""
 
     # --- publishing ---
 
-    @operation(_settled=False, place=9, producer=2, count=2, key=3, size=3, late_ms=3000, batches=7, settles=2)
+    @operation(_settled=False, location=9, producer=2, count=2, key=3, size=3, late_ms=3000, batches=7, settles=2)
     def publish(
-        self, *, place: int, producer: int, count: int, key: int, size: int, late_ms: int, batches: int, settles: int
+        self, *, location: int, producer: int, count: int, key: int, size: int, late_ms: int, batches: int, settles: int
     ) -> None:
         for _ in range(batches + 1):
-            self.send(self.place(place), producer + 1, count + 1, key, size, late_ms)
+            self.send(self.choose_partition(location), producer + 1, count + 1, key, size, late_ms)
         if settles:
             self.settle()
 
-    def send(self, place: TopicPartition, producer: int, count: int, key: int, size: int, late_ms: int) -> None:
-        partition, stamp_us = self.partition(place), self.driver.now.wall_us - late_ms * 1000
+    def send(self, location: TopicPartition, producer: int, count: int, key: int, size: int, late_ms: int) -> None:
+        partition, stamp_us = self.partition(location), self.driver.now.wall_us - late_ms * 1000
         known = partition.producers.get(producer)
         epoch, sequence = (known.epoch, known.expected) if known is not None else (0, 0)
         keys = [KEYS[(key + at) % len(KEYS)] if key else None for at in range(count)]
@@ -191,17 +191,17 @@ class RandomOperations:
         batch = encode(values, keys=keys, timestamp_us=stamp_us, producer=producer, producer_epoch=epoch,
                        sequence=sequence)  # fmt: skip
         conn, request = self.conn(producer), self.driver.request()
-        refusal, delivered = self.expected_outcome(place, producer)
-        self.driver.send(conn, Publish(request, self.topic_id(place), place[1], "all"), bytes(batch))
+        refusal, delivered = self.expected_outcome(location, producer)
+        self.driver.send(conn, Publish(request, self.topic_id(location), location[1], "all"), bytes(batch))
         if refusal:
             self.receive()
             assert self.replies.pop(request).code == refusal
             return
         partition.send(producer, epoch, sequence, count)
         rows = [Record(0, one, value, stamp_us, delivered) for one, value in zip(keys, values, strict=True)]
-        self.unacknowledged.append(SentBatch(place, request, producer, rows, bytes(batch)))
+        self.unacknowledged.append(SentBatch(location, request, producer, rows, bytes(batch)))
 
-    def expected_outcome(self, place: TopicPartition, producer: int) -> tuple[str, bool]:
+    def expected_outcome(self, location: TopicPartition, producer: int) -> tuple[str, bool]:
         """Why a batch of the producer is refused, and whether it is delivered."""
         return "", True
 
@@ -213,10 +213,10 @@ class RandomOperations:
             return None
         return str(self.next_number()).encode().ljust(SIZES[size], b".")
 
-    @operation(place=9, producer=2, which=9, again=1)
-    def repeat(self, *, place: int, producer: int, which: int, again: int) -> None:
+    @operation(location=9, producer=2, which=9, again=1)
+    def repeat(self, *, location: int, producer: int, which: int, again: int) -> None:
         """A repeated batch is stored once and gets the same answer."""
-        where = self.place(place)
+        where = self.choose_partition(location)
         partition, name = self.partition(where), producer + 1
         known = partition.producers.get(name)
         if known is None or not known.sent:
@@ -227,10 +227,10 @@ class RandomOperations:
         answer = self._numbered(where, name, known.epoch, sequence, count, bool(again))
         assert isinstance(answer, Published) and answer.offset >= 0
 
-    @operation(place=9, producer=2, ahead=4, epoch=2)
-    def publish_wrong_sequence(self, *, place: int, producer: int, ahead: int, epoch: int) -> None:
+    @operation(location=9, producer=2, ahead=4, epoch=2)
+    def publish_wrong_sequence(self, *, location: int, producer: int, ahead: int, epoch: int) -> None:
         """Sequence gaps and old epochs are refused."""
-        where, name = self.place(place), producer + 1
+        where, name = self.choose_partition(location), producer + 1
         partition = self.partition(where)
         known = partition.producers.get(name)
         wrong = (known.epoch + epoch - 1, known.expected + ahead) if known is not None else (epoch, ahead)
@@ -242,14 +242,14 @@ class RandomOperations:
             assert isinstance(answer, Failed) and answer.code == verdict
 
     def _numbered(
-        self, place: TopicPartition, producer: int, epoch: int, sequence: int, count: int, again: bool
+        self, location: TopicPartition, producer: int, epoch: int, sequence: int, count: int, again: bool
     ) -> Any:
         batch = encode([b"?"] * count, timestamp_us=self.driver.now.wall_us, producer=producer, producer_epoch=epoch,
                        sequence=sequence)  # fmt: skip
         request = self.driver.request()
         self.heard(producer)
         self.driver.send(
-            self.conn(producer), Publish(request, self.topic_id(place), place[1], "all", again), bytes(batch)
+            self.conn(producer), Publish(request, self.topic_id(location), location[1], "all", again), bytes(batch)
         )
         self.settle()
         return self.replies.pop(request)

@@ -49,58 +49,58 @@ class RandomPublisherOperations(RandomTopicOperations):
 
     def __init__(self, seed: int, without: Without = ALL_ON) -> None:
         super().__init__(seed, without)
-        self.asked: set[tuple[TopicPartition, int]] = set()
+        self.explicit: set[tuple[TopicPartition, int]] = set()
         """Publishers that registered explicitly on their current connection."""
         self.bound: set[tuple[TopicPartition, int]] = set()
         """Publishers whose lease every message on their connection renews."""
 
     # --- publishers ---
 
-    def expected_outcome(self, place: TopicPartition, producer: int) -> tuple[str, bool]:
-        partition = self.partition(place)
+    def expected_outcome(self, location: TopicPartition, producer: int) -> tuple[str, bool]:
+        partition = self.partition(location)
         self.heard(producer)
-        if self.reference.topics[place[0]].settings.ownership == "shared":
+        if self.reference.topics[location[0]].settings.ownership == "shared":
             return "", True
         if producer not in partition.publishers:
-            if (place, producer) in self.asked:
+            if (location, producer) in self.explicit:
                 return "NotRegistered", False
             partition.publishers[producer] = Publisher(0, PUBLISHER_LEASE_MS * 1000, 0)
-        self.bound.add((place, producer))
+        self.bound.add((location, producer))
         self.heard(producer)
         return "", partition.strongest() == producer
 
     def heard(self, producer: int) -> None:
-        for place, bound in self.bound:
+        for location, bound in self.bound:
             if bound == producer:
-                self.partition(place).heard(producer, self.driver.now.mono_us)
+                self.partition(location).heard(producer, self.driver.now.mono_us)
 
-    def forget(self, *, place: TopicPartition | None = None, producer: int | None = None) -> None:
+    def forget(self, *, location: TopicPartition | None = None, producer: int | None = None) -> None:
         """Drops what belongs to lost connections or deleted topics."""
-        for entries in (self.asked, self.bound):
+        for entries in (self.explicit, self.bound):
             for one in sorted(entries):
-                if (place is None or one[0] == place) and (producer is None or one[1] == producer):
+                if (location is None or one[0] == location) and (producer is None or one[1] == producer):
                     entries.discard(one)
 
-    @operation(place=9, producer=2, strength=3, lease=2)
-    def register(self, *, place: int, producer: int, strength: int, lease: int) -> None:
-        where, name, lease_ms = self.place(place), producer + 1, (300, 1000, 6000)[lease]
+    @operation(location=9, producer=2, strength=3, lease=2)
+    def register(self, *, location: int, producer: int, strength: int, lease: int) -> None:
+        where, name, lease_ms = self.choose_partition(location), producer + 1, (300, 1000, 6000)[lease]
         message = Register(self.driver.request(), self.topic_id(where), where[1], name, strength, lease_ms)
         partition = self.partition(where)
         partition.publishers[name] = Publisher(strength, lease_ms * 1000, self.driver.now.mono_us)
-        self.asked.add((where, name))
+        self.explicit.add((where, name))
         self.bound.add((where, name))
         answer = self.ask(message, PublisherRegistered, self.conn(name))
         self.heard(name)
         assert answer.strongest == partition.strongest()
 
-    @operation(place=9, producer=2)
-    def resign(self, *, place: int, producer: int) -> None:
-        where, name = self.place(place), producer + 1
+    @operation(location=9, producer=2)
+    def resign(self, *, location: int, producer: int) -> None:
+        where, name = self.choose_partition(location), producer + 1
         conn = self.conn(name)
         self.heard(name)
         self.ask(Resign(self.driver.request(), self.topic_id(where), where[1], name), Agreed, conn)
         self.partition(where).publishers.pop(name, None)
-        self.forget(place=where, producer=name)
+        self.forget(location=where, producer=name)
 
     @operation(producer=2)
     def lose_connection(self, *, producer: int) -> None:
@@ -110,16 +110,16 @@ class RandomPublisherOperations(RandomTopicOperations):
             self.forget(producer=producer + 1)
 
     def delete(self, name: str) -> None:
-        for place in self.places():
-            if place[0] == name:
-                self.forget(place=place)
+        for location in self.topic_partitions():
+            if location[0] == name:
+                self.forget(location=location)
         super().delete(name)
 
     def restarted(self) -> None:
         self.forget()
-        for place in self.places():
-            for publisher in sorted(self.partition(place).publishers):
-                self.partition(place).heard(publisher, self.driver.now.mono_us)
+        for location in self.topic_partitions():
+            for publisher in sorted(self.partition(location).publishers):
+                self.partition(location).heard(publisher, self.driver.now.mono_us)
 
     # --- time ---
 
@@ -127,8 +127,8 @@ class RandomPublisherOperations(RandomTopicOperations):
     def pass_time(self, *, elapsed: int, silent: int) -> None:
         """Some of the publishers are silent meanwhile."""
         self.pass_ms((200, 1200, 4000)[elapsed], silent)
-        for place in self.places():
-            self.check_publishers(place)
+        for location in self.topic_partitions():
+            self.check_publishers(location)
 
     def pass_ms(self, elapsed_ms: int, silent: int) -> None:
         for _ in range(0, elapsed_ms, STEP_MS):
@@ -164,11 +164,11 @@ class RandomPublisherOperations(RandomTopicOperations):
             for partition in topic.partitions:
                 partition.expire(self.driver.now.mono_us)
 
-    def check_publishers(self, place: TopicPartition) -> None:
-        described = self.ask(DescribeTopic(self.driver.request(), place[0]), TopicDescribed)
-        ranked = sorted(self.partition(place).publishers.items(), key=lambda one: (-one[1].strength, one[0]))
+    def check_publishers(self, location: TopicPartition) -> None:
+        described = self.ask(DescribeTopic(self.driver.request(), location[0]), TopicDescribed)
+        ranked = sorted(self.partition(location).publishers.items(), key=lambda one: (-one[1].strength, one[0]))
         expected = [PublisherState(name, one.strength, one.lease_us // 1000) for name, one in ranked]
-        assert list(described.partitions[place[1]].publishers) == expected
+        assert list(described.partitions[location[1]].publishers) == expected
 
     # --- retention ---
 
@@ -188,23 +188,23 @@ class RandomPublisherOperations(RandomTopicOperations):
         for _ in range(2):
             self.run_retention_once()
             self.settle()
-        for place in self.places():
-            before = self.partition(place).first
-            self.read_all(place)
-            self._check_retained_bytes(place, self.partition(place).first > before)
+        for location in self.topic_partitions():
+            before = self.partition(location).first
+            self.read_all(location)
+            self._check_retained_bytes(location, self.partition(location).first > before)
 
     def run_retention_once(self) -> None:
         self.driver.timers.pop(RETENTION, None)
         self.driver.step(TimerFired(RETENTION))
         self.driver.settle()
 
-    def _check_retained_bytes(self, place: TopicPartition, forgot: bool) -> None:
-        settings = self.reference.topics[place[0]].settings
+    def _check_retained_bytes(self, location: TopicPartition, forgot: bool) -> None:
+        settings = self.reference.topics[location[0]].settings
         bound = settings.retention_bytes
         if not bound:
             return
-        described = self.ask(DescribeTopic(self.driver.request(), place[0]), TopicDescribed, OPERATOR)
-        held = described.partitions[place[1]].bytes
+        described = self.ask(DescribeTopic(self.driver.request(), location[0]), TopicDescribed, OPERATOR)
+        held = described.partitions[location[1]].bytes
         assert held < bound + 2 * (SEGMENT_BYTES + CHECKPOINT_BYTES)
-        if forgot and not settings.retention_ms and self.partition(place).tombstone_us is None:
+        if forgot and not settings.retention_ms and self.partition(location).tombstone_us is None:
             assert held >= bound

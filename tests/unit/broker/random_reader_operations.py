@@ -21,8 +21,8 @@ from tests.unit.broker.reference_broker import Record, ReferencePartition
 class ExpectedSubscription:
     """A subscription that has read up to `at`; `due` is what it must get next, in order."""
 
-    def __init__(self, place: TopicPartition, at: int, due: list[Record], little_credit: bool) -> None:
-        self.place = place
+    def __init__(self, location: TopicPartition, at: int, due: list[Record], little_credit: bool) -> None:
+        self.location = location
         self.at = at
         self.due = due
         self.little_credit = little_credit
@@ -39,38 +39,40 @@ class RandomReaderOperations(RandomOperations):
         self.readings: dict[tuple[int, int], ExpectedSubscription] = {}
         """By connection and number."""
 
-    def stored(self, place: TopicPartition, records: list[Record]) -> None:
-        super().stored(place, records)
+    def stored(self, location: TopicPartition, records: list[Record]) -> None:
+        super().stored(location, records)
         for reading in self.readings.values():
-            if reading.place == place:
+            if reading.location == location:
                 reading.due += records
 
     def check_pushes(self) -> None:
         for number in sorted(self.readings):
             self.check_push(number)
 
-    def read_all(self, place: TopicPartition) -> list[Record]:
+    def read_all(self, location: TopicPartition) -> list[Record]:
         """Reads all that is left in the partition, which the reference must be able to explain."""
         number = self.next_number()
-        begun = self.ask(self._subscribe(place, number, "earliest", 0), Subscribed)
+        begun = self.ask(self._subscribe(location, number, "earliest", 0), Subscribed)
         present = records_of(self.pushes.pop((OPERATOR, number), []), begun.next)
         self.ask(Unsubscribe(self.driver.request(), number), Unsubscribed)
-        partition, topic = self.partition(place), self.reference.topics[place[0]]
+        partition, topic = self.partition(location), self.reference.topics[location[0]]
         before = {record.offset for record in partition.records}
         partition.forget(present, begun.next, topic.settings, self.driver.now.wall_us)
         compacted = before - {record.offset for record in present}
         for reading in self.readings.values():
-            if reading.place == place:
+            if reading.location == location:
                 reading.compacted |= {offset for offset in compacted if offset >= partition.first}
         return present
 
-    def _subscribe(self, place: TopicPartition, number: int, kind: Any, value: int, credit: int = PLENTY) -> Subscribe:
+    def _subscribe(
+        self, location: TopicPartition, number: int, kind: Any, value: int, credit: int = PLENTY
+    ) -> Subscribe:
         self.wait_for_throttle()
-        return Subscribe(self.driver.request(), number, self.topic_id(place), place[1], kind, value, credit)
+        return Subscribe(self.driver.request(), number, self.topic_id(location), location[1], kind, value, credit)
 
-    @operation(place=9, kind=4, value=20, little_credit=1)
-    def subscribe(self, *, place: int, kind: int, value: int, little_credit: int) -> None:
-        where = self.place(place)
+    @operation(location=9, kind=4, value=20, little_credit=1)
+    def subscribe(self, *, location: int, kind: int, value: int, little_credit: int) -> None:
+        where = self.choose_partition(location)
         self.read_all(where)
         partition = self.partition(where)
         start = ("earliest", "latest", "offset", "last", "time")[kind]
@@ -117,7 +119,7 @@ class RandomReaderOperations(RandomOperations):
         if ended is not None:
             del self.readings[number]
             assert reading.little_credit and ended.code == "OffsetOutOfRange", ended
-            assert reading.at < self.partition(reading.place).first
+            assert reading.at < self.partition(reading.location).first
         elif not reading.little_credit:
             missing = [record for record in reading.due if record.offset not in reading.compacted]
             assert not missing, f"{missing[0]} is missing"
@@ -133,7 +135,7 @@ class RandomReaderOperations(RandomOperations):
             self.driver.send(conn, Unsubscribe(self.driver.request(), number))
             return
         reading = self.readings[conn, number]
-        self.read_all(reading.place)
+        self.read_all(reading.location)
         self.wait_for_throttle()
         self.driver.send(conn, Credit(number, PLENTY))
         self.driver.settle()

@@ -63,7 +63,7 @@ class RandomTopicOperations(RandomReaderOperations):
     def delete(self, name: str) -> None:
         self.driver.send(OPERATOR, DeleteTopic(request := self.driver.request(), name))
         self.driver.settle()
-        over = [number for number, reading in self.readings.items() if reading.place[0] == name]
+        over = [number for number, reading in self.readings.items() if reading.location[0] == name]
         for number in over:
             del self.readings[number]
         self.receive()
@@ -122,32 +122,32 @@ class RandomTopicOperations(RandomReaderOperations):
         unacknowledged, self.unacknowledged = self.unacknowledged, []
         self.restarted()
         for sent in unacknowledged:
-            if gives_up and self.reference.topics[sent.place[0]].settings.ownership == "shared":
+            if gives_up and self.reference.topics[sent.location[0]].settings.ownership == "shared":
                 continue
             self.sent_again(sent)
         if gives_up:
-            for place in self.places():
-                self.adopt(place, [sent for sent in unacknowledged if sent.place == place])
-        for place in self.places():
-            self.read_all(place)
+            for location in self.topic_partitions():
+                self.adopt(location, [sent for sent in unacknowledged if sent.location == location])
+        for location in self.topic_partitions():
+            self.read_all(location)
 
     def restarted(self) -> None:
         """Clients reconnect."""
 
     def sent_again(self, sent: SentBatch) -> None:
-        topic, request = self.topic_id(sent.place), self.driver.request()
-        self.expected_outcome(sent.place, sent.producer)
-        self.driver.send(self.conn(sent.producer), Publish(request, topic, sent.place[1], "all", True), sent.batch)
+        topic, request = self.topic_id(sent.location), self.driver.request()
+        self.expected_outcome(sent.location, sent.producer)
+        self.driver.send(self.conn(sent.producer), Publish(request, topic, sent.location[1], "all", True), sent.batch)
         self.unacknowledged.append(sent._replace(request=request))
         self.settle()
 
-    def adopt(self, place: TopicPartition, unacknowledged: list[SentBatch]) -> None:
+    def adopt(self, location: TopicPartition, unacknowledged: list[SentBatch]) -> None:
         """Producers start a new epoch; of their unacknowledged batches the log has some of the first ones."""
-        partition = self.partition(place)
-        if self.reference.topics[place[0]].settings.ownership != "shared" or not unacknowledged:
+        partition = self.partition(location)
+        if self.reference.topics[location[0]].settings.ownership != "shared" or not unacknowledged:
             return
         number = self.next_number()
-        begun = self.ask(self._subscribe(place, number, "offset", max(partition.end, partition.first)), Subscribed)
+        begun = self.ask(self._subscribe(location, number, "offset", max(partition.end, partition.first)), Subscribed)
         found = records_of(self.pushes.pop((OPERATOR, number), []), begun.next)
         self.ask(Unsubscribe(self.driver.request(), number), Unsubscribed)
         for sent in unacknowledged:

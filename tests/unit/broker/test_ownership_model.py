@@ -31,7 +31,7 @@ class OwnershipRules(RuleBasedStateMachine):
         self.driver = ExclusiveTopicDriver().begin()
         self.alive: dict[int, AlivePublisher] = {}
         self.conns: dict[int, int] = {}
-        self.asked: set[int] = set()
+        self.explicit: set[int] = set()
         """Publishers that registered explicitly on their current connection."""
         self.bound: set[int] = set()
         """Publishers that registered or wrote on their current connection, which renews their lease."""
@@ -61,14 +61,14 @@ class OwnershipRules(RuleBasedStateMachine):
     @rule(publisher=PUBLISHERS, strength=st.integers(0, 3), lease_ms=st.sampled_from((60, 200, 5_000)))
     def register(self, publisher: int, strength: int, lease_ms: int) -> None:
         self.driver.register(self._conn(publisher), publisher, strength, lease_ms)
-        self.asked.add(publisher)
+        self.explicit.add(publisher)
         self.bound.add(publisher)
         self.alive[publisher] = AlivePublisher(strength, lease_ms, self._now_us())
 
     @rule(publisher=PUBLISHERS)
     def resign(self, publisher: int) -> None:
         self.driver.resign(self._conn(publisher), publisher)
-        self.asked.discard(publisher)
+        self.explicit.discard(publisher)
         self.bound.discard(publisher)
         self.alive.pop(publisher, None)
 
@@ -80,7 +80,7 @@ class OwnershipRules(RuleBasedStateMachine):
         epoch = self.epochs[publisher] = self.epochs.get(publisher, 0) + 1
         self.driver.publish(conn, self.driver.topic, value.encode(), producer=publisher, producer_epoch=epoch)
         self.driver.settle()
-        if publisher not in self.alive and publisher in self.asked:
+        if publisher not in self.alive and publisher in self.explicit:
             (failed,) = self.driver.received(conn, Failed)
             assert failed.code == NotRegistered.__name__
             return
@@ -101,7 +101,7 @@ class OwnershipRules(RuleBasedStateMachine):
         conn = self.conns.pop(publisher, None)
         if conn is not None:
             self.driver.disconnect(conn)
-            self.asked.discard(publisher)
+            self.explicit.discard(publisher)
             self.bound.discard(publisher)
 
     # --- the node ---
@@ -128,7 +128,7 @@ class OwnershipRules(RuleBasedStateMachine):
         again.start()
         self.driver = again
         self.conns.clear()
-        self.asked.clear()
+        self.explicit.clear()
         self.bound.clear()
         self.alive = {publisher: one._replace(heard_us=self._now_us()) for publisher, one in self.alive.items()}
 

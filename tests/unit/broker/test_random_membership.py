@@ -29,10 +29,10 @@ class RandomMembership(RuleBasedStateMachine):
         self.clients: dict[int, GroupMemberClient] = {}
         self.topics: dict[str, int] = {}
         self.positions: dict[tuple[int, int], int] = {}
-        self.born = 0
+        self.joined_total = 0
         self.conns = 10_000
 
-    def _person(self, draw: int) -> GroupMemberClient:
+    def _client(self, draw: int) -> GroupMemberClient:
         return self.clients[sorted(self.clients)[draw % len(self.clients)]]
 
     def _conn(self) -> int:
@@ -42,10 +42,10 @@ class RandomMembership(RuleBasedStateMachine):
     @rule(name=st.sampled_from(TOPICS), partitions=st.integers(1, 4))
     def make_or_delete(self, name: str, partitions: int) -> None:
         if name in self.topics:
-            gone = self.topics.pop(name)
+            deleted = self.topics.pop(name)
             self.driver.send(OPERATOR, DeleteTopic(self.driver.request(), name))
             self.driver.settle()
-            self.positions = {part: at for part, at in self.positions.items() if part[0] != gone}
+            self.positions = {part: at for part, at in self.positions.items() if part[0] != deleted}
         else:
             self.topics[name] = self.driver.make_topic(OPERATOR, name, partitions=partitions)
         self.driver.advance_ms(30)
@@ -54,21 +54,21 @@ class RandomMembership(RuleBasedStateMachine):
     @precondition(lambda self: len(self.clients) < 4)
     @rule()
     def join(self) -> None:
-        self.born += 1
-        client = self.clients[self.born] = GroupMemberClient(self.driver, self.born, conn=self._conn())
+        self.joined_total += 1
+        client = self.clients[self.joined_total] = GroupMemberClient(self.driver, self.joined_total, conn=self._conn())
         assert client.join("orders/+") is None
 
     @precondition(lambda self: self.clients)
     @rule(draw=st.integers(0, 9))
     def listen_and_let_go(self, draw: int) -> None:
-        client = self._person(draw)
+        client = self._client(draw)
         client.receive()
         assert client.release() is None
 
     @precondition(lambda self: self.clients)
     @rule(draw=st.integers(0, 9), further=st.integers(1, 5))
     def move(self, draw: int, further: int) -> None:
-        client = self._person(draw)
+        client = self._client(draw)
         client.receive()
         for part in sorted(client.assigned):
             assert client.assigned[part].value <= self.positions.get(part, 0)
@@ -79,14 +79,14 @@ class RandomMembership(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(draw=st.integers(0, 9))
     def leave(self, draw: int) -> None:
-        client = self._person(draw)
+        client = self._client(draw)
         assert client.leave() is None
         del self.clients[client.member]
 
     @precondition(lambda self: self.clients)
     @rule(draw=st.integers(0, 9))
     def die(self, draw: int) -> None:
-        dead = self._person(draw)
+        dead = self._client(draw)
         del self.clients[dead.member]
         self._time_passes()
         dead.receive()
@@ -99,7 +99,7 @@ class RandomMembership(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(draw=st.integers(0, 9))
     def come_over_another_connection(self, draw: int) -> None:
-        old = self._person(draw)
+        old = self._client(draw)
         self.driver.disconnect(old.conn)
         new = self.clients[old.member] = GroupMemberClient(self.driver, old.member, conn=self._conn())
         new.in_use = old.in_use
@@ -128,7 +128,7 @@ class RandomMembership(RuleBasedStateMachine):
     @invariant()
     def positions_are_what_was_agreed(self) -> None:
         observer = GroupMemberClient(self.driver, 99, conn=self._conn())
-        if not self.born:
+        if not self.joined_total:
             return
         shown = {(part.topic, part.partition): part for part in observer.described().parts}
         for part, at in self.positions.items():

@@ -8,7 +8,7 @@ with the flag `SUPPRESSED`. The partition's owner decides this for each batch wh
 2. `owner_flags` gives each batch its flags: 0 for the strongest publisher, `SUPPRESSED` for any other.
 3. A lease is renewed by everything that arrives on the publisher's connection (`PublisherLeases`, in the owner's memory
    only). When it expires, or the publisher resigns, the owner appends `PublisherLeft`. Expired leases are checked
-   before a batch is judged, so that a dead publisher suppresses nothing.
+   before a batch gets its flags, so that a dead publisher suppresses nothing.
 
 Every decision is in the log before the first batch that it affects. So all copies agree on it, and a new owner
 continues with the same publishers; it gives each a whole lease, because it does not know when they were last heard.
@@ -122,13 +122,13 @@ class Ownership:
     def owner_flags(self, conn: Conn, served: ServedPartition, publisher: int) -> int | RostraError:
         """The owner flags of a new batch for a partition of exclusive ownership."""
         if not publisher:
-            return BatchRejected(Reason.PRODUCER, "an exclusive topic must know who publishes")
+            return BatchRejected(Reason.PRODUCER, "batches for an exclusive topic need a producer id")
         leases = self._leases.get(served.partition)
         if leases is not None and leases.due_us is not None and leases.due_us <= self._broker.now.mono_us:
             self._expire(served, leases)
         if publisher not in served.publishers:
             if leases is not None and leases.explicit_conn(publisher) == conn:
-                # It relies on its registered strength: it must register again before its batches are judged.
+                # It relies on its registered strength: it must register again before it publishes.
                 return NotRegistered(served.topic, served.partition.index, publisher)
             error = self._register(served, PublisherJoined(publisher, 0, PUBLISHER_LEASE_MS))
             if error is not None:
