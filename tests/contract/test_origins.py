@@ -329,7 +329,7 @@ def test_a_group_is_local_to_its_node_and_gets_every_record_once(cluster: Cluste
         and cluster.describe_group("billing", at=nodes[1]).members
     )
     with pytest.raises(UnknownGroup):
-        cluster.describe_group("nobody", at=nodes[0])
+        cluster.describe_group("unknown", at=nodes[0])
 
 
 @proves(several=True, groups_span_nodes=False)

@@ -55,7 +55,7 @@ def test_a_topic_created_later_is_delivered_from_its_first_record_at_every_node(
     for node in nodes:
         for topic, partitions in ((f"a/{node}", 1), (f"b/{node}/deep", 2), (f"c/{node}", 1)):
             cluster.create_topic(topic, partitions, at=node)
-            # By the time the last of them is told of, the first records are long there.
+            # The first records are stored before the last of the topics is announced.
             cluster.publish(topic, topic.encode(), at=nodes[-1])
         expected |= {b"a/%d" % node, b"b/%d/deep" % node}
     for subscription in subscriptions:
@@ -152,7 +152,7 @@ def test_a_lagging_isolated_node_does_not_report_a_topic_as_deleted(cluster: Clu
     cluster.partition([behind], [one, other])
     cluster.create_topic("a/one", at=one)
     cluster.publish("a/one", b"1", at=other)
-    await_all(cluster, subscription, {b"1"}, "the topic that one of them has not heard of")
+    await_all(cluster, subscription, {b"1"}, "the topic that one node does not know")
     cluster.crash(one, other)
     cluster.heal()
     with pytest.raises(RostraError):

@@ -169,7 +169,7 @@ def miss_a_topic(history: History) -> None:
     history.listed[TOPIC + 1] = "unseen"
 
 
-def hold_on_to_a_topic(history: History) -> None:
+def keep_a_deleted_topic_in_a_pattern(history: History) -> None:
     history.pattern_subscriptions[0].topics = [TOPIC, TOPIC + 1]
 
 
@@ -195,7 +195,7 @@ def show_another_value(history: History) -> None:
     history.subscriptions.append(other)
 
 
-def show_what_did_not_stay(history: History) -> None:
+def deliver_a_record_that_is_lost(history: History) -> None:
     final_of(history).commit = 3
     del final_of(history).stored[-1]
     del history.acked[C]
@@ -266,11 +266,11 @@ def let_an_exception_out(history: History) -> None:
     history.exceptions.append("Traceback: KeyError")
 
 
-def tell_an_error_without_name(history: History) -> None:
+def report_an_unknown_error(history: History) -> None:
     history.failed[C] = RecordFailed(C, RemoteError("Odd", ""))
 
 
-def leave_somebody_waiting(history: History) -> None:
+def leave_a_call_pending(history: History) -> None:
     history.unsettled.append("p: publish of b'c'")
 
 
@@ -294,7 +294,7 @@ def commit_across_a_boundary(history: History) -> None:
     history.committed[PLACE][StoredBatch(1, 4, 98)] = 3
 
 
-def keep_something_else(history: History) -> None:
+def store_another_batch(history: History) -> None:
     history.final_logs[2, PLACE][1] = StoredBatch(2, 3, 99)
 
 
@@ -302,19 +302,19 @@ def leave_a_hole(history: History) -> None:
     del history.final_logs[1, PLACE][1]
 
 
-def commit_what_is_not_there(history: History) -> None:
+def commit_missing_records(history: History) -> None:
     history.false_claims.append("node 2 calls 7/0 committed up to 9, has less")
 
 
-def cut_what_is_committed(history: History) -> None:
+def truncate_committed_records(history: History) -> None:
     history.truncated_commits.append(TruncatedCommit(2, PLACE, 2, 50))
 
 
-def make_it_twice(history: History) -> None:
+def create_it_twice(history: History) -> None:
     history.name_requests.append(TopicNameRequest("q", "create", "t", 40, 50, TOPIC + 1))
 
 
-def forget_what_was_made(history: History) -> None:
+def lose_a_created_topic(history: History) -> None:
     history.name_requests.append(TopicNameRequest("q", "describe", "t", 40, 50, 0))
 
 
@@ -325,16 +325,16 @@ def go_back_in_time(history: History) -> None:
     ]
 
 
-def refuse_to_delete_what_is_there(history: History) -> None:
+def refuse_to_delete_an_existing_topic(history: History) -> None:
     history.name_requests.append(TopicNameRequest("q", "delete", "t", 40, 50, 0))
 
 
-def stand_still(history: History) -> None:
-    history.liveness_demands.append(LivenessDemand("a change of the catalogue", 10, 90, 0))
+def make_no_progress(history: History) -> None:
+    history.liveness_demands.append(LivenessDemand("a metadata change", 10, 90, 0))
 
 
-def be_late(history: History) -> None:
-    history.liveness_demands.append(LivenessDemand("a change of the catalogue", 10, 90, 91))
+def make_progress_too_late(history: History) -> None:
+    history.liveness_demands.append(LivenessDemand("a metadata change", 10, 90, 91))
 
 
 def exclusive(history: History, *log: StoredRecord) -> History:
@@ -345,7 +345,7 @@ def exclusive(history: History, *log: StoredRecord) -> History:
     return history
 
 
-def said(offset: int, *entries: PublisherJoined | PublisherLeft) -> list[StoredRecord]:
+def ownership_entries(offset: int, *entries: PublisherJoined | PublisherLeft) -> list[StoredRecord]:
     flag = int(OwnerFlag.LEDGER)
     return [StoredRecord(offset + at, msgspec.msgpack.encode(one), True, 0, flag) for at, one in enumerate(entries)]
 
@@ -363,43 +363,43 @@ WEAK, STRONG, EQUAL = PublisherJoined(1, 0, 100), PublisherJoined(2, 3, 100), Pu
 
 
 def deliver_the_weaker(history: History) -> None:
-    exclusive(history, *said(0, WEAK, STRONG), written(2, 1))
+    exclusive(history, *ownership_entries(0, WEAK, STRONG), written(2, 1))
 
 
 def deliver_the_higher_of_equals(history: History) -> None:
-    exclusive(history, *said(0, EQUAL, STRONG), written(2, 3))
+    exclusive(history, *ownership_entries(0, EQUAL, STRONG), written(2, 3))
 
 
 def suppress_the_strongest(history: History) -> None:
-    exclusive(history, *said(0, WEAK, STRONG, PublisherLeft(2, "left")), written(3, 1, suppressed=True))
+    exclusive(history, *ownership_entries(0, WEAK, STRONG, PublisherLeft(2, "left")), written(3, 1, suppressed=True))
 
 
-def deliver_whom_the_log_does_not_know(history: History) -> None:
+def deliver_an_unregistered_publisher(history: History) -> None:
     exclusive(history, written(0, 1))
 
 
 def forget_a_publisher_at_a_checkpoint(history: History) -> None:
-    exclusive(history, *said(0, WEAK, STRONG), carried(2, WEAK))
+    exclusive(history, *ownership_entries(0, WEAK, STRONG), carried(2, WEAK))
 
 
-def give_a_strength_that_nobody_asked_for(history: History) -> None:
+def give_a_strength_that_was_not_requested(history: History) -> None:
     history.record_strength(2, 1, 0)
-    exclusive(history, *said(0, STRONG))
+    exclusive(history, *ownership_entries(0, STRONG))
 
 
-def suppress_where_all_share(history: History) -> None:
+def suppress_in_a_shared_topic(history: History) -> None:
     final_of(history).stored[1] = StoredRecord(1, B, False, 1, int(OwnerFlag.SUPPRESSED))
 
 
-def show_what_is_suppressed(history: History) -> None:
-    exclusive(history, *said(0, WEAK, STRONG), written(2, 1, suppressed=True))
+def deliver_a_suppressed_record(history: History) -> None:
+    exclusive(history, *ownership_entries(0, WEAK, STRONG), written(2, 1, suppressed=True))
     history.subscriptions[0].feed(TOPIC, 1).records.append(RecordDelivered(5, 2, b"2"))
 
 
 LEADERS = "one leader per term"
 OWNERSHIP = "only the strongest publisher is delivered"
-COPIES = "replicas agree below commit"
-CATALOGUE = "topic metadata is linearizable"
+REPLICAS = "replicas agree below commit"
+METADATA = "topic metadata is linearizable"
 PROGRESS = "a majority makes progress"
 LOSS = "nothing acknowledged is lost"
 PHANTOM = "nothing is delivered that was not sent"
@@ -417,11 +417,11 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (deliver_the_weaker, OWNERSHIP),
     (deliver_the_higher_of_equals, OWNERSHIP),
     (suppress_the_strongest, OWNERSHIP),
-    (deliver_whom_the_log_does_not_know, OWNERSHIP),
+    (deliver_an_unregistered_publisher, OWNERSHIP),
     (forget_a_publisher_at_a_checkpoint, OWNERSHIP),
-    (give_a_strength_that_nobody_asked_for, OWNERSHIP),
-    (suppress_where_all_share, OWNERSHIP),
-    (show_what_is_suppressed, OWNERSHIP),
+    (give_a_strength_that_was_not_requested, OWNERSHIP),
+    (suppress_in_a_shared_topic, OWNERSHIP),
+    (deliver_a_suppressed_record, OWNERSHIP),
     (lose_one, LOSS),
     (lose_one_without_offset, LOSS),
     (replace_one, LOSS),
@@ -440,12 +440,12 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (begin_before_the_latest, STARTS),
     (deliver_before_the_beginning, STARTS),
     (miss_a_topic, PATTERNS),
-    (hold_on_to_a_topic, PATTERNS),
+    (keep_a_deleted_topic_in_a_pattern, PATTERNS),
     (deliver_twice_to_a_pattern, PATTERNS),
     (miss_a_record_of_a_pattern, PATTERNS),
     (deliver_to_a_pattern_after_leaving, PATTERNS),
     (show_another_value, COMMIT),
-    (show_what_did_not_stay, COMMIT),
+    (deliver_a_record_that_is_lost, COMMIT),
     (serve_damage, DAMAGE),
     (report_damage_of_an_intact_log, DAMAGE),
     (acknowledge_behind_damage, DAMAGE),
@@ -460,22 +460,22 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (redeliver_an_acknowledged_record, "a group gets no acknowledged record again"),
     (leave_a_record_unacknowledged, "a group gets every record"),
     (elect_two, LEADERS),
-    (commit_two_things_at_one_offset, COPIES),
-    (commit_across_a_boundary, COPIES),
-    (keep_something_else, COPIES),
-    (leave_a_hole, COPIES),
-    (commit_what_is_not_there, COPIES),
-    (cut_what_is_committed, "committed records are never truncated"),
-    (make_it_twice, CATALOGUE),
-    (forget_what_was_made, CATALOGUE),
-    (go_back_in_time, CATALOGUE),
-    (refuse_to_delete_what_is_there, CATALOGUE),
-    (stand_still, PROGRESS),
-    (be_late, PROGRESS),
+    (commit_two_things_at_one_offset, REPLICAS),
+    (commit_across_a_boundary, REPLICAS),
+    (store_another_batch, REPLICAS),
+    (leave_a_hole, REPLICAS),
+    (commit_missing_records, REPLICAS),
+    (truncate_committed_records, "committed records are never truncated"),
+    (create_it_twice, METADATA),
+    (lose_a_created_topic, METADATA),
+    (go_back_in_time, METADATA),
+    (refuse_to_delete_an_existing_topic, METADATA),
+    (make_no_progress, PROGRESS),
+    (make_progress_too_late, PROGRESS),
     (overflow, "queues keep their bounds"),
     (let_an_exception_out, ERRORS),
-    (tell_an_error_without_name, ERRORS),
-    (leave_somebody_waiting, CONVERGENCE),
+    (report_an_unknown_error, ERRORS),
+    (leave_a_call_pending, CONVERGENCE),
     (leave_a_subscriber_behind, CONVERGENCE),
     (leave_the_reader_behind, CONVERGENCE),
 ]
@@ -489,8 +489,19 @@ def test_deliveries_by_the_rules_of_ownership_are_no_violation() -> None:
     history = good()
     for publisher, strength in ((1, 0), (2, 3), (3, 3)):
         history.record_strength(publisher, strength, 0)
-    log = [carried(5, WEAK), written(6, 1), *said(7, STRONG), written(8, 1, suppressed=True), written(9, 2)]
-    log += [*said(10, EQUAL, PublisherLeft(2, "left")), written(12, 3), carried(13, WEAK, EQUAL), written(14, 3)]
+    log = [
+        carried(5, WEAK),
+        written(6, 1),
+        *ownership_entries(7, STRONG),
+        written(8, 1, suppressed=True),
+        written(9, 2),
+    ]
+    log += [
+        *ownership_entries(10, EQUAL, PublisherLeft(2, "left")),
+        written(12, 3),
+        carried(13, WEAK, EQUAL),
+        written(14, 3),
+    ]
     assert CHECKERS[OWNERSHIP](exclusive(history, *log)) == []
 
 

@@ -30,7 +30,7 @@ def test_a_full_disk_refuses_publishes_deletes_nothing_and_serves_readers(fabric
     (node,) = world.nodes
     before = {path: size for path, size in node.files.durable_sizes().items() if path.endswith(".log")}
     node.files.faults.capacity_bytes = node.files.used_bytes
-    # What was under way may still be answered.
+    # Requests in flight may still be answered.
     world.clock.run_until(7 * SECOND_US)
     stored, read = acknowledged(world), delivered(world)
     world.clock.run_until(12 * SECOND_US)

@@ -43,7 +43,7 @@ def traced_hops(count: int, monkeypatch: pytest.MonkeyPatch, *, both_ways: bool)
         broker.taken = taken
         return broker
 
-    monkeypatch.setattr(simulated, "weather", lambda seed: EQUAL_DELAYS)
+    monkeypatch.setattr(simulated, "network_faults", lambda seed: EQUAL_DELAYS)
     cluster = SimulatedCluster(msgspec.structs.replace(FABRICS["flood"], make=make), count, seed=1)
     cluster.create_topic("t")
     for node in cluster.running:

@@ -22,10 +22,10 @@ def demands_for(topic_of: int | None) -> list[str]:
     made = next(made for made in world.history.created if made.name == "t0")
     place = Partition(TopicId(made.topic if topic_of is None else topic_of), PartitionIndex(0))
     client = world.client("herald", random_for(1, "herald"), [node.address for node in world.nodes])
-    herald = LivenessProbe(client, random_for(1, "herald"), [(place, "t0")], until_us)
-    herald.begin()
+    probe = LivenessProbe(client, random_for(1, "herald"), [(place, "t0")], until_us)
+    probe.begin()
     world.clock.run_until(until_us)
-    assert herald.done
+    assert probe.done
     return [demand.what for demand in world.history.liveness_demands]
 
 

@@ -28,12 +28,12 @@ class RecordingPeer:
         self.peer_address = f"node{node}:7401"
         self.incarnation = 1
         self.up = self.host_up = True
-        self.heard: list[tuple[NodeId, object, bytearray | None]] = []
+        self.received: list[tuple[NodeId, object, bytearray | None]] = []
         self.met: list[NodeId] = []
         self.lost: list[NodeId] = []
 
     def peer_received(self, sender: NodeId, message: object, payload: bytearray | None) -> None:
-        self.heard.append((sender, message, payload))
+        self.received.append((sender, message, payload))
 
     def peer_connected(self, peer: NodeId, address: str) -> None:
         self.met.append(peer)
@@ -42,7 +42,7 @@ class RecordingPeer:
         self.lost.append(peer)
 
     def boots(self) -> list[int]:
-        return [message.boot for _, message, _ in self.heard if isinstance(message, NodeHeartbeat)]
+        return [message.boot for _, message, _ in self.received if isinstance(message, NodeHeartbeat)]
 
 
 class PeersUnderTest:
@@ -80,7 +80,7 @@ def test_a_message_and_its_batches_arrive_as_they_were_sent() -> None:
     nodes.peer_network.send(nodes.ends[0], NODES[1], sent, (batch, batch))
     nodes.peer_network.send(nodes.ends[0], NODES[1], sent, ())
     nodes.wait()
-    assert nodes.ends[1].heard == [(NODES[0], sent, batch + batch), (NODES[0], sent, None)]
+    assert nodes.ends[1].received == [(NODES[0], sent, batch + batch), (NODES[0], sent, None)]
 
 
 def test_a_stream_keeps_order_and_loses_nothing() -> None:
@@ -116,9 +116,9 @@ def test_slow_links_do_not_slow_down_the_others() -> None:
             if one is not other:
                 nodes.peer_network.send(one, other.id, NodeHeartbeat(1), ())
     nodes.wait(100 * MS_US)
-    assert sum(len(end.heard) for end in nodes.ends) == len(ALL_PATHS) - 3
+    assert sum(len(end.received) for end in nodes.ends) == len(ALL_PATHS) - 3
     nodes.wait()
-    assert sum(len(end.heard) for end in nodes.ends) == len(ALL_PATHS)
+    assert sum(len(end.received) for end in nodes.ends) == len(ALL_PATHS)
     assert nodes.fault_counts.counts[Fault.PEER_SLOW] == 3
 
 
@@ -161,7 +161,7 @@ def test_messages_in_flight_to_a_crashed_process_never_arrive_on_a_stream() -> N
     nodes.ends[1].incarnation += 1
     nodes.peer_network.node_ended(NODES[1], silently=False)
     nodes.wait()
-    assert nodes.ends[1].heard == []
+    assert nodes.ends[1].received == []
     assert all(end.lost == [NODES[1]] for end in nodes.ends if end is not nodes.ends[1])
 
 

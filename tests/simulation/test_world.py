@@ -18,8 +18,8 @@ EARLY_REMOVAL_SEED = 9
 """A seed whose operator removes a founder before another node joins."""
 
 
-def world_of(seed: int, **weather: object) -> World:
-    return World(seed, plan=msgspec.structs.replace(NO_FAULTS, **weather))
+def world_of(seed: int, **faults: object) -> World:
+    return World(seed, plan=msgspec.structs.replace(NO_FAULTS, **faults))
 
 
 def test_events_of_the_same_time_run_in_the_order_of_scheduling() -> None:

@@ -187,23 +187,23 @@ def summary_json(summary: Summary, fabric: str) -> dict[str, object]:
 def report_failures(summary: Summary, without: Without, errors: Console) -> None:
     """Prints everything that makes the run fail, each with the command that shows it; the verdict comes last."""
 
-    def say(text: str, style: str = "") -> None:
+    def write(text: str, style: str = "") -> None:
         errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     for fault in summary.missing:
-        say(f"{fault.value}: never in {summary.seeds} seeds (expected from {EVERY_FAULT_FROM_SEEDS} seeds on)", "red")
+        write(f"{fault.value}: never in {summary.seeds} seeds (expected from {EVERY_FAULT_FROM_SEEDS} seeds on)", "red")
     for seed in summary.mismatched:
         again = replay_command(seed, summary.nodes, without, summary.fabric)
-        say(f"seed {seed} had another digest in a new process: {again}", "red")
+        write(f"seed {seed} had another digest in a new process: {again}", "red")
     failed = sorted(summary.failed, key=lambda result: result.seed)[:FAILED_SHOWN_MAX]
     for result in failed[:1]:
-        say(f"the trace of seed {result.seed} ends with:")
+        write(f"the trace of seed {result.seed} ends with:")
         for line in result.recent[-LINES_SHOWN:]:
-            say(f"  {line[:LINE_CHARACTERS_MAX]}")
+            write(f"  {line[:LINE_CHARACTERS_MAX]}")
     for result in failed:
-        say(f"seed {result.seed}: {len(result.violations)} violations", "red")
+        write(f"seed {result.seed}: {len(result.violations)} violations", "red")
         for violation in result.violations[:VIOLATIONS_SHOWN_MAX]:
-            say(f"  {violation}")
-        say(f"  full trace: {replay_command(result.seed, summary.nodes, without, summary.fabric)}", "bold")
+            write(f"  {violation}")
+        write(f"  full trace: {replay_command(result.seed, summary.nodes, without, summary.fabric)}", "bold")
     if failed:
-        say(f"failed: {len(summary.failed)} of {summary.seeds} seeds violate a guarantee", "red")
+        write(f"failed: {len(summary.failed)} of {summary.seeds} seeds violate a guarantee", "red")
