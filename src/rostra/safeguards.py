@@ -1,7 +1,7 @@
-"""Safeguards that tests can switch off, one by one, where they act.
+"""Safeguards that tests can disable one by one, in the code that enforces them.
 
-A checker that stays silent while a safeguard is off sees nothing. Nothing but tests and `rostra sim --without` passes a
-non-empty set.
+A checker that does not fail while its safeguard is disabled proves nothing. Only tests and `rostra sim --without` pass
+a non-empty set.
 """
 
 from __future__ import annotations
@@ -13,59 +13,59 @@ class Safeguard(StrEnum):
     DEDUP = "dedup"
     """A repeated batch is stored once."""
     SYNC_BEFORE_ACK = "sync-before-ack"
-    """Nothing is acknowledged or shown before it is on stable storage."""
+    """Nothing is acknowledged or delivered before it is on stable storage."""
     CHECKSUM = "checksum"
     """Batches read from disk are checked before they are served, and a damaged end is not kept."""
     SEQUENCE = "sequence"
     """A batch is refused while one before it is missing."""
     PARKED_DUPLICATES = "parked-duplicates"
-    """A repeated batch is acknowledged when the first is safe, not before."""
+    """A repeated batch is acknowledged when the first is durable, not before."""
     PERSIST_VOTE = "persist-vote"
     """A vote is remembered across a restart."""
     PERSIST_BEFORE_REPLY = "persist-before-reply"
-    """What a peer is told is on stable storage before it is told."""
+    """State is on stable storage before a message that depends on it is sent."""
     LOG_MATCH = "log-match"
-    """A follower appends only behind an entry that it shares with the leader."""
+    """A follower appends only after an entry that it shares with the leader."""
     UP_TO_DATE_VOTE = "up-to-date-vote"
-    """A vote goes only to a log that holds all that the voter's does."""
+    """A voter votes only for a candidate whose log is at least as up to date as its own."""
     OWN_TERM_COMMIT = "own-term-commit"
-    """A leader counts copies only of entries of its own term."""
+    """A leader commits by counting replicas only entries of its own term."""
     COMMIT_VISIBILITY = "commit-visibility"
-    """Nothing is shown before a majority has it on stable storage."""
+    """Nothing is delivered before a majority has it on stable storage."""
     SYNC_GENERATION = "sync-generation"
-    """A sync that began before a truncation vouches for nothing written after it."""
+    """A sync that began before a truncation does not count for what was written after it."""
     PRE_VOTE = "pre-vote"
-    """A node raises the term only when a majority would vote for it."""
+    """A node starts a term only when a majority would vote for it."""
     CHECK_QUORUM = "check-quorum"
-    """A leader that does not hear a majority steps down, and a node that hears its leader elects no other."""
+    """A leader that hears no majority steps down, and a node that hears its leader grants no vote."""
     LEARNER_NOT_COUNTED = "learner-not-counted"
-    """A copy counts in no majority before it has caught up and was made a voter."""
+    """A replica counts in no majority before it has caught up and was made a voter."""
     CHECKPOINT_BATCH = "checkpoint-batch"
-    """A segment begins with what all before it came to, so that retention takes records and nothing else."""
+    """A segment starts with a checkpoint of the derived state, so that retention deletes records only."""
     GENERATION_FENCING = "generation-fencing"
-    """A member that was taken for dead moves no position any more."""
+    """A consumer group member that was removed as dead cannot commit positions."""
     UNACKED_REDELIVERY = "unacked-redelivery"
-    """Whoever gets a part of a named subscription begins at the first record that is not acknowledged."""
+    """A member that is assigned a partition starts at its first unacknowledged record."""
     ONE_CHANGE_AT_A_TIME = "one-change-at-a-time"
-    """Membership changes only when the last change, and an entry of the leader's own term, are committed."""
+    """Membership changes only once the last change and an entry of the leader's term are committed."""
     CONFIRMED_WATCH = "confirmed-watch"
-    """Who asks which topics there are is told when the others have confirmed that none is missing."""
+    """A list of topics is answered once the cluster has confirmed that none is missing."""
 
     OWNERSHIP_LOGGED = "ownership-logged"
-    """Who is the strongest publisher stands in the log before the first batch that it decides about."""
+    """A change of the strongest publisher is in the log before the first batch that it affects."""
     DEDUP_BY_VECTOR = "dedup-by-vector"
-    """What lies below a broker's vector has been there, and is not taken again."""
+    """Records below a broker's vector are not accepted again."""
     RESEND_BY_HOLDER = "resend-by-holder"
-    """Whoever passed a record on last sends it again to the next broker, if that lacks it."""
+    """The last holder of a record sends it again to its new neighbour, if that lacks it."""
     SYNC_BEFORE_MARK = "sync-before-mark"
-    """A broker's mark joins the circle when its own disk has the records."""
+    """A broker adds itself to an acknowledgement mark once its own disk has the records."""
     HOP_BOUND = "hop-bound"
-    """What goes round ends after as many hops as there are brokers, even if nobody is left to end it."""
+    """A record or barrier ends after as many hops as there are brokers, even if its origin is gone."""
     BARRIER_AND_FENCE = "barrier-and-fence"
-    """A producer that comes from another broker waits until all is known that it has stored anywhere; what surfaces
-    later of it is stored, and shown to nobody."""
+    """A producer that migrates here waits until all it has stored anywhere is known; batches of it that appear later
+    are stored, but not delivered."""
     NEW_INCARNATION = "new-incarnation"
-    """A broker that has lost what it published, or cannot know, gives no offset twice."""
+    """A broker that lost records it published, or may have, starts a new incarnation and reuses no offset."""
 
 
 OF_ONE_NODE = (
@@ -75,16 +75,16 @@ OF_ONE_NODE = (
     Safeguard.SEQUENCE,
     Safeguard.OWNERSHIP_LOGGED,
 )
-"""Those that a node which stands alone cannot be without; the others need peers to show."""
+"""Safeguards that show on a single node; the others need peers."""
 
 OF_DERIVED_STATE = (Safeguard.CHECKPOINT_BATCH,)
-"""Those of what a broker keeps of a partition beside its records, whatever the fabric."""
+"""Safeguards of the state that a broker derives from a log, whatever the fabric."""
 
 OF_GROUPS = (Safeguard.GENERATION_FENCING, Safeguard.UNACKED_REDELIVERY)
-"""Those of named subscriptions, whatever the fabric."""
+"""Safeguards of consumer groups, whatever the fabric."""
 
 OF_TOPIC_METADATA = (Safeguard.CONFIRMED_WATCH,)
-"""Those of what a broker tells of topics, whatever the fabric; they need peers to show."""
+"""Safeguards of topic metadata, whatever the fabric; they need peers to show."""
 
 OF_FLOOD = (
     Safeguard.DEDUP_BY_VECTOR,
@@ -94,7 +94,7 @@ OF_FLOOD = (
     Safeguard.BARRIER_AND_FENCE,
     Safeguard.NEW_INCARNATION,
 )
-"""Those of brokers that pass every record round."""
+"""Safeguards of the flood fabric."""
 
 Without = frozenset[Safeguard]
 ALL_ON: Without = frozenset()

@@ -1,8 +1,9 @@
-"""What a fabric is to the broker above it: inputs and time in, effects out.
+"""The interface between a fabric and the broker: inputs and time in, effects out.
 
-A fabric orders batches into partitions, decides what is committed, and keeps the catalogue of topics. It holds no bytes
-of its own: it sees a batch when it is proposed or received, hands it on in an `Append`, and gets it back by `Read`.
-`docs/decisions/0001-fabric-api.md` walks every fabric through these types.
+A fabric orders batches into partitions, decides what is committed, and holds the metadata of topics and members. The
+broker calls `step` with one input and executes the effects in order, some by the driver (disk, network, timers). An
+answer carries its request's token. A fabric stores no bytes: it writes a batch with `Append`, gets it back with `Read`.
+`Persist.then` holds effects that wait for hard state. docs/decisions/0001-fabric-api.md walks through these types.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ Buffer = bytes | bytearray | memoryview
 Acks = Literal["none", "owner", "all"]
 
 METADATA = "_catalogue"
-"""In place of a topic: what the nodes agree on about topics and members."""
+"""The name of the metadata log, used in place of a topic name in log lines and errors."""
 
 COORDINATION = NodeId(0)
-"""The peer that is no node: a coordination service. Requests leave by `Send`; answers, watches and its loss arrive as
-`PeerReceived` and `PeerLost`, under the same faults as any other link. No node has this id."""
+"""The peer id of an external coordination service; no node has it. Requests leave by `Send`; replies, watches and
+disconnects arrive as `PeerReceived` and `PeerLost`, subject to the same faults as any other link."""
 
 
 # --- inputs ----------------------------------------------------------------------------------------
 
 
 class Started(Value, frozen=True):
-    """The node is up: its hard state by key, and its partitions."""
+    """The node has started; carries its hard states by key and its recovered partitions."""
 
     hard_states: dict[str, bytes]
     partitions: tuple[Recovered, ...]
 
 
 class Propose(Value, frozen=True):
-    """Order this batch in the partition, stamped with these owner flags.
+    """Appends this batch to the partition, stamped with these owner flags.
 
-    Answered in the same step, by `Append` and `Accepted` or by `Refused`: only an owner orders, and it asks nobody.
+    Answered in the same step, by `Append` and `Accepted` or by `Refused`: the owner assigns offsets by itself.
     """
 
     token: int
@@ -65,7 +66,7 @@ class Propose(Value, frozen=True):
 
 
 class ProposeTopic(Value, frozen=True):
-    """`replicas` copies of each partition; 0 leaves it to the fabric."""
+    """Creates a topic with `replicas` replicas of each partition; 0 means the fabric's default."""
 
     token: int
     spec: TopicSpec
@@ -79,7 +80,7 @@ class ProposeDrop(Value, frozen=True):
 
 
 class ProposeSettings(Value, frozen=True):
-    """The topic's settings are these from now on; how many partitions and copies it has stays."""
+    """Replaces the topic's settings; its numbers of partitions and replicas stay."""
 
     token: int
     topic: TopicId
@@ -88,20 +89,20 @@ class ProposeSettings(Value, frozen=True):
 
 
 class QueryHeldByAll(Value, frozen=True):
-    """How much of a partition that this node owns does every copy have? Answered in the same step by `HeldByAll`."""
+    """Asks how far every replica has a partition this node owns. Answered in the same step by `HeldByAll`."""
 
     partition: Partition
 
 
 class Readers(Value, frozen=True):
-    """Whether anybody reads this copy of a partition: they wait to hear what is committed."""
+    """Local subscribers of this replica appeared (`present`) or left; they wait for commit offsets."""
 
     partition: Partition
     present: bool
 
 
 class ProposeLogStart(Value, frozen=True):
-    """Retention: advance the partition's log start to this segment boundary below commit."""
+    """Advances the partition's log start to this segment boundary below the commit offset, for retention."""
 
     partition: Partition
     first: int
@@ -114,7 +115,7 @@ class PeerReceived(Value, frozen=True):
 
 
 class PeerIdentified(Value, frozen=True):
-    """The node at an address that was known without an id says who it is: the answer to `Connect` of nobody."""
+    """A node contacted by address alone has sent its id: the answer to `Connect` with peer 0."""
 
     peer: NodeId
     address: str
@@ -129,7 +130,7 @@ class TimerFired(Value, frozen=True):
 
 
 class Synced(Value, frozen=True):
-    """All of the partition below `offset` is on stable storage, if `generation` is still the partition's."""
+    """Everything below `offset` is on stable storage, provided `generation` is still the log's current one."""
 
     partition: Partition
     generation: int
@@ -137,7 +138,7 @@ class Synced(Value, frozen=True):
 
 
 class WriteFailed(Value, frozen=True):
-    """What was appended at `offset` and above is not in the log: the disk refused it. The log ends at `offset` now."""
+    """The disk refused the appends at `offset` and above; the log ends at `offset` now."""
 
     partition: Partition
     offset: int
@@ -146,7 +147,7 @@ class WriteFailed(Value, frozen=True):
 
 
 class ReadDone(Value, frozen=True):
-    """Whole, checked batches in order, beginning with the one that holds the offset asked for; empty at the end."""
+    """Whole, checked batches in order, from the one that contains the requested offset; empty at the log end."""
 
     token: int
     partition: Partition
@@ -161,9 +162,9 @@ class ReadFailed(Value, frozen=True):
 
 
 class Confirm(Value, frozen=True):
-    """Is what this node knows of the topic (of all topics, if `name` is empty) still so?
+    """Brings this node's knowledge of the topic (of all topics, if `name` is empty) up to date.
 
-    Answered by `TopicOpened` and `TopicClosed` where it was not, then `Confirmed`; or by `Refused` if nobody can tell.
+    Answered by `TopicOpened` and `TopicClosed` for what was missing, then `Confirmed`; or by `Refused` on timeout.
     """
 
     token: int
@@ -171,10 +172,10 @@ class Confirm(Value, frozen=True):
 
 
 class Forward(Value, frozen=True):
-    """Take this publish to the partition's owner. Answered by `Forwarded` or `Refused`, whenever that is known.
+    """Forwards this publish to the partition's owner. Answered later by `Forwarded` or `Refused`.
 
-    Where every node orders, this node is the owner: the producer comes from another, for the `moves`th time, and the
-    answer is `ProducerAdmitted`.
+    Where every node is an owner, the batch is of a producer that migrated here from another node, its `moves`th move,
+    and the answer is `ProducerAdmitted`.
     """
 
     token: int
@@ -185,14 +186,14 @@ class Forward(Value, frozen=True):
 
 
 class AwaitCoverage(Value, frozen=True):
-    """Somebody waits until every node has so much of the partition, whoever ordered it: answered by `Covered`."""
+    """Waits until every node has the partition up to `offset`, whichever node ordered it. Answered by `Covered`."""
 
     partition: Partition
     offset: int
 
 
 class ForwardDone(Value, frozen=True):
-    """The answer to `ForwardReceived`: stored from `base` on, as safely as was asked for; or refused."""
+    """The answer to `ForwardReceived`: stored at `base` with the requested acks, or refused."""
 
     token: int
     base: int
@@ -200,22 +201,22 @@ class ForwardDone(Value, frozen=True):
 
 
 class DiskFailed(Value, frozen=True):
-    """The disk is not to be trusted any more: no `Synced` follows. What this node owns is better owned by another."""
+    """The disk failed: no `Synced` follows. The node should give up the partitions that it owns."""
 
     error: RostraError
 
 
 class Echo(Value, frozen=True):
-    """An effect that comes back as an input: in a `Persist`'s `then` it tells the fabric that the state is durable."""
+    """Comes back as an input: in the `then` of a `Persist` it reports that the state is durable."""
 
     key: str
     number: int
 
 
 class TransferOwnership(Value, frozen=True):
-    """An operator wishes that this peer orders the partition, whoever does now.
+    """Transfers ownership of the partition to this peer, at an operator's request.
 
-    Answered by `OperationDone` when it does, or by `Refused`; token 0: nobody waits for an answer.
+    Answered by `OperationDone` once the peer is the owner, or by `Refused`; token 0 needs no answer.
     """
 
     partition: Partition
@@ -224,22 +225,22 @@ class TransferOwnership(Value, frozen=True):
 
 
 class RemoveNode(Value, frozen=True):
-    """An operator removes this member, there or not. `OperationDone`: its copies are being moved, then it leaves."""
+    """Removes a member, alive or not. `OperationDone`: its replicas are being reassigned, then it leaves."""
 
     token: int
     node: NodeId
 
 
 class Describe(Value, frozen=True):
-    """What is the cluster like? Answered by `Described`, by any node, with what those tell that are there."""
+    """Asks for the cluster's state. Any node answers by `Described`, from the replies of all nodes that are alive."""
 
     token: int
 
 
 class PrepareStop(Value, frozen=True):
-    """The node is stopping and nobody waits for an answer: give away what it owns, then say `StopPrepared`.
+    """The node is stopping and has no pending requests: transfer what it owns, then answer `StopPrepared`.
 
-    Peers' messages and timers still arrive until then; no proposal does.
+    Peer messages and timers still arrive until then; proposals do not.
     """
 
 
@@ -276,9 +277,9 @@ FabricInput = (
 
 
 class Open(Value, frozen=True):
-    """Make the partition's log, empty, beginning at `first`. Idempotent.
+    """Creates the partition's log, empty, starting at `first`. Idempotent.
 
-    A copy that is filled from others begins at their log start: `Drop`, then `Open` with `first`.
+    A replica that installs a snapshot starts at the sender's log start: `Drop`, then `Open` with `first`.
     """
 
     partition: Partition
@@ -287,22 +288,22 @@ class Open(Value, frozen=True):
 
 
 class Drop(Value, frozen=True):
-    """Delete the partition's log."""
+    """Deletes the partition's log."""
 
     partition: Partition
 
 
 class Append(Value, frozen=True):
-    """Write a stamped batch at the partition's end. A checkpoint batch begins a new segment."""
+    """Writes a stamped batch at the end of the log. A checkpoint batch starts a new segment."""
 
     partition: Partition
     batch: bytearray
     sync: bool = False
-    """As with a `Sync` behind it, which would cost as much again on the way of a single record."""
+    """Also syncs, like a following `Sync`, which would double the cost of publishing a single record."""
 
 
 class Truncate(Value, frozen=True):
-    """Cut the partition's end to `offset` (at or above commit); raises its generation to `generation`."""
+    """Truncates the log to `offset` (at or above commit) and raises its generation to `generation`."""
 
     partition: Partition
     offset: int
@@ -310,20 +311,20 @@ class Truncate(Value, frozen=True):
 
 
 class Trim(Value, frozen=True):
-    """Delete whole segments below `first`."""
+    """Deletes whole segments below `first`."""
 
     partition: Partition
     first: int
 
 
 class Sync(Value, frozen=True):
-    """Make what is written so far durable; answered by `Synced`. Several may be served by one fsync."""
+    """Makes what is written so far durable; answered by `Synced`. One fsync may serve several."""
 
     partition: Partition
 
 
 class Read(Value, frozen=True):
-    """Read whole batches from `offset`, about `bytes_max` (at least one batch), none at or beyond `end`."""
+    """Reads whole batches from `offset`, about `bytes_max` (at least one batch), none at or beyond `end`."""
 
     token: int
     partition: Partition
@@ -339,9 +340,9 @@ class Send(Value, frozen=True):
 
 
 class Connect(Value, frozen=True):
-    """Keep a link to this peer, at this address; said again when the address changes. Its end is told by `PeerLost`.
+    """Keeps a link to this peer at this address; repeated when the address changes. `PeerLost` reports a disconnect.
 
-    Peer 0 is whoever answers there: `PeerIdentified` says who.
+    Peer 0 stands for a node whose id is unknown: `PeerIdentified` reports the id.
     """
 
     peer: NodeId
@@ -349,20 +350,20 @@ class Connect(Value, frozen=True):
 
 
 class Disconnect(Value, frozen=True):
-    """The peer is no member any more: drop the link to it."""
+    """Closes the link to a peer that is no longer a member."""
 
     peer: NodeId
 
 
 class SetTimer(Value, frozen=True):
-    """Fire at this monotonic time; setting a timer again moves it, `at_us` None cancels it."""
+    """Sets a timer to this monotonic time; setting it again moves it, `at_us` None cancels it."""
 
     timer: str
     at_us: int | None
 
 
 class LogLine(Value, frozen=True):
-    """A line for the structured log. The role of this node in `METADATA` is its role in the cluster."""
+    """A line for the structured log. This node's role in `METADATA` is its role in the cluster."""
 
     level: str
     event: str
@@ -373,7 +374,7 @@ class LogLine(Value, frozen=True):
 
 
 class Accepted(Value, frozen=True):
-    """The proposal has its place: it will commit there or be cut. `base` to `last` are its offsets."""
+    """The proposal was given the offsets `base` to `last`: it will commit there or be truncated."""
 
     token: int
     partition: Partition
@@ -392,7 +393,7 @@ class Forwarded(Value, frozen=True):
 
 
 class ForwardReceived(Value, frozen=True):
-    """A peer forwarded a publish to this owner. The broker orders it like its own and replies `ForwardDone`."""
+    """A peer forwarded a publish to this owner. The broker orders it like its own and answers `ForwardDone`."""
 
     token: int
     partition: Partition
@@ -401,9 +402,9 @@ class ForwardReceived(Value, frozen=True):
 
 
 class ProducerAdmitted(Value, frozen=True):
-    """The answer to `Forward` where every node orders: all that any node had of the topic is in the logs here.
+    """The answer to `Forward` where every node is an owner: this node's logs hold all that any node had of the topic.
 
-    So what the producer has stored anywhere is known. What surfaces later of it, it has sent to this node again.
+    So every batch the producer has stored anywhere is known. Batches of it that appear later were sent here again.
     """
 
     token: int
@@ -412,7 +413,7 @@ class ProducerAdmitted(Value, frozen=True):
 
 
 class ProducerMigrated(Value, frozen=True):
-    """The producer has gone to another node, by its `moves`th move: what it sent here before that comes too late."""
+    """The producer migrated to another node, its `moves`th move: batches it sent here before that are fenced."""
 
     partition: Partition
     producer: int
@@ -424,7 +425,7 @@ class Confirmed(Value, frozen=True):
 
 
 class OperationDone(Value, frozen=True):
-    """What an operator asked for is done, or will be done without further asking."""
+    """An operator's request is done, or will be completed without a further request."""
 
     token: int
 
@@ -435,14 +436,14 @@ class Described(Value, frozen=True):
 
 
 class Committed(Value, frozen=True):
-    """Records below `offset` may be shown, and are never truncated."""
+    """Records below `offset` may be delivered, and are never truncated."""
 
     partition: Partition
     offset: int
 
 
 class HeldByAll(Value, frozen=True):
-    """Every copy has the records below `offset` on stable storage: none will be sent them again."""
+    """Every replica has the records below `offset` on stable storage: they will not be replicated again."""
 
     partition: Partition
     offset: int
@@ -451,7 +452,7 @@ class HeldByAll(Value, frozen=True):
 class Covered(Value, frozen=True):
     """Every node of `view` has the records below `offset` on stable storage.
 
-    Only where `AcksAll.VIEW` is promised: there commit says less than acks `all` asks for. Elsewhere commit is enough.
+    Only where `AcksAll.VIEW` is promised: there a commit alone does not satisfy acks `all`. Elsewhere it does.
     """
 
     partition: Partition
@@ -460,11 +461,11 @@ class Covered(Value, frozen=True):
 
 
 class Serving(Value, frozen=True):
-    """This node orders the partition (`owner`), or holds a copy. Its log spans `first` to `end`.
+    """This node owns the partition (`owner`) or holds a replica. Its log spans `first` to `end`.
 
-    Said again whenever that changes. `address` is the owner's if it is another node, empty if nobody is known to be
-    it: replies that wait for a batch of this node's ordering then end with `Moved`, or `Unavailable`. Their batches may
-    still commit; the client sends them again to the new owner, which knows them by producer and sequence.
+    Repeated whenever that changes. `address` is the owner's if it is another node, empty if the owner is unknown.
+    When this node stops being the owner, pending publishes fail with `Moved` or `Unavailable`. Their batches may still
+    commit; the client sends them again to the new owner, which recognizes them by producer and sequence.
     """
 
     partition: Partition
@@ -477,7 +478,7 @@ class Serving(Value, frozen=True):
 
 
 class ServedElsewhere(Value, frozen=True):
-    """No copy of the partition is here: its owner is at `address`, empty if nobody is known to be it."""
+    """This node has no replica of the partition; its owner is at `address`, empty if unknown."""
 
     partition: Partition
     epoch: int
@@ -485,27 +486,27 @@ class ServedElsewhere(Value, frozen=True):
 
 
 class Blocked(Value, frozen=True):
-    """The partition takes no proposals until `Serving` is said again, for this reason; reads below commit go on."""
+    """The partition accepts no proposals until the next `Serving`, for this reason; reads below commit go on."""
 
     partition: Partition
     error: RostraError
 
 
 class Broken(Value, frozen=True):
-    """What only this node has is damaged: it acknowledges nothing any more until it is started anew. Reads go on."""
+    """Data that only this node has is damaged: it acknowledges nothing until it is restarted. Reads go on."""
 
     error: RostraError
 
 
 class TopicOpened(Value, frozen=True):
-    """In the catalogue from now on; `token` answers the proposal, None when it came from elsewhere or from disk."""
+    """A topic exists from now on; `token` answers the proposal, None if another node or the disk is the source."""
 
     token: int | None
     spec: TopicSpec
 
 
 class TopicChanged(Value, frozen=True):
-    """Its settings are others from now on; `token` as in `TopicOpened`."""
+    """The topic's settings changed; `token` as in `TopicOpened`."""
 
     token: int | None
     spec: TopicSpec
@@ -517,10 +518,10 @@ class TopicClosed(Value, frozen=True):
 
 
 class PartitionJoined(Value, frozen=True):
-    """A partition that its topic was not made with: the part that an origin incarnation has of it.
+    """Adds a partition to an existing topic: the origin partition of one origin and incarnation.
 
-    The origin draws `partition.topic` at random when it first publishes to the topic, so it names topic, origin and
-    incarnation at once, in the width that ids have everywhere. `Serving` follows, with the incarnation as epoch.
+    The origin draws `partition.topic` at random when it first publishes to the topic, so this one id stands for topic,
+    origin and incarnation. `Serving` follows, with the incarnation as epoch.
     """
 
     topic: TopicId
@@ -529,21 +530,21 @@ class PartitionJoined(Value, frozen=True):
 
 
 class KnownNodes(Value, frozen=True):
-    """Where clients find the other nodes, in case this one dies; said whenever that changes."""
+    """The client addresses of the other nodes, for failover; repeated whenever they change."""
 
     addresses: tuple[str, ...]
 
 
 class StopPrepared(Value, frozen=True):
-    """The answer to `PrepareStop`: this node may go."""
+    """The answer to `PrepareStop`: this node may stop."""
 
 
 class Ready(Value, frozen=True):
-    """The fabric has learned enough to serve: the node opens its listener."""
+    """The fabric is ready to serve: the node opens its listener."""
 
 
 class Persist(Value, frozen=True):
-    """Write hard state durably, and only then carry out `then`. For hard state only; records use Append and Sync."""
+    """Writes hard state durably, then executes `then`. For hard state only; records use `Append` and `Sync`."""
 
     key: str
     state: bytes
@@ -592,7 +593,7 @@ FabricEffect = (
 
 
 class Fabric(Protocol):
-    """A pure machine. The broker steps it; nobody else does."""
+    """A pure state machine, stepped by the broker only."""
 
     guarantees: Guarantees
 

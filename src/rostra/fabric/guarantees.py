@@ -1,4 +1,4 @@
-"""What a fabric promises, as data: the table of promises is made of it, and the contract suite proves every cell."""
+"""The guarantees of a fabric, as data: docs/guarantees.md is generated from it, the contract suite proves each cell."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class AcksAll(StrEnum):
 
 
 class SplitBehaviour(StrEnum):
-    """What a side of a network split does that cannot know it is the rightful one."""
+    """What a side of a network split does that cannot tell whether it has the quorum."""
 
     REFUSES = "the side without a quorum refuses"
     MERGES = "each side goes on and they merge"
 
 
 class Delivers(StrEnum):
-    """At which nodes a subscription is served; anywhere else the client is told where."""
+    """Which nodes serve a subscription; the others redirect the client."""
 
     OWNER = "the owner"
     REPLICA = "the owner or a replica"
@@ -35,21 +35,21 @@ class Delivers(StrEnum):
 
 
 class Survives(StrEnum):
-    """Which crashes take nothing that was acknowledged by all, and how it goes on."""
+    """Which crashes lose nothing acknowledged by `all`, and how service continues."""
 
     MINORITY = "any minority at once; all, by restarting"
     ANY = "any at once: whoever is left goes on; all, by restarting"
 
 
 class TopicScope(StrEnum):
-    """Whose topics they are: what becomes of one that is made or deleted at a node."""
+    """Whether creating or deleting a topic affects all nodes or one."""
 
     ONE = "the same at all nodes"
     EACH = "each node's own; a record makes its topic wherever it comes"
 
 
 class Guarantees(msgspec.Struct, frozen=True):
-    """One row of the table of promises; the contract suite proves every cell."""
+    """One row of the table of guarantees."""
 
     fabric: str
     order: Order
@@ -60,7 +60,7 @@ class Guarantees(msgspec.Struct, frozen=True):
     groups_span_nodes: bool
     exactly_once_sink: bool
     forwards_publishes: bool = False
-    """Whether a publish may be sent to any node, which takes it to the owner; else the client is told where to go."""
+    """Whether any node accepts a publish and forwards it to the owner; otherwise it redirects the client."""
     topics: TopicScope = TopicScope.ONE
     exclusive_ownership: bool = True
-    """Whether a topic can be such that only its strongest publisher is delivered: somebody must know all of them."""
+    """Whether a topic can deliver its strongest publisher only, which needs one node that knows all publishers."""

@@ -1,6 +1,6 @@
-"""Every fabric by name: how a node of it is made, what its nodes say to each other, and what it can tell of itself.
+"""The registry of fabrics by name: their factory, guarantees, peer messages and status.
 
-The only place that names them: brokers, clients and drivers take a fabric as they find it here.
+The only module that names fabrics; brokers, clients and drivers take a fabric from here.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ DEFAULT = "raft"
 
 
 class NodeSetup(msgspec.Struct, frozen=True):
-    """Where a node sits: its id, where clients and peers find it, and how it came into its cluster."""
+    """A node's id, its addresses for clients and peers, and how it enters its cluster."""
 
     node: NodeId
     address: str
     peer_address: str
     random: Random
     bootstrap: bool = True
-    """Whether it began the cluster; else it was let in through `join`."""
+    """Whether it founds the cluster; otherwise it joins through `join`."""
     join: tuple[str, ...] = ()
-    """Peer addresses of nodes that may know the others."""
+    """Peer addresses of members to join through."""
     without: Without = ALL_ON
     both_ways: bool = False
-    """Whether a ring passes records in both directions."""
+    """Whether a ring forwards records in both directions."""
 
 
 class FabricKind(msgspec.Struct, frozen=True):
@@ -46,32 +46,32 @@ class FabricKind(msgspec.Struct, frozen=True):
     guarantees: Guarantees
     make: Callable[[NodeSetup], Fabric]
     peer_kinds: tuple[type, ...]
-    """The closed set of messages between its nodes; a driver makes its codec from it."""
+    """The closed set of messages between its nodes; a driver builds its codec from it."""
     status: Callable[[Fabric], ClusterStatus | None]
 
 
-def _raft(seat: NodeSetup) -> Fabric:
-    assert seat.bootstrap or seat.join, "who founds nothing joins somebody"
+def _raft(setup: NodeSetup) -> Fabric:
+    assert setup.bootstrap or setup.join, "a node that founds no cluster needs an address to join"
     return Raft(
-        seat.node,
-        seat.address,
-        seat.peer_address,
-        founders=(ClusterMember(seat.node, seat.address, seat.peer_address),) if seat.bootstrap else (),
-        join=seat.join,
-        random=seat.random,
-        without=seat.without,
+        setup.node,
+        setup.address,
+        setup.peer_address,
+        founders=(ClusterMember(setup.node, setup.address, setup.peer_address),) if setup.bootstrap else (),
+        join=setup.join,
+        random=setup.random,
+        without=setup.without,
     )
 
 
-def _flood(seat: NodeSetup) -> Fabric:
+def _flood(setup: NodeSetup) -> Fabric:
     return Flood(
-        seat.node,
-        seat.address,
-        seat.peer_address,
-        joins=seat.join,
-        random=seat.random,
-        settings=FloodSettings(both_ways=seat.both_ways),
-        without=seat.without,
+        setup.node,
+        setup.address,
+        setup.peer_address,
+        joins=setup.join,
+        random=setup.random,
+        settings=FloodSettings(both_ways=setup.both_ways),
+        without=setup.without,
     )
 
 
@@ -81,7 +81,7 @@ def _raft_status(fabric: Fabric) -> ClusterStatus | None:
 
 
 def _flood_status(fabric: Fabric) -> ClusterStatus | None:
-    """Of the ring there is nothing to vote on; everybody counts."""
+    """A ring has no voters; every member counts."""
     assert isinstance(fabric, Flood)
     ring = fabric.ring
     members = tuple(

@@ -1,4 +1,4 @@
-"""What inputs and effects are made of."""
+"""Values shared by the inputs and effects of the fabric API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class TopicSpec(Value, frozen=True, array_like=True):
-    """A topic as the catalogue has it. `settings` is opaque here: the broker's own encoding of them."""
+    """A topic as the metadata describes it. `settings` is opaque here: encoded by the broker."""
 
     topic: TopicId
     name: str
@@ -35,10 +35,10 @@ class EpochStart(Value, frozen=True, array_like=True):
 
 
 class Recovered(Value, frozen=True):
-    """One partition as the disk had it. Everything below `end` is fsynced when this arrives.
+    """One partition as recovered from disk. Everything below `end` is fsynced.
 
-    `epochs` begins with the row of the epoch before `first`, which the last checkpoint remembers: so the match check
-    works at log start. A copy with `damaged_at` neither votes, leads nor acknowledges until it is refilled.
+    `epochs` starts with the row of the epoch before `first`, taken from the last checkpoint, so that the log matching
+    check works at log start. A replica with `damaged_at` neither votes, leads nor acknowledges until it is restored.
     """
 
     partition: Partition

@@ -1,1 +1,1 @@
-"""A ring of brokers: every publish visits each of them once."""
+"""The flood fabric: a ring of brokers; every record is forwarded to each of them once."""

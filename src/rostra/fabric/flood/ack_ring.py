@@ -1,9 +1,9 @@
-"""The marks that go round with the records: which brokers have them on stable storage.
+"""Acknowledgement marks that travel round the ring: which brokers have records on stable storage.
 
-A broker passes records on at once, but its mark waits for its own sync. A mark that comes back to where it began says
-that every broker it has visited holds all below its offset: that is what acks `all` asks for. The origin of a part
-begins one for whatever it has; another broker does for what a producer brings along that came to it. Marks are
-cumulative and are said again with every beat until the circle has closed, so that none needs to arrive.
+A broker forwards records at once, but its mark waits for its own sync. A mark that returns to where it started proves
+that every broker it visited has everything below its offset: that is acks `all`. The origin starts marks for its own
+partitions; another broker starts one for batches that a migrated producer waits for. Marks are cumulative and repeated
+with every heartbeat until the round is complete, so losing one does no harm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TIMED_MAX = 1024
 
 MarkKey = tuple[Partition, NodeId]
-"""A part, and the broker where a mark for it began."""
+"""A partition, and the broker that started the mark."""
 
 
 class AckRing:
@@ -32,17 +32,17 @@ class AckRing:
         self._flood = flood
         self._waits_for_sync = Safeguard.SYNC_BEFORE_MARK not in flood.without
         self._received: dict[Partition, dict[NodeId, AckMark]] = {}
-        """The last mark that came for a part, by where it began."""
+        """The last mark received per partition, by the broker that started it."""
         self._sent: dict[MarkKey, tuple[int, NodeId]] = {}
-        """How far this broker's word for a mark stands, and to whom it was last passed."""
+        """The offset last sent for a mark, and to which broker."""
         self._due: dict[MarkKey, None] = {}
         self._awaited: dict[Partition, int] = {}
-        """Of other origins' parts, up to where somebody here waits for the circle."""
+        """Offsets of other origins' partitions that a publish here waits for."""
         self.covered: dict[Partition, int] = {}
-        """How far the circles that began here have closed."""
+        """The offsets up to which marks started here have come back."""
         self._started: dict[Partition, deque[tuple[int, int]]] = {}
         self.round_trip_us = 0
-        """How long the last circle took."""
+        """How long the last round took."""
 
     def forget(self, partition: Partition) -> None:
         for started_by in self._received.pop(partition, {}):
@@ -51,10 +51,10 @@ class AckRing:
         for table in (self._awaited, self.covered, self._started):
             table.pop(partition, None)
 
-    # --- beginning -----------------------------------------------------------------------------------
+    # --- starting marks -----------------------------------------------------------------------------------
 
     def synced(self, log: OriginLog) -> None:
-        """This broker's copy has come further: so do its marks."""
+        """The local log was synced further: its marks advance."""
         partition, me = log.partition, self._flood.node
         if log.origin_partition.local:
             self.covered[partition] = log.synced
@@ -70,7 +70,7 @@ class AckRing:
             self._due[partition, started_by] = None
 
     def await_coverage(self, partition: Partition, offset: int) -> None:
-        """Somebody here waits until every broker has this much of a part, whoever published it."""
+        """A publish here waits until every broker has the partition up to this offset, whoever its origin."""
         log = self._flood.logs.get(partition)
         if log is not None:
             if not log.is_origin:
@@ -79,7 +79,7 @@ class AckRing:
             self._due[partition, self._flood.node] = None
 
     def tick(self) -> None:
-        """Whoever waits for a circle sends its mark again."""
+        """Sends marks again whose round is not complete."""
         flood, me = self._flood, self._flood.node
         for partition, log in flood.logs.items():
             if log.origin_partition.local:
@@ -92,7 +92,7 @@ class AckRing:
             elif not log.is_origin:
                 self._awaited.pop(partition, None)
 
-    # --- passing -------------------------------------------------------------------------------------
+    # --- forwarding marks -------------------------------------------------------------------------------------
 
     def received(self, marks: tuple[AckMark, ...]) -> None:
         flood = self._flood
@@ -104,13 +104,13 @@ class AckRing:
             if started_by == flood.node:
                 self._complete(log, min(mark.offset, log.synced), mark.visited)
             elif flood.node not in mark.visited:
-                # One that has been here already ends: where it began is gone, and nobody waits for it.
+                # A mark that was here before ends: the broker that started it is gone.
                 self._received.setdefault(mark.partition, {})[started_by] = mark
                 self._sent.pop((mark.partition, started_by), None)
                 self._due[mark.partition, started_by] = None
 
     def _complete(self, log: OriginLog, offset: int, visited: tuple[NodeId, ...]) -> None:
-        """Who is in this broker's view must have been visited: a smaller circle is one of others' views."""
+        """Completes a round if the mark visited every broker of this broker's view."""
         flood = self._flood
         view = flood.ring.view
         if offset <= self.covered.get(log.partition, 0) or not set(view.active) <= set(visited):
@@ -122,7 +122,7 @@ class AckRing:
         flood.out.append(Covered(log.partition, offset, View.of(view.epoch, visited)))
 
     def flush(self) -> None:
-        """At the end of a step: what is due goes to the next broker, in one message."""
+        """Sends due marks to the next broker, at the end of a step."""
         if not self._due:
             return
         flood = self._flood
@@ -135,7 +135,7 @@ class AckRing:
             flood.out.append(Send(following, AckMarks(tuple(marks[at : at + ENTRIES_PER_MESSAGE]))))
 
     def _next_mark(self, key: MarkKey, following: NodeId) -> AckMark | None:
-        """How far this broker and all before it have come, if that is news to the next one."""
+        """The mark to send: the minimum of this broker and those before it, if it is new to the next broker."""
         flood = self._flood
         partition, started_by = key
         log = flood.logs.get(partition)

@@ -1,8 +1,8 @@
-"""Brokers that go: one that stops waits for the next to have what it has; one that is removed, for all of them.
+"""Departure of brokers: a stopping broker waits until its neighbours have its records; a removed one, until all have.
 
-Whoever is told to remove a member asks it first to retire. It takes nothing more then, and answers when every broker of
-its view has on stable storage whatever it published, and the next has whatever else it holds. A member that is away
-cannot be asked: what nobody else has goes with it.
+A broker that is told to remove a member first asks it to leave. That member accepts nothing new, and answers when every
+broker of its view has all it published on stable storage and its neighbours have everything else. A member that is down
+cannot be asked: records that only it has are lost.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Departure:
     def __init__(self, flood: Flood) -> None:
         self._flood = flood
         self._stop_deadline_us: int | None = None
-        """By when this broker goes that was told to stop."""
+        """While stopping: when this broker stops waiting."""
         self._leave_deadline_us = 0
-        """While it retires: if it is not removed by then, it goes on as before."""
+        """While leaving: if it is not removed by then, it continues as before."""
         self._requesters: dict[NodeId, None] = {}
         self._removing: dict[NodeId, tuple[int, list[int]]] = {}
-        """Members that this broker was told to remove: until when they may take, and who waits for it."""
+        """Members that this broker removes: their deadline, and the tokens to answer."""
 
     def refusal(self) -> RostraError | None:
-        """Why this broker takes nothing new, if so."""
+        """Returns why this broker accepts nothing new, or None."""
         if self._flood.ring.is_removed:
             return MemberRemoved(self._flood.node)
         return NodeStopping() if self._flood.now.mono_us < self._leave_deadline_us else None
@@ -62,7 +62,7 @@ class Departure:
             self._finish_removal(peer)
 
     def _check_removal(self, node: NodeId) -> None:
-        """Asks the member again, or finds that there is nobody to wait for."""
+        """Asks the member again; ends the removal if it is down or time is up."""
         flood = self._flood
         until_us, tokens = self._removing[node]
         if node != flood.node and not flood.ring.is_alive(node):
@@ -89,7 +89,7 @@ class Departure:
         self._leave_deadline_us = self._flood.now.mono_us + self._flood.settings.removal_timeout_ms * 1000
 
     def _has_forwarded_all(self) -> bool:
-        """Whether the others have everything, and what was published here on stable storage."""
+        """Whether the neighbours have everything, and all brokers have on stable storage what was published here."""
         flood = self._flood
         if flood.ring.next is None:
             return len(flood.ring.members) == 1
@@ -105,7 +105,7 @@ class Departure:
             self._check_removal(node)
 
     def finish_step(self) -> None:
-        """At the end of a step."""
+        """Checks at the end of a step whether stopping or leaving is complete."""
         flood = self._flood
         if self._stop_deadline_us is not None:
             missing = sum(link.missing_records() for link in flood.links.values())

@@ -1,4 +1,13 @@
-"""One broker of a ring: it publishes to parts of its own, and keeps a copy of everybody's."""
+"""The flood fabric of one broker: it orders its own origin partitions and stores those of all other brokers.
+
+A publish is appended to the broker's own origin partition of the topic. Once it is on stable storage it is committed
+here and forwarded to the next broker of the ring; every broker that receives new records stores them, forwards them at
+once, and commits them when its own disk has them. Records end at their origin, or by the hop bound. What a broker needs
+not be sent is its vector (end per origin partition); links, duplicates, catching up and healing follow from that
+(`ring_link`). Acks `all` come from marks that travel round the ring behind the records (`ack_ring`). A start first asks
+the others what they have of this broker's partitions (`origin_recovery`) and may begin a new incarnation. A producer
+that migrates here waits for a barrier (`producer_barriers`).
+"""
 
 from __future__ import annotations
 
@@ -117,7 +126,7 @@ UNKNOWN_PEER = NodeId(0)
 
 
 class Flood:
-    """`joins` are addresses of brokers that may know the others; without any, this one begins a ring."""
+    """`joins` are peer addresses of members to join through; without any, this broker founds a ring."""
 
     guarantees = GUARANTEES
 
@@ -140,14 +149,14 @@ class Flood:
         self.settings = settings or FloodSettings()
         self.without = without
         self.boot = 0
-        """Counts the starts; also the incarnation under which this start draws new parts."""
+        """The number of this start; also the incarnation of origin partitions created by it."""
         self.now = Now(0, 0)
         self.out: list[FabricEffect] = []
         self.logs: dict[Partition, OriginLog] = {}
         self.served: dict[Partition, None] = {}
-        """What the broker above knows of."""
+        """Partitions that were reported to the broker."""
         self.links: dict[NodeId, RingLink] = {}
-        """To the next broker, and if records go both ways to the previous one."""
+        """To the next broker and, with `both_ways`, to the previous one."""
         self.ring = Ring(self)
         self.topics = FloodTopics(self)
         self.ack_ring = AckRing(self)
@@ -157,7 +166,7 @@ class Flood:
         self.description = RingDescription(self)
         self.departure = Departure(self)
         self.was_damaged = False
-        """Whether the start before has found its own records damaged."""
+        """Whether the previous run found its own records damaged."""
         self.ready = False
         self._sync_first = Safeguard.SYNC_BEFORE_ACK not in without
         self._hops_bounded = Safeguard.HOP_BOUND not in without
@@ -167,7 +176,7 @@ class Flood:
         self._token = 0
         self._numbered = 0
         self._unconfirmed: list[int] = []
-        """Who wants to know all topics, before they are open."""
+        """Tokens of confirmations requested before all topics are open."""
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.now = now
@@ -232,10 +241,10 @@ class Flood:
             case TransferOwnership():
                 self._refuse_transfer(given)
             case Readers():
-                # Whatever goes round is told to everybody.
+                # Every broker commits on its own; readers make no difference.
                 pass
             case ForwardDone():
-                raise AssertionError(f"no publish travels to another broker to be ordered: {given}")
+                raise AssertionError(f"no publish is forwarded to another broker to be ordered: {given}")
             case _:
                 assert_never(given)
 
@@ -266,7 +275,7 @@ class Flood:
             case LeftRing():
                 self.departure.member_left(peer)
             case _:
-                raise PeerViolation("message", f"{type(message).__name__} is none of a ring's")
+                raise PeerViolation("message", f"{type(message).__name__} is not a message of the flood fabric")
 
     def _receive_ring_message(
         self, peer: NodeId, message: LinkOpening | Offer | Records | AckMarks | Barrier, payload: bytearray | None
@@ -300,7 +309,7 @@ class Flood:
         self._hard_states = given.hard_states
         self._recovered = given.partitions
         self.boot = int.from_bytes(given.hard_states.get(BOOT, b""), "little") + 1
-        # Nobody hears of this start before its number is durable: else two starts could share it.
+        # No message leaves before the boot number is durable: otherwise two starts could share it.
         self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
 
     def _booted(self) -> None:
@@ -329,7 +338,7 @@ class Flood:
         self.recovery.start()
 
     def finish_recovery(self, new_incarnation: bool) -> None:
-        """What the others have is known: the topics are opened, with new parts for a new incarnation."""
+        """Opens the topics after recovery, with new origin partitions for a new incarnation."""
         topics = [self.topics.by_name[name] for name in sorted(self.topics.by_name)]
         if new_incarnation:
             self.out.append(LogLine("warning", "new incarnation", {"incarnation": self.boot}))
@@ -344,14 +353,14 @@ class Flood:
                 log.is_origin = True
             self.topics.report(topic, None)
             if log is not None and log.damaged_at is not None and not topic.own.local:
-                # Only without the safeguard: whoever gives offsets again that it cannot know to be free.
+                # Only with the safeguard disabled: reuses offsets that may be taken.
                 self.receiver.restart_log(log, self.deleted_end(log.partition))
         if self.was_damaged:
-            # After the new parts in the journal, so that none of them is forgotten.
+            # Journalled after the new partitions, so that none of them is lost.
             self.out.append(Persist(DAMAGED, b"", ()))
 
     def _finish_step(self) -> None:
-        """At the end of a step."""
+        """Ends a step: reports readiness, sends due marks, checks departures."""
         if self.recovery.done and not self.ready and self._is_open():
             self.ready = True
             about: dict[str, int | str] = {"partition": METADATA, "role": "broker", "incarnation": self.boot}
@@ -363,7 +372,7 @@ class Flood:
         self.departure.finish_step()
 
     def _confirm(self, token: int) -> None:
-        """This broker knows its own topics; there are no others here."""
+        """Topics are local to a broker: confirmed as soon as they are all open."""
         if self.ready:
             self.out.append(Confirmed(token))
         else:
@@ -381,7 +390,7 @@ class Flood:
     # --- the ring ------------------------------------------------------------------------------------
 
     def relink(self) -> None:
-        """The view has changed, or a neighbour was started anew: the ring closes again."""
+        """Opens links to the current neighbours, after the view changed or a neighbour restarted."""
         if not self.ready:
             return
         following, previous = self.ring.next, self.ring.previous
@@ -413,7 +422,7 @@ class Flood:
             self.departure.tick()
 
     def next_read(self, link: RingLink, partition: Partition) -> int:
-        # Even tokens: the broker's own reads have odd ones.
+        # Even tokens: the broker's reads have odd ones.
         self._token += 2
         self._reads[self._token] = link, partition
         return self._token
@@ -424,12 +433,12 @@ class Flood:
             link.read_failed(given.token, given.partition)
         log = self.logs.get(given.partition)
         if log is not None and isinstance(given.error, CorruptLog):
-            # What a subscriber alone asks for is asked elsewhere then. But without the others, or the table of
-            # producers, nobody who publishes here would ever get an answer.
+            # A subscriber can read from another broker. But a failed read for a neighbour, or for the producer table,
+            # would leave publishes here unanswered for ever.
             self.receiver.log_damaged(log, blocks_publishing=link is not None or not given.token)
 
     def _refuse_transfer(self, given: TransferOwnership) -> None:
-        """Nobody but its origin orders a part."""
+        """Refuses a transfer: only its origin orders an origin partition."""
         log = self.logs.get(given.partition)
         error = NotAReplica(given.peer, log.origin_partition.name if log else "", given.partition.index)
         if given.token:
@@ -475,7 +484,7 @@ class Flood:
             self._advance(log, given.offset)
 
     def _advance(self, log: OriginLog, offset: int) -> None:
-        """On stable storage here: shown, and if it was published here it may leave now."""
+        """Commits what is on stable storage here, and forwards what was published here."""
         log.synced = offset
         self.out.append(Committed(log.partition, offset))
         while log.unsynced and log.unsynced[0][1] <= offset:
@@ -501,14 +510,14 @@ class Flood:
                 self.receiver.write_refused(log, end)
 
     def _trim(self, given: ProposeLogStart) -> None:
-        """Each copy's retention is its broker's own."""
+        """Retention is local to each broker."""
         log = self.logs.get(given.partition)
         if log is not None and log.first < given.first <= log.synced:
             log.first = given.first
             self.out.append(Trim(given.partition, given.first))
 
     def _held_by_all(self, partition: Partition) -> int:
-        """Whoever is away would be sent it again."""
+        """The offset that all members have; 0 while one is down, because it would be sent records again."""
         log = self.logs.get(partition)
         if log is not None and log.origin_partition.local:
             return log.synced
@@ -516,7 +525,7 @@ class Flood:
         return self.ack_ring.covered.get(partition, 0) if everybody else 0
 
     def has(self, partition: Partition, end: int) -> bool:
-        """Whether this broker has so much of a part, or had it and deleted the topic."""
+        """Whether this broker has an origin partition up to `end`, or had it and deleted the topic."""
         log = self.logs.get(partition)
         return (log.end if log is not None else self.deleted_end(partition)) >= end
 

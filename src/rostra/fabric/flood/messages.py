@@ -1,6 +1,6 @@
 """The closed set of messages between the brokers of a ring.
 
-Kinds begin at 160: no client's message and no other fabric's can be taken for one of these.
+Kinds start at 160: no message of a client or of another fabric can be mistaken for one of these.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class FloodMessageBase(msgspec.Struct, frozen=True, array_like=True, gc=False):
 Entries = Annotated[tuple[VectorEntry, ...], Meta(max_length=ENTRIES_MAX)]
 
 
-# --- who is there ----------------------------------------------------------------------------------
+# --- members and recovery ----------------------------------------------------------------------------------
 
 
 class RingMember(msgspec.Struct, frozen=True, array_like=True):
-    """`boot` rises with every start: of two words about a member the later one counts."""
+    """`boot` increases with every start: of two records of a member the one with the higher boot counts."""
 
     node: Node
     address: Text
@@ -46,9 +46,9 @@ class RingMember(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RingHeartbeat(FloodMessageBase, frozen=True, array_like=True):
-    """The sender lives, and hears these. `known` is a digest of its members; `out`: it takes no part in the ring.
+    """The sender is alive and hears these brokers. `leaving`: it takes no part in the ring.
 
-    `peer_address` is where it is answered: whoever was away may not have heard of it.
+    `peer_address` is the sender's, which a broker that was down may not know.
     """
 
     kind: ClassVar[int] = 160
@@ -66,14 +66,14 @@ class RingMembers(FloodMessageBase, frozen=True, array_like=True):
 
 
 class RecoveryRequest(FloodMessageBase, frozen=True, array_like=True):
-    """How much have you of what the sender has published?"""
+    """Asks how much the receiver has of the sender's own origin partitions."""
 
     kind: ClassVar[int] = 162
     boot: Count
 
 
 class RecoveryReply(FloodMessageBase, frozen=True, array_like=True):
-    """The answer, and whoever else is known. The last part of it says that there is no `more`."""
+    """One chunk of the answer; `more` is false in the last one."""
 
     kind: ClassVar[int] = 163
     boot: Count
@@ -85,14 +85,14 @@ class RecoveryReply(FloodMessageBase, frozen=True, array_like=True):
 
 
 class LinkOpening(FloodMessageBase, frozen=True, array_like=True):
-    """The sender passes records on to the receiver from now on: what has it?"""
+    """Opens a link: the sender forwards records to the receiver from now on, and asks for its vector."""
 
     kind: ClassVar[int] = 164
     link: Count
 
 
 class Vector(FloodMessageBase, frozen=True, array_like=True):
-    """A part of the receiver's vector, one of `count`."""
+    """One chunk of the receiver's vector, of `count`."""
 
     kind: ClassVar[int] = 165
     link: Count
@@ -102,7 +102,7 @@ class Vector(FloodMessageBase, frozen=True, array_like=True):
 
 
 class Offer(FloodMessageBase, frozen=True, array_like=True):
-    """Parts that the receiver's vector lacks; it answers `HaveUpTo` as soon as it can take their records."""
+    """Origin partitions that the receiver's vector lacks; it answers `HaveUpTo` once it can store their records."""
 
     kind: ClassVar[int] = 166
     link: Count
@@ -110,7 +110,7 @@ class Offer(FloodMessageBase, frozen=True, array_like=True):
 
 
 class Records(FloodMessageBase, frozen=True, array_like=True):
-    """Batches of a part, beginning at `base`. `first` is where the sender's log begins; `hops` counts links so far."""
+    """Batches of an origin partition from `base`. `first` is the sender's log start; `hops` counts links so far."""
 
     kind: ClassVar[int] = 167
     payload: ClassVar[bool] = True
@@ -122,7 +122,7 @@ class Records(FloodMessageBase, frozen=True, array_like=True):
 
 
 class HaveUpTo(FloodMessageBase, frozen=True, array_like=True):
-    """How far the receiver has come. `gap`: what was sent does not fit, the next must begin there."""
+    """Acknowledges records up to these ends. `gap`: the records did not fit; send again from there."""
 
     kind: ClassVar[int] = 168
     link: Count
@@ -130,11 +130,11 @@ class HaveUpTo(FloodMessageBase, frozen=True, array_like=True):
     gap: bool = False
 
 
-# --- the circle ------------------------------------------------------------------------------------
+# --- marks and barriers ------------------------------------------------------------------------------------
 
 
 class AckMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Every broker in `visited` has all of the part below `offset` on stable storage."""
+    """Every broker in `visited` has the origin partition below `offset` on stable storage."""
 
     partition: Partition
     offset: Count
@@ -147,7 +147,7 @@ class AckMarks(FloodMessageBase, frozen=True, array_like=True):
 
 
 class Barrier(FloodMessageBase, frozen=True, array_like=True):
-    """A producer has come to `origin`: how much of the topic is anywhere? Whoever it left takes nothing of it now."""
+    """A producer migrated to `origin`: collects how much of the topic exists, and fences the producer elsewhere."""
 
     kind: ClassVar[int] = 170
     origin: Node
@@ -161,7 +161,7 @@ class Barrier(FloodMessageBase, frozen=True, array_like=True):
     hops: Count
 
 
-# --- what operators ask ----------------------------------------------------------------------------
+# --- requests of operators ----------------------------------------------------------------------------
 
 
 class RingStateRequest(FloodMessageBase, frozen=True, array_like=True):
@@ -179,11 +179,11 @@ class RingStateReply(FloodMessageBase, frozen=True, array_like=True):
     more: bool = False
 
 
-# --- going -----------------------------------------------------------------------------------------
+# --- departure -----------------------------------------------------------------------------------------
 
 
 class LeaveRing(FloodMessageBase, frozen=True, array_like=True):
-    """The receiver is to be removed: it takes nothing more, and says when the others have all that it has."""
+    """The receiver is to be removed: it accepts nothing new, and answers when the others have all its records."""
 
     kind: ClassVar[int] = 173
 
@@ -211,4 +211,4 @@ FloodMessage = (
 )
 
 PEER_KINDS: dict[int, type[FloodMessage]] = {kind.kind: kind for kind in get_args(FloodMessage)}
-"""For the codec: which Struct a frame's kind stands for."""
+"""Message types by frame kind, for the codec."""

@@ -1,4 +1,4 @@
-"""A part of a topic: what one incarnation of one broker has published to it."""
+"""An origin partition: what one incarnation of one broker has published to a topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Node = Annotated[NodeId, Meta(ge=0, le=ID_MAX)]
 
 
 class OriginPartition(msgspec.Struct, frozen=True, array_like=True):
-    """What every broker knows of it. `epoch` is the origin's incarnation, under which all of its batches stand."""
+    """The description every broker has. `epoch` is the origin's incarnation, stamped on all its batches."""
 
     partition: Partition
     name: Annotated[str, Meta(max_length=NAME_MAX)]
@@ -30,16 +30,16 @@ class OriginPartition(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def local(self) -> bool:
-        """Kept by its broker for itself, as the names of subscriptions are: it goes to nobody."""
+        """Whether it is internal (consumer groups) and never forwarded."""
         return is_internal(self.name)
 
     def spec(self) -> TopicSpec:
-        """As the topic that has this part for its own is known to the broker above."""
+        """The topic whose own partition at this broker this is, as reported to the broker."""
         return TopicSpec(self.partition.topic, self.name, 1, self.settings)
 
 
 class VectorEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One component of a vector: below `end`, all of the part is there. `owns`: it is ordered there, too."""
+    """One component of a vector: everything below `end` is stored. `is_origin`: that broker also orders it."""
 
     partition: Partition
     end: Count
@@ -47,7 +47,7 @@ class VectorEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class OriginLog:
-    """This broker's log of a part. Where it is the origin, `recent` waits for the fsync before it is passed on."""
+    """This broker's log of an origin partition. At the origin, `unsynced` batches wait for fsync to be forwarded."""
 
     __slots__ = ("damaged_at", "end", "first", "generation", "is_origin", "origin_partition", "synced", "unsynced")
 
@@ -56,7 +56,7 @@ class OriginLog:
     ) -> None:
         self.origin_partition = origin_partition
         self.is_origin = is_origin
-        """Whether this incarnation orders it."""
+        """Whether this broker, in this incarnation, orders it."""
         self.first = first
         self.end = end
         self.synced = end
@@ -69,12 +69,12 @@ class OriginLog:
         return self.origin_partition.partition
 
     def vector_entry(self) -> VectorEntry:
-        """Its component of this broker's vector."""
+        """The log's component of this broker's vector."""
         return VectorEntry(self.partition, self.end, self.is_origin)
 
     @property
     def sendable(self) -> int:
-        """Below this every broker may have it: the origin has it on stable storage."""
+        """The end of what may be forwarded: at the origin only what is on stable storage."""
         return self.synced if self.is_origin else self.end
 
     def reset(self, first: int) -> None:
@@ -84,7 +84,7 @@ class OriginLog:
         self.unsynced.clear()
 
     def truncate(self, offset: int, generation: int) -> None:
-        """The disk refused what was to stand at `offset` and above."""
+        """Truncates the log: the disk refused the appends at `offset` and above."""
         self.end = offset
         self.synced = min(self.synced, offset)
         self.generation = generation

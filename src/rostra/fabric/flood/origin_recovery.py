@@ -1,7 +1,8 @@
-"""The start of a broker: what do the others have of what it has published?
+"""Recovery at start: asks the other brokers how much they have of this broker's own partitions.
 
-It asks before it takes anything. If somebody has more than its own log, or its log is damaged, or nobody is there to
-ask, it goes on as a new incarnation, with new parts: an offset is given once.
+The broker accepts nothing before it has the answers. If another broker has more than its own log, if its log is
+damaged, or if no broker answers, it starts a new incarnation with new origin partitions, so that no offset is used
+twice.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class OriginRecovery:
         self._started_us = 0
         self._answered: dict[NodeId, None] = {}
         self._ends: dict[Partition, int] = {}
-        """The longest that anybody has of this broker's own parts."""
+        """The highest reported end of each of this broker's own partitions."""
         self.done = False
 
     def start(self) -> None:
@@ -32,16 +33,16 @@ class OriginRecovery:
         self.tick()
 
     def tick(self) -> None:
-        """With every beat until it is over: asks those who have not answered, and decides when it knows enough."""
+        """Repeats requests to brokers that have not answered, and decides when enough have or time is up."""
         flood = self._flood
         if self.done:
             return
         others = flood.ring.others()
         waiting = [member.node for member in others if member.node not in self._answered]
         if not others and flood.joins and not flood.topics.by_name:
-            # A newcomer that has met nobody yet.
+            # A new broker that has reached no member yet.
             return
-        # Once somebody has answered, those that may be dead are not waited for as long.
+        # After a first answer, brokers that may be dead are waited for less long.
         patience_ms = flood.settings.recovery_timeout_ms // 2 if self._answered else flood.settings.recovery_timeout_ms
         late = flood.now.mono_us - self._started_us >= patience_ms * 1000
         if waiting and not late:
@@ -52,7 +53,7 @@ class OriginRecovery:
 
     def _needs_new_incarnation(self, *, alone: bool) -> bool:
         flood = self._flood
-        # Of what nobody else has, the own log tells all there is.
+        # Internal partitions exist here only, so the own log is complete.
         own = [topic.own for topic in flood.topics.by_name.values() if topic.own is not None and not topic.own.local]
         if Safeguard.NEW_INCARNATION in flood.without:
             return False
@@ -66,7 +67,7 @@ class OriginRecovery:
         return False
 
     def request_received(self, peer: NodeId, message: RecoveryRequest) -> None:
-        """Answered whatever this broker is at: perhaps both of two that ask each other have just started."""
+        """Answers also during its own recovery: two brokers that ask each other may both have just started."""
         flood = self._flood
         entries = [
             VectorEntry(partition, log.end)

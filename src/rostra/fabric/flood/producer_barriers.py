@@ -1,8 +1,10 @@
-"""Producers that come with a history: one barrier goes round before anything of theirs is ordered here.
+"""Barriers for producers that migrate here: one round of the ring before their batches are ordered.
 
-It brings back how much of the topic any broker has. When this broker has that much too, its tables know all that the
-producer has stored anywhere; what surfaces later of it was sent here again. Whoever the barrier visits takes nothing
-more of the producer, unless it comes back by a later move.
+The barrier collects the highest end of every origin partition of the topic. When this broker has that much too, its
+producer table covers everything the producer has stored anywhere, so repeated batches are recognized; batches of it
+that appear later were sent here again. Every broker that the barrier visits fences the producer (`ProducerMigrated`):
+it accepts nothing more of it unless the producer returns by a later move. A barrier is repeated if it is lost, or if a
+broker that had more records has failed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ArrivingProducer:
-    """One producer at the door, and what it has brought."""
+    """A producer that waits for its barrier, with its batches."""
 
     def __init__(self, name: str, partition: Partition, producer: int, moves: int) -> None:
         self.name = name
@@ -35,7 +37,7 @@ class ArrivingProducer:
         self.number = 0
         self.sent_us = 0
         self.ends: dict[Partition, int] | None = None
-        """What the barrier has brought back."""
+        """The ends that the barrier returned; None while it travels."""
 
 
 class ProducerBarriers:
@@ -50,7 +52,7 @@ class ProducerBarriers:
         flood = self._flood
         topic = flood.topics.of_partition(given.partition)
         if topic is None or topic.own is None or topic.own.partition != given.partition:
-            error = Unavailable("", given.partition.index, "this broker publishes to another part of the topic now")
+            error = Unavailable("", given.partition.index, "this broker has a new partition of the topic now")
             flood.out.append(Refused(given.token, error))
             return
         if sum(len(arrival.batches) for arrival in self._arrivals.values()) >= flood.settings.early_max:
@@ -91,7 +93,7 @@ class ProducerBarriers:
             flood.out.append(Send(following, barrier))
 
     def _merge_ends(self, name: str, entries: tuple[VectorEntry, ...]) -> tuple[VectorEntry, ...]:
-        """The longest that is known of each part."""
+        """Merges entries with this broker's ends: the highest per partition."""
         ends = {entry.partition: entry.end for entry in entries}
         topic = self._flood.topics.by_name.get(name)
         for origin_partition in topic.all_partitions() if topic is not None else ():
@@ -100,7 +102,7 @@ class ProducerBarriers:
                 ends[origin_partition.partition] = max(log.end, ends.get(origin_partition.partition, 0))
         return tuple(VectorEntry(partition, ends[partition]) for partition in sorted(ends))
 
-    # --- on its way ----------------------------------------------------------------------------------
+    # --- the round ----------------------------------------------------------------------------------
 
     def barrier_received(self, message: Barrier) -> None:
         flood = self._flood
@@ -111,7 +113,7 @@ class ProducerBarriers:
         if topic is not None and topic.own is not None:
             flood.out.append(ProducerMigrated(topic.own.partition, message.producer, message.moves))
         following = flood.ring.next
-        # Where its origin has died it would go round for ever.
+        # If its origin is dead it would travel for ever.
         if following is None or (self._bounded and message.hops >= len(flood.ring.members)):
             return
         visited = message.visited if flood.node in message.visited else (*message.visited, flood.node)
@@ -135,10 +137,10 @@ class ProducerBarriers:
         arrival.ends = {entry.partition: entry.end for entry in entries}
         self._admit_if_complete(arrival)
 
-    # --- at its end ----------------------------------------------------------------------------------
+    # --- admission ----------------------------------------------------------------------------------
 
     def log_advanced(self) -> None:
-        """This broker has more than before: perhaps all that was waited for."""
+        """This broker stored more records: admits producers that waited for them."""
         for arrival in list(self._arrivals.values()):
             self._admit_if_complete(arrival)
 
@@ -150,7 +152,7 @@ class ProducerBarriers:
         flood.out += [ProducerAdmitted(token, arrival.partition, batch) for token, batch in arrival.batches]
 
     def tick(self, *, retry: bool = False) -> None:
-        """A barrier may be lost, and who had more than others may be gone: then another one goes round."""
+        """Sends barriers again that are lost, or whose ends this broker does not reach."""
         flood = self._flood
         timeout_us = flood.settings.resend_ms * 1000
         for arrival in list(self._arrivals.values()):
@@ -159,7 +161,7 @@ class ProducerBarriers:
                 self._send_barrier(arrival)
 
     def refuse_partition(self, partition: Partition) -> None:
-        """The part is gone from here."""
+        """Refuses the producers of a partition that was deleted here."""
         for key, arrival in list(self._arrivals.items()):
             if arrival.partition == partition:
                 del self._arrivals[key]

@@ -1,6 +1,6 @@
-"""The other end of a link: what the previous broker passes on is taken if it continues what is here, else refused.
+"""The receiving end of a link: stores records that continue the local log, and answers others with a gap.
 
-A broker's vector decides: what lies below it has been here and is neither kept, delivered nor passed on again.
+Records below this broker's vector are duplicates: neither stored, delivered nor forwarded again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 DAMAGED = "flood/damaged"
-"""Hard state: the topic whose own part was found damaged, until a new incarnation has begun."""
+"""Hard state key: the topic whose own partition was found damaged, until a new incarnation has started."""
 
 
 class IncomingBatch(NamedTuple):
@@ -35,10 +35,10 @@ class Receiver:
     def __init__(self, flood: Flood) -> None:
         self._flood = flood
         self._senders: dict[NodeId, int] = {}
-        """Who passes records on to this broker, and under which number."""
+        """The link numbers of the brokers that forward records to this one."""
         self._dedups = Safeguard.DEDUP_BY_VECTOR not in flood.without
         self._refused_writes: dict[Partition, int] = {}
-        """Parts of which the disk has refused something, and their end: whoever sent that believes that it is here."""
+        """Ends of partitions for which the disk refused records that the sender believes stored."""
         self._reported_us = 0
 
     def link_opened(self, peer: NodeId, message: LinkOpening) -> None:
@@ -54,7 +54,7 @@ class Receiver:
         flood = self._flood
         for origin_partition in message.partitions:
             if origin_partition.local:
-                raise PeerViolation("offer", "what a broker keeps for itself")
+                raise PeerViolation("offer", "an internal partition")
             log = flood.logs.get(origin_partition.partition)
             if log is not None and log.damaged_at is not None and not log.is_origin:
                 self.restart_log(log, flood.deleted_end(origin_partition.partition))
@@ -64,7 +64,7 @@ class Receiver:
             flood.out.append(Send(peer, HaveUpTo(message.link, entries)))
 
     def partition_added(self, partition: Partition) -> None:
-        """A part that was offered can take records now."""
+        """An offered partition can store records now."""
         self._report(self._flood.logs[partition].vector_entry(), gap=False)
 
     def _report(self, entry: VectorEntry, *, gap: bool) -> None:
@@ -72,7 +72,7 @@ class Receiver:
             self._flood.out.append(Send(peer, HaveUpTo(link, (entry,), gap)))
 
     def restart_log(self, log: OriginLog, first: int) -> None:
-        """Empty, from `first` on: the copy is damaged, or what would continue it is nowhere any more."""
+        """Restarts a log, empty, at `first`: it is damaged, or the records that would continue it no longer exist."""
         flood = self._flood
         log.reset(first)
         flood.ack_ring.forget(log.partition)
@@ -84,14 +84,14 @@ class Receiver:
         flood.topics.announce(log)
 
     def log_damaged(self, log: OriginLog, *, blocks_publishing: bool) -> None:
-        """A read has found damage while the ring goes on: the previous broker has it whole.
+        """A read found damage. Another broker's records are requested again from the previous broker.
 
-        Of what is ordered here perhaps nobody has. It must not be acknowledged, and its offsets not given again: this
-        incarnation is at its end.
+        Own records may exist nowhere else. They must not be acknowledged nor their offsets reused: this incarnation
+        ends.
         """
         flood = self._flood
         if log.is_origin and blocks_publishing and not log.origin_partition.local:
-            # Written down: the next start does not read everything.
+            # Persisted, because the next start does not read everything.
             error = DiskUntrusted(f"{log.origin_partition.name} is damaged")
             flood.out += [Persist(DAMAGED, log.origin_partition.name.encode(), ()), Broken(error)]
         elif not log.is_origin and flood.ring.previous is not None:
@@ -107,7 +107,7 @@ class Receiver:
             self._recreate_topic(message.partition)
             return
         if payload is None:
-            raise PeerViolation("records", "a message without any")
+            raise PeerViolation("records", "a message without records")
         link = flood.links.get(peer)
         fits = log.damaged_at is None
         accepted: list[IncomingBatch] = []
@@ -132,7 +132,7 @@ class Receiver:
             flood.barriers.log_advanced()
 
     def _recreate_topic(self, partition: Partition) -> None:
-        """Deleted here, but published to elsewhere: that makes the topic anew."""
+        """A record of a topic that was deleted here creates the topic again."""
         topic = self._flood.topics.of_partition(partition)
         if topic is not None and partition in topic.remote:
             self._flood.topics.add_offered((topic.remote[partition],))
@@ -141,7 +141,7 @@ class Receiver:
         self._refused_writes[log.partition] = max(end, self._refused_writes.get(log.partition, 0))
 
     def tick(self) -> None:
-        """Says what was refused until it has come: an earlier word, that it is here, may arrive behind this one."""
+        """Repeats gaps for refused writes until they are filled: an earlier acknowledgement may arrive later."""
         flood = self._flood
         if not self._refused_writes or flood.now.mono_us - self._reported_us < flood.settings.resend_ms * 1000:
             return
@@ -155,7 +155,7 @@ class Receiver:
 
 
 def _read_batches(payload: bytearray, partition: Partition) -> Iterator[IncomingBatch]:
-    """The batches of a payload, each intact and of this part: damage does not spread from copy to copy."""
+    """Splits a payload into batches and checks each, so that damage does not spread between brokers."""
     at = 0
     whole = len(payload)
     while at < whole:

@@ -1,8 +1,8 @@
-"""The brokers of the ring: who they are, who of them is there, and who comes next.
+"""The ring: its members, the view of those alive, and this broker's neighbours.
 
-Members are gossip: whoever hears of more tells the others, and a removal outlives every other word. Who is there each
-broker judges for itself: those that it hears and that hear it. The ring is those, by node id, so the order in which
-they came does not matter.
+Members spread by gossip: a digest in every heartbeat shows a difference, and a removal wins over any other information.
+Each broker has its own view: the members that it hears and that hear it. The ring is the view in order of node id, so
+the order in which brokers joined does not matter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIGEST_MASK = (1 << 63) - 1
 
 
 class PeerReport:
-    """What was last heard of a peer."""
+    """The last heartbeat of a peer."""
 
     __slots__ = ("boot", "heard_us", "hears", "leaving", "lost")
 
@@ -34,7 +34,7 @@ class PeerReport:
         self.boot = boot
         self.heard_us = at_us
         self.hears = False
-        """Whether it hears this broker."""
+        """Whether the peer hears this broker."""
         self.leaving = False
         self.lost = False
 
@@ -50,12 +50,12 @@ class Ring:
         self._known_nodes: tuple[str, ...] = ()
         self.view = View.of(Epoch(0), ())
         self.leaving = False
-        """This broker leaves, or its disk has failed: the others close the ring around it."""
+        """This broker stops or its disk has failed: the others close the ring around it."""
 
     # --- members -------------------------------------------------------------------------------------
 
     def restore(self, packed: bytes) -> None:
-        """What an earlier start has written down."""
+        """Restores the members persisted by an earlier start."""
         stored = msgspec.msgpack.decode(packed, type=RingMembers)
         self.members = {member.node: member for member in stored.members}
         self.removed = dict.fromkeys(stored.removed)
@@ -73,7 +73,7 @@ class Ring:
             self.update_view()
 
     def peer_identified(self, peer: NodeId, peer_address: str) -> None:
-        """Somebody at an address that this broker was told to join through."""
+        """A broker at one of the addresses to join through has identified itself."""
         if peer not in self._links:
             self._links[peer] = peer_address
         self._flood.out.append(Send(peer, self._members()))
@@ -85,7 +85,7 @@ class Ring:
         self.update_view()
 
     def _merge(self, members: tuple[RingMember, ...], removed: tuple[NodeId, ...]) -> bool:
-        """Whether any of it was news."""
+        """Merges members and removals; returns whether anything was new."""
         flood = self._flood
         news = False
         for node in removed:
@@ -118,7 +118,7 @@ class Ring:
         return self._flood.node in self.removed
 
     def _update_links(self) -> None:
-        """Links to all members, and to nobody else but those who are told that they are none any more."""
+        """Connects to all members; notifies and disconnects removed ones."""
         flood = self._flood
         for member in self.others():
             if self._links.get(member.node) != member.peer_address:
@@ -132,10 +132,10 @@ class Ring:
     def broadcast_members(self) -> None:
         self._flood.out += [Send(member.node, self._members()) for member in self.others()]
 
-    # --- who is there --------------------------------------------------------------------------------
+    # --- the view --------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Says that this broker lives; whoever is silent for too long is given up."""
+        """Sends heartbeats, and drops silent brokers from the view."""
         flood = self._flood
         now_us = flood.now.mono_us
         hears = tuple(sorted(node for node, report in self._heard.items() if self._is_heard(report, now_us)))
@@ -169,7 +169,7 @@ class Ring:
         self.update_view()
 
     def peer_lost(self, peer: NodeId) -> None:
-        """The link to it is gone, which is as good as silence."""
+        """The link to the peer is closed: it leaves the view at once."""
         report = self._heard.get(peer)
         if report is not None:
             report.lost = True
@@ -182,7 +182,7 @@ class Ring:
         return not report.lost and now_us - report.heard_us < self._flood.settings.failure_timeout_ms * 1000
 
     def update_view(self) -> None:
-        """The view follows what is heard; whoever depends on it is told."""
+        """Recomputes the view; on a change relinks the ring."""
         flood = self._flood
         now_us = flood.now.mono_us
         alive = [flood.node]
@@ -202,7 +202,7 @@ class Ring:
         flood.relink()
 
     def _report_known_nodes(self) -> None:
-        """Whoever is there first: a client goes there when this broker dies."""
+        """Reports the other brokers' client addresses, alive ones first, for failover."""
         others = self.others()
         ordered = [member for member in others if self.is_alive(member.node)] + [
             member for member in others if not self.is_alive(member.node)
@@ -212,11 +212,11 @@ class Ring:
             self._known_nodes = addresses
             self._flood.out.append(KnownNodes(addresses))
 
-    # --- the circle ----------------------------------------------------------------------------------
+    # --- neighbours ----------------------------------------------------------------------------------
 
     @property
     def next(self) -> NodeId | None:
-        """The one broker that this one passes records on to; None if it is alone."""
+        """The broker that this one forwards records to; None if it is alone."""
         active = self.view.active
         if len(active) < 2:
             return None

@@ -1,4 +1,4 @@
-"""What the ring is like: asked of any broker, told by all that are there, put together by the one that was asked."""
+"""The ring's state for operators: any broker collects it from all that are alive and merges the replies."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RingDescription:
             self._finish(message.token)
 
     def tick(self) -> None:
-        """Who has not answered by now is not waited for."""
+        """Ends requests that have timed out, without the missing replies."""
         for token, pending in list(self._pending.items()):
             if self._flood.now.mono_us >= pending.until_us:
                 pending.awaited.clear()

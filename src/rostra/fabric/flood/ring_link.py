@@ -1,7 +1,10 @@
-"""A link to a neighbour: it begins with the neighbour's vector, and sends what that lacks.
+"""A link to a neighbour: asks for the neighbour's vector when it opens, then sends what the vector lacks.
 
-Dedup, resending what was under way, catching up and healing after a split are this one rule. New batches are passed on
-as they come as long as the neighbour keeps up; who is behind is fed from the log.
+This one rule covers deduplication (nothing below the vector is sent), resending after a failure (the last holder opens
+a link to its new neighbour), catching up, and healing after a split. Per origin partition a flow tracks what the
+neighbour has acknowledged and what is in flight. New batches are forwarded as they arrive while the neighbour keeps up;
+a neighbour that is behind is served from the log, within a window of bytes. Unknown partitions are offered first.
+Batches that are not acknowledged in time are sent again; a gap notice moves the flow back.
 """
 
 from __future__ import annotations
@@ -21,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class PartitionFlow:
-    """What the neighbour has of one part, and what is on its way to it."""
+    """What the neighbour has of one origin partition, and what is in flight to it."""
 
     __slots__ = ("acked", "in_flight", "is_origin", "moved_us", "read_token", "sent")
 
     def __init__(self, acked: int, *, is_origin: bool = False) -> None:
         self.is_origin = is_origin
-        """Whether the neighbour is where it all comes from: there the circle ends."""
+        """Whether the neighbour is the origin: records are not sent back to it."""
         self.acked = acked
         self.sent = acked
         self.read_token = 0
-        """The token of a read that is under way for it."""
+        """The token of the pending log read, 0 if none."""
         self.in_flight: deque[tuple[int, int]] = deque()
         self.moved_us = 0
         """When the neighbour last confirmed something of it, or the first unconfirmed batch was sent."""
@@ -47,7 +50,7 @@ class RingLink:
         self._vector: dict[int, Vector] = {}
         self._in_flight_bytes = 0
         self._awaiting_window: dict[Partition, None] = {}
-        """Parts that wait for room on the way."""
+        """Partitions that wait for the window to open."""
         self._checked_us = flood.now.mono_us
         """When unconfirmed batches were last looked for, or the link's opening was sent."""
         self._request_vector()
@@ -55,7 +58,7 @@ class RingLink:
     def _request_vector(self) -> None:
         self._flood.out.append(Send(self.peer, LinkOpening(self.number)))
 
-    # --- what the neighbour has ----------------------------------------------------------------------
+    # --- the neighbour's vector ----------------------------------------------------------------------
 
     def vector_received(self, message: Vector) -> None:
         if self.open:
@@ -79,7 +82,7 @@ class RingLink:
             self.send_next(log)
 
     def offer(self, logs: list[OriginLog]) -> None:
-        """Parts that the neighbour does not know; empty ones interest nobody."""
+        """Offers non-empty partitions that the neighbour does not know."""
         if not self.open:
             return
         partitions = [
@@ -106,7 +109,7 @@ class RingLink:
             self._send_next_of(partition)
 
     def peer_has(self, partition: Partition, end: int) -> None:
-        """The neighbour has sent it itself."""
+        """Notes records that the neighbour itself has sent."""
         flow = self.flows.get(partition)
         if flow is not None and end > flow.acked:
             self._advance(flow, end)
@@ -126,7 +129,7 @@ class RingLink:
     # --- sending -------------------------------------------------------------------------------------
 
     def forward(self, log: OriginLog, base: int, end: int, batch: bytearray, hops: int) -> None:
-        """A batch that is new here. If the neighbour is behind, its turn comes later."""
+        """Forwards a batch that is new here; a neighbour that is behind gets it from the log later."""
         flow = self.flows.get(log.partition)
         if flow is None:
             self.offer([log])
@@ -157,14 +160,14 @@ class RingLink:
             self.send_next(log)
 
     def send_next(self, log: OriginLog) -> None:
-        """Goes on with what the neighbour lacks of this part, from the log; of a damaged one, what is before that."""
+        """Reads what the neighbour lacks next from the log; of a damaged log, what precedes the damage."""
         flow = self.flows.get(log.partition)
         if not self.open or flow is None or flow.is_origin or flow.read_token or flow.sent >= log.sendable:
             return
         if not self._window_open():
             self._awaiting_window[log.partition] = None
             return
-        # What retention has taken here cannot be sent: the neighbour's copy begins later, too.
+        # Records deleted by retention cannot be sent: the neighbour's log starts later, too.
         flow.sent = max(flow.sent, log.first)
         flow.read_token = self._flood.next_read(self, log.partition)
         bytes_max = self._flood.settings.read_bytes
@@ -210,7 +213,7 @@ class RingLink:
             self.send_next(log)
 
     def missing_records(self) -> int:
-        """How many records the neighbour has not confirmed, as far as is known."""
+        """How many records the neighbour has not acknowledged."""
         missing = 0
         for partition, log in self._flood.logs.items():
             flow = self.flows.get(partition)

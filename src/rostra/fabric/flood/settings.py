@@ -1,30 +1,30 @@
-"""The bounds and periods of a broker of the ring."""
+"""Settings of a broker of the ring: timeouts, windows, bounds."""
 
 from __future__ import annotations
 
 import msgspec
 
 HEARTBEAT_TIMER = "flood/beat"
-"""The timer of the heartbeats."""
+"""The heartbeat timer."""
 
 
 class FloodSettings(msgspec.Struct, frozen=True):
     heartbeat_ms: int = 50
     failure_timeout_ms: int = 400
-    """Whoever is not heard for so long is closed around."""
+    """A broker that is silent for so long leaves the view, and the ring closes around it."""
     resend_ms: int = 250
-    """What the next broker has not confirmed after so long is sent again."""
+    """Records that a neighbour has not confirmed for so long are sent again."""
     recovery_timeout_ms: int = 1_000
-    """How long a start waits for the others to say what they have of this broker's own records."""
+    """How long a start waits for the others to report what they have of this broker's own records."""
     window_bytes: int = 8 << 20
-    """What is on its way to one neighbour; beyond it the neighbour is fed from the log."""
+    """Bytes in flight to one neighbour; beyond it the neighbour is served from the log."""
     read_bytes: int = 1 << 20
-    """What one read for a neighbour that is behind brings."""
+    """Bytes of one log read for a neighbour that is behind."""
     stop_timeout_ms: int = 1_000
-    """How long a broker that stops waits for the next one to have what it has."""
+    """How long a stopping broker waits until its neighbour has all its records."""
     removal_timeout_ms: int = 10_000
-    """How long a broker that is removed has to pass on what it has; then it stays, and the order is refused."""
+    """How long a broker that is removed has to forward its records; then the removal is refused."""
     early_max: int = 1024
-    """Publishes of arriving producers that wait for their barrier; one more is refused."""
+    """Publishes of migrating producers that may wait for a barrier; further ones are refused."""
     both_ways: bool = False
-    """Whether records are passed to the previous broker too, which halves the distance."""
+    """Whether records are also forwarded to the previous broker, which halves the longest distance."""

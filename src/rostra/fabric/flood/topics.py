@@ -1,7 +1,7 @@
-"""The topics of this broker, by name, and the parts of them that it knows: its own and those of the others.
+"""The topics of this broker by name, with their origin partitions: its own and those of other brokers.
 
-Every broker has topics of its own. Whoever asks for one makes it here, and so does a record of it that comes along the
-ring. A topic's id is the id of the part that this broker publishes to it, drawn anew with each incarnation.
+Topics are local to a broker: created by a request here or by a forwarded record. A topic's id is that of this broker's
+own origin partition of it, drawn anew with each incarnation.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ TOPIC = "flood/topic/"
 
 
 class StoredTopic(msgspec.Struct, frozen=True, array_like=True):
-    """What is on stable storage of a topic. Without `own` the topic was deleted here.
+    """The persisted form of a topic. Without `own` the topic was deleted here.
 
-    `floors` say how much of each part was there at that time: nobody needs to send it again, and nobody is shown it.
+    `deleted_ends` are the ends of the partitions at deletion: records below are neither sent nor delivered again.
     """
 
     own: OriginPartition | None
@@ -50,7 +50,7 @@ class StoredTopic(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FloodTopic:
-    """`own` and `parts` are as they will be when what is being written down is."""
+    """`own` and `remote` include changes that are still being persisted."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -58,10 +58,10 @@ class FloodTopic:
         self.remote: dict[Partition, OriginPartition] = {}
         self.deleted_ends: dict[Partition, int] = {}
         self.open = False
-        """Whether the broker above knows it."""
+        """Whether the topic was reported to the broker."""
         self.version = 0
         self.after_persist: list[tuple[int, Callable[[], None]]] = []
-        """What is done when this version is on stable storage."""
+        """Actions to run when a version is on stable storage."""
 
     def all_partitions(self) -> list[OriginPartition]:
         own = [self.own] if self.own is not None else []
@@ -94,12 +94,12 @@ class FloodTopics:
         return self._by_partition.get(partition)
 
     def by_id(self, topic: TopicId) -> FloodTopic | None:
-        """The one that the broker above knows under this id."""
+        """The topic that the broker knows by this id."""
         found = self._by_partition.get(Partition(topic, PartitionIndex(0)))
         own = found.own if found is not None else None
         return found if own is not None and own.partition.topic == topic else None
 
-    # --- writing down --------------------------------------------------------------------------------
+    # --- persisting --------------------------------------------------------------------------------
 
     def _persist(self, topic: FloodTopic, then: Callable[[], None]) -> None:
         topic.version += 1
@@ -126,7 +126,7 @@ class FloodTopics:
         partition = Partition(drawn, PartitionIndex(0))
         return OriginPartition(partition, name, flood.node, flood.boot, segment_bytes, settings)
 
-    # --- making --------------------------------------------------------------------------------------
+    # --- creating --------------------------------------------------------------------------------------
 
     def create(self, given: ProposeTopic) -> None:
         spec, token = given.spec, given.token
@@ -152,7 +152,7 @@ class FloodTopics:
             topic.after_persist.append((topic.version, lambda: self._flood.out.append(refused)))
 
     def start_incarnation(self, topic: FloodTopic) -> None:
-        """A new incarnation publishes to a part of its own; what the one before had published is like another's."""
+        """Gives a topic a new own partition; that of the previous incarnation is treated like another broker's."""
         before = topic.own
         assert before is not None
         topic.remote[before.partition] = before
@@ -160,7 +160,7 @@ class FloodTopics:
         self._persist(topic, lambda: self.report(topic, None))
 
     def add_offered(self, partitions: tuple[OriginPartition, ...]) -> list[OriginPartition]:
-        """Of these parts, those whose records can be taken at once; the others will be, in a moment."""
+        """Adds offered partitions; returns those whose records can be stored now. The others are persisted first."""
         ready: list[OriginPartition] = []
         for origin_partition in partitions:
             topic = self.by_name.setdefault(origin_partition.name, FloodTopic(origin_partition.name))
@@ -169,7 +169,7 @@ class FloodTopics:
             elif origin_partition.partition in topic.remote and topic.own is not None:
                 continue
             elif topic.own is None and topic.open:
-                # Its deletion is being written down; the neighbour will offer it again.
+                # Its deletion is being persisted; the neighbour will offer it again.
                 continue
             else:
                 self._add_remote(topic, origin_partition)
@@ -187,7 +187,7 @@ class FloodTopics:
         self._persist(topic, taken_in)
 
     def report(self, topic: FloodTopic, token: int | None) -> None:
-        """The broker above learns of the topic, and of the parts that have joined it."""
+        """Reports the topic and its new partitions to the broker."""
         flood, own = self._flood, topic.own
         if own is None:
             return
@@ -224,7 +224,7 @@ class FloodTopics:
             flood.out.append(Blocked(origin_partition.partition, error))
 
     def alter(self, given: ProposeSettings) -> None:
-        """Here alone: each broker keeps what it has as it likes."""
+        """Changes the settings at this broker only."""
         flood = self._flood
         topic = self.by_id(given.topic)
         if topic is None or topic.own is None or not topic.open:
@@ -240,7 +240,7 @@ class FloodTopics:
     # --- deleting ------------------------------------------------------------------------------------
 
     def drop(self, given: ProposeDrop) -> None:
-        """Here, and nowhere else; a record of it that comes along the ring makes it anew."""
+        """Deletes the topic at this broker only; a record forwarded from another broker creates it again."""
         flood = self._flood
         topic = self.by_id(given.topic)
         if topic is None or not topic.open:
@@ -264,7 +264,7 @@ class FloodTopics:
         self._persist(topic, dropped)
 
     def vector(self) -> list[VectorEntry]:
-        """What this broker needs not be sent: what it has, and what it has deleted; not what it keeps for itself."""
+        """This broker's vector: what it has and what it has deleted, without internal partitions."""
         floors = {
             partition: floor
             for topic in self.by_name.values()

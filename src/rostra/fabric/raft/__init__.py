@@ -1,1 +1,1 @@
-"""Consensus: one Raft group for the catalogue, one for every partition."""
+"""The Raft fabric: one Raft group for the metadata, one for every partition."""

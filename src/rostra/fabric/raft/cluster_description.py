@@ -1,4 +1,4 @@
-"""What the cluster is like: asked of any node, told by all that are there, put together by the one that was asked."""
+"""The cluster's state for operators: any node collects it from all nodes that are alive and merges the replies."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 TopicPartition = tuple[str, int]
 
 PARTITIONS_PER_MESSAGE = 1000
-"""Partitions told of in one message."""
+"""Partitions described in one message."""
 
 
 class PendingDescription:
-    """One question under way."""
+    """One pending request for the cluster's state."""
 
     def __init__(self, until_us: int, awaited: set[NodeId]) -> None:
         self.until_us = until_us
@@ -71,7 +71,7 @@ class ClusterDescription:
             self._finish(token)
 
     def tick(self) -> None:
-        """Who has not answered by now is not waited for."""
+        """Ends requests that have timed out, without the missing replies."""
         for token, pending in list(self._pending.items()):
             if self._raft.now.mono_us >= pending.until_us:
                 pending.awaited.clear()
@@ -88,7 +88,7 @@ class ClusterDescription:
         self._raft.out.append(Described(token, state))
 
     def _fill_in(self, pending: PendingDescription) -> None:
-        """Of partitions that nobody told of, what the catalogue has."""
+        """Adds partitions that no node described, from the metadata."""
         state = self._raft.metadata.state
         for partition in state.partitions():
             name = state.topics[partition.topic].spec.name
@@ -151,5 +151,5 @@ def _match(group: RaftGroup, node: NodeId) -> int:
 
 
 def _freshness(described: PlacedPartition) -> tuple[int, bool, int]:
-    """The highest epoch knows best, its owner best of all."""
+    """Orders descriptions of a partition: higher epoch first, then the owner's."""
     return described.epoch, any(log.match >= 0 for log in described.copies), described.commit

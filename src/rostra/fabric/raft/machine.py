@@ -1,4 +1,12 @@
-"""All Raft groups of one node: one for the catalogue, one for every partition that has a copy here."""
+"""The Raft fabric of one node: the metadata group, and one group for every partition that has a replica here.
+
+`step` takes one input. Most inputs concern one group and are records: these take the fast path. Any other input is
+dispatched to a group or to one of the parts (peers, replicas, placement, transfers, ...); `collect` then gathers the
+group's effects, its deadline and whether it sends heartbeats. At the end of a step, newly committed metadata entries
+are applied: topics open and close, replicas are created and dropped, members change. Two timers drive all groups: the
+heartbeat timer, which sends one heartbeat per pair of nodes for all groups, and the deadline timer, set to the earliest
+deadline of all groups.
+"""
 
 from __future__ import annotations
 
@@ -100,11 +108,11 @@ META_SEGMENT_BYTES = 1 << 26
 META_VOTERS_MAX = 7
 UNKNOWN_PEER = NodeId(0)
 BROKER_EFFECTS = (Serving, ServedElsewhere, Blocked, Committed, Accepted, Refused)
-"""What is said of a partition to those above the fabric."""
+"""Effects about a partition that are for the broker; the broker does not know the metadata partition."""
 
 
 class Raft:
-    """A cluster is founded by the nodes named in `founders`, this one among them, or joined through addresses."""
+    """A node founds a cluster with the nodes in `founders`, itself included, or joins one through addresses."""
 
     guarantees = GUARANTEES
 
@@ -136,11 +144,11 @@ class Raft:
         self._metadata: MetadataGroup | None = None
         self._metadata_group: RaftGroup | None = None
         self.metadata: MetadataGroup
-        """Once the node has started."""
+        """Set once the node has started."""
         self.metadata_loaded = False
-        """Whether the catalogue's log is known, so that peers can be answered."""
+        """Whether the metadata log has been read, so that this node can answer its peers."""
         self.hard_states: dict[str, bytes] = {}
-        """Hard state of groups that are not here, as far as it is worth keeping: as found, or left by a copy."""
+        """Hard states of groups that have no replica here: as recovered, or kept after a replica was dropped."""
         self._recovered: dict[Partition, Recovered] = {}
         self.replicas = Replicas(self)
         self.transfers = LeaderTransfer(self)
@@ -150,11 +158,11 @@ class Raft:
         self.removal = Removal(self)
         self.router = MessageRouter(self)
         self.removed = False
-        """This node was removed from the cluster: it takes part in nothing, and says so."""
+        """This node was removed from the cluster and refuses every request."""
         self.heartbeat_groups: dict[Partition, RaftGroup] = {}
-        """Groups led here that are not silent."""
+        """Groups led here that are not quiescent and have followers."""
         self.step_downs = 0
-        """How often a group has ceased to be led here since the start."""
+        """How often a group led here stepped down since the start."""
         self.deadlines = DeadlineQueue()
         self._wakeup_us: int | None = None
         self.partition_by_key: dict[str, Partition] = {}
@@ -162,20 +170,20 @@ class Raft:
         self._ready = False
         self._write_refused = False
         self._electing: list[RaftGroup] = []
-        """Since its start: a node with a full disk serves what it has, although it cannot begin a term."""
+        """Groups of this node alone that have yet to elect themselves before the node is ready."""
         self._metadata_changed = False
-        """The catalogue's group did something: perhaps something is committed."""
+        """The metadata group did something in this step: entries may be committed."""
         self._recovered_term = 0
-        """The catalogue's term as this start found it."""
+        """The term of the metadata group as recovered."""
         self._recovered_commit = False
-        """This start found a catalogue that was committed: it can serve what is in it before a leader is heard."""
+        """Committed metadata was recovered: the node can serve it before it hears a leader."""
         self.out: list[FabricEffect] = []
 
     def status(self) -> ClusterStatus:
         return status_of(self)
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
-        """Every record comes by here, several times where a node is among others: mostly there is a short way."""
+        """Processes one input. Records take the fast path where their group allows it."""
         self.now = now
         if self._ready and not self.removed and self.transfers.stop_deadline_us is None:
             effects = None
@@ -284,7 +292,7 @@ class Raft:
             case Describe():
                 self.description.request(given.token)
             case Forward() | ForwardDone() | AwaitCoverage():
-                raise AssertionError(f"this fabric tells clients where to go: {given}")
+                raise AssertionError(f"this fabric redirects clients and forwards nothing: {given}")
             case PrepareStop():
                 self.transfers.prepare_stop()
             case _:
@@ -304,14 +312,14 @@ class Raft:
         if self.removal.was_removed_before():
             return
         self.boot = int.from_bytes(self.hard_states.get(BOOT, b""), "little") + 1
-        # Nobody hears of this start before its number is durable: else two starts could share it.
+        # No message leaves before the boot number is durable: otherwise two starts could share it.
         self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
 
     def _create_metadata_group(self) -> None:
         config = GroupConfig(tuple(sorted(member.node for member in self.founders)))
         group = self.create_group(METADATA_PARTITION, META_SEGMENT_BYTES, config if self.founders else None)
         group.persists_commit = True
-        # Everybody who asks a node about topics reads its copy.
+        # Every node reads its own metadata replica.
         group.has_readers = True
         group.name = METADATA
         group.voters_max = META_VOTERS_MAX
@@ -325,7 +333,7 @@ class Raft:
             self._start_metadata_group()
 
     def _start_metadata_group(self) -> None:
-        """The catalogue's log is known: its group may take part."""
+        """Starts the metadata group after its log was replayed."""
         self.metadata_loaded = True
         group = self.metadata.group
         group.start(self.now)
@@ -337,17 +345,17 @@ class Raft:
         self.out.append(SetTimer(HEARTBEAT_TIMER, self.now.mono_us))
 
     def was_member(self, partition: Partition) -> bool:
-        """Whether this node took part in the partition's group: then it voted, or has something of its log."""
+        """Whether this node has been a member of the partition's group: it has hard state or a log of it."""
         recovered = self._recovered.get(partition)
         return key_of(partition) in self.hard_states or (recovered is not None and recovered.end > 0)
 
     def create_group(
         self, partition: Partition, segment_bytes: int, config: GroupConfig | None, *, late: bool = False
     ) -> RaftGroup:
-        """`late`: its group existed before. Perhaps this node was in it: then it voted, and had what it has no more."""
+        """`late`: the group existed before this replica. This node may have been a member, voted, and lost its log."""
         packed = self.hard_states.pop(key_of(partition), None)
         if packed and self._ready:
-            # It was here before, and perhaps led: followers that are silent would go on believing so.
+            # It may have led this group before: quiescent followers would keep believing so.
             self.step_downs += 1
         initial = (GroupConfigAt(0, 0, config),) if config is not None else ()
         hard_state = unpack_hard_state(packed) if packed else HardState(configs=initial)
@@ -382,12 +390,12 @@ class Raft:
         return group
 
     def _next_token(self) -> int:
-        # Even tokens, and none that a replay uses: the broker's own reads have odd ones.
+        # Even tokens above 0: the broker's reads have odd tokens, a replay uses 0.
         self._token += 2
         return self._token
 
     def boot_token(self, token: int) -> int:
-        """As peers see it: an answer that comes late must not be taken for one to a question after a restart."""
+        """The token as sent to peers, unique across restarts, so that late answers are not mistaken."""
         return (self.boot % (1 << 22) << 40) + token
 
     def address_of(self, node: NodeId) -> str:
@@ -418,7 +426,7 @@ class Raft:
             self.collect(group)
 
     def collect(self, group: RaftGroup) -> None:
-        """Carries on what the group did: its effects, its deadline, its heartbeats."""
+        """Takes over the group's effects, its deadline and whether it sends heartbeats."""
         if group is self._metadata_group:
             self._metadata_changed = True
             if group.out:
@@ -433,7 +441,6 @@ class Raft:
             has_peers = bool(group.replication.progress)
             sends = has_peers and not group.quiescent
             if sends is not group.sends_heartbeats:
-                # Who has nobody to speak to needs no heartbeat either.
                 self._set_heartbeats(group, sends)
             if sends and group.wants_heartbeat:
                 self.peers.send_heartbeats(dict.fromkeys([group]))
@@ -458,7 +465,7 @@ class Raft:
             self.heartbeat_groups.pop(group.partition, None)
 
     def collect_metadata(self, effects: list[FabricEffect]) -> None:
-        """Nobody above knows the catalogue's partition: only what the drivers do is passed on."""
+        """Takes over the metadata group's effects, except those for the broker, which does not know its partition."""
         if self._metadata is None:
             self.out += effects
             return
@@ -468,8 +475,8 @@ class Raft:
                 self.out.append(effect)
 
     def _finish_step(self) -> None:
-        """At the end of a step: what is committed in the catalogue takes effect, and the clock is set."""
-        # Until it is ready, any group may be the one that was waited for.
+        """Ends a step: applies committed metadata and sets the deadline timer."""
+        # Until the node is ready, any group may be the one that it waits for.
         if (self._metadata_changed or not self._ready) and self.metadata_loaded:
             self._apply_metadata()
             self._metadata_changed = False
@@ -500,8 +507,8 @@ class Raft:
         if not self._ready and (is_known or restarted or group.only_copy_damaged):
             self._ready = True
             self.out.append(Ready())
-        # The log of a topic that was made after the commit that this start found looks as if it had none. Only a term
-        # that began since then says that nothing committed earlier is unknown: else copies that count would be lost.
+        # A topic created after the recovered commit offset is not known yet, and its log looks orphaned. Orphans may be
+        # dropped only in a later term, in which all earlier commits are known: otherwise replicas would be lost.
         if self._recovered and is_known and group.term > self._recovered_term and self.metadata.applied >= group.commit:
             for partition in sorted(self._recovered):
                 self.out += [LogLine("warning", "log without topic dropped", {"partition": str(partition)})]
@@ -509,10 +516,10 @@ class Raft:
             self._recovered.clear()
 
     def _awaits_self_election(self) -> bool:
-        """Whether a group of this node alone has yet to find its commit again, which needs nobody's word."""
+        """Whether a group with this node as only voter has yet to elect itself."""
         if self._ready or self._write_refused:
             return False
-        # Those it waited for last time, and only when they are done with, all: there may be thousands.
+        # Scans all groups, perhaps thousands, only when those of the last scan are done.
         waiting = self._electing
         while waiting and not self._must_elect_itself(waiting[-1]):
             waiting.pop()
@@ -521,7 +528,7 @@ class Raft:
         return bool(waiting)
 
     def _must_elect_itself(self, group: RaftGroup) -> bool:
-        # One whose topic was deleted meanwhile never will.
+        # A group whose topic was deleted meanwhile never elects itself.
         is_here = self.groups.get(group.partition) is group
         return is_here and group.config.voters == (self.node,) and group.may_lead and not group.knows_commit
 

@@ -1,4 +1,4 @@
-"""What the other nodes say, given to whom it concerns."""
+"""Routes peer messages to the group or part that they concern."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 EARLY_MAX = 1024
 GROUP_MESSAGES = frozenset(get_args(GroupMessage))
-"""What is said within one group."""
+"""Messages within one group."""
 
 
 class MessageRouter:
     def __init__(self, raft: Raft) -> None:
         self._raft = raft
         self._early_votes: list[tuple[NodeId, GroupMessage, bytearray | None]] = []
-        """For groups that this node has not heard of yet."""
+        """Vote requests of groups that this node does not know yet."""
 
     def receive(self, given: PeerReceived) -> None:
         raft = self._raft
@@ -90,7 +90,7 @@ class MessageRouter:
             case RemovedNotice():
                 raft.removal.notice_received(peer, message)
             case _:
-                raise PeerViolation("message", f"{type(message).__name__} is none of a Raft peer's")
+                raise PeerViolation("message", f"{type(message).__name__} is not a message of the Raft fabric")
 
     def _heartbeat_answered(self, peer: NodeId, message: NodeHeartbeatReply) -> None:
         raft = self._raft
@@ -102,12 +102,12 @@ class MessageRouter:
                 raft.collect(group)
 
     def _hold_early(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
-        """The peer may have applied a new topic before us."""
+        """Holds a vote request: the peer may have applied a new topic earlier."""
         if len(self._early_votes) < EARLY_MAX and isinstance(message, RequestVote):
             self._early_votes.append((peer, message, payload))
 
     def deliver_early(self) -> None:
-        """A group was made: perhaps somebody has asked it something."""
+        """Delivers held vote requests after a group was created."""
         early, self._early_votes = self._early_votes, []
         for peer, message, payload in early:
             self.receive(PeerReceived(peer, message, payload))

@@ -1,7 +1,7 @@
 """The closed set of messages between the nodes of a Raft cluster.
 
-Like the clients' messages they are arrays on the wire: a newer node may append fields with defaults. Kinds begin at
-128, so that no peer message can be taken for a client's.
+Like client messages they are arrays on the wire: a newer node may append fields with defaults. Kinds start at 128, so
+that no peer message can be mistaken for a client's.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class RaftMessageBase(msgspec.Struct, frozen=True, array_like=True, gc=False):
     payload: ClassVar[bool] = False
 
 
-# --- the pair's heartbeat --------------------------------------------------------------------------
+# --- heartbeats between nodes --------------------------------------------------------------------------
 
 
 class GroupHeartbeat(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A leader's word to one follower. `quiet`: the follower holds and knows everything, nothing more will be said."""
+    """A leader's heartbeat to one follower. `quiescent`: the follower is up to date and gets no further ones."""
 
     partition: Partition
     term: Count
@@ -45,9 +45,9 @@ class GroupHeartbeat(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class GroupHeartbeatReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`held` is how far the follower's log agrees with the leader's, `match` how far that is on stable storage.
+    """`agreed` is how far the follower's log agrees with the leader's, `match` how far that is on stable storage.
 
-    `fills` counts how often the copy was begun anew: words about an earlier filling may arrive late.
+    `snapshots` counts installed snapshots: replies from before the last one may arrive late.
     """
 
     partition: Partition
@@ -61,11 +61,11 @@ class GroupHeartbeatReply(msgspec.Struct, frozen=True, array_like=True, gc=False
 
 
 class NodeHeartbeat(RaftMessageBase, frozen=True, array_like=True):
-    """All that a node has to say to another now, for all groups it leads there, and that it lives.
+    """A node's heartbeat to another, with those of all groups that it leads there.
 
-    `boot` rises with every start: a leader that was away for less than a timeout leads no more. `peer_address` is where
-    the sender is answered: whoever was away may not have heard of it. `resigned` rises whenever it ceases to lead a
-    group: one that is silent would not hear of that otherwise.
+    `boot` increases with every start: a leader that restarted within a timeout no longer leads. `peer_address` is the
+    sender's, which a node that was down may not know. `step_downs` increases whenever the sender stops leading a group,
+    which a quiescent group would not notice otherwise.
     """
 
     kind: ClassVar[int] = 128
@@ -76,7 +76,7 @@ class NodeHeartbeat(RaftMessageBase, frozen=True, array_like=True):
 
 
 class NodeHeartbeatReply(RaftMessageBase, frozen=True, array_like=True):
-    """Who answers lives, too: with `resigned` it says all that a heartbeat about no group would say."""
+    """Also proves that the sender is alive: with `step_downs` it replaces an idle heartbeat."""
 
     kind: ClassVar[int] = 129
     boot: Count
@@ -88,7 +88,7 @@ class NodeHeartbeatReply(RaftMessageBase, frozen=True, array_like=True):
 
 
 class RequestVote(RaftMessageBase, frozen=True, array_like=True):
-    """`pre`: would you? `forced`: the leader itself has asked for this election."""
+    """`pre_vote`: no term is started yet. `transfer`: the leader itself requested this election."""
 
     kind: ClassVar[int] = 130
     partition: Partition
@@ -100,7 +100,7 @@ class RequestVote(RaftMessageBase, frozen=True, array_like=True):
 
 
 class RequestVoteReply(RaftMessageBase, frozen=True, array_like=True):
-    """`term` is the voter's own, `asked` the one it was asked about."""
+    """`term` is the voter's own, `requested_term` that of the request."""
 
     kind: ClassVar[int] = 131
     partition: Partition
@@ -111,10 +111,10 @@ class RequestVoteReply(RaftMessageBase, frozen=True, array_like=True):
 
 
 class AppendEntries(RaftMessageBase, frozen=True, array_like=True):
-    """Batches that follow `prev_end`, where an entry of `prev_term` ends; without payload it asks whether one does.
+    """Batches that follow `prev_end`, where an entry of `prev_term` ends; without payload, a probe for that entry.
 
-    `whole`: `prev_end` is known to lie between two batches. `first` is where the leader's log begins. `news`: all that
-    it says is the commit, and it needs no answer.
+    `at_boundary`: `prev_end` is known to lie between two batches. `log_start` is the leader's. `commit_only`: carries
+    nothing but the commit offset and needs no reply.
     """
 
     kind: ClassVar[int] = 132
@@ -130,9 +130,7 @@ class AppendEntries(RaftMessageBase, frozen=True, array_like=True):
 
 
 class AppendEntriesReply(RaftMessageBase, frozen=True, array_like=True):
-    """`agreed` is the `prev_end` of a message without payload that fitted. `readers`: somebody reads the copy, and
-    waits to hear what is committed.
-    """
+    """`probed` is the `prev_end` of a successful probe. `has_readers`: readers of the replica wait for commits."""
 
     kind: ClassVar[int] = 133
     partition: Partition
@@ -146,9 +144,9 @@ class AppendEntriesReply(RaftMessageBase, frozen=True, array_like=True):
 
 
 class AppendEntriesRefused(RaftMessageBase, frozen=True, array_like=True):
-    """`prev_end` is not where the leader thinks; they may agree at `hint_end`, if `hint_term` ends there.
+    """The log does not match at `prev_end`; it may match at `hint_end`, if an entry of `hint_term` ends there.
 
-    `empty`: nothing of this copy can be used, it must be filled from the leader's log start.
+    `needs_snapshot`: the replica is damaged and must restart at the leader's log start.
     """
 
     kind: ClassVar[int] = 134
@@ -162,7 +160,7 @@ class AppendEntriesRefused(RaftMessageBase, frozen=True, array_like=True):
 
 
 class InstallSnapshot(RaftMessageBase, frozen=True, array_like=True):
-    """Begin anew at `first`, the leader's log start; `epochs` and `configs` are what was before it."""
+    """Restart the log at `log_start`, the leader's; `epochs` and `configs` describe what came before it."""
 
     kind: ClassVar[int] = 135
     partition: Partition
@@ -173,7 +171,7 @@ class InstallSnapshot(RaftMessageBase, frozen=True, array_like=True):
 
 
 class TimeoutNow(RaftMessageBase, frozen=True, array_like=True):
-    """The leader hands over: begin an election at once."""
+    """The leader transfers leadership: start an election at once."""
 
     kind: ClassVar[int] = 136
     partition: Partition
@@ -181,7 +179,7 @@ class TimeoutNow(RaftMessageBase, frozen=True, array_like=True):
 
 
 class ReadIndexRequest(RaftMessageBase, frozen=True, array_like=True):
-    """From a follower: what must I have applied before I may answer a read that begins now?"""
+    """A follower asks which offset it must have applied before it answers a read that starts now."""
 
     kind: ClassVar[int] = 137
     partition: Partition
@@ -190,7 +188,7 @@ class ReadIndexRequest(RaftMessageBase, frozen=True, array_like=True):
 
 
 class ReadIndexReply(RaftMessageBase, frozen=True, array_like=True):
-    """All below `commit`. Not `known`: the asked node cannot say."""
+    """Everything below `commit`. Not `known`: the receiver of the request could not tell."""
 
     kind: ClassVar[int] = 138
     partition: Partition
@@ -216,7 +214,7 @@ GroupMessage = (
 
 
 class JoinRequest(RaftMessageBase, frozen=True, array_like=True):
-    """Make this node a member; any node passes it on to the leader of the catalogue."""
+    """Asks to become a member; any node forwards it to the metadata leader."""
 
     kind: ClassVar[int] = 144
     node: Node
@@ -225,7 +223,7 @@ class JoinRequest(RaftMessageBase, frozen=True, array_like=True):
 
 
 class JoinReply(RaftMessageBase, frozen=True, array_like=True):
-    """To the node that joins: who it should keep a link to, until the catalogue tells it."""
+    """To the joining node: the metadata leader, to which it keeps a link until it has the metadata."""
 
     kind: ClassVar[int] = 145
     leader: Node
@@ -233,7 +231,7 @@ class JoinReply(RaftMessageBase, frozen=True, array_like=True):
 
 
 class CreateTopicRequest(RaftMessageBase, frozen=True, array_like=True):
-    """Passed on to the leader of the catalogue by the node that was asked."""
+    """Forwarded to the metadata leader by the node that received the request."""
 
     kind: ClassVar[int] = 146
     origin: Node
@@ -263,18 +261,18 @@ class AlterTopicRequest(RaftMessageBase, frozen=True, array_like=True):
 
 
 class RequestReply(RaftMessageBase, frozen=True, array_like=True):
-    """The catalogue's leader refused. What it accepts is answered by the catalogue itself, which names the asker."""
+    """The leader refused a request; an empty code means success. Metadata requests succeed by their entry."""
 
     kind: ClassVar[int] = 148
     token: Count
     code: Text
     carried: dict[Text, int | Text]
     boot: Count = 0
-    """Of the node that asked: after another start nobody there waits for this."""
+    """Of the requester: after a restart it no longer waits for this."""
 
 
 class RemoveNodeRequest(RaftMessageBase, frozen=True, array_like=True):
-    """Like a topic's making: the leader of the catalogue is to let this member go."""
+    """Asks the metadata leader to remove this member."""
 
     kind: ClassVar[int] = 149
     origin: Node
@@ -284,14 +282,14 @@ class RemoveNodeRequest(RaftMessageBase, frozen=True, array_like=True):
 
 
 class RemovedNotice(RaftMessageBase, frozen=True, array_like=True):
-    """To a node that speaks as a member and is none any more."""
+    """To a node that was removed and does not know it."""
 
     kind: ClassVar[int] = 150
     node: Node
 
 
 class ReassignmentReport(RaftMessageBase, frozen=True, array_like=True):
-    """To the leader of the catalogue: the partition's group has the members that were wanted."""
+    """To the metadata leader: the partition's group has the assigned members."""
 
     kind: ClassVar[int] = 151
     partition: Partition
@@ -299,9 +297,9 @@ class ReassignmentReport(RaftMessageBase, frozen=True, array_like=True):
 
 
 class TransferLeadership(RaftMessageBase, frozen=True, array_like=True):
-    """To the leader of a partition, passed on to it once by another holder: hand it over to `heir`.
+    """Asks the leader of a partition to transfer leadership to `target`; another replica forwards it once.
 
-    Answered to `origin` by `RequestReply`, with an empty code if it was.
+    `origin` is answered by `RequestReply`, with an empty code on success.
     """
 
     kind: ClassVar[int] = 152
@@ -313,14 +311,14 @@ class TransferLeadership(RaftMessageBase, frozen=True, array_like=True):
 
 
 class ClusterStateRequest(RaftMessageBase, frozen=True, array_like=True):
-    """What do you know of the partitions that you have copies of?"""
+    """Asks for the state of the partitions that the receiver has replicas of."""
 
     kind: ClassVar[int] = 153
     token: Count
 
 
 class ClusterStateReply(RaftMessageBase, frozen=True, array_like=True):
-    """A part of the answer; the last one says that there is no `more`."""
+    """One chunk of the answer; `more` is false in the last one."""
 
     kind: ClassVar[int] = 154
     token: Count
@@ -345,4 +343,4 @@ ClusterMessage = (
 RaftMessage = NodeHeartbeat | NodeHeartbeatReply | GroupMessage | ClusterMessage
 
 PEER_KINDS: dict[int, type[RaftMessage]] = {kind.kind: kind for kind in get_args(RaftMessage)}
-"""For the codec: which Struct a frame's kind stands for."""
+"""Message types by frame kind, for the codec."""

@@ -1,13 +1,13 @@
-"""The bounds and periods of a Raft node."""
+"""Settings of a Raft node: timeouts, windows, bounds."""
 
 from __future__ import annotations
 
 import msgspec
 
 HEARTBEAT_TIMER = "raft/beat"
-"""The timer of the heartbeats."""
+"""The heartbeat timer."""
 DEADLINE_TIMER = "raft/wake"
-"""The timer of the earliest deadline of all groups."""
+"""The timer set to the earliest deadline of all groups."""
 
 
 class RaftSettings(msgspec.Struct, frozen=True):
@@ -15,19 +15,19 @@ class RaftSettings(msgspec.Struct, frozen=True):
     election_timeout_ms_min: int = 300
     election_timeout_ms_max: int = 600
     window_bytes: int = 8 << 20
-    """What is on its way to one follower of one group; beyond it the follower is fed from the log."""
+    """Bytes in flight to one follower of one group; beyond it the follower is served from the log."""
     window_messages: int = 256
     read_bytes: int = 1 << 20
-    """What one read for a follower that is behind brings."""
+    """Bytes of one log read for a follower that is behind."""
     deferred_inputs_max: int = 1024
-    """What a group keeps while its hard state is being written; more is dropped, as a network may do."""
+    """Inputs that a group defers while its hard state is being written; more messages are dropped."""
     pending_reads_max: int = 4096
     leader_balance_ms: int = 10_000
-    """How often it is looked whether leadership can go back to a node that was away."""
+    """How often leadership may return to preferred leaders that were down."""
     reassignments_max: int = 4
-    """Partitions whose copies are on their way to other nodes at a time; the next wait."""
+    """Partitions that are reassigned at a time."""
     metadata_log_bytes: int = 4 << 20
-    """What the catalogue's log may hold beyond its last snapshot; then another one is written, and the rest goes."""
+    """How much the metadata log grows after a snapshot before the next one is written and the log trimmed."""
 
     @property
     def heartbeat_us(self) -> int:
@@ -35,13 +35,13 @@ class RaftSettings(msgspec.Struct, frozen=True):
 
     @property
     def election_min_us(self) -> int:
-        """The shortest election timeout: for so long a node that heard its leader elects no other."""
+        """The shortest election timeout: within it a node that heard its leader grants no vote."""
         return self.election_timeout_ms_min * 1000
 
     @property
     def election_max_us(self) -> int:
-        """The longest election timeout: so long an answer is waited for that has to come all the way there and back.
+        """The longest election timeout: how long a first reply, a full round trip, is waited for.
 
-        Were it shorter, slow links would depose every leader before the first word of those who elected it.
+        With a shorter one, slow links would depose every leader before its voters' first reply.
         """
         return self.election_timeout_ms_max * 1000

@@ -1,4 +1,4 @@
-"""What a node can say of its cluster and its groups: for the command line and for metrics."""
+"""The status of the cluster and of the groups at one node, for the command line and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MemberStatus(msgspec.Struct, frozen=True, array_like=True):
-    """`there` is what this node sees; of itself it is always true."""
+    """`alive` is what this node observes; always true of itself."""
 
     node: NodeId
     address: str
@@ -34,7 +34,7 @@ class FollowerStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupStatus(msgspec.Struct, frozen=True, array_like=True):
-    """One group as its member here knows it; `followers` only where this node leads. Leader 0: none is known."""
+    """One group as its member here knows it; `followers` only on the leader. Leader 0: unknown."""
 
     partition: Partition
     topic: str

@@ -1,4 +1,4 @@
-"""How a group finds its leader: timeouts, the question before the vote, votes, and handing over."""
+"""Leader election: timeouts, PreVote, votes, and elections requested by leadership transfer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Election:
         self._group = group
         self._votes: dict[NodeId, bool] = {}
         self.leader_heard_us = -(1 << 62)
-        """When the leader was last heard."""
+        """When the leader last sent a message."""
         self.timeout_us = 0
-        """The timeout drawn last."""
+        """The election timeout drawn last."""
         self._pre_vote = Safeguard.PRE_VOTE not in group.without
         self._leader_lease = Safeguard.CHECK_QUORUM not in group.without
         self._up_to_date = Safeguard.UP_TO_DATE_VOTE not in group.without
@@ -28,7 +28,7 @@ class Election:
     # --- time ---
 
     def reset_timeout(self) -> None:
-        """Draws a new timeout. A group of one needs nobody's word and does not wait."""
+        """Draws a new timeout. The only voter of a group does not wait."""
         group = self._group
         settings = group.settings
         if group.config.voters == (group.node,) and group.may_lead:
@@ -39,7 +39,7 @@ class Election:
         group.deadline_us = group.now.mono_us + self.timeout_us
 
     def leader_heard(self) -> None:
-        """From the leader: the same timeout begins anew. Only after an election that failed it must be another."""
+        """Restarts the same timeout; only a failed election needs a newly drawn one."""
         group = self._group
         self.leader_heard_us = group.now.mono_us
         if group.is_voter:
@@ -68,7 +68,7 @@ class Election:
             return True
         return group.now.mono_us - self.leader_heard_us < group.settings.election_min_us
 
-    # --- asking ---
+    # --- campaigning ---
 
     def _start_pre_vote(self) -> None:
         group = self._group
@@ -80,7 +80,7 @@ class Election:
         self._count_votes()
 
     def campaign(self, *, transfer: bool) -> None:
-        """Begins a new term. Its own vote counts when it is durable, as everybody's."""
+        """Starts a new term. The candidate's own vote counts once it is durable, like any vote."""
         group = self._group
         if group.role is not Role.CANDIDATE:
             group.become(Role.CANDIDATE)
@@ -115,7 +115,7 @@ class Election:
 
     def _grants(self, peer: NodeId, request: RequestVote) -> bool:
         group = self._group
-        # Who is not a voter in our eyes may be one in a configuration we have not heard of: its vote must count there.
+        # Also if the candidate is no voter here: it may be one in a configuration that this node does not have yet.
         if not group.complete or request.term < group.term:
             return False
         if request.pre_vote:
@@ -146,7 +146,7 @@ class Election:
             elif self._votes.get(group.node):
                 group.become_leader()
 
-    # --- handing over ---
+    # --- leadership transfer ---
 
     def timeout_now(self, message: TimeoutNow) -> None:
         group = self._group

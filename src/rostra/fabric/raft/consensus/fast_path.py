@@ -1,8 +1,11 @@
-"""The short way of a record through its group, while nothing else happens there.
+"""The fast path of records through a group in which nothing else is pending.
 
-Each function does in one piece what the long way does in many, or returns None and has changed nothing: then the long
-way is taken. A group says for which of them it is fit (`leads_steadily`, `follows_steadily`); what changes from record
-to record is looked at here. Neither way does anything that the other would not have done.
+A record causes these inputs: `Propose` and `Synced` at the leader, AppendEntries and `Synced` at each follower, and
+the reply at the leader. Each has one function here that does in a few statements what `RaftGroup` does in many calls.
+It returns None, and has changed nothing, when its preconditions do not hold: then `Raft` takes the full step.
+Preconditions that change rarely are precomputed after every full step (`update_fast_path` sets `fast_leader` and
+`fast_follower`); those that change with every record are checked here. Both paths produce the same effects;
+`test_fast_path_equivalence` runs clusters both ways and compares them.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from rostra.model.ids import NodeId
 from rostra.model.layout import CONTROL
 
 REPLICATE = ProgressState.REPLICATE
-"""To look it up in its enumeration takes as long as all else that is asked of a follower."""
+"""A global, because looking it up in its enumeration costs as much as all other checks of a follower."""
 
 
 def proposed(group: RaftGroup, now: Now, given: Propose) -> list[FabricEffect] | None:
-    """A leader orders a batch, and every follower is sent it at once."""
+    """The leader appends a batch and sends it to every follower."""
     if not group.fast_leader:
         return None
     partition, term, commit, log, replication = (
@@ -66,7 +69,7 @@ def proposed(group: RaftGroup, now: Now, given: Propose) -> list[FabricEffect] |
 def append_acknowledged(
     group: RaftGroup, now: Now, peer: NodeId, reply: AppendEntriesReply, payload: bytearray | None
 ) -> list[FabricEffect] | None:
-    """A follower has what it was sent."""
+    """The leader counts a follower's acknowledgement."""
     replication, end = group.replication, group.log.end
     progress = replication.progress.get(peer)
     if (
@@ -93,7 +96,7 @@ def append_acknowledged(
 
 
 def synced(group: RaftGroup, now: Now, given: Synced) -> list[FabricEffect] | None:
-    """The own disk has what was appended."""
+    """The own disk has synced: the leader counts itself, a follower acknowledges."""
     log, offset = group.log, given.offset
     if given.generation != log.generation or offset <= log.synced or offset > log.end:
         return None
@@ -117,7 +120,7 @@ def synced(group: RaftGroup, now: Now, given: Synced) -> list[FabricEffect] | No
 
 
 def _advance_commit(group: RaftGroup) -> list[FabricEffect]:
-    """What a majority has, of the leader's own term as all that is not committed yet."""
+    """Commits what a majority has; everything uncommitted is of the leader's own term here."""
     log, commit = group.log, group.commit
     if commit == log.end:
         return []
@@ -135,7 +138,7 @@ def _advance_commit(group: RaftGroup) -> list[FabricEffect]:
 def append_entries(
     group: RaftGroup, now: Now, peer: NodeId, message: AppendEntries, payload: bytearray | None
 ) -> list[FabricEffect] | None:
-    """A follower hears the batch that comes next, and nothing else."""
+    """A follower appends the one batch that comes next."""
     log = group.log
     end, last_term = log.end, log.last_term
     if (
@@ -167,7 +170,7 @@ def append_entries(
     if commit > following:
         commit = following
     if commit <= group.commit:
-        # It may be higher than this log is long, if the disk has refused what came before.
+        # The commit offset may exceed this log if the disk refused earlier entries.
         return [append]
     group.commit = commit
     if not group.has_readers and now.mono_us < group.commit_report_us:

@@ -1,4 +1,4 @@
-"""The follower's side of replication: what it takes from a leader, what it cuts, and what it acknowledges."""
+"""The follower's side of replication: appends, truncates and acknowledges entries; installs snapshots."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class IncomingEntry(msgspec.Struct, frozen=True):
     end: int
     term: int
     control: bool
-    """Whether somebody other than a publisher wrote it."""
+    """Whether it is a control batch, not a publisher's."""
 
 
 class Follower:
     def __init__(self, group: RaftGroup) -> None:
         self._group = group
         self.agreed = 0
-        """How far this log is known to agree with that of the term's leader. Nothing beyond is acknowledged to it."""
+        """Up to which offset this log agrees with that of the term's leader; nothing beyond is acknowledged."""
         self._match = Safeguard.LOG_MATCH not in group.without
         self._sync_first = Safeguard.PERSIST_BEFORE_REPLY not in group.without
 
     def begin_term(self) -> None:
-        """Another term: its leader has not yet said what its log holds. What is committed, every leader's holds."""
+        """Starts a term: only committed entries are known to be in its leader's log."""
         self.agreed = min(self._group.commit, self._group.log.end)
 
     # --- entries ---
@@ -73,7 +73,7 @@ class Follower:
             self.agreed = max(self.agreed, min(end, log.end))
         self._apply_leader_offsets(message)
         if message.commit_only:
-            # It told what is committed, and nothing more: the next heartbeat asks whether it was heard.
+            # A commit-only message needs no reply: the next heartbeat reports the commit offset.
             return
         if not batches:
             self.acknowledge(leader, probed=message.prev_end)
@@ -83,7 +83,7 @@ class Follower:
     def _persists_new_configs(
         self, leader: NodeId, message: AppendEntries, payload: bytearray | None, batches: list[IncomingEntry]
     ) -> bool:
-        """A configuration is in the hard state before its entry is in the log: so what the log has is always known."""
+        """Persists configurations before their entries are appended; returns whether the append must wait for that."""
         group = self._group
         unknown = []
         for entry in batches:
@@ -105,7 +105,7 @@ class Follower:
         return entry.end <= probed or log.term_at(entry.end) == entry.term
 
     def _append_new(self, batches: list[IncomingEntry]) -> None:
-        """Skips what is here already, cuts what contradicts it, appends the rest."""
+        """Skips entries that are in the log, truncates at a conflict, appends the rest."""
         group = self._group
         log = group.log
         took = False
@@ -152,7 +152,7 @@ class Follower:
         )
 
     def _apply_leader_offsets(self, message: AppendEntries) -> None:
-        """What the leader says of its commit and its log start."""
+        """Adopts the leader's commit offset and log start."""
         group = self._group
         self.learn_commit(message.commit)
         if group.log.first < message.log_start <= group.commit:
@@ -165,14 +165,14 @@ class Follower:
         if known > group.commit:
             group.advance_commit(known)
         if group.installing_snapshot and self.agreed >= commit and group.log.term_at(commit) == group.term:
-            # The leader has committed in its own term, so everything ever acknowledged lies below that. What an
-            # earlier run had filled in does not count: nobody has read it, and the catalogue would lack it.
+            # The leader has committed in its own term, so everything ever acknowledged lies below that. Entries
+            # received before a restart do not count: the metadata was not built from them.
             if group.complete_at is None:
                 group.complete_at = self.agreed
             self.finish_snapshot()
 
     def finish_snapshot(self) -> None:
-        """The copy is whole again once all of that is on stable storage."""
+        """Marks the replica complete once everything up to `complete_at` is on stable storage."""
         group = self._group
         if group.complete_at is not None and group.log.synced >= group.complete_at:
             group.add_log_line("info", "copy refilled", {"end": group.log.end})
@@ -187,7 +187,7 @@ class Follower:
         group.send(leader, reply)
 
     def _durable_end(self) -> int:
-        """What this node vouches for: an incomplete copy for nothing."""
+        """The offset up to which this node acknowledges; an incomplete replica acknowledges nothing."""
         group = self._group
         if not group.complete:
             return 0
@@ -200,7 +200,7 @@ class Follower:
         self.learn_commit(heartbeat.commit)
         group.report_commit()
         if not group.complete and not group.installing_snapshot:
-            # A leader that takes this copy for a full one sends nothing that could be refused.
+            # A leader that believes this replica complete sends no entries that could be refused.
             self._refuse(leader, group.log.end, group.log.last_term, empty=True)
         quiescent = heartbeat.quiescent and group.commit == group.log.end == heartbeat.commit and group.complete
         group.quiescent = quiescent
@@ -215,19 +215,19 @@ class Follower:
             group.hard_state.snapshots,
         )
 
-    # --- beginning anew ---
+    # --- snapshots ---
 
     def install_snapshot(self, leader: NodeId, message: InstallSnapshot) -> None:
-        """First it is written down where the copy will begin; only then is what is left of it dropped.
+        """Persists where the log will restart, then drops the old log.
 
-        A whole copy stays whole: where it differs from the leader's log start on, nothing of it was ever committed.
+        A complete replica stays complete: what it has beyond the leader's log start and differs was never committed.
         """
         group = self._group
         log = group.log
         prev_term = message.epochs[-1].epoch if message.epochs else 0
         fits = log.first <= message.log_start <= log.end and log.term_at(message.log_start) == prev_term
         if (group.complete or group.installing_snapshot) and (fits or min(group.commit, log.end) >= message.log_start):
-            # Said twice, or overtaken by what came meanwhile.
+            # A repeated message, or one that newer entries have overtaken.
             self.agreed = max(self.agreed, message.log_start)
             self.acknowledge(leader, probed=message.log_start)
             return
@@ -251,7 +251,7 @@ class Follower:
 
 
 def _read_entries(payload: bytearray, partition: Partition) -> list[IncomingEntry]:
-    """The batches of a payload, each intact and of this partition: damage does not spread from copy to copy."""
+    """Splits a payload into batches and checks each, so that damage does not spread between replicas."""
     at = 0
     whole = len(payload)
     batches: list[IncomingEntry] = []

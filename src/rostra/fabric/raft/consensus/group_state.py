@@ -1,6 +1,6 @@
-"""A member's standing in its group: role and term, hard state, configuration, commit, and what leaves of them.
+"""The state of one group member: role, term, hard state, configuration and commit offset, and its changes.
 
-Messages leave only when the hard state they depend on is durable: `finish` ends every step.
+Messages leave only when the hard state they depend on is durable: `flush` ends every step.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 
 NO_MEMBERS = GroupConfig(())
 COMMIT_REPORT_US = 5_000
-"""As often as a node weighs what is live against what it reads from its disk."""
+"""How often a replica without readers reports its commit offset to the broker."""
 CANDIDATE_ROLES = (Role.CANDIDATE, Role.PRECANDIDATE)
 
 
 class RaftGroupState:
-    """What the parts of a group share: its role, hard state, members, log and commit, and how each of them changes."""
+    """State shared by election, replication, follower, membership and read index of a group."""
 
     __slots__ = (
         "_dirty",
@@ -142,66 +142,66 @@ class RaftGroupState:
         self.node = node
         self.partition: Partition = found.partition
         self.checksum_seed = placement_seed(found.partition.topic, found.partition.index)
-        """Of the checksum over a batch's place."""
+        """Seeds the checksum that covers a batch's partition."""
         self.settings = settings
         self.random = random
         self.without = without
         self.segment_bytes = segment_bytes
         self.name = text(found.partition.topic)
         self.promotes_learners = True
-        """Whether a learner that has caught up is made a voter by itself."""
+        """Whether the leader promotes a learner that has caught up to voter."""
         self.voters_max = 63
         self.persists_commit = False
-        """Whether the commit offset is written down as it moves, for a start before any leader is heard."""
+        """Whether the commit offset is persisted, so that a restarted node serves before it hears a leader."""
         self.now = Now(0, 0)
         self.out: list[FabricEffect] = []
         self.hard_state, epochs = _reconciled(hard_state, found)
-        # These two of the hard state are looked at with every message.
+        # Copied from the hard state because every message needs them.
         self.term = self.hard_state.term
         self.complete = self.hard_state.complete
         self.log = LogState(found.first, found.end, epochs, without)
         self.damaged_at = found.damaged_at
         self.installing_snapshot = False
-        """The copy is incomplete, and what is in it comes from a leader's log start."""
+        """The replica is incomplete and its log restarted at a leader's log start."""
         self.complete_at: int | None = None
         self.commit = min(max(found.first, hard_state.commit), found.end)
         self.role = Role.LEARNER
         self.leader: NodeId | None = None
         self.quiescent = False
         self.has_readers = False
-        """Whether somebody reads this copy, and waits for what is committed."""
+        """Whether subscribers read this replica and wait for commit offsets."""
         self.commit_report_us = 0
         self.unreported_commit = 0
-        """Where nobody reads, those above hear of commits now and then, not of each: this one they have not heard."""
+        """Commit offset not yet reported to the broker; reports are throttled while the replica has no readers."""
         self.disk_failed = False
         self.removed = False
-        """The node is no member of the cluster any more: it leads nothing and votes for nobody."""
+        """The node was removed from the cluster: it neither leads nor votes."""
         self.deadline_us: int | None = None
         self.queued_us = NEVER_US
-        """When its alarm goes off, which is not later than its deadline."""
+        """When the deadline queue next returns this group; not later than `deadline_us`."""
         self.was_leader = False
         self.sends_heartbeats = False
-        """Whether it led when it last did anything, and spoke to its followers then: the node keeps its heartbeats."""
+        """Whether the node's heartbeats include this group: as leader of followers that are not quiescent."""
         self.transfer_to: NodeId | None = None
         self.transfer_until_us = 0
         self.fast_single = False
         self.fast_leader = False
         self.fast_follower = False
-        """Which short way it takes, as `find_way` had it when the group last did anything else."""
+        """Which fast path may be taken; set by `update_fast_path` after every full step."""
         self.skipped_noop = False
-        """It leads, and began to without an entry: all that was there is committed."""
+        """This leader began its term without a no-op, because its whole log was committed (`can_skip_noop`)."""
         self.wants_heartbeat = False
-        """Somebody waits for a heartbeat round: do not wait for the next period."""
+        """A read or change waits for a heartbeat round: send it now, not at the next period."""
         self.config = NO_MEMBERS
         self.config_end = 0
         self.previous_config = NO_MEMBERS
-        """The configuration before this one, which counts again if this one is cut."""
+        """The configuration before `config`; in force again if the entry of `config` is truncated."""
         self.peer_reads: dict[int, NodeId] = {}
         self.address_of = address_of
         self._sends: list[FabricEffect] = []
         self._dirty = False
         self.persisting = False
-        """The hard state is on its way to the disk; until it is there every input waits."""
+        """The hard state is being written; inputs are deferred until it is durable."""
         self.persist_number = 0
         self.after_persist: list[Callable[[], None]] = []
         self.deferred: deque[Callable[[], None]] = deque()
@@ -210,13 +210,13 @@ class RaftGroupState:
 
     @property
     def is_voter(self) -> bool:
-        """Also while its removal is in the log but not known to be committed: it may be the one that must commit it."""
+        """Also true while its removal is in the log but not committed: its vote may be needed to commit it."""
         leaving = self.config_end > self.commit and self.node in self.previous_config.voters
         return (self.node in self.config.voters or leaving) and self.complete and not self.removed
 
     @property
     def only_copy_damaged(self) -> bool:
-        """Its copy is damaged and nobody has another: what can be read is served, nothing is added."""
+        """The replica is damaged and the only one: it serves what can be read and accepts no proposals."""
         return not self.complete and self.config.voters == (self.node,)
 
     @property
@@ -225,7 +225,7 @@ class RaftGroupState:
 
     @property
     def knows_commit(self) -> bool:
-        """Whether something of the present term is committed, so that nothing committed earlier is unknown here."""
+        """Whether an entry of the current term is committed, so that the commit offset covers all earlier terms."""
         return self.committed_in_term or (self.skipped_noop and self.role is Role.LEADER)
 
     @property
@@ -233,15 +233,15 @@ class RaftGroupState:
         return self.term > 0 and self.log.term_at(self.commit) == self.term
 
     def can_skip_noop(self) -> bool:
-        """Whether all that this copy holds is committed because nobody else ever had a say since it was written.
+        """Whether a new leader may commit its whole log without a no-op, because no other node can have later entries.
 
-        A leader's first entry is needed where another one may have been elected with entries of terms in between, which
-        could replace older ones that a majority holds. Here the configuration in force is this node alone, and it is
-        committed: an uncommitted one has the one before it beside it. So every leader since has it in its log, and was
-        elected under it or under one that came after it, which only this node could have begun, and its log has none.
-        Thus no entry of any later term exists anywhere, and whoever asks for this node's vote once it has company must
-        hold all of this log. The term is a new one all the same: of the last one, entries that a crash took from this
-        disk may lie at a node that was once a member here, and the same place must not get another entry of that term.
+        A no-op is needed where another leader may have been elected in between, whose entries could replace older ones
+        that a majority holds. Here the configuration is this node alone, and it is committed (an uncommitted one has
+        its predecessor beside it in `configs`). Every leader since has that configuration in its log and was elected
+        under it or under a later one, which only this node could have started, and its log has none. So no entry of a
+        later term exists anywhere, and a candidate that asks for this node's vote later must hold all of this log. The
+        term is new all the same: entries of the last term that a crash took from this disk may exist at a former
+        member, and an offset must not get two different entries of one term.
         """
         log = self.log
         return (
@@ -258,7 +258,7 @@ class RaftGroupState:
         return PartitionDamaged(self.name, self.partition.index, at)
 
     def take_effects(self) -> list[FabricEffect]:
-        """The effects since the last call."""
+        """Returns the effects since the last call."""
         effects, self.out = self.out, []
         return effects
 
@@ -274,7 +274,7 @@ class RaftGroupState:
         self.add_log_line("debug", "role changed", {"former": str(former), "because": TRANSITIONS[former, role]})
 
     def leave_fast_path(self) -> None:
-        """No short way, until it is found anew."""
+        """Disables the fast paths until `update_fast_path` allows one again."""
         self.fast_single = self.fast_leader = self.fast_follower = False
 
     def become_leader(self) -> None:
@@ -290,11 +290,11 @@ class RaftGroupState:
         self.wants_heartbeat = True
         self.announce()
         if self.skipped_noop and self.commit < self.log.end:
-            # Nothing is written: a node with thousands of topics starts without touching their logs.
+            # Writes nothing: a node with thousands of topics starts without touching their logs.
             self.advance_commit(self.log.end)
 
     def step_down(self, reason: str) -> None:
-        """Whoever leads next finds out; this node does not know."""
+        """Becomes a follower that knows no leader."""
         if self.role is Role.LEADER:
             self.add_log_line("info", "leads no more", {"term": self.term, "reason": reason})
             self.read_index.abort()
@@ -321,7 +321,7 @@ class RaftGroupState:
             self.announce()
 
     def _adjust_role(self) -> None:
-        """Voters and those without a vote; a leader that is being removed leads until that is committed."""
+        """Becomes learner or follower as voting rights change; a removed leader leads until that is committed."""
         if self.role is Role.LEARNER and self.is_voter:
             self.become(Role.FOLLOWER)
             self.election.reset_timeout()
@@ -332,7 +332,7 @@ class RaftGroupState:
             self.deadline_us = None
 
     def announce(self) -> None:
-        """Tells the broker who serves the partition; an incomplete copy is as good as none."""
+        """Reports to the broker which node serves the partition; an incomplete replica counts as none."""
         self.report_commit()
         address = self.address_of(self.leader) if self.leader is not None and self.leader != self.node else ""
         if self.removed or (not self.complete and not self.only_copy_damaged):
@@ -374,7 +374,7 @@ class RaftGroupState:
         self._dirty = True
 
     def mark_incomplete(self) -> None:
-        """What the disk had cannot be read: the copy counts for nothing from the start."""
+        """Marks the replica incomplete at start, because its log cannot be read."""
         self.hard_state = msgspec.structs.replace(self.hard_state, complete=False)
         self.complete = False
 
@@ -396,16 +396,16 @@ class RaftGroupState:
         self._adjust_role()
 
     def run_after_persist(self, action: Callable[[], None]) -> None:
-        """When the hard state, which has just been changed, is durable."""
+        """Runs the action when the hard state that was just changed is durable."""
         self.after_persist.append(action)
 
     def defer(self, action: Callable[[], None], *, sent: bool = False) -> None:
-        """For when the hard state is durable. What was sent may be lost, as on the way; what the disk said may not."""
+        """Queues an input until the hard state is durable. Beyond the bound, messages are dropped; disk results not."""
         if not sent or len(self.deferred) < self.settings.deferred_inputs_max:
             self.deferred.append(action)
 
     def flush(self) -> None:
-        """Messages leave when what they depend on is durable."""
+        """Ends a step: persists changed hard state, and sends the messages once it is durable."""
         if not self._dirty:
             if self._sends:
                 self.out += self._sends
@@ -428,11 +428,11 @@ class RaftGroupState:
     # --- configurations ---
 
     def update_config(self) -> None:
-        """The log has changed where configurations may lie: the last one it holds is in force."""
+        """Recomputes the configuration after the log changed: the last one that the log holds is in force."""
         rows = tuple(row for row in self.hard_state.configs if self._is_in_log(row))
         kept = tuple(row for row in self.hard_state.configs if row in rows or row.end > self.log.end)
         if kept != self.hard_state.configs:
-            # Another entry stands there now. Were the row kept, a log that begins behind it could not tell.
+            # Another entry is at that offset now. A log that starts after it could not tell, were the row kept.
             self.hard_state = msgspec.structs.replace(self.hard_state, configs=kept)
             self._dirty = True
         self.config, self.config_end = (rows[-1].config, rows[-1].end) if rows else (NO_MEMBERS, 0)
@@ -447,7 +447,7 @@ class RaftGroupState:
         return row.end <= self.log.end and self.log.term_at(row.end) == row.term
 
     def _drop_superseded_configs(self) -> None:
-        """Of the configurations that cannot be cut any more, only the last matters."""
+        """Drops all but the last of the configurations that can no longer be truncated."""
         safe = min(self.commit, self.log.end)
         last = max((row.end for row in self.hard_state.configs if row.end <= safe and self._is_in_log(row)), default=0)
         rows = tuple(row for row in self.hard_state.configs if row.end >= last)
@@ -459,7 +459,7 @@ class RaftGroupState:
     # --- commit ---
 
     def report_commit(self) -> None:
-        """What those above have not heard yet; of what a full disk took from the log again, only when it is back."""
+        """Reports a pending commit offset to the broker, once the log (which a full disk may have cut) reaches it."""
         if self.unreported_commit and self.unreported_commit <= self.log.end:
             self.out.append(Committed(self.partition, self.unreported_commit))
             self.unreported_commit = 0
@@ -488,10 +488,10 @@ class RaftGroupState:
 
 
 def interrupted_snapshot_start(hard_state: HardState, found: Recovered) -> int | None:
-    """Where a whole copy begins whose old log is still there, and was to be dropped when the crash came; else None.
+    """Where the log of a complete replica must restart after a crash interrupted an InstallSnapshot; else None.
 
-    That it begins anew was written down, and all before that is committed: it is whole, with nothing in it. But not one
-    that goes on beyond: it was not dropped because another leader came, whose entries it has.
+    The snapshot start was persisted but the old log not dropped. Everything before that start is committed, so an empty
+    log at that start is complete. A log that extends beyond it was kept: another leader has appended to it since.
     """
     start = hard_state.snapshot_start
     if start is None or not hard_state.complete or found.damaged_at is not None:
@@ -500,17 +500,17 @@ def interrupted_snapshot_start(hard_state: HardState, found: Recovered) -> int |
 
 
 def _reconciled(hard_state: HardState, found: Recovered) -> tuple[HardState, tuple[EpochStart, ...]]:
-    """Hard state and log as a crash may have left them, the one ahead of the other."""
+    """Reconciles hard state and log, either of which may be ahead after a crash."""
     epochs = found.epochs
     start = hard_state.snapshot_start
     if start is not None and found.first < start.first:
-        # The crash came between dropping the old log and making the new one.
+        # The crash came between dropping the old log and creating the new one.
         hard_state = msgspec.structs.replace(hard_state, complete=False)
     elif start is not None and found.first == start.first and not any(row.offset < found.first for row in epochs):
         epochs = (*start.epochs, *epochs)
     if found.damaged_at is not None:
         hard_state = msgspec.structs.replace(hard_state, complete=False)
-    # A log may hold entries of a term whose beginning was not written down before the crash.
+    # The log may hold entries of a term that was not persisted before the crash.
     if epochs and epochs[-1].epoch > hard_state.term:
         hard_state = msgspec.structs.replace(hard_state, term=epochs[-1].epoch, vote=0)
     return hard_state, epochs

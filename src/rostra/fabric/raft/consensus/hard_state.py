@@ -1,4 +1,4 @@
-"""What a group's member must never forget: its term and vote, whether its copy is whole, and who the members are."""
+"""The hard state of a group member: term, vote, configurations, and whether its replica is complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Members = Annotated[
 
 
 class GroupConfig(msgspec.Struct, frozen=True, array_like=True):
-    """Who is in the group, in ascending order. Learners get all that voters get, and count in no majority."""
+    """The members of the group, in ascending order. Learners receive all entries and count in no majority."""
 
     voters: Members
     learners: Members = ()
@@ -34,9 +34,9 @@ class GroupConfig(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupConfigAt(msgspec.Struct, frozen=True, array_like=True):
-    """The configuration whose entry ends at `end` and was written in `term`. That pair names one entry for ever.
+    """The configuration whose entry ends at `end` and has `term`; that pair identifies one entry.
 
-    So a row is in force exactly while the log holds an entry of that term there, whatever was cut meanwhile.
+    So a row is in force exactly while the log holds an entry of that term at that offset, whatever was truncated.
     """
 
     end: int
@@ -45,7 +45,7 @@ class GroupConfigAt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotStart(msgspec.Struct, frozen=True, array_like=True):
-    """Where the copy was last begun anew, with the epoch before it: an empty log remembers neither."""
+    """Where the last installed snapshot started, with the epoch before it, which an empty log cannot hold."""
 
     first: int
     epochs: tuple[EpochStart, ...]
@@ -56,14 +56,14 @@ class HardState(msgspec.Struct, frozen=True, array_like=True):
     vote: int = 0
     """The node voted for in this term; 0 is no node."""
     complete: bool = True
-    """False: the copy lacks entries that this node once acknowledged, or may have."""
+    """False: the replica lacks entries that this node once acknowledged, or may lack them."""
     configs: tuple[GroupConfigAt, ...] = ()
-    """The last committed configuration, and those behind it that may still be cut."""
+    """The last committed configuration, and later ones that may still be truncated."""
     snapshots: int = 0
-    """How often the copy was begun anew: what was said of an earlier filling says nothing of this one."""
+    """How many snapshots were installed: replies from before the last one are stale."""
     snapshot_start: SnapshotStart | None = None
     commit: int = 0
-    """A commit offset that was known, where somebody wants to start before a leader is heard."""
+    """The last persisted commit offset, for groups that serve before they hear a leader."""
 
 
 _decoder = msgspec.msgpack.Decoder(HardState)

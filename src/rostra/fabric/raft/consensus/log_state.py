@@ -1,4 +1,4 @@
-"""A member's copy of the log, as far as its group must know it: where it begins and ends, and which term wrote what."""
+"""What a group member knows of its log without its bytes: start, end, synced end, and the term of each entry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rostra.safeguards import Safeguard, Without
 
 
 class LogState:
-    """An entry is a batch. It is named by the offset at which it ends and the term that wrote it."""
+    """An entry is a batch, identified by the offset at which it ends and its term."""
 
     __slots__ = ("_check_generation", "_starts", "_terms", "end", "first", "generation", "synced")
 
@@ -27,7 +27,7 @@ class LogState:
     # --- terms ---
 
     def term_at(self, end: int) -> int:
-        """The term of the entry that ends at `end`, or holds the offset before it; 0 if there is none."""
+        """The term of the entry that contains the offset before `end`; 0 if there is none."""
         row = bisect_left(self._starts, end) - 1
         return self._terms[row] if row >= 0 else 0
 
@@ -48,7 +48,7 @@ class LogState:
         return end
 
     def epochs_before(self, offset: int) -> tuple[EpochStart, ...]:
-        """The last row that begins before `offset`: enough for the match check at a log start."""
+        """The last row that starts before `offset`: enough for the log matching check at a log start."""
         row = bisect_left(self._starts, offset) - 1
         return (EpochStart(self._terms[row], self._starts[row]),) if row >= 0 else ()
 
@@ -65,7 +65,7 @@ class LogState:
         self.end = end
 
     def truncate(self, offset: int) -> int:
-        """What was written at `offset` and above is gone; returns the generation that begins with that."""
+        """Truncates the log at `offset`; returns the generation that starts with that."""
         self.generation += 1
         self.drop_tail(offset, self.generation)
         return self.generation
@@ -79,7 +79,7 @@ class LogState:
             self._terms.pop()
 
     def mark_synced(self, generation: int, offset: int) -> bool:
-        """Whether more is on stable storage than before. A sync that began before a cut vouches for other bytes."""
+        """Advances `synced`; returns whether it did. A sync that began before a truncation covered other bytes."""
         if self._check_generation and generation != self.generation:
             return False
         if not self.synced < offset:
@@ -88,7 +88,7 @@ class LogState:
         return True
 
     def reset(self, first: int, epochs: Iterable[EpochStart]) -> None:
-        """A new log begins at `first`; the old one's syncs are not told to us any more."""
+        """Starts an empty log at `first`; syncs of the old log are no longer reported."""
         rows = tuple(epochs)
         self.first = self.end = self.synced = first
         self.generation = 0

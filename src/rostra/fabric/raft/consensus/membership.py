@@ -1,4 +1,4 @@
-"""Who is in the group: one change at a time, each a configuration entry in the log, in force as soon as it is there."""
+"""Membership changes, one at a time: each is a configuration entry, in force as soon as it is in the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NoOp(msgspec.Struct, frozen=True, array_like=True, tag="no-op"):
-    """The first entry of a term: with it commits all that earlier terms left."""
+    """The first entry of a term; committing it commits all earlier entries."""
 
 
 class ConfigurationEntry(msgspec.Struct, frozen=True, array_like=True, tag="configuration"):
@@ -39,7 +39,7 @@ def group_batch(entry: GroupEntry, wall_us: int) -> bytearray:
 
 
 def read_entry(batch: Buffer) -> GroupEntry | None:
-    """What the group itself wrote; None for anybody else's batch, control batches of the broker included."""
+    """Decodes an entry of the group itself; None for any other batch, control batches of the broker included."""
     flags = int.from_bytes(batch[60:62], "little")
     if not flags & CONTROL or read_header(batch).owner_flags & (CHECKPOINT | LEDGER):
         return None
@@ -58,9 +58,9 @@ def read_config(batch: Buffer) -> GroupConfig | None:
 
 class MembershipChange(StrEnum):
     ADD = "add"
-    """As a learner."""
+    """Adds the node as a learner."""
     PROMOTE = "promote"
-    """From learner to voter, once it has caught up."""
+    """Makes a learner a voter, once it has caught up."""
     REMOVE = "remove"
 
 
@@ -72,7 +72,7 @@ class GroupMembership:
         self._pending: GroupConfigAt | None = None
 
     def change(self, change: MembershipChange, node: NodeId) -> RostraError | None:
-        """Begins the change, or says why not now. It is in force when its entry is in the log, safe when committed."""
+        """Starts the change, or returns why not. It is in force when its entry is in the log, final when committed."""
         group = self._group
         error = self.refusal()
         if error is not None:
@@ -89,9 +89,10 @@ class GroupMembership:
         return None
 
     def refusal(self) -> RostraError | None:
-        """A change may overlap neither another one nor one that an earlier leader began and this one cannot see.
+        """Returns why no change may start now, or None: it may not overlap another one, of this or an earlier leader.
 
-        The second is over once an entry of the own term is committed (the flaw of 2015).
+        An earlier leader's change is decided once an entry of the own term is committed (the bug of single-server
+        changes found in 2015).
         """
         group = self._group
         if group.role is not Role.LEADER or self._pending is not None or group.transfer_to is not None:
@@ -107,12 +108,12 @@ class GroupMembership:
         return Unavailable(str(self._group.partition.topic), self._group.partition.index, reason)
 
     def _write(self) -> None:
-        """The configuration is durable in the hard state: now its entry."""
+        """Appends the configuration entry, once the hard state holds the configuration."""
         group = self._group
         row, self._pending = self._pending, None
         assert row is not None
         if group.role is not Role.LEADER or (group.term, group.log.end + 1) != (row.term, row.end):
-            # Something else will stand there: were the row kept, that would be taken for this entry.
+            # Another entry will get that offset, and would be taken for this one if the row were kept.
             group.remove_config(row)
             return
         config = row.config
@@ -125,21 +126,21 @@ class GroupMembership:
         )
 
     def promote_if_caught_up(self, peer: NodeId, progress: Progress) -> None:
-        """A learner that has caught up is made a voter."""
+        """Promotes a learner that has caught up."""
         group = self._group
         wanted = group.promotes_learners and len(group.config.voters) < group.voters_max
         if wanted and peer in group.config.learners and self._has_caught_up(peer):
             self.change(MembershipChange.PROMOTE, peer)
 
     def _has_caught_up(self, node: NodeId) -> bool:
-        """What it lacks is on its way: so it will not hold up a majority it counts in."""
+        """Whether everything it lacks is in flight, so that it will not delay a majority it counts in."""
         group = self._group
         progress = group.replication.progress.get(node)
         return progress is not None and progress.match >= max(group.commit, 1) and progress.match == progress.next
 
 
 def _node_names(nodes: tuple[NodeId, ...]) -> str:
-    """As people read them."""
+    """Formats node ids for a log line."""
     return " ".join(map(text, nodes))
 
 

@@ -1,4 +1,4 @@
-"""What a leader knows of one follower."""
+"""The leader's progress record of one follower, as in etcd."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import StrEnum
 
 class ProgressState(StrEnum):
     PROBE = "probe"
-    """Where the two logs agree is not known: one message at a time."""
+    """Where the two logs agree is unknown: one probe at a time."""
     REPLICATE = "replicate"
-    """Batches go out as they come, up to the window."""
+    """Entries are sent as they are proposed, up to the window."""
     SNAPSHOT = "refill"
-    """The follower begins anew at the leader's log start."""
+    """The follower must restart at the leader's log start (InstallSnapshot)."""
 
 
 class Progress:
@@ -38,31 +38,31 @@ class Progress:
     def __init__(self, next_offset: int, heard_us: int) -> None:
         self.state = ProgressState.PROBE
         self.next = next_offset
-        """The first offset that was not sent."""
+        """nextIndex: the first offset that was not sent."""
         self.at_boundary = True
         """`next` is known to lie between two batches."""
         self.match = 0
-        """Below this the follower has on stable storage what the leader has."""
+        """matchIndex: below this the follower has the leader's entries on stable storage."""
         self.commit = 0
-        """The commit offset that the follower is known to know."""
+        """The commit offset that the follower has reported."""
         self.sent_commit = 0
-        """The one that it was last told with entries, if those arrived."""
+        """The commit offset last sent to it, which may have been lost."""
         self.snapshots = 0
-        """Which filling of its copy `match` speaks of."""
+        """How many snapshots the follower had installed when `match` was reported."""
         self.heard_us = heard_us
         self.round = 0
         """The last heartbeat round it answered."""
         self.sent_round = 0
         """The round in which something was last sent to it."""
         self.probe_round = -1
-        """The round of the last probe: one a round is enough."""
+        """The round of the last probe; one probe per round."""
         self.in_flight: deque[tuple[int, int]] = deque()
-        """(end, bytes) of what was sent and not yet acknowledged."""
+        """(end, bytes) of entries sent and not yet acknowledged."""
         self.in_flight_bytes = 0
         self.read_token = 0
-        """The token of the read under way for it."""
+        """The token of the pending log read for this follower, 0 if none."""
         self.has_readers = True
-        """Whether it may have any, who wait to hear what is committed."""
+        """Whether its replica may have readers that wait for commit offsets."""
         self.quiescent = False
 
     def record_sent(self, end: int, size: int) -> None:
@@ -72,7 +72,7 @@ class Progress:
         self.at_boundary = True
 
     def is_stale(self, snapshots: int) -> bool:
-        """Whether a word is about a copy that was dropped since; a newer filling begins with nothing known."""
+        """Whether a reply precedes the follower's last snapshot; a newer snapshot resets `match`."""
         if snapshots > self.snapshots:
             self.snapshots = snapshots
             self.match = 0

@@ -1,7 +1,12 @@
 """One member of one Raft group, over one partition whose log is the Raft log.
 
-Pure: inputs and time in, effects out. While hard state is on its way to the disk nothing else is looked at (inputs wait
-in order), so every message that leaves depends only on what is durable.
+Pure: inputs and time in, effects out. An input (a peer's message, a proposal, `Synced`, a passed deadline) goes to the
+part that it concerns: `Election`, `Replication` on the leader, `Follower` otherwise, `GroupMembership`,
+`ReadIndex`. Each changes the shared `RaftGroupState` and queues messages; `flush` ends the step. While hard state is
+being written, inputs are deferred in order, so every message that leaves depends only on durable state. The leader
+sends an entry to its followers before its own fsync; an entry of its term is committed once a majority, the leader's
+own disk included, has synced it. A group whose followers are up to date becomes quiescent: it sends nothing, and the
+heartbeat between the two nodes stands in for its own until that is lost or the group has work.
 """
 
 from __future__ import annotations
@@ -52,7 +57,7 @@ from rostra.safeguards import ALL_ON, Without
 
 
 class RaftGroup(RaftGroupState):
-    """The parts (election, replication, following, membership, reading) act through it."""
+    """Dispatches inputs to election, replication, follower, membership and read index."""
 
     __slots__ = ("membership",)
 
@@ -92,7 +97,7 @@ class RaftGroup(RaftGroupState):
         self.follower.begin_term()
         self.update_config()
         if self.only_copy_damaged:
-            # All that is left was on stable storage of the only voter.
+            # Whatever is left was on the stable storage of the only voter, so it is committed.
             self.commit = self.log.end
         self.announce()
         self.flush()
@@ -123,7 +128,7 @@ class RaftGroup(RaftGroupState):
         self.flush()
 
     def set_readers(self, now: Now, present: bool) -> None:
-        """They come to this copy, or have all gone. Who leads hears of it with the next word, or now if none is due."""
+        """Local readers appeared or left; notifies the leader."""
         self.now = now
         self.has_readers = present
         self.report_commit()
@@ -138,7 +143,7 @@ class RaftGroup(RaftGroupState):
             self.flush()
 
     def deadline_passed(self, now: Now) -> None:
-        """The deadline has passed."""
+        """Checks the quorum as leader, or starts an election."""
         self.now = now
         if self.persisting:
             self.deadline_us = now.mono_us + self.settings.heartbeat_us
@@ -150,7 +155,7 @@ class RaftGroup(RaftGroupState):
         self.flush()
 
     def persisted(self, now: Now, number: int) -> None:
-        """The hard state is durable: on with what waited for it."""
+        """The hard state is durable: runs the actions and inputs that waited for it."""
         self.now = now
         if not self.persisting or number != self.persist_number:
             return
@@ -164,7 +169,7 @@ class RaftGroup(RaftGroupState):
             self.deferred.popleft()()
 
     def write_failed(self, now: Now, offset: int, generation: int) -> None:
-        """The disk refused what was appended last. A leader whose followers have it must not order others there."""
+        """The disk refused the last appends. A leader whose followers have them must not reuse their offsets."""
         self.now = now
         self.log.drop_tail(offset, generation)
         self.follower.agreed = min(self.follower.agreed, offset)
@@ -172,7 +177,7 @@ class RaftGroup(RaftGroupState):
         if self.role is Role.LEADER and self.config.members != (self.node,):
             self.step_down("the disk refuses writes")
         elif self.role is Role.LEADER and self.log.last_term < self.term and not self.skipped_noop:
-            # The entry that begins the term is gone, and nothing before it counts without one.
+            # The no-op of this term is gone, and nothing commits without an entry of this term: append it again.
             self.deadline_us = now.mono_us + self.settings.election_min_us
         self.flush()
 
@@ -191,7 +196,7 @@ class RaftGroup(RaftGroupState):
             progress.read_token = 0
 
     def read_failed(self, now: Now, token: int, damaged: bool) -> None:
-        """A follower or a client could not be fed. If this copy is damaged, others shall serve, if there are any."""
+        """A read for a follower or a client failed. A damaged replica steps aside if there are others."""
         self.now = now
         peer = self.peer_reads.pop(token, None)
         if peer is not None:
@@ -201,10 +206,10 @@ class RaftGroup(RaftGroupState):
         self.flush()
 
     def fail_disk(self, now: Now) -> None:
-        """An fsync failed: nothing here will be durable any more."""
+        """An fsync failed: nothing written here will be durable."""
         self.now = now
         self.disk_failed = True
-        # The only voter stays: nobody could lead in its place, and what was committed can still be read.
+        # The only voter stays leader: no other node could lead, and what was committed can still be read.
         if self.role is Role.LEADER and not self.persisting and self.config.voters != (self.node,):
             best = max(self.replication.progress.items(), key=lambda item: item[1].match, default=None)
             if best is not None and best[0] in self.config.voters:
@@ -212,12 +217,12 @@ class RaftGroup(RaftGroupState):
             self.step_down("its disk cannot sync")
         self.flush()
 
-    # --- the short way ---
+    # --- the fast path ---
 
     def update_fast_path(self) -> None:
-        """Whether nothing but records is to be expected: then they need not be asked whether they are something else.
+        """Decides which fast path may be taken: nothing but records is pending in the group.
 
-        Alone: this node is the whole group, and waits for nothing but its disk.
+        `fast_single`: this node is the whole group and waits only for its own disk.
         """
         steady = (
             not (self.persisting or self.disk_failed or self.removed or self.without or self.persists_commit)
@@ -242,7 +247,7 @@ class RaftGroup(RaftGroupState):
         )
 
     def propose_single(self, given: Propose) -> list[FabricEffect]:
-        """As `propose` without anybody to tell."""
+        """Like `propose`, without followers."""
         partition, log, batch = self.partition, self.log, given.batch
         base = log.end
         term = self.term
@@ -251,7 +256,7 @@ class RaftGroup(RaftGroupState):
         return [Append(partition, batch, True), Accepted(given.token, partition, base, last)]
 
     def synced_single(self, given: Synced) -> list[FabricEffect]:
-        """As `synced` without anybody to count: what is on this disk is committed."""
+        """Like `synced`, without followers: what is on this disk is committed."""
         log = self.log
         if given.generation != log.generation or given.offset <= log.synced:
             return []
@@ -273,7 +278,7 @@ class RaftGroup(RaftGroupState):
         self.flush()
 
     def write(self, now: Now, batch: bytearray, owner_flags: int = 0) -> RostraError | None:
-        """A batch of the fabric's own, which nobody awaits by its place."""
+        """Appends a batch of the fabric itself, without a token to answer."""
         self.now = now
         error = self.refusal()
         if error is None:
@@ -284,7 +289,7 @@ class RaftGroup(RaftGroupState):
         return error
 
     def refusal(self) -> RostraError | None:
-        """Why this node does not order batches now, if it does not."""
+        """Returns why this node accepts no proposals now, or None."""
         if self.role is Role.LEADER and not self.persisting and self.transfer_to is None and not self.disk_failed:
             return None
         if self.only_copy_damaged:
@@ -294,7 +299,7 @@ class RaftGroup(RaftGroupState):
         return Unavailable(self.name, self.partition.index, "it has no leader yet, or is changing it")
 
     def advance_log_start(self, now: Now, first: int) -> None:
-        """Retention: followers hear of it with the next entries or heartbeats' probes."""
+        """Advances the log start for retention; AppendEntries carries it to the followers."""
         self.now = now
         if self.role is Role.LEADER and self.log.first < first <= self.commit:
             self.log.trim(first)
@@ -311,7 +316,7 @@ class RaftGroup(RaftGroupState):
         return error
 
     def transfer_leadership(self, now: Now, target: NodeId) -> RostraError | None:
-        """Hands leadership to a voter: no proposals until it has everything, then it begins an election."""
+        """Transfers leadership to a voter: refuses proposals until it has caught up, then sends it TimeoutNow."""
         self.now = now
         if self.persisting or self.role is not Role.LEADER or self.transfer_to is not None:
             return self._not_transferable()
@@ -345,7 +350,7 @@ class RaftGroup(RaftGroupState):
         self.read_index.request(token)
         self.flush()
 
-    # --- heartbeats, which the node puts together for all groups ---
+    # --- heartbeats, which the node combines for all groups ---
 
     def heartbeats(self, now: Now) -> list[tuple[NodeId, GroupHeartbeat]]:
         self.now = now
@@ -393,7 +398,7 @@ class RaftGroup(RaftGroupState):
         return not self.read_index.has_pending and not to_promote and self.replication.all_up_to_date()
 
     def wake(self, now: Now) -> None:
-        """Something happens again in this group, or the pair's heartbeat that stood in for its own is lost."""
+        """Ends quiescence: the group has work, or the node heartbeat that stood in for its own is lost."""
         self.now = now
         if not self.quiescent:
             return
@@ -407,13 +412,13 @@ class RaftGroup(RaftGroupState):
             self.election.reset_timeout()
 
     def peer_lost(self, now: Now, peer: NodeId) -> None:
-        """The pair's heartbeat, which stands in for that of a silent group, is lost, or the peer was started anew."""
+        """The peer's node heartbeat, which stands in for that of a quiescent group, is lost, or the peer restarted."""
         self.now = now
         if self.role is Role.LEADER:
             self.wake(now)
             progress = self.replication.progress.get(peer)
             if progress is not None:
-                # It was silent for long already: for it the first answer is not waited for any longer than another.
+                # It has been silent already, so it gets no extra time for its first answer.
                 progress.heard_us = min(progress.heard_us, now.mono_us)
                 deadline_us = self.replication.quorum_deadline_us()
                 if deadline_us is not None:
@@ -424,10 +429,10 @@ class RaftGroup(RaftGroupState):
     # --- messages ---
 
     def _check_term(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> bool:
-        """Whether a message of another term counts: a higher one is taken over first, a lower one is set right."""
+        """Whether to process a message of another term: adopts a higher term first, refuses a lower one."""
         term = message.term
         if isinstance(message, RequestVote) and (message.pre_vote or term < self.term):
-            # A question about a term raises none; one about an old term is answered with ours.
+            # A pre-vote starts no term; a request of an old term is answered with the current one.
             return True
         if isinstance(message, RequestVoteReply) and message.pre_vote and message.granted:
             return True

@@ -1,4 +1,4 @@
-"""Reads that miss nothing: a commit offset is told only after a majority has confirmed that this leader still leads."""
+"""ReadIndex: returns a commit offset only after a majority has confirmed that this leader still leads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PendingRead(NamedTuple):
 
 
 class ReadIndex:
-    """`told` collects what this node's own reads learned: token, and the offset below which all must be applied."""
+    """`results` collects the answers to this node's own requests: token, and the offset that must be applied first."""
 
     def __init__(self, group: RaftGroup) -> None:
         self._group = group
@@ -33,7 +33,7 @@ class ReadIndex:
         return bool(self._pending)
 
     def request(self, token: int) -> None:
-        """For a read of this node. Told None: nobody could say, ask again."""
+        """Requests a read index for this node. The result None means: try again."""
         group = self._group
         if group.role is Role.LEADER:
             self._add(group.node, token)
@@ -53,17 +53,17 @@ class ReadIndex:
 
     def _add(self, requester: NodeId, token: int) -> None:
         group = self._group
-        # Before its first own commit a leader does not know what earlier terms committed.
+        # Before its first own commit a leader does not know the commit offset of earlier terms.
         if not group.knows_commit or len(self._pending) >= group.settings.pending_reads_max:
             self._reply(requester, token, None)
             return
-        # Only a heartbeat that begins after the question proves anything.
+        # Only a heartbeat round that starts after the request proves leadership.
         self._pending.append(PendingRead(group.replication.heartbeat_round + 1, group.commit, requester, token))
         group.wants_heartbeat = True
         self.heartbeat_answered()
 
     def heartbeat_answered(self) -> None:
-        """Somebody answered a heartbeat: which reads does a majority confirm now?"""
+        """Answers the reads that a majority has confirmed by now."""
         if not self._pending:
             return
         group = self._group
@@ -77,7 +77,7 @@ class ReadIndex:
             self._reply(done.requester, done.token, done.commit)
 
     def abort(self) -> None:
-        """This node leads no more."""
+        """Fails all pending reads: this node is no longer the leader."""
         while self._pending:
             pending = self._pending.popleft()
             self._reply(pending.requester, pending.token, None)

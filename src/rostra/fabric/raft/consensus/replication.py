@@ -1,4 +1,4 @@
-"""The leader's side of replication: what each follower is sent, and when entries are committed."""
+"""The leader's side of replication: sends entries to followers and advances the commit offset."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Replication:
         self._next_token = next_token
         self.progress: dict[NodeId, Progress] = {}
         self.voter_progress: list[Progress] = []
-        """Of those whose copies count for a commit, without this node."""
+        """Progress of the voters other than this node, which count for a commit."""
         self._counts_itself = False
         self.has_follower_readers = True
-        """Whether any follower's copy may be read, as it was when the group last did anything but the usual."""
+        """Whether any follower may have readers; updated by `update_fast_path`."""
         self.heartbeat_round = 0
-        """Counts the heartbeats of this node; a reply carries the number back."""
+        """The number of the last heartbeat round; replies carry it back."""
         self._commits_at_heartbeats = (0, 0)
-        """What was committed with the heartbeat before the last one, and with the last one."""
+        """The commit offsets at the last two heartbeats."""
         self._own_term_only = Safeguard.OWN_TERM_COMMIT not in group.without
         self._counts_voters_only = Safeguard.LEARNER_NOT_COUNTED not in group.without
         self._shows_committed_only = Safeguard.COMMIT_VISIBILITY not in group.without
@@ -45,7 +45,7 @@ class Replication:
         self._checks_quorum = Safeguard.CHECK_QUORUM not in group.without
 
     def reset(self) -> None:
-        """Leadership begins: nothing is known of anybody's log."""
+        """Starts leadership: nothing is known of the followers' logs."""
         group = self._group
         self.progress = {}
         self._commits_at_heartbeats = (group.log.end, group.log.end)
@@ -54,7 +54,7 @@ class Replication:
             progress.next = group.log.end
 
     def update_peers(self) -> None:
-        """A progress for every other member, and for nobody else."""
+        """Creates a progress record for every other member, and drops those of former members."""
         group = self._group
         config = group.config
         former, self.progress = self.progress, {}
@@ -66,11 +66,11 @@ class Replication:
         self._counts_itself = group.node in counted
 
     def held_by_all(self) -> int:
-        """How far every member's copy is known to be on stable storage."""
+        """Up to which offset every member has the log on stable storage."""
         return min((progress.match for progress in self.progress.values()), default=self._group.log.synced)
 
     def has_caught_up(self, member: NodeId) -> bool:
-        """Whether its copy is whole, and has what was committed a heartbeat ago: under load it lags a little."""
+        """Whether its replica is complete and has what was committed a heartbeat ago; under load it lags a little."""
         if member == self._group.node:
             return self._group.complete
         progress = self.progress.get(member)
@@ -79,13 +79,13 @@ class Replication:
     # --- sending ---
 
     def append(self, batch: bytearray, owner_flags: int = 0) -> tuple[int, int]:
-        """Orders a batch: into the own log, and at once to every follower that is in step. Nobody waits for a disk."""
+        """Appends a batch to the own log and sends it to every follower that keeps up, before any fsync."""
         group = self._group
         partition, term, log = group.partition, group.term, group.log
         base = log.end
         last = stamp(batch, partition=partition, base_offset=base, owner_epoch=term, owner_flags=owner_flags)
         end = last + 1
-        # One message for all, which the driver need encode only once.
+        # One message for all followers, so that the driver encodes it once.
         message = AppendEntries(partition, term, base, log.last_term, group.commit, log.first)
         log.append(base, end, term)
         group.out.append(Append(partition, batch, True))
@@ -137,7 +137,7 @@ class Replication:
             progress.record_sent(end, size)
 
     def send_next(self, peer: NodeId, progress: Progress) -> None:
-        """Whatever this follower needs next, unless an answer is awaited."""
+        """Sends what this follower needs next (entries, a probe or a snapshot), unless a reply is awaited."""
         group = self._group
         if progress.read_token:
             return
@@ -147,7 +147,7 @@ class Replication:
             if progress.next < group.log.end and self._window_open(progress):
                 self._read_log(peer, progress)
         elif progress.probe_round < self.heartbeat_round:
-            # One question a round: a lost one is asked again with the next heartbeat.
+            # One probe per round: a lost one is repeated with the next heartbeat.
             progress.probe_round = self.heartbeat_round
             if progress.state is ProgressState.PROBE:
                 at_boundary = progress.at_boundary or progress.next == group.log.end
@@ -180,14 +180,14 @@ class Replication:
             return
         progress.read_token = 0
         if progress.state is not ProgressState.REPLICATE or not batches:
-            # Nothing there: it is still on its way to the file. The next heartbeat tries again.
+            # Not in the file yet. The next heartbeat tries again.
             return
         base, end = base_offset(batches), _end_of(batches)
         progress.at_boundary = True
         self._send(peer, progress, base, group.log.term_at(base), (batches,), end, len(batches))
         self.send_next(peer, progress)
 
-    # --- what followers say ---
+    # --- replies of followers ---
 
     def append_acknowledged(self, peer: NodeId, reply: AppendEntriesReply) -> None:
         progress = self._heard_from(peer)
@@ -207,7 +207,7 @@ class Replication:
         if group.role is not Role.LEADER:
             return
         if progress.has_readers:
-            # It may be the last to store what the others had committed without it.
+            # It may be the last to store entries that the others committed without it.
             self._send_commit_to(peer, progress)
         if group.config.learners:
             group.membership.promote_if_caught_up(peer, progress)
@@ -226,12 +226,12 @@ class Replication:
         if reply.needs_snapshot:
             if progress.state is not ProgressState.SNAPSHOT:
                 progress.rewind(group.log.first, ProgressState.SNAPSHOT, at_boundary=True)
-                # Whatever the lost copy acknowledged may still arrive, and is worth nothing.
+                # Acknowledgements of the lost log may still arrive and must not count.
                 progress.snapshots, progress.match = reply.snapshots + 1, 0
             self.send_next(peer, progress)
             return
         if reply.prev_end <= progress.match or progress.state is ProgressState.SNAPSHOT:
-            # Of a message that was overtaken by a later one.
+            # The refused message was overtaken by a later one.
             return
         hint = group.log.find_conflict_by_term(reply.hint_end, reply.hint_term)
         progress.rewind(max(hint, progress.match), ProgressState.PROBE, at_boundary=hint == group.log.end)
@@ -246,7 +246,7 @@ class Replication:
     # --- heartbeats ---
 
     def heartbeats(self) -> list[tuple[NodeId, GroupHeartbeat]]:
-        """One word for every follower, which the node puts into the pair's heartbeat."""
+        """Returns one heartbeat per follower, which the node combines into its own heartbeats."""
         group = self._group
         self.heartbeat_round += 1
         self._commits_at_heartbeats = (self._commits_at_heartbeats[1], group.commit)
@@ -284,7 +284,7 @@ class Replication:
         if progress is None:
             return
         if progress.is_stale(reply.snapshots):
-            # The follower does not know yet that it must begin anew: tell it.
+            # The follower does not know yet that it must install a snapshot: send it again.
             self.send_next(peer, progress)
             return
         progress.round = max(progress.round, reply.round)
@@ -295,7 +295,7 @@ class Replication:
             and reply.round > progress.sent_round
             and reply.agreed < progress.next
         ):
-            # The heartbeat overtook nothing, so what was sent before it is lost.
+            # The heartbeat was sent after the entries and overtook none, so they are lost.
             progress.rewind(max(reply.agreed, progress.match), ProgressState.PROBE, at_boundary=False)
         self._acknowledged(peer, progress, reply.agreed, reply.match)
         self._group.read_index.heartbeat_answered()
@@ -307,7 +307,7 @@ class Replication:
             self._send_commit()
 
     def advance_commit(self) -> bool:
-        """Whether a majority has more on stable storage than was known to be committed."""
+        """Commits what a majority has on stable storage; returns whether the commit offset advanced."""
         group = self._group
         if group.commit == group.log.end and self._shows_committed_only:
             return False
@@ -331,8 +331,10 @@ class Replication:
                     self._send_commit_to(peer, progress)
 
     def _send_commit_to(self, peer: NodeId, progress: Progress) -> None:
-        """With nothing on its way that would carry the news, a follower's readers would wait for a heartbeat. Where
-        nobody reads nobody waits, and a word for each commit would cost every node more than the records.
+        """Sends the commit offset to a follower with readers, if no entry in flight carries it.
+
+        Followers without readers learn it from the next entries or heartbeat: a message per commit would cost every
+        node more than the records do.
         """
         group = self._group
         if (
@@ -344,12 +346,12 @@ class Replication:
             self._send(peer, progress, progress.next, group.log.last_term, (), 0, 0, commit_only=True)
 
     def initial_heard_us(self) -> int:
-        """Of a follower that has not been asked yet: it gets the whole patience to answer the first time."""
+        """The time a new follower counts as heard, so that it has the longest election timeout for its first reply."""
         settings = self._group.settings
         return self._group.now.mono_us + settings.election_max_us - settings.election_min_us
 
     def quorum_deadline_us(self) -> int | None:
-        """When this leader must have heard a majority again, or step down."""
+        """When this leader steps down unless it hears a majority (CheckQuorum)."""
         group = self._group
         if not self._checks_quorum or group.config.voters == (group.node,):
             return None

@@ -1,4 +1,4 @@
-"""The roles of a group's member, and every way from one to another."""
+"""The roles of a group member, and the table of all transitions between them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from enum import StrEnum
 
 class Role(StrEnum):
     LEARNER = "learner"
-    """Has no vote: not a voter yet or any more, or its copy is incomplete and is being refilled."""
+    """Has no vote: not a voter (yet), or its replica is incomplete."""
     FOLLOWER = "follower"
     PRECANDIDATE = "precandidate"
-    """Asks whether a majority would vote for it, in a term it has not begun."""
+    """Asks whether a majority would vote for it, before it starts a term (PreVote)."""
     CANDIDATE = "candidate"
     LEADER = "leader"
 
@@ -30,7 +30,7 @@ TRANSITIONS: dict[tuple[Role, Role], str] = {
     (Role.LEADER, Role.FOLLOWER): "a higher term, no majority heard, or a failing disk",
     (Role.LEADER, Role.LEARNER): "its removal is committed, or its copy is incomplete",
 }
-"""Anything else is a bug."""
+"""Any other transition is a bug."""
 
 
 def diagram() -> str:

@@ -1,4 +1,12 @@
-"""The metadata group at one node: the catalogue it applies, and those who wait for an entry of it."""
+"""The metadata group at one node: a replicated state machine for members, topics and replica assignments.
+
+Every node is a member of this group and applies its committed entries to a `MetadataState`, so that all nodes go
+through the same states. A node that receives a request (create, drop, alter a topic; remove a node) forwards it to the
+group's leader and repeats it until it is answered; the leader checks it and appends an entry that names the requester,
+and the requester answers its client when it applies that entry. Requests are idempotent: they carry the topic's id.
+`confirm` is a linearizable read: it gets the commit offset by ReadIndex and waits until that is applied. When the log
+has grown enough the leader writes a `MetadataSnapshot`, and every node trims its log to it.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +71,7 @@ REPLAY_BYTES = 1 << 20
 RETRY_US = 500_000
 REQUEST_TIMEOUT_US = 10_000_000
 DELETED_TOPICS_MAX = 256
-"""Topics deleted last, whose ids are remembered."""
+"""How many ids of deleted topics are remembered."""
 
 
 class PendingProposal(msgspec.Struct):
@@ -73,7 +81,7 @@ class PendingProposal(msgspec.Struct):
 
 
 class PendingConfirmation(msgspec.Struct):
-    """`commit` once it is known what must be applied."""
+    """`commit` is set when the read index is known."""
 
     retry_us: int
     deadline_us: int
@@ -86,28 +94,28 @@ class MetadataGroup:
         self.group = group
         self.state = MetadataState()
         self._unapplied: deque[tuple[int, MetadataEntry | None]] = deque()
-        """What the log holds beyond what is applied, with where each ends."""
+        """Entries in the log that are not applied yet, each with its end."""
         self.applied = group.log.first
         self._resets_state = False
         self._state_was_reset = False
-        """The catalogue was begun anew: what is in it says nothing of what is not there any more."""
+        """The state was rebuilt from a snapshot: compare all of it with what the broker knows, also deletions."""
         self._log_bytes = 0
-        """How much the log has grown since its last snapshot, and how large that was."""
+        """Bytes of the log since its last snapshot; and the size of that snapshot."""
         self._snapshot_bytes = 0
         self._deleted_topics: dict[TopicId, None] = {}
         self._proposals: dict[int, PendingProposal] = {}
         self._confirmations: dict[int, PendingConfirmation] = {}
-        # A damaged log will come from the others; one that nobody else has is read as far as it goes.
+        # A damaged log is replaced by the leader's; the only copy is read as far as possible.
         alone = [row.config.voters for row in group.hard_state.configs[-1:]] == [(group.node,)]
         self.replaying = group.log.end > group.log.first and (group.complete or alone)
 
-    # --- the log, as it is written and read ---
+    # --- reading the log ---
 
     def replay_from(self, offset: int) -> Read:
         return Read(0, METADATA_PARTITION, offset, self.group.log.end, REPLAY_BYTES)
 
     def replayed(self, batches: bytes, following: int) -> Read | None:
-        """Takes in what the disk had; the next read, if that was not all."""
+        """Takes batches read from disk; returns the next read, or None at the end."""
         view = memoryview(batches)
         at = 0
         while at < len(view):
@@ -120,14 +128,14 @@ class MetadataGroup:
         return None
 
     def observe_log(self, effects: list[FabricEffect]) -> None:
-        """What the group does to its log, which is where the entries are."""
+        """Follows the group's changes to its log: appends, truncations, a restart."""
         for effect in effects:
             if isinstance(effect, Append):
                 self._entry_appended(effect.batch)
             elif isinstance(effect, Truncate):
                 self.truncate(effect.offset)
             elif isinstance(effect, Open):
-                # The copy is filled anew: what it says will be applied when it is whole, and to an empty catalogue.
+                # A snapshot is being installed: its entries are applied to an empty state once the replica is complete.
                 self._unapplied.clear()
                 self._resets_state = True
 
@@ -143,7 +151,7 @@ class MetadataGroup:
             self._unapplied.pop()
 
     def apply(self) -> list[FabricEffect]:
-        """Everything committed takes effect; first in the catalogue, then at once in what this node does."""
+        """Applies committed entries to the state, then makes this node follow it."""
         if not self._unapplied:
             return []
         if not self.group.complete and not self.group.only_copy_damaged:
@@ -190,13 +198,13 @@ class MetadataGroup:
         return TopicChanged(token, made.spec) if made is not None else Refused(token, UnknownTopic(str(topic)))
 
     def _remember_deleted(self, topic: TopicId) -> None:
-        """A wish to make it that was under way for long must not bring it back."""
+        """Remembers a deleted topic, so that a delayed request to create it does not bring it back."""
         self._deleted_topics[topic] = None
         if len(self._deleted_topics) > DELETED_TOPICS_MAX:
             del self._deleted_topics[next(iter(self._deleted_topics))]
 
     def _token_of(self, entry: MetadataEntry) -> int | None:
-        """The token of this node's own client, if it still waits for the entry."""
+        """The token of the local request that the entry answers, if it is still pending."""
         if not isinstance(entry, TopicAdded | TopicRemoved | TopicSettingsChanged | NodeLeaving):
             return None
         requester = entry.requester
@@ -204,10 +212,10 @@ class MetadataGroup:
             return None
         return requester.token if self._proposals.pop(requester.token, None) is not None else None
 
-    # --- its length ---
+    # --- snapshots ---
 
     def write_snapshot(self) -> None:
-        """Writes a snapshot when the log has grown enough, and nothing is under way that would not be in it."""
+        """Writes a snapshot when the log has grown enough and everything in it is applied."""
         group = self.group
         enough = self._log_bytes > max(self._raft.settings.metadata_log_bytes, 2 * self._snapshot_bytes)
         if enough and self.may_decide and self.applied == group.log.end:
@@ -215,11 +223,11 @@ class MetadataGroup:
             group.write(self._raft.now, entry_batch(snapshot, self._raft.now.wall_us), CHECKPOINT)
 
     def _trim_log(self, entry: MetadataEntry) -> None:
-        """A snapshot that is committed stands for all before it; followers trim as their leader does."""
+        """Trims the log to a committed snapshot; followers trim as their leader does."""
         if isinstance(entry, MetadataSnapshot):
             self.group.advance_log_start(self._raft.now, self.applied - 1)
 
-    # --- asking ---
+    # --- requests of this node ---
 
     def request(self, request: MetadataRequest) -> list[FabricEffect]:
         if self.group.only_copy_damaged:
@@ -229,14 +237,14 @@ class MetadataGroup:
         return self._forward(request)
 
     def _forward(self, request: MetadataRequest) -> list[FabricEffect]:
-        """To the leader of the catalogue, wherever it is; without one it is asked again later."""
+        """Sends the request to the metadata leader; without one it is retried later."""
         leader = self.group.leader
         if leader == self._raft.node:
             return self.request_received(request)
         return [Send(leader, request)] if leader is not None else []
 
     def retry_requests(self) -> list[FabricEffect]:
-        """Asks may be lost with a leader or on the way. Repeating one is harmless: it names the topic by its id."""
+        """Repeats pending requests, which may be lost; they are idempotent because they carry the topic's id."""
         now_us = self._raft.now.mono_us
         effects: list[FabricEffect] = []
         for token, proposal in list(self._proposals.items()):
@@ -253,19 +261,19 @@ class MetadataGroup:
         if proposal is None:
             return []
         if isinstance(proposal.request, DropTopicRequest) and proposal.request.topic in self.state.topics:
-            # It is gone where the leader is, because this was asked twice: the entry that says so is on its way.
+            # A repeated request found the topic deleted at the leader; the entry that deleted it will answer.
             return []
         del self._proposals[message.token]
         return [Refused(message.token, from_wire(message.code, dict(message.carried)))]
 
     def refuse_all(self, error: RostraError) -> list[FabricEffect]:
-        """This node will not hear of anything that it waits for."""
+        """Refuses all pending requests and confirmations."""
         tokens = [*self._proposals, *self._confirmations]
         self._proposals.clear()
         self._confirmations.clear()
         return [Refused(token, error) for token in tokens]
 
-    # --- reading ---
+    # --- confirmations ---
 
     def confirm(self, token: int) -> None:
         now_us = self._raft.now.mono_us
@@ -277,13 +285,13 @@ class MetadataGroup:
         return bool(self._confirmations or self.group.read_index.results)
 
     def take_confirmed(self) -> list[FabricEffect]:
-        """Those whose question is answered, and the answer applied."""
+        """Answers the confirmations whose read index is applied."""
         results, self.group.read_index.results = self.group.read_index.results, []
         for since_boot, commit in results:
             token = since_boot % (1 << 40)
             if token in self._confirmations and commit is not None and since_boot == self._raft.boot_token(token):
                 self._confirmations[token].commit = commit
-        # Applied, not committed: a copy that is being refilled learns the commit before it can apply anything.
+        # Applied, not committed: a replica that installs a snapshot knows the commit before it applies anything.
         known = [t for t, c in self._confirmations.items() if c.commit is not None and c.commit <= self.applied]
         for token in known:
             del self._confirmations[token]
@@ -305,16 +313,16 @@ class MetadataGroup:
 
     @property
     def may_decide(self) -> bool:
-        """Whether this node may decide: it leads, and knows all that was decided before."""
+        """Whether this node may append entries: it leads and knows all committed entries."""
         return self.group.role is Role.LEADER and self.group.knows_commit and self.group.complete
 
     @property
     def has_unapplied(self) -> bool:
-        """Whether something was decided that has not taken effect."""
+        """Whether the log has entries that are not applied."""
         return bool(self._unapplied)
 
     def append(self, entry: MetadataEntry) -> bool:
-        """Whether the entry is in the log now; one that is on its way is not written twice."""
+        """Appends an entry unless it is in the log unapplied; returns whether it is in the log."""
         if any(entry == other for _, other in self._unapplied):
             return True
         return self.group.write(self._raft.now, entry_batch(entry, self._raft.now.wall_us)) is None
@@ -329,7 +337,7 @@ class MetadataGroup:
             case DropTopicRequest():
                 entry, error = self._drop_topic(request, requester)
             case AlterTopicRequest():
-                # An unknown one too, as with a drop: the log answers.
+                # Also for an unknown topic, as with a drop: the entry answers.
                 entry, error = (
                     TopicSettingsChanged(request.topic, request.settings, request.segment_bytes, requester),
                     None,
@@ -351,12 +359,12 @@ class MetadataGroup:
         unapplied = [entry for _, entry in self._unapplied if isinstance(entry, TopicAdded)]
         known = topic == request.spec.topic or any(entry.spec.topic == request.spec.topic for entry in unapplied)
         if known or not self.state.remaining:
-            # Asked again: the catalogue will answer, or nobody can be chosen yet.
+            # A repeated request, which its entry will answer; or no node can be assigned yet.
             return None, None
         if request.spec.topic in self.state.topics or request.spec.topic in self._deleted_topics:
-            # Said twice. It was made, which its asker will see when it has applied as much.
+            # A repeated request: the requester sees the topic when it applies the entry.
             return None, None
-        # Of a name that is taken too: that it is, may not be committed yet, so the log answers.
+        # Also if the name is taken: that may not be committed yet, so the entry answers.
         away = tuple(node for node in self.state.remaining if not self._raft.peers.is_alive(node))
         replicas = self.state.assign_replicas(request.spec.partitions, request.replicas or REPLICAS_DEFAULT, away)
         return TopicAdded(request.spec, request.segment_bytes, replicas, requester, request.replicas), None
@@ -366,7 +374,7 @@ class MetadataGroup:
     ) -> tuple[MetadataEntry | None, RostraError | None]:
         if any(isinstance(entry, TopicRemoved) and entry.topic == request.topic for _, entry in self._unapplied):
             return None, None
-        # An unknown one too: its asker may not have applied yet that its own wish was fulfilled, so the log answers.
+        # Also for an unknown topic: it may have been dropped by this same request, so the entry answers.
         return TopicRemoved(request.topic, requester), None
 
     def _remove_node(
@@ -377,7 +385,7 @@ class MetadataGroup:
             error = self._raft.placement.removal_error(request.node)
             if error is not None:
                 return None, error
-        # Written also if it was said before: whoever asks is answered by an entry.
+        # Appended also if the node is leaving already: an entry answers every request.
         return NodeLeaving(request.node, requester), None
 
     def _refuse(self, request: MetadataRequest, error: RostraError) -> list[FabricEffect]:
@@ -385,7 +393,7 @@ class MetadataGroup:
         return self.request_refused(answer) if request.origin == self._raft.node else [Send(request.origin, answer)]
 
     def join_requested(self, message: JoinRequest) -> list[FabricEffect]:
-        """First the member is in the catalogue, so that everybody can reach it; then it is a learner, then a voter."""
+        """Adds the node to the metadata, so that every node can reach it; then to the group, as learner, then voter."""
         group = self.group
         raft = self._raft
         if group.role is not Role.LEADER:
@@ -406,7 +414,7 @@ class MetadataGroup:
         return [Send(message.node, JoinReply(raft.node, raft.peer_address))]
 
     def lacks_founders(self, founders: tuple[ClusterMember, ...]) -> bool:
-        """Whether this node is to enter the founders, whom nobody else announces."""
+        """Whether this leader has yet to add the founders, which do not send JoinRequest."""
         known, removed = self.state.members, self.state.removed
         for founder in founders:
             if founder.node not in known and founder.node not in removed:

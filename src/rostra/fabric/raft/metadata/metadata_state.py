@@ -1,4 +1,4 @@
-"""What the metadata group agrees on: members, topics, and which nodes hold each partition."""
+"""The replicated state of the metadata group: members, topics, and the replicas of each partition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.model.layout import CONTROL
 
 METADATA_PARTITION = Partition(TopicId(0), PartitionIndex(0))
-"""The catalogue is a log like any other."""
+"""The partition of the metadata log."""
 
 Text = Annotated[str, Meta(max_length=1024)]
 
@@ -30,7 +30,7 @@ class ClusterMember(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Requester(msgspec.Struct, frozen=True, array_like=True):
-    """Who waits for an entry: a node since its last start, under a token of its own."""
+    """The request that an entry answers: node, boot number and token."""
 
     node: NodeId
     boot: int
@@ -38,7 +38,7 @@ class Requester(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TopicAdded(msgspec.Struct, frozen=True, array_like=True, tag="made"):
-    """`replicas` per partition as at first, the preferred leader in front; `wanted` copies, 0 for the default."""
+    """`replicas` per partition at creation, the preferred leader first; `replication_factor` 0 is the default."""
 
     spec: TopicSpec
     segment_bytes: int
@@ -53,7 +53,7 @@ class TopicRemoved(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
 
 
 class TopicSettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag="changed"):
-    """The topic's settings are these from now on."""
+    """Replaces the topic's settings."""
 
     topic: TopicId
     settings: bytes
@@ -62,54 +62,54 @@ class TopicSettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag="ch
 
 
 class NodeJoined(msgspec.Struct, frozen=True, array_like=True, tag="joined"):
-    """Or is found at another address from now on."""
+    """Adds a member, or changes its addresses."""
 
     member: ClusterMember
 
 
 class NodeLeaving(msgspec.Struct, frozen=True, array_like=True, tag="leaving"):
-    """Its copies are to be moved away; it leaves when it has none."""
+    """The node's replicas are to be reassigned; it leaves when it has none."""
 
     node: NodeId
     requester: Requester
 
 
 class NodeLeft(msgspec.Struct, frozen=True, array_like=True, tag="left"):
-    """It holds no copy and is in no group any more, and never comes back under this id."""
+    """The node has no replica and is in no group; its id is never used again."""
 
     node: NodeId
 
 
 class ReassignmentStarted(msgspec.Struct, frozen=True, array_like=True, tag="move"):
-    """The partition's copies are to be at these nodes; its group takes the steps."""
+    """The partition's replicas are to be at these nodes; its leader changes the group step by step."""
 
     partition: Partition
     replicas: tuple[NodeId, ...]
 
 
 class ReassignmentDone(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
-    """The partition's group consists of these nodes: who else has a copy may drop it."""
+    """The partition's group consists of these nodes; other replicas may be dropped."""
 
     partition: Partition
     replicas: tuple[NodeId, ...]
 
 
 class ReplicaAssignment(msgspec.Struct, frozen=True, array_like=True):
-    """Where a partition's copies are to be, the preferred leader first; `former` had them when a move began."""
+    """A partition's replicas, the preferred leader first; `previous` had them when a reassignment started."""
 
     replicas: tuple[NodeId, ...]
     previous: tuple[NodeId, ...] = ()
 
     @property
     def holders(self) -> tuple[NodeId, ...]:
-        """Everybody who may have a copy."""
+        """All nodes that may have a replica."""
         return tuple(dict.fromkeys((*self.replicas, *self.previous)))
 
 
 class MetadataSnapshot(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint"):
-    """The whole catalogue as of the offset it is written at, so that the log before it can go.
+    """The whole state as of its offset, so that the log before it can be trimmed.
 
-    A checkpoint like a partition's: `epochs` are the rows of the log so far, and whoever recovers a log reads these.
+    A checkpoint like a partition's: `epochs` are the rows of the log so far, which log recovery reads.
     """
 
     producers: tuple[()]
@@ -135,9 +135,9 @@ MetadataEntry = (
 _decoder = msgspec.msgpack.Decoder(MetadataEntry)
 
 REMOVED_MAX = 1024
-"""Removed members whose ids are remembered, so that they can be told."""
+"""How many removed members are remembered, so that they can be notified."""
 REPLICAS_DEFAULT = 3
-"""Of a partition, where nobody says otherwise."""
+"""Replicas of a partition, unless the topic says otherwise."""
 
 
 def entry_batch(entry: MetadataEntry, wall_us: int) -> bytearray:
@@ -145,7 +145,7 @@ def entry_batch(entry: MetadataEntry, wall_us: int) -> bytearray:
 
 
 def read_metadata_entry(batch: Buffer) -> MetadataEntry | None:
-    """None for what the group wrote for itself."""
+    """Decodes a metadata entry; None for entries of the group itself."""
     flags = int.from_bytes(batch[60:62], "little")
     if not flags & CONTROL:
         return None
@@ -158,7 +158,7 @@ def read_metadata_entry(batch: Buffer) -> MetadataEntry | None:
 
 
 class MetadataState:
-    """The same at every node that has applied the same entries."""
+    """Deterministic: equal at all nodes that have applied the same entries."""
 
     def __init__(self) -> None:
         self.members: dict[NodeId, ClusterMember] = {}
@@ -167,18 +167,18 @@ class MetadataState:
         self.topics: dict[TopicId, TopicAdded] = {}
         self.names: dict[str, TopicId] = {}
         self.assignments: dict[Partition, ReplicaAssignment] = {}
-        """Partitions whose copies are not, or no more, where they were made."""
+        """Partitions that were reassigned since their creation."""
         self.reassigning: dict[Partition, None] = {}
         self._leader_counts: dict[NodeId, int] = {}
-        """How many partitions each node should lead, and of how many it should hold a copy: every new topic asks."""
+        """Per node, how many partitions it should lead, and of how many it is a replica."""
         self._replica_counts: dict[NodeId, int] = {}
 
     def apply(self, entry: MetadataEntry) -> RostraError | None:
-        """Why the entry changes nothing, if it does not: it was written before another one was applied."""
+        """Applies an entry; returns why it had no effect, if another entry made it invalid."""
         match entry:
             case TopicAdded(spec=spec):
                 if spec.topic in self.topics:
-                    # Said twice, as after a change of leaders.
+                    # A repeated entry, as after a change of leaders.
                     return None
                 if spec.name in self.names:
                     return TopicExists(spec.name)
@@ -256,7 +256,7 @@ class MetadataState:
         if len(self.removed) > REMOVED_MAX:
             del self.removed[next(iter(self.removed))]
 
-    # --- as a whole ---
+    # --- snapshots ---
 
     def snapshot(self, epochs: tuple[EpochStart, ...]) -> MetadataSnapshot:
         return MetadataSnapshot(
@@ -283,11 +283,11 @@ class MetadataState:
             partition: None for partition, assignment in self.assignments.items() if assignment.previous
         }
 
-    # --- where things are ---
+    # --- assignments ---
 
     @property
     def remaining(self) -> list[NodeId]:
-        """Members that may be given something to hold."""
+        """Members that are not leaving."""
         return [node for node in sorted(self.members) if node not in self.leaving]
 
     def assignment(self, partition: Partition) -> ReplicaAssignment:
@@ -303,7 +303,7 @@ class MetadataState:
             yield from partitions_of(made)
 
     def replica_counts(self) -> tuple[dict[NodeId, int], dict[NodeId, int]]:
-        """How many partitions each member should lead, and of how many it holds a copy."""
+        """Per remaining member, how many partitions it should lead, and of how many it is a replica."""
         staying = self.remaining
         leads = {node: self._leader_counts.get(node, 0) for node in staying}
         return leads, {node: self._replica_counts.get(node, 0) for node in staying}
@@ -311,9 +311,9 @@ class MetadataState:
     def assign_replicas(
         self, partitions: int, replicas: int, dead: tuple[NodeId, ...] = ()
     ) -> tuple[tuple[NodeId, ...], ...]:
-        """Where a new topic goes: to the nodes that lead least, its copies to those that hold least.
+        """Assigns the replicas of a new topic: leaders to the nodes that lead least, the rest to those with fewest.
 
-        To nodes that are away only if there are no others: with most of its copies there, nobody could publish to it.
+        Nodes that are down come last: with a majority of replicas there, the topic would be unavailable.
         """
         leads, replicas_of = self.replica_counts()
         placement: list[tuple[NodeId, ...]] = []

@@ -1,4 +1,4 @@
-"""What the leader of the catalogue decides: whose copies go where, and which member may leave."""
+"""Replica placement, decided by the metadata leader: reassignments, and when a member may leave."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 DEAD_TIMEOUTS = 30
 SCAN_US_PER_TOPIC = 200
-"""For each topic: from one look at all of them to the next."""
+"""Time between two scans of all topics, per topic."""
 
 
 class ReplicaPlacement:
-    """Looks at the catalogue whenever something may have changed, and writes down the next steps, a few at a time."""
+    """Scans the assignments after changes, and starts the next reassignments, a few at a time."""
 
     def __init__(self, raft: Raft) -> None:
         self._raft = raft
         self._seen: tuple[object, ...] = ()
-        """Term, catalogue and nodes as they were when there was last nothing to do."""
+        """Applied offset, term and nodes at the last scan that found nothing to do."""
         self._next_scan_us = 0
-        """Not before then, unless nodes have come or gone."""
+        """When the next scan may start, unless the set of nodes changes."""
         self._scanned_nodes: tuple[object, ...] = ()
 
     def tick(self) -> None:
@@ -49,12 +49,12 @@ class ReplicaPlacement:
         started = [ReassignmentStarted(*move) for move in self._next_reassignments()]
         self._scanned_nodes = nodes
         if not started and not meta.state.reassigning:
-            # A look at all topics, which whoever makes thousands of them must not pay for with every heartbeat.
+            # A scan of thousands of topics at every heartbeat would slow down their creation.
             self._next_scan_us = raft.now.mono_us + SCAN_US_PER_TOPIC * len(meta.state.topics)
         leaving = [node for node in meta.state.leaving if not self._has_replicas(node)]
         for node in leaving:
             self._remove_member(node)
-        # A change that took a joining node in may have been cut, and that node cannot know.
+        # The change that added a joining node may have been truncated, which that node cannot know.
         outside = [node for node in meta.state.remaining if node not in meta.group.config.members]
         for node in outside:
             meta.group.change_membership(raft.now, MembershipChange.ADD, node)
@@ -65,15 +65,15 @@ class ReplicaPlacement:
         return tuple(node for node in self._raft.metadata.state.remaining if self._raft.peers.is_alive(node))
 
     def _dead_nodes(self) -> tuple[NodeId, ...]:
-        """Away for so long that nothing that is to come there is waited for."""
+        """Members down for so long that reassignments to them are changed."""
         raft = self._raft
         since_us = raft.now.mono_us - DEAD_TIMEOUTS * raft.settings.election_min_us
         return tuple(node for node in raft.metadata.state.remaining if raft.peers.is_silent_since(node, since_us))
 
-    # --- copies ---
+    # --- replicas ---
 
     def _next_reassignments(self) -> Iterator[tuple[Partition, tuple[NodeId, ...]]]:
-        """As many as may be under way at a time; those that are, and must go elsewhere, count already."""
+        """The next reassignments within the limit; changes of running ones do not count again."""
         reassigning = self._raft.metadata.state.reassigning
         free = self._raft.settings.reassignments_max - len(reassigning)
         for partition, replicas in self._wanted_reassignments():
@@ -84,7 +84,7 @@ class ReplicaPlacement:
             yield partition, replicas
 
     def _wanted_reassignments(self) -> Iterator[tuple[Partition, tuple[NodeId, ...]]]:
-        """Partitions that lack copies which somebody could hold, or have one at a node that is to leave."""
+        """Partitions that lack replicas which a node could take, or have one at a leaving node."""
         state = self._raft.metadata.state
         alive, dead = self._alive_nodes(), self._dead_nodes()
         leads, holds = state.replica_counts()
@@ -101,8 +101,8 @@ class ReplicaPlacement:
                 and kept == assignment.replicas
                 and not (chosen and len(kept) < len(assignment.previous))
             ):
-                # Under way. What goes to nodes that stay, and are not away for ever, is left alone, unless copies are
-                # given up for which there is room by now.
+                # A running reassignment to nodes that remain and are not dead is left alone, unless it drops replicas
+                # that a node could take by now.
                 continue
             replicas = kept + chosen
             replicas += self._leaving_to_keep(assignment, wanted - len(replicas), len(holds) - len(replicas))
@@ -113,16 +113,16 @@ class ReplicaPlacement:
                 yield partition, replicas
 
     def _leaving_to_keep(self, assignment: ReplicaAssignment, lacking: int, others: int) -> tuple[NodeId, ...]:
-        """Those who are to leave and keep their copies for now, because whoever could have them is not there.
+        """Leaving nodes that keep their replica for now, because the members that could take it are down.
 
-        Only where nobody else is a member at all does a partition go on with fewer: two copies need each other, and
-        nobody could refill the one or choose a leader if the other were damaged.
+        A partition continues with fewer replicas only if there are no other members: with two, damage to one would
+        leave no majority to restore it or to elect a leader.
         """
         leaving = [node for node in assignment.holders if node in self._raft.metadata.state.leaving]
         return tuple(leaving[: max(0, min(lacking, others))])
 
     def reassignment_reported(self, message: ReassignmentReport) -> None:
-        """A partition's group says that it has the members it should have."""
+        """Ends a reassignment: the partition's group has the assigned members."""
         meta = self._raft.metadata
         assignment = meta.state.assignments.get(message.partition)
         over = ReassignmentDone(message.partition, message.replicas)
@@ -141,7 +141,7 @@ class ReplicaPlacement:
         return any(node in state.assignment(partition).holders for partition in state.partitions())
 
     def _remove_member(self, node: NodeId) -> None:
-        """Out of the group that decides, then out of the catalogue. A leader that is to go hands over first."""
+        """Removes a node from the metadata group, then from the metadata. As leader, transfers leadership first."""
         raft = self._raft
         group = raft.metadata.group
         if node == raft.node:
@@ -149,7 +149,7 @@ class ReplicaPlacement:
             if target is not None:
                 group.transfer_leadership(raft.now, target)
         elif node in group.config.members:
-            # It was asked long ago: others may have gone since then. And who has just joined may be no voter yet.
+            # Checked again: other members may have failed since the request, and a new member may be no voter yet.
             rest = [voter for voter in group.config.voters if voter != node]
             fewest = min(REPLICAS_DEFAULT, len(raft.metadata.state.remaining), len(group.config.voters))
             if len(rest) >= fewest and raft.peers.keeps_quorum_without(group, node):
@@ -158,7 +158,7 @@ class ReplicaPlacement:
             raft.metadata.append(NodeLeft(node))
 
     def removal_error(self, node: NodeId) -> RostraError | None:
-        """Why this member cannot go now, if it cannot."""
+        """Returns why this member cannot be removed now, or None."""
         state = self._raft.metadata.state
         if node not in state.members:
             return UnknownMember(node)
@@ -176,7 +176,7 @@ class ReplicaPlacement:
         return None
 
     def _can_reassign(self, replicas: tuple[NodeId, ...], leaving: set[NodeId]) -> bool:
-        """Whether the group can agree on a change now, and will be able to agree on anything after it."""
+        """Whether the group has a majority for the change now, and will have one after it."""
         is_there = self._raft.peers.is_alive
         if 2 * sum(is_there(node) for node in replicas) <= len(replicas):
             return False
@@ -187,7 +187,7 @@ class ReplicaPlacement:
 
 
 def _ordered_by_load(replicas: tuple[NodeId, ...], before: NodeId, leads: dict[NodeId, int]) -> tuple[NodeId, ...]:
-    """The preferred leader first: it stays the same unless it goes, or a node that comes leads fewer."""
+    """Puts the preferred leader first: unchanged unless it leaves or a new replica leads fewer partitions."""
     least = min((node for node in replicas if node in leads), key=lambda node: (leads[node], node), default=replicas[0])
     stays = before in replicas and before in leads
     first = before if stays and leads[before] <= leads[least] else least

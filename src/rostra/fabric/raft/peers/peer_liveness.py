@@ -1,4 +1,4 @@
-"""Who of the other nodes is there: one heartbeat per pair of nodes stands in for those of all its silent groups."""
+"""Liveness of the other nodes: the heartbeat between two nodes stands in for those of all quiescent groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PeerLiveness:
         self._peers: dict[NodeId, PeerState] = {}
 
     def heard_unchanged(self, peer: NodeId, boot: int, step_downs: int, now_us: int) -> bool:
-        """Whether it is there, and leads what it led, as when it was last heard; mostly it does, and that is all."""
+        """Records a heartbeat if the peer was alive and neither restarted nor stepped down; returns whether so."""
         state = self._peers.get(peer)
         if state is None or state.lost or boot != state.boot or step_downs > state.step_downs:
             return False
@@ -29,7 +29,7 @@ class PeerLiveness:
         return True
 
     def heard(self, peer: NodeId, boot: int, now_us: int) -> bool:
-        """Whether the peer was started anew since it was last heard, so that it leads nothing it led before."""
+        """Records a heartbeat; returns whether the peer restarted since the last one, and so leads nothing it led."""
         state = self._peers.get(peer)
         if state is None:
             self._peers[peer] = PeerState(boot, 0, now_us)
@@ -43,14 +43,14 @@ class PeerLiveness:
         return restarted
 
     def has_stepped_down(self, peer: NodeId, step_downs: int) -> bool:
-        """Whether the peer leads less than when it was last heard. Heartbeats may overtake each other."""
+        """Whether the peer stepped down from a group since the last heartbeat. Heartbeats may be reordered."""
         state = self._peers[peer]
         increased = step_downs > state.step_downs
         state.step_downs = max(step_downs, state.step_downs)
         return increased
 
     def expire(self, now_us: int) -> list[NodeId]:
-        """Peers not heard for too long, each told once."""
+        """Marks and returns the peers that were not heard for too long."""
         silent = [
             peer
             for peer, state in self._peers.items()
@@ -61,7 +61,7 @@ class PeerLiveness:
         return silent
 
     def mark_lost(self, peer: NodeId) -> bool:
-        """The link is gone, which is as good as silence; whether that is news."""
+        """Marks a peer lost because its link closed; returns whether it was alive."""
         state = self._peers.get(peer)
         if state is None or state.lost:
             return False

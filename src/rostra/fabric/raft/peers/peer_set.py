@@ -1,4 +1,4 @@
-"""The other nodes: links to them, the heartbeat of each pair, and the way into the cluster."""
+"""The other nodes: links, heartbeats between nodes, and joining the cluster."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class PeerSet:
         self.liveness = PeerLiveness(raft.settings.election_min_us)
         self.links: dict[NodeId, str] = {}
         self.contacts: dict[NodeId, str] = {}
-        """Nodes met on the way in, that may know the leader."""
+        """Nodes outside the known metadata that may know the leader, by peer address."""
         self._members: list[ClusterMember] = []
         self._members_of: MetadataState | None = None
-        """The catalogue that has them, and how far it was applied then."""
+        """The metadata state that `_members` was computed from, and how far it was applied."""
         self._members_at = -1
         self._join_retry_us = 0
         self._started_us = 0
         self._answered_peers: dict[NodeId, None] = {}
-        """Whose heartbeats were answered since the last of our own."""
+        """Peers whose heartbeats were answered since the last own heartbeat."""
         self._removed_links: dict[NodeId, int] = {}
-        """Removed members to whom a link is kept, and until when."""
+        """Removed members to which a link is kept for a notice, and until when."""
 
     def start(self) -> None:
         self._started_us = self._raft.now.mono_us
@@ -64,7 +64,7 @@ class PeerSet:
             self._liveness_changed(peer, message)
 
     def _liveness_changed(self, peer: NodeId, message: NodeHeartbeat | NodeHeartbeatReply) -> None:
-        """It was away, was started anew, or leads less than before."""
+        """The peer returned, restarted, or stepped down."""
         raft = self._raft
         was_alive = self.liveness.is_alive(peer)
         restarted = self.liveness.heard(peer, message.boot, raft.now.mono_us)
@@ -75,14 +75,14 @@ class PeerSet:
             raft.replicas.reroute()
 
     def add_contact(self, peer: NodeId, peer_address: str) -> None:
-        """A node that the catalogue, as far as it is known here, does not have yet."""
+        """Connects to a node that the metadata known here does not have yet."""
         self.contacts[peer] = peer_address
         if peer not in self.links:
             self.links[peer] = peer_address
             self._raft.out.append(Connect(peer, peer_address))
 
     def peer_lost(self, peer: NodeId) -> None:
-        """Gone, or started anew: silent groups that rely on it wake."""
+        """The peer is down or restarted: wakes quiescent groups that rely on its heartbeat."""
         raft = self._raft
         for group in list(raft.groups.values()):
             if group.quiescent or group.role is Role.LEADER:
@@ -104,23 +104,20 @@ class PeerSet:
         return node == self._raft.node or self.liveness.is_alive(node)
 
     def keeps_quorum_without(self, group: RaftGroup, without: NodeId) -> bool:
-        """Whether most of those who stay are there with whole copies: else their group could agree on nothing more.
+        """Whether a majority of the remaining voters is alive with complete replicas, so that the group can commit.
 
-        One that is damaged, or far behind, counts only when it is filled. Until then who goes may be needed for that.
+        A replica that is damaged or far behind counts once it has caught up; the leaving one may be needed for that.
         """
         rest = [voter for voter in group.config.voters if voter != without]
         ready = sum(self.is_alive(voter) and group.replication.has_caught_up(voter) for voter in rest)
         return 2 * ready > len(rest)
 
     def is_silent_since(self, node: NodeId, since_us: int) -> bool:
-        """Not heard since then, nor is this node young enough to have missed it."""
+        """Whether the node was not heard since then, while this node was running."""
         return node != self._raft.node and self._started_us < since_us and not self.liveness.heard_since(node, since_us)
 
     def notify_removed(self, node: NodeId, peer_address: str = "") -> None:
-        """The peer was a member once and does not know that it is none any more.
-
-        It is told over a link that is kept for that alone, and for a while.
-        """
+        """Notifies a former member that it was removed, over a link that is kept for that, for a while."""
         raft = self._raft
         address = peer_address or raft.metadata.state.removed[node].peer_address
         if self.links.get(node) != address:
@@ -162,7 +159,7 @@ class PeerSet:
         self.request_join()
 
     def send_heartbeats(self, groups: dict[RaftGroup, None], *, idle: bool = False) -> None:
-        """One message to each node, whatever the number of groups; `idle`: also to whom nothing else was said."""
+        """Sends one message per node for all groups; `idle`: also to nodes that would get none otherwise."""
         raft = self._raft
         by_peer: dict[NodeId, list[GroupHeartbeat]] = {}
         if idle:
@@ -188,7 +185,7 @@ class PeerSet:
         ]
 
     def request_join(self) -> None:
-        """Until the catalogue has this node, at its present address, and the metadata group too."""
+        """Sends JoinRequest until metadata and metadata group have this node, at its present address."""
         raft = self._raft
         if not raft.metadata_loaded:
             return
@@ -205,6 +202,6 @@ class PeerSet:
         elif leader is not None and leader in self.links:
             raft.out.append(Send(leader, message))
         else:
-            # Members too: a node that came back elsewhere reaches them, and hears nobody before they know where it is.
-            # A leader that was only heard cannot be answered: whoever passes this on makes it say where it is.
+            # To members too: a node that returned at another address hears nobody before they know its address. A
+            # leader without a link cannot be answered: the forwarded request makes it send its address.
             raft.out += [Send(peer, message) for peer in sorted({*self.contacts, *self.links})]

@@ -1,4 +1,4 @@
-"""Being removed: a node that is no member any more stops for good, disturbs nobody, and says so to whoever asks."""
+"""Removal of this node from the cluster: it stops its groups for good and refuses every request."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Removal:
         self._raft = raft
 
     def was_removed_before(self) -> bool:
-        """Whether an earlier start of this node was told."""
+        """Whether an earlier run of this node received the notice."""
         raft = self._raft
         if REMOVED not in raft.hard_states:
             return False
@@ -68,7 +68,7 @@ class Removal:
         return True
 
     def notice_received(self, peer: NodeId, message: RemovedNotice) -> None:
-        """Only a member's word counts; to a node that was never told of any, everybody may be one."""
+        """Stops all groups. Ignores notices from nodes that are no members, if the members are known."""
         raft = self._raft
         members = raft.peers.members()
         if message.node != raft.node or (members and all(peer != member.node for member in members)):
@@ -90,7 +90,7 @@ class Removal:
         return LogLine("error", "this node was removed from its cluster", {"node": self._raft.node})
 
     def refuse(self, given: FabricInput) -> list[FabricEffect]:
-        """Whoever waits for an answer gets it; clients go to where the partitions are."""
+        """Refuses a request; redirects publishes to the nodes that have the partitions."""
         raft = self._raft
         match given:
             case Propose():

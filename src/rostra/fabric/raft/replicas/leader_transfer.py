@@ -1,4 +1,4 @@
-"""Giving leadership away: one partition's at an operator's wish, or all of it because the node stops."""
+"""Leadership transfer: of one partition at an operator's request, or of all when the node stops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUEST_TIMEOUTS = 4
 
 
 class PendingTransfer(NamedTuple):
-    """A partition of this node's that is being handed over, and who waits for that."""
+    """A transfer from this node that is in progress, and its requester."""
 
     requester: NodeId
     token: int
@@ -29,7 +29,7 @@ class PendingTransfer(NamedTuple):
 
 
 class RequestedTransfer(NamedTuple):
-    """What another node was asked to hand over."""
+    """A transfer that another node was asked for."""
 
     token: int
     partition: Partition
@@ -40,14 +40,14 @@ class LeaderTransfer:
     def __init__(self, raft: Raft) -> None:
         self._raft = raft
         self.stop_deadline_us: int | None = None
-        """While the node stops: how long it waits for its heirs."""
+        """While the node stops: how long it waits for its transfers."""
         self._pending: list[PendingTransfer] = []
         self._requested: dict[int, RequestedTransfer] = {}
 
     # --- one partition ---
 
     def transfer(self, given: TransferOwnership) -> None:
-        """Whoever leads the partition hands it over; another node is asked to."""
+        """Transfers leadership if this node leads the partition; otherwise forwards the request."""
         raft = self._raft
         group = raft.groups.get(given.partition)
         leader = group.leader if group is not None else self._alive_replica(given.partition)
@@ -98,7 +98,7 @@ class LeaderTransfer:
             self._reply(requester, token, partition, error)
 
     def reply_received(self, message: RequestReply) -> bool:
-        """The partition's leader has answered; False if nobody here waits for that."""
+        """The partition's leader has replied; returns False if no request here waits for it."""
         requested = self._requested.pop(message.token, None)
         if requested is None:
             return False
@@ -125,7 +125,7 @@ class LeaderTransfer:
         return Unavailable(made.spec.name, partition.index, "its leader is not known, or is changing")
 
     def tick(self) -> None:
-        """Who was promised a partition has it, or has not taken it in time."""
+        """Answers transfers that have ended or timed out."""
         raft = self._raft
         pending, self._pending = self._pending, []
         for transfer in pending:
@@ -142,10 +142,10 @@ class LeaderTransfer:
                 del self._requested[token]
                 self._reply(raft.node, requested.token, requested.partition, self._unavailable(requested.partition))
 
-    # --- all of it ---
+    # --- stopping ---
 
     def transferee_of(self, group: RaftGroup) -> NodeId | None:
-        """Of those that could lead, the one that has most."""
+        """The voter that is alive, not leaving, and has most of the log."""
         raft = self._raft
         candidates = [
             (progress.match, peer)

@@ -1,4 +1,4 @@
-"""Copies on their way: the leader of each partition changes its group, one member at a time, into what is wanted."""
+"""Replica reassignment: the leader of a partition changes its group, one member at a time, to the assigned nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ReplicaReassignment:
     def __init__(self, raft: Raft) -> None:
         self._raft = raft
         self._report_again_us: dict[Partition, int] = {}
-        """When the catalogue's leader was last told that a move is over: messages may be lost."""
+        """When to repeat the report to the metadata leader, which may be lost."""
 
     def tick(self) -> None:
         raft = self._raft
@@ -34,7 +34,7 @@ class ReplicaReassignment:
                 raft.collect(group)
 
     def _advance(self, group: RaftGroup, wanted: tuple[NodeId, ...]) -> None:
-        """First all that shall come, as learners until they have caught up; then away with those that shall go."""
+        """Takes the next step: adds new replicas as learners, waits until they are voters, then removes old ones."""
         config = group.config
         if group.persisting or group.membership.refusal() is not None:
             return
@@ -54,7 +54,7 @@ class ReplicaReassignment:
             self._report(group.partition, wanted)
 
     def _transfer_away(self, group: RaftGroup, wanted: tuple[NodeId, ...]) -> None:
-        """Nobody waits for an election that way; the heir removes this node."""
+        """Transfers leadership without an election timeout; the new leader removes this node."""
         raft = self._raft
         first = group.replication.progress.get(wanted[0])
         ready = first is not None and first.match == group.log.end and raft.peers.is_alive(wanted[0])

@@ -1,4 +1,4 @@
-"""Partitions at this node: which have a copy here, where the others are, and who should lead."""
+"""The replicas on this node: creates and drops groups, routes to other partitions, balances leaders."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ class Replicas:
     def __init__(self, raft: Raft) -> None:
         self._raft = raft
         self.topics: dict[TopicId, TopicAdded] = {}
-        """Topics that the broker was told of."""
+        """Topics that were reported to the broker."""
         self._routes: dict[Partition, str] = {}
-        """Where partitions without a copy here were last said to be."""
+        """Last reported addresses of partitions without a replica here."""
         self.returned_nodes: dict[NodeId, None] = {}
-        """Nodes that came back, until they lead again what they should."""
+        """Nodes that returned and should lead their preferred partitions again."""
         self._known_nodes: tuple[str, ...] = ()
-        """As the broker was last told."""
+        """As last reported to the broker."""
         self._next_balance_us = 0
         self._retiring: dict[Partition, str] = {}
-        """Copies that are given up, until their logs are gone."""
+        """Replicas that are being dropped, until their logs are deleted."""
 
     def apply_metadata(
         self, answered: dict[TopicId, int], entries: list[MetadataEntry], *, reset: bool = False
     ) -> list[FabricEffect]:
-        """Topics that are new here, copies that come and go, members. `answered`: the tokens that wait for a topic.
+        """Makes topics, replicas and members of this node follow the metadata. `answered`: tokens by created topic.
 
-        `anew`: the catalogue is not what it was with some entries more. Else only what these name is looked at: there
-        may be thousands of topics, each of which was made.
+        `reset`: the state was replaced, so everything is compared. Otherwise only what the entries name is checked,
+        since there may be thousands of topics.
         """
         raft = self._raft
         state = raft.metadata.state
@@ -71,7 +71,7 @@ class Replicas:
             raft.out += [*self.close_topic(topic), TopicClosed(None, topic)]
         for entry in entries:
             if isinstance(entry, TopicAdded) and entry.spec.topic in answered and entry.spec.topic not in state.topics:
-                # Made and deleted before this node heard of either: whoever asked for it is told that it was made.
+                # Created and deleted within these entries: its creation is still answered.
                 topic = entry.spec.topic
                 raft.out += [TopicOpened(answered[topic], entry.spec), TopicClosed(None, topic)]
         new: set[TopicId] = set()
@@ -110,7 +110,7 @@ class Replicas:
             self.update_replica(partition)
 
     def update_replica(self, partition: Partition) -> None:
-        """A copy here, or the way to one, as the catalogue has it."""
+        """Creates or drops the local replica as the metadata says; without one, reports its address."""
         raft = self._raft
         topic_entry = self.topics[partition.topic]
         placed = raft.metadata.state.assignment(partition)
@@ -121,8 +121,8 @@ class Replicas:
         if partition in raft.groups or partition in self._retiring:
             return
         self._routes.pop(partition, None)
-        # One of the first members that never took part begins as such, whatever is planned for the partition by now:
-        # perhaps all of them heard of the plan together with the topic, and nobody else could begin the group.
+        # A first member that never took part starts with the first configuration, even if a reassignment is planned by
+        # now: all first members may have learned of both at once, and no other node could start the group.
         born = topic_entry.replicas[partition.index]
         late = partition in raft.metadata.state.assignments and (raft.node not in born or raft.was_member(partition))
         config = None if late else GroupConfig(tuple(sorted(born)))
@@ -130,15 +130,15 @@ class Replicas:
         group.name = topic_entry.spec.name
         group.start(raft.now)
         if group.term == 0 and placed.replicas[0] == raft.node and not late:
-            # The preferred leader of a new partition need not wait for a silence.
+            # The preferred leader of a new partition starts the election at once.
             group.deadline_us = raft.now.mono_us
         raft.collect(group)
         raft.router.deliver_early()
 
     def _retire(self, partition: Partition) -> None:
-        """The group goes on without this copy. Its vote is remembered, and that it has nothing, before the log goes:
+        """Drops the local replica. Term, vote and incompleteness are persisted before the log is deleted.
 
-        else a node that comes back to the group could vote again, or for one that lacks what it once had.
+        Otherwise a node that returns to the group could vote twice, or for a candidate that lacks what it once had.
         """
         raft = self._raft
         group = raft.remove_group(partition)
@@ -150,7 +150,7 @@ class Replicas:
         raft.out.append(Persist(key_of(partition), kept, (Drop(partition), Echo(self._retiring[partition], 0))))
 
     def replica_dropped(self, key: str) -> None:
-        """The copy is gone; perhaps another one was wanted meanwhile."""
+        """The replica's log is deleted; a new assignment may have come meanwhile."""
         for partition in [partition for partition, retiring in self._retiring.items() if retiring == key]:
             del self._retiring[partition]
             self.update_replica(partition)
@@ -163,7 +163,7 @@ class Replicas:
             raft.out.append(ServedElsewhere(partition, 0, address))
 
     def reroute(self) -> None:
-        """Nodes came or went: what has no copy here may be better asked for elsewhere."""
+        """Updates reported addresses after nodes became alive or failed."""
         for partition in list(self._routes):
             self._route(partition)
 
@@ -188,7 +188,7 @@ class Replicas:
         return effects
 
     def redirect_all(self) -> None:
-        """This node is no member any more: whoever asks is sent to one, as far as it was known."""
+        """Redirects clients of all partitions: this node was removed."""
         for partition in list(self._raft.groups):
             if partition != METADATA_PARTITION and partition.topic in self.topics:
                 self._raft.out.append(ServedElsewhere(partition, 0, self._replica_address(partition)))
@@ -205,7 +205,7 @@ class Replicas:
         )
 
     def became_leader(self, group: RaftGroup) -> None:
-        """This node begins to lead. If it is the first to, its preferred leader was only slower, and gets it back."""
+        """This node became leader. If it won the first election, leadership returns to the preferred leader later."""
         raft, partition = self._raft, group.partition
         if not group.commit and partition.topic in self.topics:
             preferred = raft.metadata.state.assignment(partition).replicas[0]
@@ -213,10 +213,10 @@ class Replicas:
                 self.returned_nodes[preferred] = None
 
     def balance_leaders(self) -> None:
-        """What is led here only because its preferred leader was away goes back to it when it has caught up.
+        """Transfers partitions back to preferred leaders that returned and have caught up.
 
-        Once for each return, and not at once: while it is handed over nobody takes proposals, the preferred leader may
-        be unable to lead, and what an operator gave away stays there.
+        Once per return, and not immediately: a transfer interrupts proposals, the preferred leader may be unable to
+        lead, and an operator's transfer should last.
         """
         raft = self._raft
         if (
@@ -242,14 +242,14 @@ class Replicas:
 
 
 def _topics_in(entries: list[MetadataEntry], state: MetadataState) -> list[TopicId]:
-    """Topics that these entries made or changed, as far as they are still there, each once."""
+    """Topics that these entries created or changed and that still exist, each once."""
     topic_entry = [entry.spec.topic for entry in entries if isinstance(entry, TopicAdded)]
     changed = [entry.topic for entry in entries if isinstance(entry, TopicSettingsChanged)]
     return [topic for topic in dict.fromkeys([*topic_entry, *changed]) if topic in state.topics]
 
 
 def _reassigned_in(entries: list[MetadataEntry], state: MetadataState) -> list[Partition]:
-    """Partitions whose copies these entries may have moved."""
+    """Partitions that these entries may have reassigned."""
     if any(isinstance(entry, MetadataSnapshot) for entry in entries):
         return list(state.assignments)
     return [entry.partition for entry in entries if isinstance(entry, ReassignmentStarted | ReassignmentDone)]
