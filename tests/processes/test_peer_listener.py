@@ -116,7 +116,7 @@ def test_a_node_of_one_cluster_does_not_join_another(tmp_path: Path) -> None:
             lambda: any(
                 "OtherCluster" in str(line.about) or "belongs to cluster" in str(line.about.get("reason"))
                 for line in theirs.log_lines()
-                if line.event == "peer not linked"
+                if line.event == "peer link failed"
             ),
             "the refusal to be logged",
         )

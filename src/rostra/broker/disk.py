@@ -173,7 +173,9 @@ class Disk:
                     inputs.append(failed)
         if self._dirty and not self._syncs:
             dirty, self._dirty = self._dirty, {}
-            reached = self.store.reached(dirty if not self._unopened else [p for p in dirty if p not in self._unopened])
+            reached = self.store.generations_and_ends(
+                dirty if not self._unopened else [p for p in dirty if p not in self._unopened]
+            )
             inputs += _combined([Synced(*durable) for durable in reached])
         return inputs
 
@@ -258,7 +260,7 @@ class Disk:
         # Read the generation first: if the log is truncated meanwhile, the broker drops this answer.
         generation = self.store.generation(partition)
         try:
-            return LogInspected(partition, generation, _recovered(self.store.recall(partition)))
+            return LogInspected(partition, generation, _recovered(self.store.inspect(partition)))
         except RostraError as error:
             return LogInspected(partition, generation, error)
 

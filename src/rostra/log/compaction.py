@@ -1,8 +1,8 @@
-"""Compaction by key: of the records of a key only the latest stays.
+"""Compaction by key: only the latest record of each key is kept.
 
-It looks at sealed segments and writes what is left of them beside them; the log then takes the new files for the old
-ones. Every batch keeps its place, its offsets, its epoch and its producer's stamp, though perhaps none of its records:
-copies of a partition may be compacted differently far and still hold batch for batch the same.
+A run reads sealed segments and writes compacted ones beside them; the log then replaces the old files by the new ones.
+Every batch keeps its position in the sequence, its offsets, its owner epoch and its producer's stamp, even if none of
+its records is left. So replicas of a partition that are compacted at different times still agree batch by batch.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from rostra.model.layout import CONTROL, KEYS
 
 SUPPRESSED = int(OwnerFlag.SUPPRESSED)
 KEY_BYTES_MORE = 160
-"""About what remembering a key takes beside its own bytes."""
+"""Approximate memory per remembered key, beyond the key itself."""
 WRITE_BYTES = 1 << 20
 
 
 class LatestOffsets:
-    """The latest offset of each key. At its bound it takes no further keys; of those unknown, every record stays."""
+    """The latest offset of each key. At its bound it takes no further keys; records of unknown keys are all kept."""
 
     def __init__(self, bytes_max: int) -> None:
         self._offsets: dict[bytes, tuple[int, bool]] = {}
-        """With whether it is the only record of the key."""
+        """Latest offset of the key, and whether it is the only record of that key."""
         self._bytes = 0
         self._bytes_max = bytes_max
         self.knows_all = True
-        """False if there were records whose keys could not be read: a tombstone may be all that hides one of them."""
+        """False if the keys of some records could not be read: a tombstone may still be needed to hide one of them."""
 
     def add(self, key: bytes, offset: int) -> None:
         known = self._offsets.get(key)
@@ -57,9 +57,9 @@ class LatestOffsets:
 
 
 class CompactionRun:
-    """One run over the sealed segments of a log; `rewritten` pairs those that lose records with what is left.
+    """One run over the sealed segments of a log. `rewritten` pairs each segment that shrank with its replacement.
 
-    A crash at any moment leaves the old segments, and files beside them that the next start removes.
+    After a crash the old segments are still complete; the next start removes unfinished files beside them.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class CompactionRun:
         self._latest = LatestOffsets(settings.compact_keys_bytes_max)
         self.rewritten: list[tuple[Segment, Segment]] = []
 
-    # --- first all keys ---
+    # --- first pass: all keys ---
 
     def learn(self, segment: Segment) -> None:
         for _, batch in self._batches(segment):
@@ -93,10 +93,11 @@ class CompactionRun:
             except (BatchRejected, CodecUnavailable):
                 self._latest.knows_all = False
 
-    # --- then segment by segment ---
+    # --- second pass: segment by segment ---
 
     def rewrite(self, segment: Segment) -> None:
-        """Writes the segment anew if that makes it smaller. Its name becomes one of the log's when it is replaced."""
+        """Writes a compacted copy if that is smaller. The copy has a temporary name until the log replaces the
+        segment."""
         fresh = Segment.successor(segment, Index(self._settings.index_every_bytes))
         file: File | None = None
         pending: list[Buffer] = []
@@ -120,11 +121,11 @@ class CompactionRun:
         if fresh.bytes < segment.bytes:
             self.rewritten.append((segment, fresh))
         else:
-            self._files.remove(fresh.unborn_path)
+            self._files.remove(fresh.temporary_path)
 
     def _begin(self, segment: Segment, fresh: Segment, position: int) -> File:
-        """What lies before the first batch that changes is taken over as it is."""
-        file = self._files.open(fresh.unborn_path, create=True)
+        """Copies the bytes before the first batch that changes."""
+        file = self._files.open(fresh.temporary_path, create=True)
         file.truncate(0)
         old = self._open_files.get(segment.path)
         for at in range(0, position, WRITE_BYTES):
@@ -132,7 +133,7 @@ class CompactionRun:
         return file
 
     def _left_of(self, batch: Batch) -> bytearray | None:
-        """The batch without what is outdated; None if that is nothing."""
+        """The batch without its outdated records; None if it has none."""
         header = batch.header
         if not _has_keys(header):
             return None
@@ -152,7 +153,7 @@ class CompactionRun:
             if key is None:
                 yield True
             elif value is None and stamp_us < tombstones_us:
-                # Only when what it hides is gone from the disk: else a crash could bring that back without it.
+                # Only when the records it hides are gone from disk: after a crash they could reappear without it.
                 yield not latest.outdates(key, offset) and not latest.is_alone(key, offset)
             else:
                 yield not latest.outdates(key, offset)
@@ -169,15 +170,15 @@ class CompactionRun:
             raise CorruptLog(segment.path, damage.position, damage.detail) from None
 
     def abandon(self) -> None:
-        """Removes what was written."""
+        """Removes the files that were written."""
         for segment in self.segments:
-            path = Segment.successor(segment, None).unborn_path
+            path = Segment.successor(segment, None).temporary_path
             if self._files.exists(path):
                 self._files.remove(path)
 
 
 def _has_keys(header: Header) -> bool:
-    """What is never delivered replaces nothing, and is left as it is."""
+    """Batches that are never delivered (control, suppressed) replace nothing and are not compacted."""
     return bool(header.flags & KEYS and header.count) and not header.flags & CONTROL and not header.owner_flags
 
 

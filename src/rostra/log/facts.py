@@ -1,4 +1,4 @@
-"""What the log says about itself, and the bounds it keeps."""
+"""Settings of the log, and what it reports about partitions and segments."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from rostra.model.ids import Partition
 
 
 class LogSettings(msgspec.Struct, frozen=True):
-    """Bounds and granularities. `index_every_bytes` trades memory for the bytes a read has to walk over."""
+    """Bounds and granularities. A larger `index_every_bytes` saves memory but makes reads scan more bytes."""
 
     index_every_bytes: int = 4096
     indexes_cached_max: int = 64
     files_open_max: int = 512
     syncs: bool = True
-    """False where nobody waits for stable storage before the store is closed."""
+    """False where nothing waits for stable storage before the store is closed."""
     sync_together_min: int = 64
-    """From so many partitions on, one call syncs the whole file system: one by one, each would cost as much."""
+    """From this many dirty partitions on, one call syncs the whole file system, which then costs less."""
     journal_bytes: int = 1 << 20
     recover_chunk_bytes: int = 1 << 20
     compact_keys_bytes_max: int = 64 << 20
-    """What compaction remembers of keys, about; of keys beyond that every record stays."""
+    """Approximate memory for the keys of a compaction; of keys beyond that every record is kept."""
     verifies: bool = True
-    """False only where a test takes the checksum safeguard away."""
+    """False only in tests that switch the checksum safeguard off."""
 
 
 class Chunk(NamedTuple):
-    """Whole, checked batches; `next` is the offset behind them."""
+    """Whole, checked batches; `next` is the offset after them."""
 
     batches: bytes
     next: int
@@ -62,7 +62,7 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
 
 
 class SegmentFacts(msgspec.Struct, frozen=True):
-    """A closed segment; `next` is the first offset of the segment behind it."""
+    """A sealed segment; `next` is the first offset of the segment after it."""
 
     first: int
     next: int
@@ -73,9 +73,9 @@ class SegmentFacts(msgspec.Struct, frozen=True):
 class LogFacts(msgspec.Struct, frozen=True):
     """One partition as found on disk; all of it below `end` is fsynced.
 
-    `checkpoint` is the record of the checkpoint batch at `checkpoint_at`, which begins the last segment; `stamps` are
-    of the batches of records behind it, `controls` those of the broker itself, with their base offsets. `segment_bytes`
-    is the size of the active segment. A damaged log ends where its damage begins.
+    `checkpoint` is the record of the checkpoint batch at `checkpoint_at`, the first batch of the last segment. `stamps`
+    describe the record batches after it; `controls` are the control batches after it with their base offsets.
+    `segment_bytes` is the size of the active segment. A damaged log ends where its damage begins.
     """
 
     partition: Partition
@@ -92,7 +92,7 @@ class LogFacts(msgspec.Struct, frozen=True):
 
 
 class RecoveryNote(msgspec.Struct, frozen=True):
-    """Something recovery found or did that a person should be able to read about.
+    """Something that recovery found or did, for the log of the node.
 
     `event` is one of: tail_cut, segment_removed, damage_found, index_rebuilt, journal_cut.
     """

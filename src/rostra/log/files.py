@@ -18,7 +18,7 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def append(self, buffers: Sequence[Buffer], end: int = -1) -> int:
-        """Write all the buffers at the end; returns the new size. Whoever knows where the end is may say it."""
+        """Writes all buffers at the end; returns the new size. `end` is the current size, if the caller knows it."""
         ...
 
     def write_at(self, position: int, buffer: Buffer) -> None: ...
@@ -44,11 +44,11 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def names(self, directory: str) -> list[str]:
-        """What is in a directory, sorted; empty if it does not exist."""
+        """The names in a directory, sorted; empty if it does not exist."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """With its parents; fine if it exists."""
+        """With its parents; does nothing if it exists."""
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -58,7 +58,7 @@ class Files(Protocol):
     def remove(self, path: str) -> None: ...
 
     def remove_directory(self, path: str) -> None:
-        """With all that is in it."""
+        """With its content."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -68,6 +68,6 @@ class Files(Protocol):
     def begin_sync_all(self) -> Callable[[], None] | None:
         """As `File.begin_sync`, for every file and directory at once, open or not.
 
-        None where there is no such call, or none that says whether something could not be written.
+        None where the system has no such call, or one that does not report earlier write errors.
         """
         ...

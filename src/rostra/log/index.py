@@ -1,7 +1,7 @@
 """Sparse offset and time index of one segment, in memory and as the file beside a sealed one.
 
-The byte table of the file is in docs/formats/log.md. It is written once and disposable: whatever is wrong with it, the
-segment says the truth.
+The byte table of the file is in docs/formats/log.md. It is written once and can be rebuilt from the segment
+at any time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FIELDS: tuple[tuple[str, str], ...] = (
 HEADER = Struct("<" + "".join(form for _, form in FIELDS))
 CHECKED_FROM = 8
 NO_TIME_US = -(1 << 63)
-"""Earlier than every timestamp: what the maximum of none is."""
+"""Earlier than every timestamp: the maximum of no timestamps."""
 
 
 class SealedFacts(NamedTuple):
-    """What the index file says about its segment beside the index itself."""
+    """What the index file states about its segment besides the index entries."""
 
     first: int
     next: int
@@ -51,7 +51,7 @@ class Index:
     """Entry i says: the batch at `positions[i]` has base offset `offsets[i]`, and no record before it in the segment is
     later than `maxima[i]`.
 
-    One thread adds, others look up beside it. An entry's offset is added last, and nothing is ever taken away: a cut
+    One thread adds while others look up. An entry's offset is added last and entries are never removed: truncation
     makes a new index.
     """
 
@@ -68,7 +68,7 @@ class Index:
         return len(self.offsets)
 
     def add(self, position: int, offset: int, max_us: int) -> None:
-        """Take note of a batch at the end; `max_us` is NO_TIME_US for one without records for subscribers."""
+        """Records a batch at the end; `max_us` is NO_TIME_US for a batch without records for subscribers."""
         positions = self.positions
         if not positions or position - positions[-1] >= self._every_bytes:
             self.maxima.append(self.max_us)
@@ -85,7 +85,7 @@ class Index:
         return max(bisect_right(self.positions, position) - 1, 0)
 
     def stride_of_time(self, timestamp_us: int) -> int:
-        """The entry from which the first record at or after the timestamp is found by walking."""
+        """The entry to start scanning at for the first record at or after the timestamp."""
         return max(bisect_left(self.maxima, timestamp_us) - 1, 0)
 
     def stride_end(self, entry: int, segment_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""Work on stable storage that blocks: begun and finished by the owner of the store, run anywhere in between."""
+"""Blocking work on stable storage: begun and finished on the thread of the store, run on any thread in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rostra.log.facts import Durable
 class SyncJob:
     """`calls` may run in any order and in parallel, each once; `finish` follows when all have returned.
 
-    A call raises `DiskUntrusted`; the store then vouches for nothing any more, and there is nothing to finish.
+    A call may raise `DiskUntrusted`; the store then refuses all further work, and `finish` is not called.
     """
 
     __slots__ = ("_finish", "calls")
@@ -24,14 +24,14 @@ class SyncJob:
             call()
 
     def finish(self) -> list[Durable]:
-        """What is durable now: as far as was written when the job began."""
+        """What is durable now: all that was written when the job began."""
         return self._finish()
 
 
 class CompactJob:
-    """One run of compaction: `calls` one after the other, anywhere; then `finish`, whose answer is how many bytes went.
+    """One compaction: `calls` run one after the other on any thread; then `finish` returns how many bytes were saved.
 
-    A call that the disk refuses leaves the log as it was, and `finish` gives nothing.
+    If the disk refuses a call the log stays as it was, and `finish` returns 0.
     """
 
     __slots__ = ("_finish", "calls")

@@ -1,8 +1,8 @@
 """The journal: hard state by key, and how far each partition is known to be on stable storage.
 
-One file, preallocated with zeros and overwritten entry by entry, so that a sync of it changes no file size and a full
-disk cannot keep a vote or a mark from being written. When it is full, or at a start, its live content goes into a new
-file that takes its place by rename. The byte table is in docs/formats/log.md.
+It is one file, preallocated with zeros and overwritten entry by entry: a sync changes no file size, and a full disk
+cannot prevent a vote or a mark from being written. When it is full, and at every start, its live entries are written to
+a new file that replaces it by rename. The byte table is in docs/formats/log.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHECKED_FROM = 8
 _CHECKED = Struct("<" + "".join(form for _, form in FIELDS[2:]))
 """What the checksum covers, before the payload."""
 BEGIN, STATE, MARK, FORGET = 0, 1, 2, 3
-"""BEGIN is the first entry of every journal; its durable position is the end of what the file began with."""
+"""BEGIN is the first entry of every journal; its durable position is the end of the initial content."""
 _MARK = Struct("<QIQQQ")
 _FORGET = Struct("<QI")
 _KEY_BYTES = Struct("<H")
@@ -42,8 +42,8 @@ _KEY_BYTES = Struct("<H")
 class SyncedMark(msgspec.Struct, frozen=True, gc=False):
     """How far a partition is known to be durable.
 
-    Below `synced`, an fsync has returned. At and above `syncing` none was ever begun: nothing there was acknowledged.
-    Below `first`, retention has removed everything.
+    Below `synced`, an fsync has returned. At and above `syncing`, none was ever begun: no record there was
+    acknowledged. Below `first`, retention has removed everything.
     """
 
     first: int
@@ -52,8 +52,8 @@ class SyncedMark(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journal:
-    """Entries are only ever added. Each carries the position up to which the journal was durable when it was written:
-    damage below the highest such position is corruption, damage above all of them is a torn end."""
+    """Append-only. Each entry carries the position up to which the journal was durable when the entry was written:
+    damage below the highest such position is corruption; damage above it is a torn write."""
 
     def __init__(self, files: Files, size: int) -> None:
         self._files = files
@@ -65,7 +65,7 @@ class Journal:
         self.marks: dict[Partition, SyncedMark] = {}
 
     def load(self) -> list[RecoveryNote]:
-        """Read what is there, and begin a new file with it."""
+        """Reads the journal and starts a new file with its live entries."""
         notes: list[RecoveryNote] = []
         if self._files.exists(PATH):
             written = _read_all(self._files.open(PATH))
@@ -73,7 +73,7 @@ class Journal:
             lost = len(written[end:].rstrip(b"\0"))
             if lost:
                 notes.append(RecoveryNote("journal_cut", PATH, end, lost, 0, "the last entries were never synced"))
-        self._renew()
+        self._rewrite()
         return notes
 
     def put(self, key: str, value: bytes) -> None:
@@ -90,7 +90,7 @@ class Journal:
         self.marks.pop(partition, None)
 
     def begin_sync(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        """(the call that makes everything added so far durable, what to do when it has returned)."""
+        """The call that makes all entries so far durable, and the function to run after it."""
         assert self._file is not None
         file, end = self._file, self._at
 
@@ -118,19 +118,20 @@ class Journal:
         assert self._file is not None
         written = b"".join([_entry(kind, payload, self._durable) for kind, payload in entries])
         if self._at + len(written) > self._file.size():
-            self._renew(room=len(written))
+            self._rewrite(extra_bytes=len(written))
             written = b"".join([_entry(kind, payload, self._durable) for kind, payload in entries])
         self._file.write_at(self._at, written)
         self._at += len(written)
 
-    def _renew(self, room: int = 0) -> None:
-        """Durable before it is used: what was synced in the old file must not be lost with it."""
+    def _rewrite(self, extra_bytes: int = 0) -> None:
+        """Writes live entries to a new file. It is synced before use, since entries synced in the old file must
+        survive."""
         live = [_entry(STATE, _keyed(key, value), 0) for key, value in sorted(self.state.items())]
         live += [_entry(MARK, _packed(partition, mark), 0) for partition, mark in sorted(self.marks.items())]
         content = b"".join(live)
         content = _entry(BEGIN, b"", ENTRY.size + len(content)) + content
-        # Twice what is in it, so that a journal with much in it is not renewed at every turn.
-        size = max(self._size, 2 * len(content) + room)
+        # Twice its content, so that a large journal is not rewritten all the time.
+        size = max(self._size, 2 * len(content) + extra_bytes)
         file = self._files.open(NEXT_PATH, create=True)
         file.truncate(0)
         file.append([content, bytes(size - len(content))])
@@ -141,14 +142,14 @@ class Journal:
         self._at = self._durable = len(content)
 
     def _replay(self, written: bytes) -> int:
-        """Apply entries up to the first that is not intact; returns where that is."""
+        """Applies entries up to the first that is not intact; returns its position."""
         at = durable = 0
         while (length := _intact(written, at)) is not None:
             self._apply(written, at, length)
             durable = max(durable, ENTRY.unpack_from(written, at)[4])
             at += ENTRY.size + length
         durable = max(durable, _durable_behind(written, at))
-        # The file was durable before it got its name, so it has a beginning at least.
+        # The file was synced before it was renamed, so at least its BEGIN entry is intact.
         if durable > at or at == 0:
             raise CorruptLog(PATH, at, f"an entry below the synced position {durable} is not as it was written")
         return at
@@ -171,7 +172,7 @@ class Journal:
 
 
 def known_marks(written: bytes) -> dict[Partition, int]:
-    """How far each partition is known to be durable, by the bytes of a journal."""
+    """How far each partition is known to be durable, from the bytes of a journal."""
     journal = Journal.__new__(Journal)
     journal.state, journal.marks = {}, {}
     journal._replay(written)
@@ -193,7 +194,7 @@ def _entry(kind: int, payload: bytes, durable: int) -> bytes:
 
 
 def _intact(written: bytes, at: int) -> int | None:
-    """The payload's length of the entry at `at`, if there is an intact one."""
+    """The payload length of the entry at `at` if it is intact."""
     if at + ENTRY.size > len(written):
         return None
     magic, crc, length, _, _ = ENTRY.unpack_from(written, at)
@@ -204,7 +205,7 @@ def _intact(written: bytes, at: int) -> int | None:
 
 
 def _durable_behind(written: bytes, at: int) -> int:
-    """The highest durable position that an intact entry at or behind `at` vouches for."""
+    """The highest durable position stated by an intact entry at or after `at`."""
     durable = 0
     at = written.find(MAGIC, at)
     while at >= 0:

@@ -1,4 +1,4 @@
-"""What a broker rebuilds its state from: a log's last segment."""
+"""What a broker needs of the last segment of a log to rebuild its state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rostra.model.ids import Partition
 
 
 class LastSegment:
-    """The checkpoint it begins with, who wrote what behind it, and where the broker's own entries lie."""
+    """Its checkpoint, the producer stamps after it, and the positions of the broker's state batches."""
 
     def __init__(self) -> None:
         self._checkpoint_bytes = 0
@@ -32,14 +32,15 @@ class LastSegment:
             self._checkpoint_bytes = header.length
 
     def is_intact(self, file: File, partition: Partition) -> bool:
-        """Whether those bodies are that a start relies on."""
+        """Whether the bodies are intact that a start reads."""
         relied_on = [(position, length) for _, position, length in self._entries]
         if self._checkpoint_bytes:
             relied_on.append((0, self._checkpoint_bytes))
         return all(is_intact(file.read(position, length), partition) for position, length in relied_on)
 
     def add_to(self, facts: LogFacts, read: Callable[[int, int], bytes]) -> LogFacts:
-        """The facts with what was found here; `read` gives bytes of the segment, which may be gone if nothing was."""
+        """The facts with what was found; `read` returns bytes of the segment and is only called if something was
+        found."""
         checkpoint = Batch(read(0, self._checkpoint_bytes)).values()[0] if self._checkpoint_bytes else None
         return LogFacts(
             facts.partition,

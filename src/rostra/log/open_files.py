@@ -1,4 +1,4 @@
-"""The files the log has open: the most recently used ones, never more than a bound."""
+"""A bounded cache of the files that the log has open, most recently used first."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rostra.log.files import File, Files
 
 
 class OpenFiles:
-    """Readers on other threads use this beside the owner, without a lock.
+    """Used by readers on other threads and by the owner at the same time, without a lock.
 
-    Each operation on the ordered dictionary is one step of the interpreter, and a file leaves it by being forgotten,
-    not by being closed: its descriptor goes with the last reference, so a reader that still holds it reads on. Two
-    threads that open the same file at once only open it twice.
+    Each operation on the ordered dictionary is atomic in the interpreter. A file that leaves the cache is not closed:
+    its descriptor is closed with the last reference, so a reader that holds one can go on. If two threads open the same
+    file at the same time it is merely opened twice.
     """
 
     def __init__(self, files: Files, open_max: int) -> None:
@@ -27,7 +27,7 @@ class OpenFiles:
         file = self._open.get(path)
         if file is None:
             return self._keep(path, self._files.open(path))
-        # Another thread may just have forgotten it; the reference in hand is still good.
+        # Another thread may just have evicted it; this reference stays valid.
         try:  # noqa: SIM105 - on the way of every append, where a context manager would cost three calls
             self._open.move_to_end(path)
         except KeyError:
@@ -45,8 +45,8 @@ class OpenFiles:
         self._open.clear()
 
     def _keep(self, path: str, file: File) -> File:
-        # Never in place of another: that one would be closed in the middle of the step, where another thread may go on,
-        # and what it forgets meanwhile would stay in the order for ever.
+        # setdefault, never replace: replacing closes the other file inside the operation, where another thread may run,
+        # and a path that it evicts meanwhile would stay in the order for ever.
         kept = self._open.setdefault(path, file)
         while len(self._open) > self._open_max:
             self._open.popitem(last=False)

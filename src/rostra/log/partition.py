@@ -1,4 +1,4 @@
-"""The log of one partition: its segments, of which the last takes appends."""
+"""The log of one partition: a list of segments, of which the last one is appended to."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def directory_of(partition: Partition) -> str:
 
 
 def storage_error(error: OSError) -> StorageError:
-    """What the operating system said, as a typed error."""
+    """The error of the operating system as a typed error."""
     if error.errno in (ENOSPC, EDQUOT):
         return DiskFull()
     return DiskFailed(str(error))
 
 
 class PartitionLog:
-    """One thread, the owner, changes it; others read beside it without a lock.
+    """One thread, the owner, changes it; other threads read it at the same time without a lock.
 
-    They may, because a reader only follows what is replaced whole or grows at its end: the tuple of segments is never
-    changed in place, an index only gains entries, and `end` moves after the bytes below it are in the file and indexed.
-    What is cut off is never below an `end` that a reader was given.
+    This is safe because readers only follow what is replaced as a whole or grows at its end: the tuple of segments is
+    never changed in place, an index only gains entries, and `end` moves after the bytes below it are written and
+    indexed. Truncation never goes below an `end` that a reader was given.
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class PartitionLog:
         "dirty_directories",
         "end",
         "generation",
-        "held",
+        "kept_open",
         "partition",
         "releases",
         "segments",
@@ -81,8 +81,8 @@ class PartitionLog:
         self._indexes = indexes
         self._settings = settings
         self.partition = partition
-        self.held = False
-        """Whether the store knows that it is dirty, and counts its files among the open ones."""
+        self.kept_open = False
+        """Whether the store has it in its list of dirty logs with open files."""
         self.directory = directory_of(partition)
         self.segments: tuple[Segment, ...] = ()
         self.end = 0
@@ -92,13 +92,14 @@ class PartitionLog:
         self.damaged_at: int | None = None
         self._refusal: StorageError | None = None
         self.dirty: dict[str, tuple[File | None, int]] = {}
-        """Files not yet synced, oldest first, each with the number of the last write to it; None was let go of."""
+        """Files to sync, oldest first, each with the number of the last write to it; None if the file was released."""
         self.releases = 0
-        """How often dirty files were let go of since all were synced together: only that tells what became of them."""
+        """How often dirty files were released since the last sync of everything, which alone reports their write
+        errors."""
         self.dirty_directories: list[str] = []
         self.writes = 0
         self._replacements = 0
-        """Rises when segments were compacted, before their old files go."""
+        """Incremented when segments were compacted, before their old files are removed."""
 
     @property
     def first(self) -> int:
@@ -124,7 +125,7 @@ class PartitionLog:
         return tuple(segment.facts() for segment in self.segments[:-1])
 
     def facts(self) -> LogFacts:
-        """Of the log as a whole; what its last segment says is `LastSegment`'s to add."""
+        """The log as a whole, without the content of the last segment, which `LastSegment` adds."""
         active = self.active
         return LogFacts(
             partition=self.partition,
@@ -142,20 +143,20 @@ class PartitionLog:
     # --- writing -----------------------------------------------------------------------------------
 
     def begin(self, first: int) -> None:
-        """An empty log; its directory entries become durable with its first sync."""
+        """Creates an empty log; its directory entries become durable with its first sync."""
         self._files.make_directory(self.directory)
         self.dirty_directories += ["topics", self.directory]
         segment = self._new_segment(first)
-        self._soil(segment, self._open_files.get(segment.path))
+        self._mark_dirty(segment, self._open_files.get(segment.path))
         self.segments = (segment,)
         self.end = first
 
     def append(self, batches: Sequence[Buffer]) -> None:
-        """All of them in one write, or one on either side of a checkpoint, which begins a segment."""
+        """Writes all batches at once, or in one write on either side of a checkpoint, which starts a new segment."""
         if self._refusal is not None or self.damage is not None:
             raise self._refusal or self.damage or AssertionError
         if len(batches) == 1:
-            # As below. Of very many partitions each gets little at a time.
+            # The loop below for one batch, which is the usual case with very many partitions.
             (batch,) = batches
             only = _PLACED.unpack_from(batch)
             assert only[1] == self.end and only[0] == len(batch), (only, self.end, len(batch))
@@ -182,7 +183,7 @@ class PartitionLog:
         try:
             segment = self._new_segment(self.end) if rolls else old
             path = segment.path
-            # One that is still to be synced is open: looking for it among all that are would take longer.
+            # A file that is still to be synced is open: a look-up among all open files would take longer.
             file = (dirty[path][0] if path in (dirty := self.dirty) else None) or self._open_files.get(path)
             file.append(batches, segment.bytes)
         except OSError as error:
@@ -202,7 +203,7 @@ class PartitionLog:
             for batch in batches:
                 crc = crc32c(batch[:HEADER_BYTES], crc)
             segment.headers_crc = crc
-        # What follows is written out here: it comes once for every partition that is written to.
+        # Inlined: this runs once for every partition that is written to.
         index, position, end, max_us = segment.index, segment.bytes, self.end, segment.max_us
         assert index is not None
         for length, base, owner_epoch, delta, _, flags, batch_max_us in placed:
@@ -217,22 +218,22 @@ class PartitionLog:
         segment.bytes = position
         segment.next = self.end = end
 
-    def _soil(self, segment: Segment, file: File) -> None:
+    def _mark_dirty(self, segment: Segment, file: File) -> None:
         self.writes += 1
         self.dirty[segment.path] = (file, self.writes)
 
     def release(self) -> None:
-        """Too many files are open: those not yet synced need not stay so."""
+        """Releases the files to sync, because too many are open."""
         self.dirty = {path: (None, number) for path, (_, number) in self.dirty.items()}
         self.releases += 1
-        self.held = False
+        self.kept_open = False
 
     def begin_syncs(self) -> list[Callable[[], None]]:
-        """Of each dirty file, in the order of their offsets."""
+        """One call for each dirty file, in the order of their offsets."""
         return [(file or self._open_files.get(path)).begin_sync() for path, (file, _) in self.dirty.items()]
 
-    def wash(self, synced: dict[str, int], writes: int) -> None:
-        """These files were synced as of these writes; what was written to them since is still to be synced."""
+    def mark_synced(self, synced: dict[str, int], writes: int) -> None:
+        """These files were synced as of these writes; later writes to them are still to be synced."""
         for path, number in synced.items():
             if path in self.dirty and self.dirty[path][1] == number:
                 del self.dirty[path]
@@ -240,30 +241,30 @@ class PartitionLog:
             self.dirty_directories.clear()
 
     def _undo_write(self, rolls: bool) -> None:
-        """The log is as before; a segment that did not get its checkpoint is none.
+        """Restores the log as it was; a segment that did not get its checkpoint is removed.
 
-        That too must be synced before anything behind it counts: else a crash brings back what was undone.
+        This has to be synced before later writes count: after a crash the undone bytes could reappear.
         """
         try:
             if rolls:
-                unborn = Segment(self.directory, self.end, None)
-                self._open_files.forget(unborn.path)
-                if self._files.exists(unborn.path):
-                    self._files.remove(unborn.path)
+                unfinished = Segment(self.directory, self.end, None)
+                self._open_files.forget(unfinished.path)
+                if self._files.exists(unfinished.path):
+                    self._files.remove(unfinished.path)
                 self.writes += 1
                 self.dirty_directories.append(self.directory)
             else:
                 file = self._open_files.get(self.active.path)
                 file.truncate(self.active.bytes)
-                self._soil(self.active, file)
+                self._mark_dirty(self.active, file)
         except OSError as error:
-            # Bytes of a refused batch may lie behind the end: nothing can be written there before a start has looked.
+            # Bytes of the refused batch may follow the end: nothing may be written there before a recovery.
             self._refusal = DiskFailed(f"a refused write could not be undone: {error}")
 
     def _sync_undone(self, rolls: bool) -> None:
-        """A batch that was refused for good must not come back with a crash: its numbers may belong to another by then.
+        """Syncs the undone write: a batch that was refused must not reappear after a crash, its offsets may be reused.
 
-        With a full disk that does not matter, for the same batch is tried again.
+        With a full disk that does not matter, since the same batch is tried again.
         """
         try:
             if rolls:
@@ -275,14 +276,14 @@ class PartitionLog:
 
     def _new_segment(self, first: int) -> Segment:
         segment = Segment(self.directory, first, Index(self._settings.index_every_bytes))
-        # A crash may have left a file of this name that a truncation had removed.
+        # After a crash a file of this name may exist that a truncation had removed.
         self._open_files.create(segment.path).truncate(0)
         return segment
 
     def truncate(self, offset: int) -> None:
-        """Cut the end to `offset`, a boundary between batches, and make that durable.
+        """Cuts the end to `offset`, a boundary between batches, durably.
 
-        Later segments go first and durably: a crash in between must not leave one behind whose predecessor is cut.
+        Later segments are removed first, durably: after a crash no segment may follow one that was cut.
         """
         self.generation += 1
         if offset >= self.end and self.damage is None:
@@ -297,7 +298,7 @@ class PartitionLog:
         self.synced = min(self.synced, offset)
         self.damage = self.damaged_at = None
         file.truncate(last.bytes)
-        self._soil(last, file)
+        self._mark_dirty(last, file)
         file.begin_sync()()
 
     def _remove_beyond(self, last: Segment) -> None:
@@ -315,7 +316,7 @@ class PartitionLog:
         self._files.sync_directory(self.directory)
 
     def _reopened(self, segment: Segment, offset: int) -> Segment:
-        """The segment as it is when cut to the offset, active again."""
+        """The segment cut to the offset, as the active one."""
         cut = Segment(self.directory, segment.first, Index(self._settings.index_every_bytes), segment.version)
         if offset == segment.first:
             return cut
@@ -324,7 +325,7 @@ class PartitionLog:
         entry = index.stride_of(offset - 1)
         cut.index = index.cut(index.positions[entry] + 1)
         cut.epochs = [row for row in segment.epochs if row.offset < index.offsets[entry]]
-        # May be later than what is left: retention then keeps the segment longer, and a search by time walks further.
+        # May be later than the remaining records: retention keeps the segment longer, a search by time scans further.
         cut.max_us = segment.max_us
         cut.headers_crc = None
         for at, batch in self._stride(segment, index, entry):
@@ -335,7 +336,7 @@ class PartitionLog:
         return cut
 
     def trim(self, first: int) -> None:
-        """Forget the segments below `first`, then delete them; the caller has made the new start durable."""
+        """Deletes the segments below `first`; the caller has made the new start durable."""
         gone = [s for s, following in zip(self.segments, self.segments[1:], strict=False) if following.first <= first]
         self.segments = self.segments[len(gone) :]
         for segment in gone:
@@ -346,21 +347,21 @@ class PartitionLog:
                 if self._files.exists(path):
                     self._files.remove(path)
 
-    def compacting(self, below: int, tombstones_us: int) -> CompactionRun:
-        """A run over what is sealed, on stable storage, and wholly below the offset."""
+    def plan_compaction(self, below: int, tombstones_us: int) -> CompactionRun:
+        """A compaction of the segments that are sealed, on stable storage and entirely below the offset."""
         below = min(below, self.synced)
         segments = tuple(segment for segment in self.segments[:-1] if segment.next <= below)
         return CompactionRun(self._files, self._open_files, self._settings, self.partition, segments, tombstones_us)
 
     def replace(self, run: CompactionRun) -> int:
-        """Takes the new files for the old ones, as far as these are still there; returns by how much it shrank.
+        """Replaces segments that still exist by their compacted copies; returns how many bytes that saved.
 
-        The new names are durable before the old ones go, so that a start finds one of the two, or both: then it keeps
-        the later.
+        The new names are durable before the old files are removed, so a start finds at least one of the two; of both it
+        keeps the later version.
         """
         there = [(old, fresh) for old, fresh in run.rewritten if old in self.segments[:-1]]
         for _, fresh in there:
-            self._files.rename(fresh.unborn_path, fresh.path)
+            self._files.rename(fresh.temporary_path, fresh.path)
             self._indexes.seal(fresh, self.partition)
         if there:
             self._files.sync_directory(self.directory)
@@ -378,10 +379,10 @@ class PartitionLog:
     # --- reading -----------------------------------------------------------------------------------
 
     def read(self, offset: int, end: int, bytes_max: int) -> Chunk:
-        return self._steadily(lambda: self._read(offset, end, bytes_max))
+        return self._retry_if_replaced(lambda: self._read(offset, end, bytes_max))
 
-    def _steadily(self, look: Callable[[], T]) -> T:
-        """What is found, looking again if the files were replaced by compacted ones meanwhile."""
+    def _retry_if_replaced(self, look: Callable[[], T]) -> T:
+        """Looks again if the files were replaced by compacted ones meanwhile."""
         while True:
             replacements = self._replacements
             try:
@@ -405,7 +406,7 @@ class PartitionLog:
         except CorruptLog:
             if segment is segments[-1]:
                 raise
-            # The index may be what is wrong; the segment itself decides.
+            # The index may be wrong; rebuild it from the segment.
             self._indexes.rebuild(segment, self.partition)
             return self._read_segment(segment, offset, min(end, at_end), bytes_max)
 
@@ -432,7 +433,7 @@ class PartitionLog:
             base = following
             at += length
         if begin < 0:
-            raise CorruptLog(segment.path, start + at, f"offset {offset} is not where it should be")
+            raise CorruptLog(segment.path, start + at, f"offset {offset} is not where the index says")
         return Chunk(buffer if begin == 0 and at == size else buffer[begin:at], base)
 
     def _check(self, segment: Segment, start: int, buffer: bytes, at: int, base: int) -> int:
@@ -442,14 +443,14 @@ class PartitionLog:
             raise CorruptLog(segment.path, start + at, rejection.detail) from None
         found = int.from_bytes(buffer[at + 8 : at + 16], "little")
         if found != base:
-            raise CorruptLog(segment.path, start + at, f"offset {found} stands where {base} belongs")
+            raise CorruptLog(segment.path, start + at, f"offset {found} found where {base} was expected")
         return length
 
     def _read_file(self, segment: Segment, position: int, count: int) -> bytes:
         try:
             buffer = self._open_files.get(segment.path).read(position, count)
         except FileNotFoundError:
-            # Trimmed since the reader looked, or somebody's hands were in the directory.
+            # Trimmed meanwhile, or removed by hand.
             raise OffsetTrimmed(segment.first, self.first) from None
         except OSError as error:
             raise storage_error(error) from error
@@ -475,8 +476,8 @@ class PartitionLog:
             base = batch.next_offset
             at += length
 
-    def look_again(self) -> LogFacts:
-        """What a start would find, as far as is written now."""
+    def inspect(self) -> LogFacts:
+        """What recovery would find, as far as is written now."""
         path = self.active.path
         facts = self.facts()
         file = self._open_files.get(path)
@@ -500,8 +501,8 @@ class PartitionLog:
         return msgspec.structs.replace(last.add_to(facts, file.read), end=end)
 
     def find_last(self, count: int, end: int) -> int:
-        """From which offset on `count` records are left below `end`; those never delivered do not count."""
-        return self._steadily(lambda: self._find_last(count, end))
+        """The offset from which `count` records are left below `end`; records that are never delivered do not count."""
+        return self._retry_if_replaced(lambda: self._find_last(count, end))
 
     def _find_last(self, count: int, end: int) -> int:
         at_end = min(end, self.end)
@@ -523,8 +524,8 @@ class PartitionLog:
         return segments[0].first
 
     def find_time(self, timestamp_us: int, end: int) -> int:
-        """The first record below `end` at or after the timestamp, of those delivered; the end if there is none."""
-        return self._steadily(lambda: self._find_time(timestamp_us, end))
+        """The first deliverable record below `end` at or after the timestamp; the end if there is none."""
+        return self._retry_if_replaced(lambda: self._find_time(timestamp_us, end))
 
     def _find_time(self, timestamp_us: int, end: int) -> int:
         at_end = min(end, self.end)
@@ -550,8 +551,8 @@ class PartitionLog:
 
 
 def _first_at(batch: Batch, timestamp_us: int) -> int | None:
-    """None where compaction took it. Nodes store compressed bodies unopened: what is in one may be anything, and is its
-    reader's business."""
+    """None if compaction removed it. Nodes do not decompress bodies when they store them, so one may be malformed; its
+    readers will reject it."""
     try:
         stamps = zip(batch.offsets(), batch.timestamps(), strict=True)
         return next((offset for offset, stamp_us in stamps if stamp_us >= timestamp_us), None)

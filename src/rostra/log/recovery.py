@@ -1,8 +1,8 @@
-"""What a start makes of a partition's directory.
+"""Recovery of one partition at a start.
 
-Damage below the known-synced mark is corruption, and so is damage with an intact batch behind it. What lies where no
-sync was ever begun does not matter here: a power cut leaves holes there, and nothing of it was acknowledged. Corruption
-is reported and left as it is; everything else that is not intact is a torn tail, and cut.
+Damage below the known-synced mark is corruption, and so is damage with an intact batch after it. Beyond the offset up
+to which a sync was ever begun, intact batches prove nothing: a power cut leaves holes there, and none of it was
+acknowledged. Corruption is reported and left as it is; any other damage is a torn tail, which is cut off.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import pairwise
 from crc32c import crc32c
 
 from rostra.errors import CorruptLog
-from rostra.log.clean import CleanEnd
+from rostra.log.clean_mark import CleanEnd
 from rostra.log.facts import LogFacts, LogSettings, RecoveryNote
 from rostra.log.files import Files
 from rostra.log.index import Index
@@ -21,13 +21,13 @@ from rostra.log.journal import SyncedMark
 from rostra.log.last_segment import LastSegment
 from rostra.log.open_files import OpenFiles
 from rostra.log.partition import PartitionLog
-from rostra.log.scan import Damage, ScannedBatch, has_hole, hop, intact_batch_behind, scan
-from rostra.log.segment import SEGMENT_NAME, UNBORN, Indexes, Segment
+from rostra.log.scan import Damage, ScannedBatch, has_hole, intact_batch_behind, scan, scan_headers
+from rostra.log.segment import SEGMENT_NAME, TEMPORARY_SUFFIX, Indexes, Segment
 from rostra.model.ids import Partition
 
 
 class PartitionRecovery:
-    """One partition while a start looks at it; `log` is filled segment by segment."""
+    """Recovers one partition; `log` is filled segment by segment."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class PartitionRecovery:
         self._unsynced: list[tuple[Segment, int]] = []
         self._last = LastSegment()
         self._names: list[str] | None = None
-        """What is in the directory, until something of it is removed: there may be thousands of directories."""
+        """Cached names in the directory, until a file is removed: there may be thousands of directories."""
         self.notes: list[RecoveryNote] = []
 
-    # --- the whole ---------------------------------------------------------------------------------
+    # --- result ---------------------------------------------------------------------------------
 
     def run(self) -> bool:
-        """Whether there is a log at all: a directory whose first file never became durable is none."""
+        """Whether there is a log: a directory whose first file never became durable is removed."""
         self._remove_replaced()
         self._remove_trimmed()
         while self._segment_firsts() or self._mark.synced:
@@ -76,7 +76,7 @@ class PartitionRecovery:
         return False
 
     def mark(self) -> SyncedMark:
-        """What is known to be durable now. A damaged log keeps its mark: the next start must judge it the same way."""
+        """The new mark. A damaged log keeps its old mark, so that the next start comes to the same result."""
         if self.log.damage is not None:
             return self._mark
         return SyncedMark(self.log.first, self.log.end, self.log.end)
@@ -85,10 +85,10 @@ class PartitionRecovery:
         path = self.log.active.path
         return self._last.add_to(self.log.facts(), lambda at, count: self._open_files.get(path).read(at, count))
 
-    # --- looking -----------------------------------------------------------------------------------
+    # --- examination -----------------------------------------------------------------------------------
 
     def _found(self) -> dict[int, int]:
-        """First offsets of the segments that are there, rising, each with its latest version."""
+        """First offsets of the existing segments in order, each with its latest version."""
         found: dict[int, int] = {}
         for match in filter(None, map(SEGMENT_NAME.fullmatch, self._listed())):
             first, version = int(match[1]), int(match[2] or 0)
@@ -104,7 +104,7 @@ class PartitionRecovery:
         return list(self._found())
 
     def _examine(self) -> None:
-        """Fill the log; Damage says where it ends too early, with the good part in place."""
+        """Fills the log; raises Damage where it ends too early, with the segments before that in place."""
         log = self.log
         log.segments = ()
         self._unsynced = []
@@ -142,11 +142,11 @@ class PartitionRecovery:
         except Damage as damage:
             if damage.offset != following:
                 raise
-            # The next segment goes on right here, so nothing is missing: these are remains of a write that was undone,
-            # or of a torn end that was cut, before a failed sync or a crash brought them back.
+            # The next segment continues here, so nothing is missing: these bytes are of a write that was undone, or of
+            # a torn tail that was cut, and reappeared after a failed sync or a crash.
             self._cut_remains(segment, damage)
         if loaded is None or loaded[1] != segment.sealed_facts():
-            self._note("index_rebuilt", segment.index_path, 0, 0, segment.first, "it was missing or not the segment's")
+            self._note("index_rebuilt", segment.index_path, 0, 0, segment.first, "it was missing or did not match")
         self._indexes.seal(segment, self._partition)
 
     def _cut_remains(self, segment: Segment, damage: Damage) -> None:
@@ -158,7 +158,7 @@ class PartitionRecovery:
 
     def _examine_last(self, segment: Segment) -> None:
         if self._files.exists(segment.index_path):
-            # It was sealed once, and what followed is gone: the index must not outlive what is appended now.
+            # Once sealed, and the segments after it are gone: its index would be wrong after the next append.
             self._files.remove(segment.index_path)
             self._files.sync_directory(self.log.directory)
         if len(self.log.segments) > 1 and not self._open_files.get(segment.path).size():
@@ -172,13 +172,13 @@ class PartitionRecovery:
         segment.headers_crc = None
 
     def _is_as_closed(self, segment: Segment, clean: CleanEnd) -> bool:
-        """Whether the last segment is, header for header, the one that was closed; bodies are checked when read."""
+        """Whether the headers of the last segment are those of the clean stop; bodies are checked when read."""
         file = self._open_files.get(segment.path)
         if file.size() != clean.bytes:
             return False
         crc = 0
         try:
-            for found, raw in hop(file, self._partition, segment.first, clean.bytes):
+            for found, raw in scan_headers(file, self._partition, segment.first, clean.bytes):
                 crc = crc32c(raw, crc)
                 self._last.note(found)
                 segment.note(found.position, found.header)
@@ -188,7 +188,7 @@ class PartitionRecovery:
         return crc == clean.headers_crc and segment.next == clean.end and self._last.is_intact(file, self._partition)
 
     def _scan(self, segment: Segment) -> Iterator[ScannedBatch]:
-        """Every intact batch; where the part begins that is not known to be synced is taken down."""
+        """Every intact batch; records where the part begins that is not known to be synced."""
         file = self._open_files.get(segment.path)
         above = False
         settings = self._settings
@@ -201,19 +201,19 @@ class PartitionRecovery:
                 self._unsynced.append((segment, found.position))
             yield found
 
-    # --- judging -----------------------------------------------------------------------------------
+    # --- damage -----------------------------------------------------------------------------------
 
     def _is_corruption(self, damage: Damage) -> bool:
         if damage.offset < self._mark.synced or not self.log.segments:
             return True
         if damage.offset >= self._mark.syncing:
             return False
-        # A record may hold the bytes of an older batch, and what lies beyond every sync may have reached the disk
-        # before this did: neither says that this was whole once.
+        # A record may contain the bytes of an older batch, and bytes beyond every sync may have reached the disk before
+        # these: neither proves that the damaged batch was once intact.
         telling = range(damage.offset, self._mark.syncing)
         damaged = self.log.active
         if has_hole(self._open_files.get(damaged.path), self._partition, damage.position):
-            # A power cut in the middle of a sync: later sectors, or the next segment, may be there all the same.
+            # A power cut in the middle of a sync: later sectors or the next segment may have been written all the same.
             return False
         behind = [(damaged.path, damage.position)]
         behind += [(path, 0) for path in self._paths_behind(damaged)]
@@ -229,7 +229,7 @@ class PartitionRecovery:
         return [Segment(self.log.directory, first, None, version).path for first, version in behind]
 
     def _report(self, damage: Damage) -> None:
-        """Nothing is cut, nothing is appended any more; what lies before the damage stays readable."""
+        """Marks the log as damaged: nothing is cut or appended, records before the damage stay readable."""
         log = self.log
         if not log.segments:
             log.segments = (Segment(log.directory, damage.offset, Index(self._settings.index_every_bytes)),)
@@ -241,13 +241,13 @@ class PartitionRecovery:
         self._note("damage_found", path, damage.position, 0, damage.offset, damage.detail)
 
     def _cut(self, damage: Damage) -> None:
-        """The torn end goes: later segments first, so that no gap can be left by a crash in the middle of it."""
+        """Cuts off the torn tail, later segments first, so that a crash in between leaves no gap."""
         log = self.log
         torn = log.active
         for path in reversed(self._paths_behind(torn)):
             size = self._open_files.get(path).size()
             self._remove(path)
-            self._note("segment_removed", path, 0, size, damage.offset, "it lies behind a torn end")
+            self._note("segment_removed", path, 0, size, damage.offset, "it follows a torn tail")
         file = self._open_files.get(torn.path)
         lost = file.size() - damage.position
         if damage.position == 0 and len(log.segments) > 1:
@@ -259,32 +259,32 @@ class PartitionRecovery:
         if lost:
             self._note("tail_cut", torn.path, damage.position, lost, damage.offset, damage.detail)
 
-    # --- mending -----------------------------------------------------------------------------------
+    # --- repair -----------------------------------------------------------------------------------
 
     def _remove_replaced(self) -> None:
-        """What a compaction had not finished, or had replaced. A name with a version is given to whole files only."""
+        """Removes unfinished and replaced files of compactions. Only complete files get a name with a version."""
         found = self._found()
         listed = self._listed()
         for name in listed:
-            if name.endswith(UNBORN):
+            if name.endswith(TEMPORARY_SUFFIX):
                 self._names = None
                 self._files.remove(f"{self.log.directory}/{name}")
         versions = [(name, match) for name in listed if (match := SEGMENT_NAME.fullmatch(name)) is not None]
         replaced = [name for name, match in versions if int(match[2] or 0) < found[int(match[1])]]
         if replaced:
-            # A crash may have come before the new names were durable: only then may the old ones go.
+            # The new names may not be durable yet; the old files are removed only when they are.
             self._files.sync_directory(self.log.directory)
         for name in replaced:
             self._remove(f"{self.log.directory}/{name}")
 
     def _remove_trimmed(self) -> None:
-        """What retention had removed, but a crash brought back."""
+        """Removes segments that retention had removed and that reappeared after a crash."""
         for (first, version), (following, _) in pairwise(self._found().items()):
             if following <= self._mark.first:
                 self._remove(Segment(self.log.directory, first, None, version).path)
 
     def _settle(self) -> None:
-        """Write again what is not known to be durable: after a failed sync the system may hold it for written."""
+        """Rewrites what is not known to be durable: after a failed sync the system may take it for written."""
         log = self.log
         log.end = log.damaged_at if log.damaged_at is not None else log.active.next
         log.synced = log.end
@@ -311,4 +311,4 @@ class PartitionRecovery:
 
 
 class _NotAsClosed(Exception):
-    """The clean-stop mark does not fit what is there."""
+    """The last segment does not match the clean-stop mark."""

@@ -1,4 +1,4 @@
-"""Walking over the batches of a segment file, and finding out what lies behind damage."""
+"""Scans the batches of a segment file, and searches for intact batches after damage."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from rostra.model.batch import HEADER_BYTES, MAGIC, Header, Reason, placement_cr
 from rostra.model.check import check_stored
 from rostra.model.ids import Partition
 
-HOP_WINDOW_BYTES = 16 << 10
+HEADER_WINDOW_BYTES = 16 << 10
 SECTOR_BYTES = 512
-"""The least that a disk writes whole or not at all."""
+"""What a disk writes atomically."""
 SEARCH_FACTOR = 4
-"""A search behind damage checks at most this many times the bytes it searches, whatever they pretend to be."""
+"""Bounds the bytes that a search after damage verifies, as a multiple of the bytes it searches."""
 
 
 class ScannedBatch(NamedTuple):
-    """An intact batch in its place."""
+    """An intact batch and its position."""
 
     position: int
     header: Header
 
 
 class Damage(Exception):
-    """From `position` on, where `offset` was expected, the bytes are not the batch they should be."""
+    """The bytes at `position` are not an intact batch that begins with `offset`."""
 
     def __init__(self, position: int, offset: int, detail: str) -> None:
         super().__init__(position, offset, detail)
@@ -36,7 +36,7 @@ class Damage(Exception):
 
 
 def stored_length(buffer: bytes, at: int, partition: Partition, verifies: bool) -> int:
-    """The length of the batch at `at`, which is intact, unless a test asks for belief."""
+    """The length of the batch at `at`, verified unless `verifies` is off."""
     if verifies:
         return check_stored(buffer, at, partition)
     length = read_header(buffer, at).length if at + HEADER_BYTES <= len(buffer) else HEADER_BYTES
@@ -54,7 +54,7 @@ def scan(
     while position < size:
         buffer = file.read(position, min(chunk_bytes, size - position))
         if len(buffer) < min(chunk_bytes, size - position):
-            # The file is shorter than it should be: what is missing is missing, not yet to be read.
+            # The file is shorter than expected: the missing bytes will not come.
             size = position + len(buffer)
         at = 0
         while at < len(buffer):
@@ -78,7 +78,7 @@ def scan(
 
 
 def _wanted(buffer: bytes, at: int, rejection: BatchRejected) -> int:
-    """How many bytes the batch at `at` needs to be judged; none if they are all there and wrong."""
+    """How many bytes are needed to check the batch at `at`; 0 if enough are present and wrong."""
     if rejection.reason != Reason.TRUNCATED:
         return 0
     if len(buffer) - at < HEADER_BYTES:
@@ -88,21 +88,21 @@ def _wanted(buffer: bytes, at: int, rejection: BatchRejected) -> int:
 
 def _check_place(position: int, offset: int, epoch: int, header: Header) -> None:
     if header.base_offset != offset:
-        raise Damage(position, offset, f"offset {header.base_offset} stands where {offset} belongs")
+        raise Damage(position, offset, f"offset {header.base_offset} found where {offset} was expected")
     if header.owner_epoch < epoch:
         raise Damage(position, offset, f"owner epoch falls from {epoch} to {header.owner_epoch}")
 
 
-def hop(file: File, partition: Partition, first: int, size: int) -> Iterator[tuple[ScannedBatch, bytes]]:
-    """Every batch with the bytes of its header, of which the owner's part is verified; bodies are not read."""
+def scan_headers(file: File, partition: Partition, first: int, size: int) -> Iterator[tuple[ScannedBatch, bytes]]:
+    """Every batch with the bytes of its header, whose owner fields are verified; bodies are not read."""
     position, offset, epoch = 0, first, 0
     window, window_at = b"", 0
     while position < size:
         at = position - window_at
         if at + HEADER_BYTES > len(window):
-            # Batches larger than the window are hopped over one header at a time.
+            # Of batches larger than the window only the headers are read.
             small = at < len(window) + HEADER_BYTES
-            window, window_at, at = file.read(position, HOP_WINDOW_BYTES if small else HEADER_BYTES), position, 0
+            window, window_at, at = file.read(position, HEADER_WINDOW_BYTES if small else HEADER_BYTES), position, 0
         raw = window[at : at + HEADER_BYTES]
         if len(raw) < HEADER_BYTES or raw[:4] != MAGIC:
             raise Damage(position, offset, "no batch header")
@@ -118,10 +118,10 @@ def hop(file: File, partition: Partition, first: int, size: int) -> Iterator[tup
 
 
 def intact_batch_behind(file: File, partition: Partition, position: int, offsets: range, chunk_bytes: int) -> bool:
-    """Whether a batch that begins at one of the offsets lies anywhere at or behind `position`.
+    """Whether an intact batch that begins at one of the offsets lies anywhere at or after `position`.
 
-    Headers that only look right are bounded by the bytes they make us check; beyond the bound we assume the worst,
-    which is True.
+    The bytes verified for headers that only look plausible are bounded; beyond the bound the answer is True, the safe
+    one.
     """
     size = file.size()
     budget = SEARCH_FACTOR * (size - position) + chunk_bytes
@@ -140,10 +140,10 @@ def intact_batch_behind(file: File, partition: Partition, position: int, offsets
 
 
 def has_hole(file: File, partition: Partition, position: int) -> bool:
-    """Whether the batch that begins at `position` lacks whole sectors: they were under way when the power went.
+    """Whether the batch at `position` lacks whole sectors, which were being written when the power went.
 
-    What was not yet written reads as zeros, or lies beyond the end of the file. Damage to what was written once looks
-    different, so a batch with a hole was never whole, and nobody ever vouched for it.
+    Unwritten sectors read as zeros or lie beyond the end of the file. Damage to written data looks different, so a
+    batch with a hole was never completely written and never acknowledged.
     """
     size = file.size()
     header = _plausible(file.read(position, HEADER_BYTES), 0, partition)

@@ -1,4 +1,4 @@
-"""One segment: a file of batches and what is known about it."""
+"""One segment: a file of batches, and its index."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rostra.model.batch import Flag, Header
 from rostra.model.ids import Partition
 
 SEGMENT_NAME = re.compile(r"(\d{20})(?:\.([1-9]\d*))?\.log")
-UNBORN = ".compact"
+TEMPORARY_SUFFIX = ".compact"
 CONTROL = int(Flag.CONTROL)
 
 
 class Segment:
-    """`next` and `bytes` say how far it reaches. The active one has its index here, a sealed one in `Indexes`.
+    """`next` and `bytes` are its ends. The active segment has its index here, a sealed one in `Indexes`.
 
-    `version` counts how often it was compacted. It is part of the names, so that a name stands for the same bytes as
-    long as anybody may read them.
+    `version` counts compactions. It is part of the file names, so that the bytes under a name never change while
+    readers may use them.
     """
 
     __slots__ = (
@@ -52,9 +52,9 @@ class Segment:
         self.index = index
         self.epochs: list[EpochRow] = []
         self.epoch_noted = -1
-        """That of the last batch, if it was noted since `epochs` was set: nearly every batch has that of the last."""
+        """Owner epoch of the last batch noted since `epochs` was set: a shortcut, since it seldom changes."""
         self.headers_crc: int | None = 0
-        """Of all headers in it, while it is active; unknown after a cut."""
+        """Checksum of all headers while it is active; None after truncation."""
 
     @staticmethod
     def successor(segment: Segment, index: Index | None) -> Segment:
@@ -62,12 +62,12 @@ class Segment:
         return Segment(segment.path.rpartition("/")[0], segment.first, index, segment.version + 1)
 
     @property
-    def unborn_path(self) -> str:
-        """Where it is written until it is whole."""
-        return self.path.removesuffix(".log") + UNBORN
+    def temporary_path(self) -> str:
+        """The name under which it is written until it is complete."""
+        return self.path.removesuffix(".log") + TEMPORARY_SUFFIX
 
     def note(self, position: int, header: Header) -> None:
-        """A batch was found behind the others."""
+        """Adds the next batch."""
         assert self.index is not None
         self.index.add(position, header.base_offset, NO_TIME_US if header.flags & CONTROL else header.max_timestamp_us)
         self.note_epoch(header.owner_epoch, header.base_offset)
@@ -93,7 +93,7 @@ class Segment:
 
 
 class Indexes:
-    """Indexes of sealed segments, the most recently used in memory; safe beside other threads as `OpenFiles` is."""
+    """Indexes of sealed segments, the most recently used in memory; thread-safe as `OpenFiles` is."""
 
     def __init__(self, files: Files, open_files: OpenFiles, settings: LogSettings) -> None:
         self._files = files
@@ -120,7 +120,7 @@ class Indexes:
         return decode_index(written, partition, self._settings.index_every_bytes)
 
     def rebuild(self, segment: Segment, partition: Partition) -> Index:
-        """From the segment itself, as far as it is intact: what lies behind damage is not found by any index."""
+        """Rebuilds the index from the segment, up to the first damage."""
         index = Index(self._settings.index_every_bytes)
         again = Segment("", segment.first, index)
         file = self._open_files.get(segment.path)
@@ -132,12 +132,12 @@ class Indexes:
             for found in found_all:
                 again.note(found.position, found.header)
         except Damage:
-            # An index without a single entry could not be asked for anything.
+            # An index needs at least one entry.
             index.add(0, segment.first, NO_TIME_US)
         return self._keep(segment.index_path, index)
 
     def seal(self, segment: Segment, partition: Partition) -> None:
-        """Write the index beside the segment and let go of it. Not being able to costs time later, nothing else."""
+        """Writes the index file of a sealed segment. If that fails, the index is rebuilt when it is needed."""
         assert segment.index is not None
         with suppress(OSError):
             file = self._files.open(segment.index_path, create=True)

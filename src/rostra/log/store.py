@@ -1,8 +1,8 @@
 """The store of a node: the logs of its partitions, and its hard state.
 
-Beside `recover` and `close` nothing here waits for a disk, except what is rare: a drop, a truncation, a trim, and the
-journal's renewal sync before they return. Everything but `read`, `recall`, `find_last` and `find_time` belongs to one
-thread.
+Besides `recover` and `close` only rare operations wait for the disk: a drop, a truncation, a trim and a rewrite of the
+journal sync before they return. Other syncs are jobs that the caller runs on any thread. `read`, `inspect`, `find_last`
+and `find_time` may be called from any thread, everything else from one thread only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from rostra.errors import CorruptLog, DiskFull, DiskUntrusted, StorageError, UnknownPartition
-from rostra.log.clean import CleanEnd, take_clean, write_clean
+from rostra.log.clean_mark import CleanEnd, take_clean_mark, write_clean_mark
 from rostra.log.facts import Chunk, Durable, LogFacts, LogSettings, Recovery, SegmentFacts
 from rostra.log.files import Buffer, Files
 from rostra.log.jobs import CompactJob, PersistJob, SyncJob
@@ -44,14 +44,14 @@ class Store:
         self._journal = Journal(files, self._settings.journal_bytes)
         self._logs: dict[Partition, PartitionLog] = {}
         self._dirty: dict[Partition, None] = {}
-        self._holding: dict[Partition, None] = {}
-        """Those of the dirty ones that keep their files open."""
+        self._kept_open: dict[Partition, None] = {}
+        """Dirty partitions whose files are kept open."""
         self._broken: DiskUntrusted | None = None
 
     # --- start and stop ----------------------------------------------------------------------------
 
     def recover(self) -> Recovery:
-        """Everything that is kept is on stable storage when this returns."""
+        """Loads the journal and recovers every partition; all that is kept is on stable storage when this returns."""
         try:
             return self._recover()
         except OSError as error:
@@ -63,7 +63,7 @@ class Store:
         if names and not self._files.exists(JOURNAL_PATH):
             raise CorruptLog(JOURNAL_PATH, 0, "it is missing, with the hard state of this node")
         notes = self._journal.load()
-        clean = take_clean(self._files)
+        clean = take_clean_mark(self._files)
         marks = dict(self._journal.marks)
         found = [partition for partition in map(_parse_directory, names) if partition is not None]
         facts: list[LogFacts] = []
@@ -91,12 +91,12 @@ class Store:
         return recovering
 
     def close(self, clean: bool) -> None:
-        """A clean stop syncs everything and says so on disk; after a failed sync there is none."""
+        """A clean stop syncs everything and writes the clean-stop mark, unless a sync has failed."""
         if clean and self._broken is None:
             self._run(self.begin_sync(list(self._dirty)))
             self._run(self.begin_mark())
             try:
-                write_clean(self._files, self._clean_ends())
+                write_clean_mark(self._files, self._clean_ends())
             except OSError as error:
                 raise storage_error(error) from error
         self._journal.close()
@@ -112,7 +112,7 @@ class Store:
     # --- logs --------------------------------------------------------------------------------------
 
     def open(self, partition: Partition, segment_bytes: int, first: int = 0) -> None:
-        """Make the log, empty, beginning at `first`, if there is none."""
+        """Creates an empty log that begins at `first`, if there is none."""
         assert segment_bytes > 0
         if partition not in self._logs:
             log = self._new_log(partition)
@@ -121,15 +121,15 @@ class Store:
             except OSError as error:
                 raise storage_error(error) from error
             self._logs[partition] = log
-            self._soiled(log)
+            self._track_dirty(log)
 
     def drop(self, partition: Partition) -> None:
-        """Delete the log. Its mark goes first: a mark without a log is a lost partition."""
+        """Deletes the log, its mark first: a mark without a log means a lost partition."""
         log = self._logs.pop(partition, None)
         if log is None:
             return
         self._dirty.pop(partition, None)
-        self._holding.pop(partition, None)
+        self._kept_open.pop(partition, None)
         self._write_journal(lambda: self._journal.forget(partition), sync=True)
         for segment in log.segments:
             self._open_files.forget(segment.path)
@@ -141,7 +141,8 @@ class Store:
             raise storage_error(error) from error
 
     def append(self, partition: Partition, batches: Sequence[Buffer]) -> None:
-        """Stamped batches at the end; a checkpoint begins a segment. If the disk refuses, `end` says what is there."""
+        """Appends stamped batches; a checkpoint starts a new segment. If the disk refuses, `end` tells what was
+        written."""
         log = self._logs[partition]
         try:
             log.append(batches)
@@ -149,46 +150,46 @@ class Store:
             self._broken = error
             raise
         except StorageError:
-            self._hold(log)
+            self._keep_open(log)
             raise
-        if not log.held:
-            self._soiled(log)
+        if not log.kept_open:
+            self._track_dirty(log)
 
-    def _soiled(self, log: PartitionLog) -> None:
-        self._hold(log)
-        if len(self._holding) > self._settings.files_open_max:
-            self._let_go()
+    def _track_dirty(self, log: PartitionLog) -> None:
+        self._keep_open(log)
+        if len(self._kept_open) > self._settings.files_open_max:
+            self._release_oldest()
 
-    def _hold(self, log: PartitionLog) -> None:
-        self._dirty[log.partition] = self._holding[log.partition] = None
-        log.held = True
+    def _keep_open(self, log: PartitionLog) -> None:
+        self._dirty[log.partition] = self._kept_open[log.partition] = None
+        log.kept_open = True
 
     def read(self, partition: Partition, offset: int, end: int, bytes_max: int) -> Chunk:
-        """Whole batches from the one that holds `offset` on: at least one if it is below `end`, none beyond that."""
-        return self._there(partition).read(offset, end, bytes_max)
+        """Whole batches from the one that contains `offset` on: at least one if it is below `end`, none beyond that."""
+        return self._log(partition).read(offset, end, bytes_max)
 
-    def _there(self, partition: Partition) -> PartitionLog:
-        """For lookups, which may have been under way when the log was dropped."""
+    def _log(self, partition: Partition) -> PartitionLog:
+        """For look-ups, which may run while the log is dropped."""
         log = self._logs.get(partition)
         if log is None:
             raise UnknownPartition(text(partition.topic), partition.index)
         return log
 
     def find_last(self, partition: Partition, count: int, end: int) -> int:
-        return self._there(partition).find_last(count, end)
+        return self._log(partition).find_last(count, end)
 
     def find_time(self, partition: Partition, timestamp_us: int, end: int) -> int:
-        return self._there(partition).find_time(timestamp_us, end)
+        return self._log(partition).find_time(timestamp_us, end)
 
-    def recall(self, partition: Partition) -> LogFacts:
-        """What a start would find in it now."""
+    def inspect(self, partition: Partition) -> LogFacts:
+        """What recovery would find in it now."""
         try:
-            return self._there(partition).look_again()
+            return self._log(partition).inspect()
         except OSError as error:
             raise storage_error(error) from error
 
     def truncate(self, partition: Partition, offset: int) -> int:
-        """Cut the end; returns the new generation. The marks are lowered before the bytes they vouch for can change."""
+        """Cuts the end; returns the new generation. The marks are lowered before the bytes below them can change."""
         log = self._logs[partition]
         mark = self._journal.marks.get(partition)
         if mark is not None and offset < max(mark.synced, mark.syncing):
@@ -201,7 +202,7 @@ class Store:
         return log.generation
 
     def trim(self, partition: Partition, first: int) -> None:
-        """Delete whole segments below `first`."""
+        """Deletes whole segments below `first`."""
         log = self._logs[partition]
         start = max((s.next for s in log.sealed() if s.next <= first), default=log.first)
         if start == log.first:
@@ -213,12 +214,12 @@ class Store:
             raise storage_error(error) from error
 
     def begin_compaction(self, partition: Partition, below: int, tombstones_us: int) -> CompactJob:
-        """Of records with the same key below the offset, keep the latest, as far as they are in sealed segments.
+        """Compacts sealed segments below the offset: keeps the latest record of each key.
 
-        Of keys whose last record is a tombstone from before `tombstones_us`, keep none.
+        Keys whose latest record is a tombstone from before `tombstones_us` are removed.
         """
-        log = self._there(partition)
-        run = log.compacting(below, tombstones_us)
+        log = self._log(partition)
+        run = log.plan_compaction(below, tombstones_us)
         failed: list[Exception] = []
 
         def trying(step: Callable[[Segment], None], segment: Segment) -> None:
@@ -234,7 +235,7 @@ class Store:
                 stands = not failed and self._logs.get(partition) is log and log.damage is None
                 saved = log.replace(run) if stands else 0
             except OSError as error:
-                # Which of two files a start would find is not known.
+                # It is not known which of two files recovery would find.
                 raise self._break(error) from error
             with suppress(OSError):
                 run.abandon()
@@ -246,7 +247,7 @@ class Store:
         return CompactJob(calls, finish)
 
     def sealed(self, partition: Partition) -> tuple[SegmentFacts, ...]:
-        return self._there(partition).sealed()
+        return self._log(partition).sealed()
 
     def end(self, partition: Partition) -> int:
         return self._logs[partition].end
@@ -262,24 +263,25 @@ class Store:
         return self._logs[partition].active.bytes
 
     def generation(self, partition: Partition) -> int:
-        return self._there(partition).generation
+        return self._log(partition).generation
 
-    def reached(self, partitions: Iterable[Partition]) -> list[tuple[Partition, int, int]]:
-        """The generation and the end of each, as a sync that finds nothing to do says them."""
+    def generations_and_ends(self, partitions: Iterable[Partition]) -> list[tuple[Partition, int, int]]:
+        """The generation and the end of each, for a sync that has nothing to do."""
         logs = map(self._logs.__getitem__, partitions)
         return [(log.partition, log.generation, log.end) for log in logs]
 
     # --- stable storage ----------------------------------------------------------------------------
 
     def begin_sync(self, partitions: Iterable[Partition]) -> SyncJob:
-        """Make what is written by now durable. `DiskFull` if not even the journal can say so; begin again later."""
+        """Makes what is written by now durable. `DiskFull` if the journal cannot be written; to be begun again
+        later."""
         logs = [self._logs[partition] for partition in partitions if partition in self._logs]
-        captured = [_Captured(log) for log in logs]
+        captured = [_SyncStart(log) for log in logs]
         self._mark((log.partition, SyncedMark(log.first, log.synced, log.end)) for log in logs if log.damage is None)
-        calls = self._together(logs)
+        calls = self._sync_all_calls(logs)
         together = bool(calls)
         if not together:
-            calls += [partial(_one_by_one, log.begin_syncs()) for log in logs if log.dirty]
+            calls += [partial(_in_order, log.begin_syncs()) for log in logs if log.dirty]
             directories = {path: log for log in logs for path in log.dirty_directories}
             calls += [partial(self._sync_directory, path, log) for path, log in directories.items()]
         finish_journal = self._add_journal(calls)
@@ -287,45 +289,45 @@ class Store:
         def finish() -> list[Durable]:
             self._raise_if_broken()
             finish_journal()
-            # A partition dropped meanwhile, and perhaps made anew, is not the one that was synced.
+            # A partition that was dropped meanwhile, and perhaps created again, is not the one that was synced.
             there = [then for then in captured if self._logs.get(then.log.partition) is then.log]
             for then in there:
-                then.wash(together)
+                then.mark_synced(together)
                 if not then.log.dirty:
                     self._dirty.pop(then.log.partition, None)
-                    self._holding.pop(then.log.partition, None)
-                    then.log.held = False
-            # Not synced before the next job: a killed process leaves it behind all the same, a power cut may not.
+                    self._kept_open.pop(then.log.partition, None)
+                    then.log.kept_open = False
+            # Synced with the next job only: it survives a killed process, but perhaps not a power cut.
             with suppress(DiskFull):
                 self._mark(self._caught_up(then.log) for then in there if then.log.damage is None)
             return [Durable(then.log.partition, then.generation, then.end) for then in there]
 
         return SyncJob([partial(self._guarded, call) for call in calls], finish)
 
-    def _together(self, logs: list[PartitionLog]) -> list[Callable[[], None]]:
-        """One call for all of them, where they are many, or where files of theirs are not open any more."""
+    def _sync_all_calls(self, logs: list[PartitionLog]) -> list[Callable[[], None]]:
+        """One call that syncs the file system, if many logs are dirty or files of theirs were released."""
         dirty = [log for log in logs if log.dirty]
         if len(dirty) < self._settings.sync_together_min and not any(log.releases for log in dirty):
             return []
         sync_all = self._files.begin_sync_all()
         if sync_all is None:
             return []
-        # Segments of one log keep their order, which the call for all of them does not promise.
+        # Segments of one log are synced in order, which the call for the file system does not promise.
         first = [sync for log in dirty if len(log.dirty) > 1 for sync in log.begin_syncs()]
-        return [partial(_one_by_one, [*first, sync_all])]
+        return [partial(_in_order, [*first, sync_all])]
 
     def _sync_directory(self, path: str, log: PartitionLog) -> None:
         try:
             self._files.sync_directory(path)
         except FileNotFoundError:
-            # Dropped since the job began: there is nothing left to vouch for.
+            # The partition was dropped since the job began.
             if self._logs.get(log.partition) is log:
                 raise
 
     def begin_mark(self) -> SyncJob:
-        """Make the known-synced marks durable that the last sync left behind: for a store that falls idle.
+        """Makes the marks durable that the last sync has written, for a store that becomes idle.
 
-        It has no calls when there is nothing to do.
+        The job has no calls if there is nothing to do.
         """
         self._mark(self._caught_up(log) for log in self._logs.values() if log.damage is None)
         calls: list[Callable[[], None]] = []
@@ -349,10 +351,10 @@ class Store:
         return PersistJob([partial(self._guarded, call)], finish)
 
     def _caught_up(self, log: PartitionLog, first: int | None = None) -> tuple[Partition, SyncedMark]:
-        """What is known now; retention is about to move the start to `first`."""
+        """The current mark; `first` is the new start if retention is about to move it."""
         first = log.first if first is None else first
         known = self._journal.marks.get(log.partition) or SyncedMark(0, 0, 0)
-        # A damaged log keeps its marks: the next start must judge it the same way.
+        # A damaged log keeps its mark, so that the next start comes to the same result.
         synced = max(log.synced if log.damage is None else known.synced, first)
         return log.partition, SyncedMark(first, synced, max(synced, known.syncing))
 
@@ -370,17 +372,17 @@ class Store:
         calls.append(call)
         return finish
 
-    def _let_go(self) -> None:
-        """So many files may be open: of those not yet synced, the partition's that was written to longest ago goes.
+    def _release_oldest(self) -> None:
+        """Too many files are open: releases those of the partition that was written to longest ago.
 
-        Who closes a file may never hear that it could not be written. A sync of everything tells; without one, all are
-        synced here and now; and where nothing is vouched for, nobody asks.
+        A write error of a closed file would go unnoticed. A sync of the file system reports it; where there is no such
+        call, all files are synced now instead; without syncs it does not matter.
         """
         if self._settings.syncs and self._files.begin_sync_all() is None:
-            self._run(self.begin_sync(list(self._holding)))
+            self._run(self.begin_sync(list(self._kept_open)))
             return
-        oldest = next(iter(self._holding))
-        del self._holding[oldest]
+        oldest = next(iter(self._kept_open))
+        del self._kept_open[oldest]
         self._logs[oldest].release()
 
     def _run(self, job: SyncJob) -> None:
@@ -404,7 +406,7 @@ class Store:
             raise self._break(error) from error
 
     def _break(self, error: OSError) -> DiskUntrusted:
-        """From now on nothing is vouched for: the system may have dropped what it could not write."""
+        """Refuses all further work: the system may have dropped what it could not write."""
         self._broken = DiskUntrusted(str(error))
         return self._broken
 
@@ -416,8 +418,8 @@ class Store:
         return PartitionLog(self._files, self._open_files, self._indexes, self._settings, partition)
 
 
-class _Captured:
-    """A log as it was when a sync of it began."""
+class _SyncStart:
+    """The state of a log when a sync of it began."""
 
     __slots__ = ("_dirty", "_releases", "_writes", "end", "generation", "log")
 
@@ -429,18 +431,18 @@ class _Captured:
         self._releases = log.releases
         self._dirty = {path: number for path, (_, number) in log.dirty.items()}
 
-    def wash(self, together: bool) -> None:
+    def mark_synced(self, together: bool) -> None:
         """The sync has returned."""
         log = self.log
-        log.wash(self._dirty, self._writes)
+        log.mark_synced(self._dirty, self._writes)
         if together and log.releases == self._releases:
             log.releases = 0
         if log.generation == self.generation:
             log.synced = max(log.synced, self.end)
 
 
-def _one_by_one(calls: list[Callable[[], None]]) -> None:
-    """Segments in the order of their offsets: a power cut in between must not leave a later one without an earlier."""
+def _in_order(calls: list[Callable[[], None]]) -> None:
+    """Segments in the order of their offsets: after a power cut none may be missing before a later one."""
     for call in calls:
         call()
 

@@ -1,7 +1,7 @@
-"""Who a node is: random ids, chosen when its data directory is first used and kept there.
+"""The identity of a node: random ids, drawn when its data directory is first used and stored there.
 
-A node that is to join a cluster has none at first. It takes over the cluster's id before it says a word to its members,
-and remembers through whom it came: so it finds them again, whatever it is started with.
+A node that joins a cluster has no cluster id at first. It stores the cluster's id before it sends members any message,
+together with the addresses it joined through, so that it finds them again whatever settings it is started with.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rostra.model.ids import ClusterId, NodeId, parse_id, random_id, text
 
 PATH = "node.json"
 FORMAT = 2
-CARD_BYTES_MAX = 1 << 16
+IDENTITY_BYTES_MAX = 1 << 16
 
 
 class IdentityFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`through` are the peer addresses by which the node came into its cluster; a founder has none."""
+    """`through` are the peer addresses through which the node joined its cluster; a founder has none."""
 
     format: int
     cluster: str
@@ -47,23 +47,25 @@ def is_new(files: Files) -> bool:
     return not files.exists(PATH)
 
 
-def identify(files: Files, fabric: str, join: tuple[str, ...] = ()) -> IdentityFile:
-    """The card on disk. An empty directory becomes a new node, never an old one that forgot itself."""
+def load_identity(files: Files, fabric: str, join: tuple[str, ...] = ()) -> IdentityFile:
+    """Reads the identity, or draws a new one if the directory is empty."""
     if not is_new(files):
-        card = _read(files)
-        if card.fabric != fabric:
-            raise InvalidSetting("fabric", f"the data directory was written by {card.fabric!r}, not {fabric!r}")
-        return card
+        identity_file = _read(files)
+        if identity_file.fabric != fabric:
+            raise InvalidSetting(
+                "fabric", f"the data directory was written by {identity_file.fabric!r}, not {fabric!r}"
+            )
+        return identity_file
     source = random.SystemRandom()
     cluster = 0 if join else random_id(source)
-    card = IdentityFile(FORMAT, text(cluster), text(random_id(source)), fabric, join)
-    _write(files, card)
-    return card
+    identity_file = IdentityFile(FORMAT, text(cluster), text(random_id(source)), fabric, join)
+    _write(files, identity_file)
+    return identity_file
 
 
-def enter(files: Files, card: IdentityFile, cluster: ClusterId) -> IdentityFile:
-    """Makes the node one of this cluster, durably."""
-    entered = msgspec.structs.replace(card, cluster=text(cluster))
+def join_cluster(files: Files, identity_file: IdentityFile, cluster: ClusterId) -> IdentityFile:
+    """Stores the id of the cluster that the node joins."""
+    entered = msgspec.structs.replace(identity_file, cluster=text(cluster))
     _write(files, entered)
     return entered
 
@@ -71,25 +73,25 @@ def enter(files: Files, card: IdentityFile, cluster: ClusterId) -> IdentityFile:
 def _read(files: Files) -> IdentityFile:
     file = files.open(PATH)
     try:
-        written = file.read(0, CARD_BYTES_MAX)
+        written = file.read(0, IDENTITY_BYTES_MAX)
         found = msgspec.json.decode(written, type=_Format).format
         if found != FORMAT:
             raise CorruptLog(PATH, 0, f"format {found}, this version knows {FORMAT}")
-        card = msgspec.json.decode(written, type=IdentityFile)
-        assert card.identity.node
-        return card
+        identity_file = msgspec.json.decode(written, type=IdentityFile)
+        assert identity_file.identity.node
+        return identity_file
     except (msgspec.DecodeError, ValueError) as error:
         raise CorruptLog(PATH, 0, str(error)) from None
     finally:
         file.close()
 
 
-def _write(files: Files, card: IdentityFile) -> None:
-    """Replaces the card as a whole: a crash leaves the old one or the new one."""
+def _write(files: Files, identity_file: IdentityFile) -> None:
+    """Replaces the file atomically."""
     file = files.open(PATH + ".new", create=True)
     try:
         file.truncate(0)
-        file.append([msgspec.json.format(msgspec.json.encode(card)) + b"\n"])
+        file.append([msgspec.json.format(msgspec.json.encode(identity_file)) + b"\n"])
         file.begin_sync()()
     finally:
         file.close()

@@ -1,4 +1,4 @@
-"""A node on asyncio: carries out a broker's effects with real sockets, timers and disks."""
+"""A node on asyncio: executes the effects of a broker with real sockets, timers and disks."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ from rostra.model.ids import text
 from rostra.runtime.cluster_join import find_cluster
 from rostra.runtime.disk.files import DiskFiles, files_open_max
 from rostra.runtime.disk.storage import Storage
-from rostra.runtime.identity import enter, identify, is_new
+from rostra.runtime.identity import is_new, join_cluster, load_identity
 from rostra.runtime.metrics.counters import Counters
 from rostra.runtime.metrics.metrics_server import MetricsServer
 from rostra.runtime.metrics.node_collector import registry_of
 from rostra.runtime.network.addresses import (
+    advertised_address,
     bind,
     bind_unix,
     bound_address,
     close_unix,
+    default_peer_address,
     listen,
-    next_door,
     split_address,
-    told_address,
 )
 from rostra.runtime.network.client_connection import ClientConnection
 from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity
@@ -86,14 +86,14 @@ from rostra.wire.messages import Failed
 
 BACKLOG = 1024
 PEER_FRAME_BYTES_MORE = 2 << 20
-"""Beyond what a client may send in a frame: batches travel several at a time between nodes."""
+"""A peer's frame may be larger than a client's, since it carries several batches."""
 
 
 class Node:
     """One broker with its connections, its peers and its log.
 
-    `step` gives the broker one input and carries out what comes back; `settle` ends a turn: it writes what has gathered
-    for the log, for each peer and for each connection, and starts the next fsync. Nothing in a step waits.
+    `step` gives the broker one input and executes the resulting effects. `end_turn` writes what they queued for the
+    log, for each peer and for each connection, and starts the next fsync. Nothing in a step waits.
     """
 
     broker: Broker
@@ -110,9 +110,9 @@ class Node:
         syncs = settings.fsync == "commit"
         self._disk = Disk(Store(self._files, LogSettings(files_open_max=files_open_max(), syncs=syncs)), syncs=syncs)
         self._is_new = is_new(self._files)
-        self._card = identify(self._files, settings.fabric, settings.join)
-        self._carriers: dict[type[BrokerEffect], Callable[[Any], None]] = {}
-        """Of what every record causes: to find them among all effects would take longer than to carry them out."""
+        self._identity = load_identity(self._files, settings.fabric, settings.join)
+        self._handlers: dict[type[BrokerEffect], Callable[[Any], None]] = {}
+        """Handlers of the frequent effects: finding them with `match` would take longer than executing them."""
         self._connections: dict[Conn, ClientConnection] = {}
         self._last_conn = 0
         self._sending: list[ClientConnection] = []
@@ -120,12 +120,12 @@ class Node:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._servers: list[asyncio.Server] = []
         self._to_close: list[Callable[[], None]] = []
-        """What was opened so far, from the first bound port on."""
-        self._exposition: MetricsServer | None = None
+        """Closes what was opened so far, in reverse order."""
+        self._metrics_server: MetricsServer | None = None
         self.trace: NodeTrace | None = None
         self.closed = False
 
-    # --- life ---
+    # --- start and stop ---
 
     async def start(self) -> None:
         """Recovers the log, finds the cluster, then listens. Returns when clients can connect."""
@@ -134,7 +134,7 @@ class Node:
         self._stopped = self._loop.create_future()
         self._busy = BusyPoll(self._loop, self._settings.busy_poll_ms, owns_loop=True)
         self._storage = Storage(self, self._disk, self._loop)
-        self.log = self.log.bind(node=text(self._card.identity.node), role="starting")
+        self.log = self.log.bind(node=text(self._identity.identity.node), role="starting")
         try:
             await self._start()
         except BaseException:
@@ -144,29 +144,29 @@ class Node:
     async def _start(self) -> None:
         settings = self._settings
         for_clients = self._bind(settings.listen)
-        for_peers = self._bind(settings.peer_listen or next_door(settings.listen))
-        for_neighbours = self._bind_unix(settings.listen_unix) if settings.listen_unix else None
+        for_peers = self._bind(settings.peer_listen or default_peer_address(settings.listen))
+        for_local_clients = self._bind_unix(settings.listen_unix) if settings.listen_unix else None
         self.address, self.peer_address = bound_address(for_clients), bound_address(for_peers)
-        await self._take_seat(for_clients, for_peers)
+        await self._build_broker(for_clients, for_peers)
         boot, recovery = await self._loop.run_in_executor(None, self._disk.boot)
         for note in recovery.notes:
             self.log.warning("recovery", note=str(note))
         self.step(boot)
-        self.settle()
+        self.end_turn()
         await self._peer_listener.start(for_peers)
         await self._listening
         listen(for_clients, BACKLOG)
         server = await self._loop.create_server(lambda: ClientConnection(self), sock=for_clients, backlog=BACKLOG)
         self._servers.append(server)
-        if for_neighbours is not None:
+        if for_local_clients is not None:
             server = await self._loop.create_unix_server(
-                lambda: ClientConnection(self), sock=for_neighbours, backlog=BACKLOG
+                lambda: ClientConnection(self), sock=for_local_clients, backlog=BACKLOG
             )
             self._servers.append(server)
         if settings.metrics:
-            self._exposition = MetricsServer(registry_of(self.counters, self.broker, self.fabric))
-            self.metrics_address = await self._exposition.start(*split_address(settings.metrics))
-        # Of a new directory there was no stop before that could have been clean.
+            self._metrics_server = MetricsServer(registry_of(self.counters, self.broker, self.fabric))
+            self.metrics_address = await self._metrics_server.start(*split_address(settings.metrics))
+        # In a new directory there was no previous stop.
         stop_before = {} if self._is_new else {"clean": recovery.clean}
         about = {"address": self.address, "peers": self.peer_address, "metrics": self.metrics_address}
         if settings.listen_unix:
@@ -183,42 +183,44 @@ class Node:
         self._to_close.append(lambda: close_unix(bound, path))
         return bound
 
-    async def _take_seat(self, for_clients: socket.socket, for_peers: socket.socket) -> None:
-        """Builds the broker and its fabric, once it is known to which cluster the node belongs."""
-        settings, card, kind = self._settings, self._card, self.fabric
-        address = told_address(for_clients, settings.advertise)
-        peer_address = told_address(for_peers, settings.advertise_peers)
-        join = settings.join or card.through
-        own = NodeIdentity(card.identity.cluster, card.identity.node, peer_address, kind.name)
+    async def _build_broker(self, for_clients: socket.socket, for_peers: socket.socket) -> None:
+        """Builds the broker and its fabric when the cluster of the node is known."""
+        settings, identity_file, kind = self._settings, self._identity, self.fabric
+        address = advertised_address(for_clients, settings.advertise)
+        peer_address = advertised_address(for_peers, settings.advertise_peers)
+        join = settings.join or identity_file.through
+        own = NodeIdentity(identity_file.identity.cluster, identity_file.identity.node, peer_address, kind.name)
         frame_bytes_max = settings.broker.frame_bytes_max + PEER_FRAME_BYTES_MORE
         self._peer_listener = PeerListener(self, own, kind.peer_kinds, frame_bytes_max)
         self._to_close.append(self._peer_listener.close)
         if own.cluster == NO_CLUSTER:
-            # Others that are to join may ask here meanwhile; they hear that this node does not know either.
+            # Other joining nodes may ask here meanwhile and learn that this node has no cluster yet.
             await self._peer_listener.start(for_peers)
             cluster = await find_cluster(own, join, self.log)
-            self._card = card = enter(self._files, card, cluster)
+            self._identity = identity_file = join_cluster(self._files, identity_file, cluster)
             own = msgspec.structs.replace(own, cluster=cluster)
             self._peer_listener.own = own
         source = random.SystemRandom()
-        seat = NodeSetup(own.node, address, peer_address, source, card.founded, join, both_ways=settings.both_ways)
+        setup = NodeSetup(
+            own.node, address, peer_address, source, identity_file.founded, join, both_ways=settings.both_ways
+        )
         self.links = PeerLinks(self, own)
-        self._carriers = {Append: self._append, Send: self.links.send, PushTo: self._push, Reply: self._reply}
+        self._handlers = {Append: self._append, Send: self.links.send, PushTo: self._push, Reply: self._reply}
         self._to_close.append(self.links.close)
-        self.broker = Broker(card.identity, kind.make(seat), settings.broker, source)
+        self.broker = Broker(identity_file.identity, kind.make(setup), settings.broker, source)
         if settings.trace:
             self.trace = NodeTrace(settings.trace, own.node)
             self._to_close.append(self.trace.close)
 
     async def stop(self, deadline_ms: int | None = None) -> bool:
-        """Finishes what is under way, within the deadline, and closes. True if all was finished."""
+        """Finishes pending work within the deadline and closes. True if all was finished."""
         if self.closed:
             return True
         for server in self._servers:
             server.close()
         patience_ms = self._settings.stop_deadline_ms if deadline_ms is None else deadline_ms
         self.step(Stop())
-        self.settle()
+        self.end_turn()
         done, _ = await asyncio.wait([self._stopped], timeout=patience_ms / 1000)
         await self._close(clean=bool(done))
         self.log.info("stopped", finished=bool(done))
@@ -228,8 +230,8 @@ class Node:
         self.closed = True
         for timer in self._timers.values():
             timer.cancel()
-        if self._exposition is not None:
-            await self._exposition.stop()
+        if self._metrics_server is not None:
+            await self._metrics_server.stop()
         for connection in list(self._connections.values()):
             connection.close()
         self._close_sockets()
@@ -238,7 +240,7 @@ class Node:
         try:
             self._disk.store.close(clean=clean and self.broker.broken is None)
         except StorageError as error:
-            # The next start finds no clean mark and recovers.
+            # The next start finds no clean-stop mark and runs a full recovery.
             self.log.error("closing failed", error=str(error))
         self._files.close()
 
@@ -249,7 +251,7 @@ class Node:
             close()
 
     def abandon(self) -> None:
-        """As a crash would leave it, for tests: nothing is finished, nothing is marked clean."""
+        """Stops as a crash would: nothing is finished, no clean-stop mark is written."""
         if self.closed:
             return
         self.closed = True
@@ -261,51 +263,51 @@ class Node:
         self._storage.stop()
         self._files.close()
 
-    # --- stepping ---
+    # --- inputs and effects ---
 
     def step(self, given: BrokerInput) -> None:
         if self.closed:
             return
-        carriers = self._carriers
+        handlers = self._handlers
         for effect in self.broker.step(Now(monotonic_ns() // 1000, time_ns() // 1000), given):
-            carry = carriers.get(type(effect))
+            carry = handlers.get(type(effect))
             if carry is not None:
                 carry(effect)
             else:
-                self._carry_out(effect)
+                self._execute(effect)
 
-    def settle(self) -> None:
-        """The end of a turn. What the disk answers at once is stepped at once."""
+    def end_turn(self) -> None:
+        """Sends and writes what the turn has queued; inputs that the disk returns at once are stepped at once."""
         if self.closed:
             return
         links, disk = self.links, self._disk
-        # Before the own disk is written: the others' disks take as long.
+        # Before the local write, so that the disks of the peers work at the same time.
         if links.waiting:
             links.flush()
         while disk.needs_flush:
             for given in disk.flush():
                 self.step(given)
-        self._storage.carry_on()
+        self._storage.start_pending()
         while self._sending or self._draining:
             sending, self._sending = self._sending, []
             for connection in sending:
                 connection.send()
             draining, self._draining = self._draining, []
             for conn in draining:
-                # A connection whose send buffer is full says so itself when it has room again.
+                # A connection with a full send buffer reports itself when it is drained.
                 if conn in self._connections and not self._connections[conn].full:
                     self.step(ConnectionDrained(conn))
         if links.waiting:
             links.flush()
 
-    def stir(self) -> None:
-        """Bytes came in, and what they asked for is done: more may follow soon."""
+    def extend_polling(self) -> None:
+        """Bytes were received and handled: poll for more if busy polling is on."""
         self._busy.extend()
 
-    def _carry_out(self, effect: BrokerEffect) -> None:
+    def _execute(self, effect: BrokerEffect) -> None:
         match effect:
             case Reply() | PushTo() | Append() | Send():
-                self._carriers[type(effect)](effect)
+                self._handlers[type(effect)](effect)
             case Sync() | Open() | Drop() | Truncate() | Trim():
                 self._disk.change(effect)
             case Read() | FindLast() | FindTime() | ListSegments() | InspectLog():
@@ -330,9 +332,9 @@ class Node:
             case Stopped():
                 self._stopped.set_result(None)
             case Connect():
-                self.links.meet(effect.peer, effect.address)
+                self.links.connect(effect.peer, effect.address)
             case Disconnect():
-                self.links.part(effect.peer)
+                self.links.disconnect(effect.peer)
             case _:
                 assert_never(effect)
 
@@ -346,7 +348,7 @@ class Node:
         self._disk.change(effect)
 
     def _note(self, effect: LogLine) -> None:
-        """Nodes are named in the log as they are everywhere else that people read."""
+        """Formats node ids as everywhere else that users see them."""
         about = {
             name: text(value) if name in ("node", "peer", "leader") and isinstance(value, int) else value
             for name, value in effect.about.items()
@@ -377,7 +379,7 @@ class Node:
             connection.out.append(frame)
             connection.out += effect.batches
         else:
-            # At once: the subscriber reads while this node still has to count, and to answer the publisher.
+            # Written now: the subscriber can read while this node still answers the publisher.
             connection.write([frame, *effect.batches])
         self.counters.bytes_out += len(frame) + size
         self.counters.pushes += 1
@@ -391,7 +393,7 @@ class Node:
         if connection is not None:
             connection.ignore()
             self.log.debug("closing connection", client=connection.address, reason=effect.reason)
-            # After the turn, so that the answers of this step leave first.
+            # After the turn, so that the replies of this step leave first.
             self._loop.call_soon(connection.close)
 
     # --- connections ---
@@ -405,7 +407,7 @@ class Node:
     def detach(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.number, None)
 
-    # --- time ---
+    # --- timers ---
 
     def _set_timer(self, effect: SetTimer) -> None:
         pending = self._timers.pop(effect.timer, None)
@@ -418,4 +420,4 @@ class Node:
 
     def _fire(self, timer: str) -> None:
         self.step(TimerFired(timer))
-        self.settle()
+        self.end_turn()

@@ -9,7 +9,7 @@ from rostra.runtime.metrics.counters import Counters
 
 
 class NodePort(Protocol):
-    """Takes inputs for the broker. `settle` ends a turn: it sends and stores what the inputs of the turn caused."""
+    """Takes inputs for the broker. `end_turn` sends and stores what the inputs of a turn caused."""
 
     @property
     def counters(self) -> Counters: ...
@@ -20,6 +20,6 @@ class NodePort(Protocol):
         """True once the node takes no more input; what arrives from then on is dropped."""
 
     def step(self, given: BrokerInput) -> None: ...
-    def settle(self) -> None: ...
-    def stir(self) -> None:
+    def end_turn(self) -> None: ...
+    def extend_polling(self) -> None:
         """Bytes have arrived and were handled; more may follow soon."""

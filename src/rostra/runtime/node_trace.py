@@ -20,7 +20,7 @@ _COUNT_AT = 56
 
 
 class NodeTrace:
-    """A node has none unless it was asked for. Batches that hold no records of applications are left out."""
+    """Written only if a directory for it is set. Control batches and internal topics are left out."""
 
     def __init__(self, directory: str, node: NodeId) -> None:
         self._recorder = Recorder(directory, TraceRole.NODE, node)

@@ -1,4 +1,4 @@
-"""Running a node as a process: until a signal asks it to stop."""
+"""Runs a node as a process until a signal stops it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rostra.runtime.settings import NodeSettings
 
 
 def serve(settings: NodeSettings, *, log_level: str = "info", log_json: bool | None = None) -> bool:
-    """Blocks until SIGINT or SIGTERM; a second signal does not wait. True if all was finished."""
+    """Blocks until SIGINT or SIGTERM; a second signal stops at once. True if all pending work was finished."""
     log_output.configure(log_level, json=log_json)
     claim_descriptors()
     return uvloop.run(_serve(settings))
@@ -31,10 +31,10 @@ async def _serve(settings: NodeSettings) -> bool:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ask)
-    # Little of what a start makes is garbage, and with thousands of topics it makes much.
+    # A start with thousands of topics allocates much and frees little.
     gc.set_threshold(50_000, 20, 50)
     node = Node(settings)
-    # A node that is to join may wait long for somebody to answer.
+    # A node that joins a cluster may wait long for an answer.
     starting = asyncio.create_task(node.start())
     asking = asyncio.create_task(asked.wait())
     await asyncio.wait([starting, asking], return_when=asyncio.FIRST_COMPLETED)
@@ -43,7 +43,7 @@ async def _serve(settings: NodeSettings) -> bool:
         await asyncio.wait([starting])
         return True
     starting.result()
-    _spare_the_collector()
+    _freeze_startup_objects()
     await asking
     stopping = asyncio.create_task(node.stop())
     hurrying = asyncio.create_task(again.wait())
@@ -56,7 +56,7 @@ async def _serve(settings: NodeSettings) -> bool:
     return stopping.result()
 
 
-def _spare_the_collector() -> None:
-    """What is alive now stays alive: looking through it again and again would show as pauses in delivery."""
+def _freeze_startup_objects() -> None:
+    """Excludes the objects of the start from garbage collection, which would pause delivery."""
     gc.collect()
     gc.freeze()

@@ -8,7 +8,7 @@ from struct import calcsize
 
 import pytest
 
-from rostra.log import clean, index, journal
+from rostra.log import clean_mark, index, journal
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "log.md"
 
@@ -24,8 +24,8 @@ def table(name: str) -> list[tuple[int, int, str]]:
     [
         ("index", index.FIELDS),
         ("journal", journal.FIELDS),
-        ("clean header", clean.HEADER_FIELDS),
-        ("clean row", clean.ROW_FIELDS),
+        ("clean header", clean_mark.HEADER_FIELDS),
+        ("clean row", clean_mark.ROW_FIELDS),
     ],
 )
 def test_a_table_of_the_page_is_the_layout_of_the_code(name: str, fields: tuple[tuple[str, str], ...]) -> None:
@@ -37,6 +37,6 @@ def test_a_table_of_the_page_is_the_layout_of_the_code(name: str, fields: tuple[
     assert table(name) == expected
 
 
-@pytest.mark.parametrize("magic", [index.MAGIC, journal.MAGIC, clean.MAGIC])
+@pytest.mark.parametrize("magic", [index.MAGIC, journal.MAGIC, clean_mark.MAGIC])
 def test_the_page_names_every_magic(magic: bytes) -> None:
     assert f"`{magic.decode()}`" in PAGE.read_text(encoding="utf-8")

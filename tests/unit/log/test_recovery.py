@@ -270,13 +270,13 @@ def test_a_start_finds_the_brokers_own_entries_behind_the_checkpoint(files: File
     kept = [batch(3, ledger=True), batch(6, 2, ledger=True)]
     store.append(PARTITION, [batch(0, ledger=True), *chain(1, 0, base=1), kept[0], *chain(2, base=4), kept[1]])
     sync(store)
-    before = store.recall(PARTITION)
+    before = store.inspect(PARTITION)
     store.close(clean=clean)
     store = Store(files, SMALL)
     (facts,) = store.recover().logs
     assert facts.controls == tuple((base, bytes(one)) for base, one in zip((3, 6), kept, strict=True))
     assert (facts.checkpoint, facts.checkpoint_at) == (b"value-2", 2)
-    assert before == facts == store.recall(PARTITION)
+    assert before == facts == store.inspect(PARTITION)
 
 
 def test_an_entry_of_the_broker_that_is_damaged_is_found_after_a_clean_stop(files: Files) -> None:
@@ -294,7 +294,7 @@ def test_a_log_that_was_cut_below_its_checkpoint_says_what_is_left(files: Files)
     store = opened(files)
     store.append(PARTITION, [*chain(0, 2), batch(3, ledger=True), *chain(1, 0, 1, base=4)])
     store.truncate(PARTITION, 4)
-    facts = store.recall(PARTITION)
+    facts = store.inspect(PARTITION)
     assert (facts.checkpoint, facts.checkpoint_at, facts.end) == (b"value-0", 0, 4)
     assert [stamp.base for stamp in facts.stamps] == [1]
     assert [base for base, _ in facts.controls] == [3]

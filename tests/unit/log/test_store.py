@@ -354,7 +354,7 @@ def test_files_open_stay_within_their_bound() -> None:
         store.open(partition, 1 << 20)
         store.append(partition, [batch(0, 2, partition=partition)])
         assert len(store._open_files) <= 3
-        assert len(store._holding) <= 3
+        assert len(store._kept_open) <= 3
     for partition in partitions:
         assert read_all(store, partition) == [batch(0, 2, partition=partition)]
         assert len(store._open_files) <= 3
@@ -390,7 +390,7 @@ def test_an_intact_batch_in_the_wrong_place_is_damage(files: Files) -> None:
     assert len(batches[0]) == len(batches[1])
     files.open(f"{DIRECTORY}/{0:020}.log").write_at(len(batches[0]), batches[0])
     assert split(store.read(PARTITION, 0, 6, 1 << 20).batches) == batches[:1]
-    with pytest.raises(CorruptLog, match="offset 0 stands where 2 belongs"):
+    with pytest.raises(CorruptLog, match="offset 0 found where 2 was expected"):
         store.read(PARTITION, 2, 6, 1 << 20)
 
 

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from rostra.errors import InvalidSetting
-from rostra.runtime.network.addresses import bind, bound_address, join_address, next_door, split_address, told_address
+from rostra.runtime.network.addresses import (
+    advertised_address,
+    bind,
+    bound_address,
+    default_peer_address,
+    join_address,
+    split_address,
+)
 from rostra.testing.embedded import EmbeddedNode
 
 
@@ -34,21 +41,21 @@ def test_anything_else_is_refused(written: str) -> None:
 
 
 def test_peers_are_listened_to_next_door() -> None:
-    assert next_door("127.0.0.1:7400") == "127.0.0.1:7401"
-    assert next_door("127.0.0.1:0") == "127.0.0.1:0"
-    assert next_door("[::1]:7400") == "[::1]:7401"
+    assert default_peer_address("127.0.0.1:7400") == "127.0.0.1:7401"
+    assert default_peer_address("127.0.0.1:0") == "127.0.0.1:0"
+    assert default_peer_address("[::1]:7400") == "[::1]:7401"
 
 
 def test_others_are_told_what_is_bound_unless_the_operator_knows_better() -> None:
     with bind("127.0.0.1:0") as bound:
-        assert told_address(bound, "") == bound_address(bound)
-        assert told_address(bound, "mars:7400") == "mars:7400"
+        assert advertised_address(bound, "") == bound_address(bound)
+        assert advertised_address(bound, "mars:7400") == "mars:7400"
 
 
 def test_every_address_is_told_as_the_name_of_the_host() -> None:
     with bind("0.0.0.0:0") as bound:
         port = bound.getsockname()[1]
-        assert told_address(bound, "") == f"{socket.gethostname()}:{port}"
+        assert advertised_address(bound, "") == f"{socket.gethostname()}:{port}"
 
 
 def test_nobody_is_answered_at_an_address_that_is_only_bound() -> None:

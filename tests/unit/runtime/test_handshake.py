@@ -10,8 +10,8 @@ import pytest
 from rostra.errors import CorruptLog, IncompatibleVersion, InvalidSetting, OtherCluster, OtherFabric, RostraError
 from rostra.model.ids import ClusterId, NodeId
 from rostra.runtime.disk.files import DiskFiles
-from rostra.runtime.identity import IdentityFile, enter, identify
-from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity, judge, refusal, welcome, welcomed
+from rostra.runtime.identity import IdentityFile, join_cluster, load_identity
+from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity, check_answer, check_hello, refusal, welcome
 from rostra.wire.peers import PEER_PROTOCOL, PeerHello
 
 OURS = NodeIdentity(ClusterId(7), NodeId(1), "127.0.0.1:1", "raft")
@@ -35,20 +35,20 @@ def hello(cluster: int = 7, version: int = PEER_PROTOCOL, fabric: str = "raft") 
 def test_only_nodes_of_the_same_cluster_fabric_and_version_are_let_in(
     said: PeerHello, error: type[RostraError] | None
 ) -> None:
-    found = judge(OURS, said)
+    found = check_hello(OURS, said)
     assert found is None if error is None else isinstance(found, error)
 
 
 def test_a_node_without_a_cluster_answers_everybody_that_it_has_none() -> None:
     newcomer = msgspec.structs.replace(OURS, cluster=NO_CLUSTER)
-    assert judge(newcomer, hello()) is None
+    assert check_hello(newcomer, hello()) is None
     assert welcome(newcomer).cluster == NO_CLUSTER
 
 
 def test_whoever_is_refused_gets_the_very_error() -> None:
     with pytest.raises(OtherCluster, match="belongs to cluster 07"):
-        welcomed(refusal(OtherCluster("07", "08")))
-    assert welcomed(welcome(OURS)) == welcome(OURS)
+        check_answer(refusal(OtherCluster("07", "08")))
+    assert check_answer(welcome(OURS)) == welcome(OURS)
 
 
 # --- what is kept ---
@@ -60,35 +60,35 @@ def place(tmp_path: Path) -> DiskFiles:
 
 
 def test_a_new_node_founds_a_cluster_unless_it_is_to_join_one(tmp_path: Path) -> None:
-    founder = identify(DiskFiles(tmp_path / "a"), "raft")
+    founder = load_identity(DiskFiles(tmp_path / "a"), "raft")
     assert founder.founded and founder.identity.cluster != NO_CLUSTER
-    joiner = identify(DiskFiles(tmp_path / "b"), "raft", ("127.0.0.1:9",))
+    joiner = load_identity(DiskFiles(tmp_path / "b"), "raft", ("127.0.0.1:9",))
     assert not joiner.founded and joiner.identity.cluster == NO_CLUSTER
 
 
 def test_a_node_remembers_its_cluster_and_through_whom_it_came(place: DiskFiles) -> None:
-    card = identify(place, "raft", ("127.0.0.1:9",))
-    entered = enter(place, card, ClusterId(7))
+    card = load_identity(place, "raft", ("127.0.0.1:9",))
+    entered = join_cluster(place, card, ClusterId(7))
     assert entered.identity.cluster == 7
     assert entered.identity.node == card.identity.node
-    assert identify(place, "raft") == identify(place, "raft", ("elsewhere:1",)) == entered
+    assert load_identity(place, "raft") == load_identity(place, "raft", ("elsewhere:1",)) == entered
     assert entered.through == ("127.0.0.1:9",)
 
 
 def test_the_directory_of_one_fabric_is_not_taken_for_another(place: DiskFiles) -> None:
-    identify(place, "raft")
+    load_identity(place, "raft")
     with pytest.raises(InvalidSetting, match="was written by 'raft'"):
-        identify(place, "flood")
+        load_identity(place, "flood")
 
 
 @pytest.mark.parametrize("written", [b"", b"{}", b'{"format": 1, "cluster": "", "node": ""}', b"\xff\xff"])
 def test_a_card_that_cannot_be_read_is_no_new_node(place: DiskFiles, tmp_path: Path, written: bytes) -> None:
     (tmp_path / "node.json").write_bytes(written)
     with pytest.raises(CorruptLog):
-        identify(place, "raft")
+        load_identity(place, "raft")
 
 
 def test_a_card_says_who_the_node_is_in_words_that_logs_use(place: DiskFiles, tmp_path: Path) -> None:
-    card = identify(place, "raft")
+    card = load_identity(place, "raft")
     assert msgspec.json.decode((tmp_path / "node.json").read_bytes(), type=IdentityFile) == card
     assert len(card.node) == 16

@@ -21,7 +21,7 @@ from rostra.runtime.network.peer_links import WAITING_BYTES_MAX, PeerLinks
 from rostra.runtime.network.peer_listener import PeerListener
 from rostra.runtime.node_port import NodePort
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 OURS, THEIRS = NodeId(1), NodeId(2)
 BATCHES_BYTES = 1 << 20
 
@@ -55,10 +55,10 @@ class RecordingNode(NodePort):
         if not self._closed:
             self.given.append(given)
 
-    def stir(self) -> None:
+    def extend_polling(self) -> None:
         pass
 
-    def settle(self) -> None:
+    def end_turn(self) -> None:
         self.links.flush()
 
     async def listen(self) -> str:
@@ -73,7 +73,7 @@ class RecordingNode(NodePort):
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while not true():
             await asyncio.sleep(0.01)
 
@@ -93,8 +93,8 @@ def play(story: Callable[[RecordingNode, RecordingNode], Coroutine[Any, Any, Non
 
 def test_messages_and_their_batches_arrive_in_order() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
-        ours.links.meet(THEIRS, await theirs.listen())
-        await until(lambda: THEIRS in ours.links.up)
+        ours.links.connect(THEIRS, await theirs.listen())
+        await until(lambda: THEIRS in ours.links.open_links)
         sent = [NodeHeartbeat(number) for number in range(100)]
         for message in sent:
             ours.links.send(Send(THEIRS, message))
@@ -108,7 +108,7 @@ def test_messages_and_their_batches_arrive_in_order() -> None:
 def test_whoever_is_sought_by_address_is_met_by_name_and_can_be_written_to() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         address = await theirs.listen()
-        ours.links.meet(NodeId(0), address)
+        ours.links.connect(NodeId(0), address)
         await until(lambda: bool(ours.given))
         assert ours.given == [PeerIdentified(THEIRS, address)]
         ours.links.send(Send(THEIRS, NodeHeartbeat(1)))
@@ -120,13 +120,13 @@ def test_whoever_is_sought_by_address_is_met_by_name_and_can_be_written_to() -> 
 
 def test_a_lost_link_is_told_once_and_dialled_again() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
-        ours.links.meet(THEIRS, await theirs.listen())
-        await until(lambda: THEIRS in ours.links.up)
-        await until(lambda: bool(theirs.listener.greeted))
-        for connection in list(theirs.listener.greeted):
+        ours.links.connect(THEIRS, await theirs.listen())
+        await until(lambda: THEIRS in ours.links.open_links)
+        await until(lambda: bool(theirs.listener.accepted))
+        for connection in list(theirs.listener.accepted):
             connection.abort()
         await until(lambda: ours.given == [PeerLost(THEIRS)])
-        await until(lambda: THEIRS in ours.links.up)
+        await until(lambda: THEIRS in ours.links.open_links)
         assert ours.given == [PeerLost(THEIRS)]
 
     play(story)
@@ -134,9 +134,9 @@ def test_a_lost_link_is_told_once_and_dialled_again() -> None:
 
 def test_a_peer_that_takes_nothing_is_dropped_at_the_bound() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
-        ours.links.meet(THEIRS, await theirs.listen())
-        await until(lambda: bool(theirs.listener.greeted))
-        for connection in theirs.listener.greeted:
+        ours.links.connect(THEIRS, await theirs.listen())
+        await until(lambda: bool(theirs.listener.accepted))
+        for connection in theirs.listener.accepted:
             assert connection._transport is not None
             connection._transport.pause_reading()
         batches = bytes(BATCHES_BYTES)
@@ -153,11 +153,11 @@ def test_a_peer_that_takes_nothing_is_dropped_at_the_bound() -> None:
 
 def test_a_peer_that_is_parted_from_is_dialled_no_more() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
-        ours.links.meet(THEIRS, await theirs.listen())
-        await until(lambda: bool(theirs.listener.greeted))
-        ours.links.part(THEIRS)
-        await until(lambda: not theirs.listener.greeted)
-        assert ours.links.up == {}
+        ours.links.connect(THEIRS, await theirs.listen())
+        await until(lambda: bool(theirs.listener.accepted))
+        ours.links.disconnect(THEIRS)
+        await until(lambda: not theirs.listener.accepted)
+        assert ours.links.open_links == {}
         ours.links.send(Send(THEIRS, NodeHeartbeat(1)))
         ours.links.flush()
 
@@ -166,9 +166,9 @@ def test_a_peer_that_is_parted_from_is_dialled_no_more() -> None:
 
 def test_a_node_of_another_cluster_is_never_linked() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
-        ours.links.meet(NodeId(0), await theirs.listen())
+        ours.links.connect(NodeId(0), await theirs.listen())
         await until(lambda: theirs.counters.refused["OtherCluster"] == 1)
-        assert ours.links.up == {} and ours.given == []
+        assert ours.links.open_links == {} and ours.given == []
 
     play(story, cluster=8)
 
@@ -176,9 +176,9 @@ def test_a_node_of_another_cluster_is_never_linked() -> None:
 def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_there() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         address = await theirs.listen()
-        ours.links.meet(NodeId(3), address)
+        ours.links.connect(NodeId(3), address)
         reason = str(OtherNode(address, text(NodeId(3)), text(THEIRS)))
         await until(lambda: any(reason in str(call) for call in ours.said.calls))
-        assert ours.links.up == {}
+        assert ours.links.open_links == {}
 
     play(story)

@@ -20,19 +20,19 @@ BUFFERS_PER_WRITE_MAX = 1024
 """IOV_MAX of Linux."""
 LOCK_NAME = "lock"
 FOR_CONNECTIONS_MIN = 512
-"""Of the descriptors that the system allows, so many are left for what is no file of a log."""
+"""Descriptors reserved for connections and other files that are no log segments."""
 FILES_OPEN_MAX = 1 << 16
 
 
 def claim_descriptors() -> None:
-    """As many as this process may have: the limit that most systems begin with is for programs that use select."""
+    """Raises the soft limit of descriptors to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def files_open_max() -> int:
-    """For all logs together. To open one of many anew for every batch would cost as much as to write it."""
+    """Bound of open segment files. Opening one for every batch would cost as much as writing the batch."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return FILES_OPEN_MAX
@@ -40,7 +40,7 @@ def files_open_max() -> int:
 
 
 def _find_syncfs() -> Callable[[int], int] | None:
-    """Linux has it for long; that writes failed earlier it tells since 5.8."""
+    """syncfs reports earlier write errors since Linux 5.8; older kernels do not qualify."""
     numbers = platform.release().split(".")[:2]
     if platform.system() != "Linux" or not all(map(str.isdigit, numbers)) or tuple(map(int, numbers)) < (5, 8):
         return None
@@ -55,7 +55,7 @@ _syncfs = _find_syncfs()
 
 
 class DiskFile:
-    """Closed with its last reference at the latest, so that a reader on another thread never loses it underway."""
+    """Closed with its last reference at the latest, so that it stays open for readers on other threads."""
 
     __slots__ = ("_descriptor",)
 
@@ -69,7 +69,7 @@ class DiskFile:
 
     def append(self, buffers: Sequence[Buffer], end: int = -1) -> int:
         descriptor = self._descriptor
-        # Cheaper than fstat; reads and writes name their positions themselves.
+        # Cheaper than fstat; the file position is not used otherwise.
         position = os.lseek(descriptor, 0, os.SEEK_END) if end < 0 else end
         if len(buffers) == 1:
             (buffer,) = buffers
@@ -85,7 +85,7 @@ class DiskFile:
         end = position + sum(map(len, buffers))
         position += os.pwritev(descriptor, buffers, position)
         if position < end:
-            # A nearly full disk takes part of it; the next write says why.
+            # A nearly full disk writes a part; the next write raises the error.
             self.write_at(position, b"".join(buffers)[position - end :])
         return end
 
@@ -109,7 +109,7 @@ class DiskFile:
         os.ftruncate(self._descriptor, size)
 
     def begin_sync(self) -> Callable[[], None]:
-        # Bound to this object: the descriptor stays open until the call is gone.
+        # A bound method keeps this object, and so the descriptor, alive until the call is done.
         return self._sync
 
     def _sync(self) -> None:
@@ -125,7 +125,7 @@ class DiskFile:
 
 
 class DiskFiles:
-    """The port's real side. Holding the lock file says that this process owns the directory."""
+    """The files of a data directory. A lock on its lock file makes this process the owner."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ class DiskFiles:
         except BlockingIOError:
             os.close(self._lock)
             raise StoreInUse(str(root)) from None
-        # Open from the beginning: it hears of every write that fails from then on.
+        # syncfs reports write errors since this descriptor was opened.
         self._whole = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def open(self, path: str, *, create: bool = False) -> File:
@@ -181,14 +181,14 @@ class DiskFiles:
             raise OSError(number, os.strerror(number))
 
     def close(self) -> None:
-        """Give the directory up."""
+        """Releases the directory."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(self._whole)
             os.close(lock)
 
     def _at(self, path: str) -> str:
-        # Text, since a start looks at thousands of files: a Path takes longer to make than most of them to open.
+        # A str, since a start opens thousands of files and a Path takes longer to build than most of them to open.
         if path.startswith("/") or ".." in path.split("/"):
             raise PermissionError(f"{path!r} leads out of the data directory")
         return f"{self._root}/{path}" if path else self._root

@@ -1,4 +1,4 @@
-"""The slow side of a node's disk: syncs, hard state and reads, on threads of their own."""
+"""Runs the blocking disk work of a node (syncs, hard state, reads, compaction) on worker threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FULL_DISK_RETRY_S = 0.1
 
 
 class Storage:
-    """What has been written is made durable back to back, records and hard state beside each other."""
+    """Syncs run back to back; those of records and of hard state run side by side."""
 
     def __init__(self, node: NodePort, disk: Disk, loop: asyncio.AbstractEventLoop) -> None:
         self._node = node
@@ -33,7 +33,7 @@ class Storage:
         self._persisting = False
 
     def stop(self) -> None:
-        """Waits until what was asked for is done."""
+        """Waits until all queued work is done."""
         self._syncers.stop()
         self._readers.stop()
         self._compactor.stop()
@@ -41,19 +41,20 @@ class Storage:
     def persist(self, effect: Persist) -> None:
         self._persists.append(self._disk.begin_persist(effect))
 
-    def carry_on(self) -> None:
-        """At the end of a turn: begins what is not under way yet."""
+    def start_pending(self) -> None:
+        """Starts the next sync and the next write of hard state unless they are running. Called at the end of a
+        turn."""
         if not self._syncing and self._disk.wants_sync:
             self._start_sync()
         if self._persists and not self._persisting:
             self._start_persisting()
 
     def _start_sync(self) -> None:
-        """Back to back: the next sync begins when this one ends, and takes all that was written meanwhile."""
+        """Syncs all that was written by now; the next sync starts when this one has finished."""
         job = self._disk.begin_sync()
         if job is None:
             if self._disk.wants_sync:
-                self._loop.call_later(FULL_DISK_RETRY_S, self._node.settle)
+                self._loop.call_later(FULL_DISK_RETRY_S, self._node.end_turn)
             return
         self._syncing = True
         started = time.perf_counter()
@@ -65,11 +66,11 @@ class Storage:
         self._run(job, done, self._syncers)
 
     def compact(self, effect: Compact) -> None:
-        """On one thread of its own: its steps follow each other, and nobody waits for them."""
+        """On a thread of its own, since its steps run in sequence and nothing waits for them."""
         self._run(self._disk.begin_compaction(effect), lambda: None, self._compactor)
 
     def _start_persisting(self) -> None:
-        """One sync of the journal for all hard state written since the last began: groups elect together."""
+        """One sync of the journal for all hard state since the last one: many groups elect at the same time."""
         jobs, self._persists = self._persists, []
         calls = next((job.calls for job in reversed(jobs) if job.calls), [])
         self._persisting = True
@@ -80,7 +81,7 @@ class Storage:
         self._run(Job(calls, lambda: [given for job in jobs for given in job.finish()]), done, self._syncers)
 
     def _run(self, job: Job, done: Callable[[], None], workers: Workers) -> None:
-        """Files sync in parallel: one after the other would add up. Then its inputs, or the failure, are stepped."""
+        """Runs the calls in parallel, then gives the resulting inputs, or the failure, to the broker."""
 
         def over(error: BaseException | None) -> None:
             done()
@@ -95,18 +96,18 @@ class Storage:
                 happened = [SyncFailed(failure)]
             for given in happened:
                 node.step(given)
-            node.settle()
+            node.end_turn()
 
         workers.run(job.calls, over)
 
     def look_up(self, effect: LookUp) -> None:
-        """On a thread, so that a cold disk delays nobody but the subscriber that fell behind."""
+        """On a thread, so that a slow read delays only the subscriber that needs it."""
         found: list[BrokerInput] = []
 
         def over(error: BaseException | None) -> None:
             if error is not None:
                 raise error
             self._node.step(found[0])
-            self._node.settle()
+            self._node.end_turn()
 
         self._readers.run([lambda: found.append(self._disk.look_up(effect))], over)

@@ -1,4 +1,4 @@
-"""Threads for calls that block. Lighter than an executor, because a node has one fsync after the other in flight."""
+"""Threads for blocking calls, lighter than an executor: a node syncs all the time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 Over = Callable[[BaseException | None], None]
-"""Called on the loop when all calls have ended, with the first error if there was one."""
+"""Called on the loop when all calls have returned, with the first error if there was one."""
 
 
 class _Group:
-    """Calls that are over when the last of them is."""
+    """Calls with a common callback, run after the last of them."""
 
     __slots__ = ("error", "left", "lock", "over")
 
@@ -40,7 +40,7 @@ class Workers:
             self._queue.put((call, group))
 
     def stop(self) -> None:
-        """Waits until what was asked for is done."""
+        """Waits until all queued calls have returned."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -53,7 +53,7 @@ class Workers:
             try:
                 call()
             except BaseException as raised:
-                # Whatever it is, it must reach the loop: a call that vanishes would never be over.
+                # Any error has to reach the loop, else the callback would never run.
                 error = raised
             with group.lock:
                 group.left -= 1

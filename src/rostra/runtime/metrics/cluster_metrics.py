@@ -1,4 +1,4 @@
-"""What Prometheus is told of a node's cluster: its members, and the groups that this node takes part in."""
+"""Metrics about the cluster: its members, and the replication groups of this node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small HTTP answerer for Prometheus (`/metrics`) and for whoever asks whether the node lives (`/health`)."""
+"""A small HTTP server for Prometheus (`/metrics`) and health checks (`/health`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 REQUEST_BYTES_MAX = 8192
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 
 
 class MetricsServer:
@@ -29,7 +29,7 @@ class MetricsServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
             path = head.split(b" ", 2)[1] if head.startswith(b"GET ") else b""
             writer.write(self._response(path))

@@ -1,4 +1,4 @@
-"""Addresses of a node: what is written in a setting, what is bound, and what others are told."""
+"""Addresses of a node: parsing settings, binding sockets, and the address to advertise."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def next_door(address: str) -> str:
-    """Where peers are listened to if nobody says: beside the clients."""
+def default_peer_address(address: str) -> str:
+    """The default for `peer_listen`: the port after that for clients."""
     host, port = split_address(address)
     return join_address(host, port + 1 if port else 0)
 
 
 def bind(address: str) -> socket.socket:
-    """A port of one's own, on which nobody is answered yet: others can be told of it before anything is served."""
+    """Binds without listening, so that the address can be advertised before anything is served."""
     host, port = split_address(address)
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     bound = socket.socket(family, kind, protocol)
@@ -47,8 +47,8 @@ def bind(address: str) -> socket.socket:
 
 
 def listen(bound: socket.socket, backlog: int) -> None:
-    """Before a loop is given the socket. Two who bound the same port may both believe that it is theirs until one of
-    them listens, and uvloop would not tell the other that it was too late: it would wait for callers that never come.
+    """Listens before an event loop gets the socket. Two processes may bind the same port until one of them listens, and
+    uvloop does not report that error: the other process would wait for connections that never come.
     """
     try:
         bound.listen(backlog)
@@ -57,7 +57,7 @@ def listen(bound: socket.socket, backlog: int) -> None:
 
 
 def bind_unix(path: str) -> socket.socket:
-    """A socket in the file system. What a node that was killed has left there is cleared away."""
+    """Binds a Unix socket; removes a socket file that a killed node has left."""
     if len(path.encode()) > UNIX_PATH_BYTES_MAX:
         raise InvalidSetting("listen_unix", f"{path!r} is longer than {UNIX_PATH_BYTES_MAX} bytes")
     bound = socket.socket(socket.AF_UNIX)
@@ -73,7 +73,7 @@ def bind_unix(path: str) -> socket.socket:
 
 
 def _is_left_over(path: str) -> bool:
-    """Whether there is a socket to which nobody listens."""
+    """Whether the path is a socket without a listener."""
     if not Path(path).is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as asking:
@@ -81,7 +81,7 @@ def _is_left_over(path: str) -> bool:
 
 
 def close_unix(bound: socket.socket, path: str) -> None:
-    """Nothing is left behind. A path that is gone, or not to be reached any more, does no harm."""
+    """Closes the socket and removes its path, if it still exists."""
     bound.close()
     with suppress(OSError):
         Path(path).unlink()
@@ -92,8 +92,9 @@ def bound_address(bound: socket.socket) -> str:
     return join_address(host, port)
 
 
-def told_address(bound: socket.socket, advertised: str) -> str:
-    """What others are told: what the operator says, else what is bound, under a name if that is every address."""
+def advertised_address(bound: socket.socket, advertised: str) -> str:
+    """The address for others: the configured one, else the bound one, with the host name if all interfaces are
+    bound."""
     if advertised:
         return advertised
     host, port = bound.getsockname()[:2]

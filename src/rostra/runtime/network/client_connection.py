@@ -1,4 +1,4 @@
-"""One client's connection on a node: bytes in, messages to the broker, frames out."""
+"""A client's connection to a node: decodes messages for the broker, writes its frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rostra.broker.api import (
     MessageReceived,
 )
 from rostra.errors import PeerViolation
-from rostra.runtime.network.gather_write import Buffer, send_at_once
+from rostra.runtime.network.gather_write import Buffer, write_now
 from rostra.runtime.node_port import NodePort
 from rostra.wire.frames import FROM_CLIENT, FrameReader, encode
 from rostra.wire.messages import ClientMessage, Failed
@@ -32,7 +32,7 @@ class ConnectionOwner(NodePort, Protocol):
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """Frames that arrive together are stepped together, and all answers leave in one write."""
+    """Frames that arrive together are handled in one turn, and all answers leave in one write."""
 
     def __init__(self, node: ConnectionOwner) -> None:
         self._node = node
@@ -43,14 +43,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.out: list[Buffer] = []
         self.address = ""
         self.full = False
-        """The send buffer is over its high mark."""
+        """The send buffer is above its high watermark."""
         self._closing = False
         self._ignored = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if self._node.closed:
-            # Accepted in the turn in which the node ended: nobody else would close it.
+            # Accepted in the turn in which the node closed: nothing else would close it.
             self._ignored = True
             self._transport.abort()
             return
@@ -63,7 +63,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.address = str(transport.get_extra_info("peername"))
         self.number = self._node.attach(self)
         self._node.step(ConnectionAccepted(self.number))
-        self._node.settle()
+        self._node.end_turn()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.room()
@@ -81,8 +81,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         number = self.number
         for message, payload in messages:
             node.step(MessageReceived(number, message, payload))
-        node.settle()
-        node.stir()
+        node.end_turn()
+        node.extend_polling()
 
     def eof_received(self) -> bool:
         if self._ignored:
@@ -94,21 +94,21 @@ class ClientConnection(asyncio.BufferedProtocol):
         return False
 
     def _reject(self, violation: PeerViolation) -> None:
-        """Bad input costs this connection and nothing else."""
+        """Closes the connection, and nothing else, because of bad input."""
         self._node.counters.violations[violation.reason] += 1
         self._node.log.warning("connection closed", client=self.address, reason=str(violation))
         self.out.append(encode(Failed(0, type(violation).__name__, violation.carried())))
         self.close()
 
     def ignore(self) -> None:
-        """It is about to be closed: what still comes in is nobody's fault any more."""
+        """Ignores further input, because the connection is about to be closed."""
         self._ignored = True
 
     def greeted(self, frame_bytes_max: int) -> None:
         self._reader.frame_bytes_max = frame_bytes_max
 
     def send(self) -> None:
-        """Hands over what has gathered since the last turn."""
+        """Writes what was queued in this turn."""
         out, self.out = self.out, []
         self.write(out)
 
@@ -116,7 +116,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        send_at_once(transport, self._fd, buffers)
+        write_now(transport, self._fd, buffers)
 
     def close(self) -> None:
         if not self._closing and self._transport is not None:
@@ -135,11 +135,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.full = False
         self._node.step(ConnectionDrained(self.number))
-        self._node.settle()
+        self._node.end_turn()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = self._ignored = True
         self.out.clear()
         self._node.detach(self)
         self._node.step(ConnectionLost(self.number))
-        self._node.settle()
+        self._node.end_turn()

@@ -1,4 +1,4 @@
-"""Sending what a turn has gathered, at once and in order."""
+"""Writes the buffers of a turn to a socket immediately, in order."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import asyncio
 import os
 
 BUFFERS_MAX = 512
-"""The kernel takes no more than 1024 at once."""
+"""Half of IOV_MAX of Linux."""
 
 Buffer = bytes | bytearray | memoryview
 
 
-def send_at_once(transport: asyncio.Transport, descriptor: int, buffers: list[Buffer]) -> int:
-    """The loop would send at the end of its turn, whichever connection first; it gets only what does not fit now.
+def write_now(transport: asyncio.Transport, descriptor: int, buffers: list[Buffer]) -> int:
+    """Bypasses the event loop, which would write later; the transport gets only what the socket does not take now.
 
-    Returns how many bytes they are.
+    Returns the size of the buffers in bytes.
     """
     size = sum(map(len, buffers))
     if descriptor >= 0 and len(buffers) <= BUFFERS_MAX and not transport.get_write_buffer_size():
         try:
             sent = os.writev(descriptor, buffers)
         except OSError:
-            # A full buffer, or the end of the connection, which the transport finds too and tells.
+            # The buffer is full, or the connection has ended, which the transport notices and reports itself.
             sent = 0
         if sent == size:
             return size
@@ -31,7 +31,7 @@ def send_at_once(transport: asyncio.Transport, descriptor: int, buffers: list[Bu
 
 
 def _rest(buffers: list[Buffer], sent: int) -> list[Buffer]:
-    """What is left of them when that many bytes have gone."""
+    """The buffers without the first `sent` bytes."""
     at = 0
     while sent >= len(buffers[at]):
         sent -= len(buffers[at])

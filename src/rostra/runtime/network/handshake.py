@@ -1,4 +1,4 @@
-"""Who may be linked with whom: the first words between two nodes."""
+"""The handshake between two nodes: only nodes of the same cluster, fabric and version are linked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_CLUSTER = ClusterId(0)
 
 
 class NodeIdentity(msgspec.Struct, frozen=True):
-    """What a node says of itself to its peers. Cluster 0: it has none yet."""
+    """What a node tells its peers about itself. Cluster 0: it has none yet."""
 
     cluster: ClusterId
     node: NodeId
@@ -25,8 +25,8 @@ class NodeIdentity(msgspec.Struct, frozen=True):
         return PeerHello(PEER_PROTOCOL, self.cluster, self.node, self.address, self.fabric)
 
 
-def judge(own: NodeIdentity, hello: PeerHello) -> RostraError | None:
-    """Why the node that says this is not let in, if it is not."""
+def check_hello(own: NodeIdentity, hello: PeerHello) -> RostraError | None:
+    """Why the node is refused, if it is."""
     if hello.version != PEER_PROTOCOL:
         return IncompatibleVersion(str(PEER_PROTOCOL), str(hello.version))
     if hello.fabric != own.fabric:
@@ -44,8 +44,8 @@ def refusal(error: RostraError) -> PeerRefused:
     return PeerRefused(type(error).__name__, error.carried())
 
 
-def welcomed(answer: HandshakeAnswer) -> PeerWelcome:
-    """The answer, if it is a friendly one."""
+def check_answer(answer: HandshakeAnswer) -> PeerWelcome:
+    """The answer if it is a welcome; raises the error of a refusal."""
     if isinstance(answer, PeerRefused):
         raise from_wire(answer.code, dict(answer.carried))
     return answer

@@ -1,7 +1,7 @@
-"""Links to other nodes: each node dials everybody it is to meet, and writes only to what it dialled.
+"""Outgoing links to other nodes. A node dials every peer and writes only to the links it has dialled.
 
-So a pair of nodes has two connections, one for each direction. That needs no rule for two nodes that dial each other at
-the same moment, a link has one writer and one bound, and each direction fails by itself, as it does in the simulator.
+So a pair of nodes has two connections, one per direction. This needs no rule for two nodes that dial each other at the
+same time, a link has one writer and one bound, and each direction fails independently, as it does in the simulator.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from rostra.errors import LinkLost, OtherCluster, OtherNode, PeerViolation, Rost
 from rostra.fabric.api import PeerIdentified, PeerLost, Send
 from rostra.model.ids import NodeId, text
 from rostra.runtime.network.addresses import split_address
-from rostra.runtime.network.gather_write import Buffer, send_at_once
-from rostra.runtime.network.handshake import ANSWERS, NodeIdentity, welcomed
+from rostra.runtime.network.gather_write import Buffer, write_now
+from rostra.runtime.network.handshake import ANSWERS, NodeIdentity, check_answer
 from rostra.runtime.node_port import NodePort
 from rostra.wire.frames import FrameReader, encode
 from rostra.wire.peers import HandshakeAnswer, PeerWelcome
 
-ANSWER_S = 3.0
-"""For the connection, and for the answer to the hello."""
+ANSWER_TIMEOUT_S = 3.0
+"""For connecting and for the answer to PeerHello together."""
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 1.0
 REFUSED_BACKOFF_S = 5.0
 WAITING_BYTES_MAX = 64 << 20
-"""What a peer has not taken yet. At more the link is dropped: the fabric sees the peer as lost and begins anew."""
+"""Bound of the bytes a peer has not taken yet. Beyond it the link is dropped; the fabric sees the peer as lost."""
 UNACKNOWLEDGED_MS_MAX = 5_000
-"""A host that takes nothing for so long is dialled anew: TCP alone would try ever more rarely, for a quarter hour."""
-SOMEBODY = NodeId(0)
-UNLINKABLE = (OSError, RostraError, UnicodeError)
-"""Nobody there, or nobody who lets us in, or a name that cannot be a host's."""
+"""A host that acknowledges nothing for this long is dialled again; TCP alone would retry for a quarter of an hour."""
+UNKNOWN_NODE = NodeId(0)
+DIAL_ERRORS = (OSError, RostraError, UnicodeError)
+"""No answer, a refusal, or an invalid host name."""
 
 
 class PeerLink(asyncio.BufferedProtocol):
-    """One dialled connection: it says hello, hears the answer, and from then on only writes."""
+    """One dialled connection: it sends PeerHello, receives the answer, and only writes from then on."""
 
     def __init__(self, own: NodeIdentity) -> None:
         self._own = own
@@ -46,16 +46,16 @@ class PeerLink(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[HandshakeAnswer] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
-        self.peer = SOMEBODY
+        self.peer = UNKNOWN_NODE
         self.out: list[Buffer] = []
 
     async def dial(self, address: str) -> PeerWelcome:
-        """Returns when the other side has let this node in; raises why it has not."""
+        """Returns the peer's welcome; raises why the link was refused or could not be opened."""
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await loop.create_connection(lambda: self, *split_address(address))
-                answer = welcomed(await self._answer)
+                answer = check_answer(await self._answer)
         except BaseException:
             self.abort()
             raise
@@ -86,16 +86,16 @@ class PeerLink(asyncio.BufferedProtocol):
     def _fail(self, error: Exception) -> None:
         if not self._answer.done():
             self._answer.set_exception(error)
-            # Whoever dials may have given up already.
+            # The dialer may have given up already; mark the exception as retrieved.
             self._answer.exception()
 
     def flush(self) -> int:
-        """Hands over what has gathered since the last turn; how many bytes that were."""
+        """Writes what was queued in this turn; returns its size in bytes."""
         out, self.out = self.out, []
         transport = self._transport
         if transport is None or transport.is_closing():
             return 0
-        size = send_at_once(transport, self._fd, out)
+        size = write_now(transport, self._fd, out)
         if transport.get_write_buffer_size() > WAITING_BYTES_MAX:
             transport.abort()
         return size
@@ -112,29 +112,29 @@ class PeerLink(asyncio.BufferedProtocol):
 
 
 class PeerDialer:
-    """A peer to keep a link to, or an address at which somebody is sought (`peer` 0)."""
+    """Keeps a link to one peer, or to the unknown node at a seed address (`peer` 0)."""
 
     def __init__(self, links: PeerLinks, peer: NodeId, address: str) -> None:
         self.peer = peer
         self.address = address
-        self.met = SOMEBODY
-        """Who answers there at present."""
+        self.met = UNKNOWN_NODE
+        """The node that the current link leads to."""
         self._links = links
-        self._trouble = ""
+        self._last_reason = ""
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     def end(self) -> None:
         self._task.cancel()
 
     async def _keep(self) -> None:
-        """Dials again and again, ever more slowly while nobody answers."""
+        """Dials again whenever the link ends, with exponential backoff while dialling fails."""
         backoff_s = BACKOFF_S_MIN
         while True:
             link = PeerLink(self._links.own)
             pause_s = backoff_s
             try:
                 self._check(await link.dial(self.address))
-            except UNLINKABLE as error:
+            except DIAL_ERRORS as error:
                 link.abort()
                 self._report(error)
                 if isinstance(error, RostraError) and not error.retryable:
@@ -147,16 +147,16 @@ class PeerDialer:
             await asyncio.sleep(pause_s * self._links.random.uniform(0.5, 1.0))
 
     async def _use(self, link: PeerLink) -> bool:
-        """Until the link ends; False if nobody needs it."""
-        self._trouble = ""
+        """Runs until the link ends; False if the link is not needed."""
+        self._last_reason = ""
         self.met = link.peer
         try:
-            if not self._links.linked(self, link):
+            if not self._links.link_opened(self, link):
                 return False
             await link.ended
             return True
         finally:
-            self.met = SOMEBODY
+            self.met = UNKNOWN_NODE
             link.abort()
             self._links.lost(link)
 
@@ -164,107 +164,107 @@ class PeerDialer:
         own = self._links.own
         if answer.cluster != own.cluster:
             raise OtherCluster(text(own.cluster), text(answer.cluster))
-        if self.peer not in (SOMEBODY, answer.node):
+        if self.peer not in (UNKNOWN_NODE, answer.node):
             raise OtherNode(self.address, text(self.peer), text(answer.node))
 
     def _report(self, error: Exception) -> None:
-        """Once for each reason, not for each attempt."""
-        trouble = str(error) or type(error).__name__
-        if trouble != self._trouble:
-            self._trouble = trouble
+        """Logs a failure once per reason, not per attempt."""
+        reason = str(error) or type(error).__name__
+        if reason != self._last_reason:
+            self._last_reason = reason
             known = {"peer": text(self.peer)} if self.peer else {}
-            self._links.node.log.warning("peer not linked", address=self.address, reason=trouble, **known)
+            self._links.node.log.warning("peer link failed", address=self.address, reason=reason, **known)
 
 
 class PeerLinks:
-    """Carries out `Send`, `Meet` and `Part`. What is sent to a peer without a link is lost, as on a network."""
+    """Executes `Send`, `Connect` and `Disconnect`. Messages to a peer without a link are dropped."""
 
     def __init__(self, node: NodePort, own: NodeIdentity) -> None:
         self.node = node
         self.own = own
         self.random = random.SystemRandom()
-        self.up: dict[NodeId, PeerLink] = {}
-        self._kept: dict[NodeId, PeerDialer] = {}
-        self._sought: dict[str, PeerDialer] = {}
-        self._said: object = None
+        self.open_links: dict[NodeId, PeerLink] = {}
+        self._dialers: dict[NodeId, PeerDialer] = {}
+        self._seed_dialers: dict[str, PeerDialer] = {}
+        self._last_message: object = None
         self._buffers: tuple[Buffer, ...] = ()
-        """Of what was said last."""
+        """The encoded form of `_last_message`."""
         self.waiting: list[PeerLink] = []
-        """Those for which something has gathered in this turn."""
+        """Links with messages queued in this turn."""
 
     # --- effects ---
 
-    def meet(self, peer: NodeId, address: str) -> None:
-        if peer == SOMEBODY:
-            if address not in self._sought:
-                self._sought[address] = PeerDialer(self, SOMEBODY, address)
+    def connect(self, peer: NodeId, address: str) -> None:
+        if peer == UNKNOWN_NODE:
+            if address not in self._seed_dialers:
+                self._seed_dialers[address] = PeerDialer(self, UNKNOWN_NODE, address)
             return
-        known = self._kept.get(peer)
+        known = self._dialers.get(peer)
         if known is not None:
             if known.address == address:
                 return
             known.end()
-        self._kept[peer] = PeerDialer(self, peer, address)
+        self._dialers[peer] = PeerDialer(self, peer, address)
 
-    def part(self, peer: NodeId) -> None:
-        known = self._kept.pop(peer, None)
+    def disconnect(self, peer: NodeId) -> None:
+        known = self._dialers.pop(peer, None)
         if known is not None:
             known.end()
 
     def send(self, effect: Send) -> None:
-        link = self.up.get(effect.peer)
+        link = self.open_links.get(effect.peer)
         if link is None:
             return
         message: Any = effect.message
-        if message is not self._said:
-            # What a leader says to all its followers is one message.
+        if message is not self._last_message:
+            # A leader sends one message to all its followers: encode it once.
             payload = effect.payload
             frame = encode(message, sum(map(len, payload)) if payload else 0)
-            self._said, self._buffers = message, (frame, *payload)
+            self._last_message, self._buffers = message, (frame, *payload)
         if not link.out:
             self.waiting.append(link)
         link.out += self._buffers
 
     def flush(self) -> None:
-        """One write for each peer and turn."""
+        """One write per peer and turn."""
         waiting, self.waiting = self.waiting, []
-        self._said, self._buffers = None, ()
+        self._last_message, self._buffers = None, ()
         for link in waiting:
             self.node.counters.peer_bytes_out += link.flush()
 
     # --- links ---
 
-    def linked(self, known: PeerDialer, link: PeerLink) -> bool:
+    def link_opened(self, known: PeerDialer, link: PeerLink) -> bool:
         """The handshake is done; False if the link is not needed."""
         peer = link.peer
-        sought = known.peer == SOMEBODY
-        if peer == self.own.node or (sought and self._is_kept(peer)):
-            self._sought.pop(known.address, None)
+        sought = known.peer == UNKNOWN_NODE
+        if peer == self.own.node or (sought and self._has_link(peer)):
+            self._seed_dialers.pop(known.address, None)
             return False
-        self.up[peer] = link
-        self.node.log.info("peer linked", peer=text(peer), address=known.address)
+        self.open_links[peer] = link
+        self.node.log.info("peer link opened", peer=text(peer), address=known.address)
         if not sought:
-            for address, other in list(self._sought.items()):
+            for address, other in list(self._seed_dialers.items()):
                 if other.met == peer:
                     other.end()
-                    del self._sought[address]
+                    del self._seed_dialers[address]
         if sought:
             self.node.step(PeerIdentified(peer, known.address))
-            self.node.settle()
+            self.node.end_turn()
         return True
 
-    def _is_kept(self, peer: NodeId) -> bool:
-        return peer in self._kept and peer in self.up
+    def _has_link(self, peer: NodeId) -> bool:
+        return peer in self._dialers and peer in self.open_links
 
     def lost(self, link: PeerLink) -> None:
-        if self.up.get(link.peer) is link:
-            del self.up[link.peer]
-            self.node.log.info("peer link lost", peer=text(link.peer))
+        if self.open_links.get(link.peer) is link:
+            del self.open_links[link.peer]
+            self.node.log.info("peer link closed", peer=text(link.peer))
             self.node.step(PeerLost(link.peer))
-            self.node.settle()
+            self.node.end_turn()
 
     def close(self) -> None:
-        for known in [*self._kept.values(), *self._sought.values()]:
+        for known in [*self._dialers.values(), *self._seed_dialers.values()]:
             known.end()
-        for link in self.up.values():
+        for link in self.open_links.values():
             link.abort()

@@ -1,4 +1,4 @@
-"""The listener for peers, apart from that for clients: neither understands the other's messages."""
+"""The listener for other nodes. Clients have their own; neither accepts messages of the other."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from rostra.errors import PeerViolation, RostraError
 from rostra.fabric.api import PeerReceived
 from rostra.model.ids import NodeId, text
 from rostra.runtime.network.addresses import listen
-from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity, judge, refusal, welcome
+from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity, check_hello, refusal, welcome
 from rostra.runtime.node_port import NodePort
 from rostra.wire.frames import Dialect, Framed, FrameReader, Violation, encode
 from rostra.wire.peers import PeerHello
 
 BACKLOG = 128
-GREETING_S = 5.0
-STRANGERS_MAX = 64
-"""Connections that have not said who they are; one more is closed at once."""
+HELLO_TIMEOUT_S = 5.0
+PENDING_MAX = 64
+"""Connections without a PeerHello so far; one more is closed at once."""
 LINKS_MAX = 1024
 """Links from other nodes; one more is closed at once."""
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-"""Seconds and counts after which the link of a host that vanished is closed; who dials sees it much earlier."""
+"""When the link of a vanished host is closed; the dialling side notices much earlier."""
 
 
 class PeerListener:
-    """Accepts links from other nodes. Messages arrive here and leave by the links this node dials (`peer_links`)."""
+    """Accepts links from other nodes and receives messages; replies leave by the links this node dials
+    (`peer_links`)."""
 
     def __init__(
         self, node: NodePort, own: NodeIdentity, kinds: tuple[type[Framed], ...], frame_bytes_max: int
@@ -35,8 +36,8 @@ class PeerListener:
         self.own = own
         self.dialect: Dialect[Framed] = Dialect((PeerHello, *kinds), payload_optional=True)
         self.frame_bytes_max = frame_bytes_max
-        self.strangers: dict[PeerConnection, None] = {}
-        self.greeted: dict[PeerConnection, None] = {}
+        self.pending: dict[PeerConnection, None] = {}
+        self.accepted: dict[PeerConnection, None] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self, bound: socket.socket) -> None:
@@ -47,30 +48,30 @@ class PeerListener:
         self._server = await loop.create_server(lambda: PeerConnection(self), sock=bound, backlog=BACKLOG)
 
     def admit(self, connection: PeerConnection) -> None:
-        """Beside whatever its peer had before: what still comes from there is late, which a fabric can bear."""
-        self.strangers.pop(connection, None)
-        self.greeted[connection] = None
+        """Keeps an older link of the same peer open: its messages are merely late, which a fabric tolerates."""
+        self.pending.pop(connection, None)
+        self.accepted[connection] = None
 
     def forget(self, connection: PeerConnection) -> None:
-        self.strangers.pop(connection, None)
-        self.greeted.pop(connection, None)
+        self.pending.pop(connection, None)
+        self.accepted.pop(connection, None)
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for connection in [*self.strangers, *self.greeted]:
+        for connection in [*self.pending, *self.accepted]:
             connection.abort()
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """One accepted link. Frames that arrive together are stepped together; only the handshake is answered on it."""
+    """One accepted link. Frames that arrive together are handled in one turn; only the handshake is answered on it."""
 
     def __init__(self, listener: PeerListener) -> None:
         self._listener = listener
         self._node = listener.node
         self._reader: FrameReader[Framed] = FrameReader(listener.dialect)
         self._transport: asyncio.Transport | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._timeout: asyncio.TimerHandle | None = None
         self._closing = False
         self.peer: NodeId | None = None
         self.address = ""
@@ -84,11 +85,11 @@ class PeerConnection(asyncio.BufferedProtocol):
             for option, value in KEEPALIVE:
                 accepted.setsockopt(socket.IPPROTO_TCP, option, value)
         listener = self._listener
-        if self._node.closed or len(listener.strangers) >= STRANGERS_MAX or len(listener.greeted) >= LINKS_MAX:
+        if self._node.closed or len(listener.pending) >= PENDING_MAX or len(listener.accepted) >= LINKS_MAX:
             self.abort()
             return
-        listener.strangers[self] = None
-        self._patience = asyncio.get_running_loop().call_later(GREETING_S, self.abort)
+        listener.pending[self] = None
+        self._timeout = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.room()
@@ -102,7 +103,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             for message, payload in self._reader.took(nbytes):
                 peer = self.peer
                 if peer is None:
-                    self._greet(message)
+                    self._accept_hello(message)
                     if self._closing:
                         break
                 elif type(message) is PeerHello:
@@ -110,11 +111,11 @@ class PeerConnection(asyncio.BufferedProtocol):
                 else:
                     node.step(PeerReceived(peer, message, payload))
                     if payload is not None:
-                        node.stir()
+                        node.extend_polling()
         except PeerViolation as violation:
             self._reject(violation)
         if self.peer is not None:
-            node.settle()
+            node.end_turn()
 
     def eof_received(self) -> bool:
         if not self._closing:
@@ -124,20 +125,20 @@ class PeerConnection(asyncio.BufferedProtocol):
                 self._reject(violation)
         return False
 
-    def _greet(self, hello: Framed) -> None:
+    def _accept_hello(self, hello: Framed) -> None:
         if not isinstance(hello, PeerHello):
             raise PeerViolation(Violation.NOT_GREETED, type(hello).__name__)
         own = self._listener.own
-        error = judge(own, hello)
+        error = check_hello(own, hello)
         if error is not None:
             self._refuse(hello, error)
             return
-        self._say(encode(welcome(own)))
+        self._send(encode(welcome(own)))
         if NO_CLUSTER in (hello.cluster, own.cluster):
-            # One of the two has learned what it could; messages are for members of one cluster.
+            # The node without a cluster has learned the id; only members of one cluster exchange messages.
             self._close()
             return
-        self._calm()
+        self._cancel_timeout()
         self.peer = NodeId(hello.node)
         self._reader.frame_bytes_max = self._listener.frame_bytes_max
         self._listener.admit(self)
@@ -146,24 +147,24 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._node.counters.refused[type(error).__name__] += 1
         about = {"peer": text(hello.node), "address": hello.address, "reason": str(error)}
         self._node.log.warning("peer refused", **about)
-        self._say(encode(refusal(error)))
+        self._send(encode(refusal(error)))
         self._close()
 
     def _reject(self, violation: PeerViolation) -> None:
-        """Bad input costs this link and nothing else."""
+        """Closes the link, and nothing else, because of bad input."""
         self._node.counters.violations[violation.reason] += 1
         self._node.log.warning("peer link closed", peer=self.address, reason=str(violation))
-        self._say(encode(refusal(violation)))
+        self._send(encode(refusal(violation)))
         self._close()
 
-    def _say(self, frame: bytes) -> None:
+    def _send(self, frame: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frame)
 
-    def _calm(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _cancel_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
     def _close(self) -> None:
         self._closing = True
@@ -177,5 +178,5 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
-        self._calm()
+        self._cancel_timeout()
         self._listener.forget(self)

@@ -1,4 +1,4 @@
-"""The clean-stop mark: a file that says how every partition ended, so that the next start need not look at contents."""
+"""The clean-stop mark: a file with the end of every partition, which saves the next start from scanning segments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CleanEnd(msgspec.Struct, frozen=True, gc=False):
     headers_crc: int
 
 
-def write_clean(files: Files, ends: Mapping[Partition, CleanEnd]) -> None:
+def write_clean_mark(files: Files, ends: Mapping[Partition, CleanEnd]) -> None:
     rows = [
         ROW.pack(partition.topic, partition.index, end.end, end.bytes, end.headers_crc)
         for partition, end in sorted(ends.items())
@@ -50,8 +50,8 @@ def write_clean(files: Files, ends: Mapping[Partition, CleanEnd]) -> None:
     files.sync_directory("")
 
 
-def take_clean(files: Files) -> dict[Partition, CleanEnd] | None:
-    """Read and remove it, durably: from now on a stop is unclean until it says otherwise. None if there is none."""
+def take_clean_mark(files: Files) -> dict[Partition, CleanEnd] | None:
+    """Reads and durably removes the mark: from now on a crash counts as an unclean stop. None if there is none."""
     if not files.exists(PATH):
         return None
     file = files.open(PATH)
