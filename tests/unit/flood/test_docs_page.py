@@ -1,4 +1,4 @@
-"""The page of the fabric names what the code has."""
+"""docs/fabrics/flood.md agrees with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole brokers on Raft: a node alone, or several whose messages a test passes on."""
+"""Whole brokers on Raft: a single node, or several whose messages a test delivers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.broker.list_log import ListLog, recovered
 
 
 class RaftBroker(BrokerDriver):
-    """A broker whose fabric a test looks into."""
+    """A broker driver that exposes its fabric."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RaftBroker(BrokerDriver):
 
 
 class ClusterBroker(RaftBroker):
-    """One of several: what it sends waits until the others are told."""
+    """One broker of a cluster; its messages wait in `sent`."""
 
     def __init__(self, raft: Raft, logs: dict[Partition, ListLog] | None, hard: dict[str, bytes] | None) -> None:
         self.sent: deque[tuple[NodeId, Send]] = deque()
@@ -52,7 +52,7 @@ class ClusterBroker(RaftBroker):
 
 
 class BrokerCluster:
-    """Brokers that hear each other at once, unless one is `down`; every message crosses its encoding."""
+    """Brokers that receive messages at once, unless one is `down`; every message is encoded and decoded."""
 
     def __init__(self, nodes: int = 3) -> None:
         self.members = tuple(ClusterMember(NodeId(n), f"client:{n}", f"peer:{n}") for n in range(1, nodes + 1))

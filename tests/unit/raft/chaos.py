@@ -1,4 +1,4 @@
-"""One seed: members, proposals and every fault, then healing, and what must hold then."""
+"""A random run of one group from a seed: proposals and faults, then healing and final checks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Chaos:
         self.recover()
 
     def recover(self) -> None:
-        """Everybody is back and hears everybody: one leader, everything committed is everywhere, and it goes on."""
+        """Heals all faults, then checks: one leader, all committed entries everywhere, and progress."""
         sim = self.sim
         sim.network.heal()
         sim.network.delay_us = (100, 1_000)

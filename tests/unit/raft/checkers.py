@@ -1,4 +1,4 @@
-"""What must hold for one group on any schedule, whatever its members do. They look at every step."""
+"""Invariants of one group, checked at every step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.raft.group_simulation import GroupSimulation, Member
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """An invariant was violated."""
 
 
 class Checkers:

@@ -1,4 +1,4 @@
-"""Some members of one group on virtual time, joined by a network that may delay, lose, repeat, reorder and part.
+"""Members of one group on virtual time, with a network that may delay, lose, repeat, reorder and partition.
 
 Every message crosses its encoding. Observers see each step; they know nothing of how a group works inside beyond its
 role, term, commit offset and log.
@@ -68,7 +68,7 @@ from tests.unit.raft.simulation import Simulation
 SCRIPTED = RaftSettings(
     election_timeout_ms_min=10**7, election_timeout_ms_max=10**7 + 1, window_messages=1, read_bytes=1
 )
-"""No election begins by itself, and a follower gets one batch at a time."""
+"""No election timeout expires, and a follower gets one batch at a time."""
 PARTITION = Partition(TopicId(7), PartitionIndex(0))
 
 
@@ -88,7 +88,7 @@ class Member:
         self.refused: list[int] = []
         self.read_results: list[tuple[int, int | None]] = []
         self.sync_us: tuple[int, int] | None = None
-        """How long this member's disk takes, if not as long as everybody's."""
+        """Sync duration of this member's disk, if it differs from the others'."""
         self.disk_refuses = False
         """The writes of the next step that has any fail."""
         self.writes_refused = 0
@@ -129,7 +129,7 @@ class Member:
         return self.disk.crash(self.sim.random)
 
     def _guard(self, action: Callable[..., None], *given: Any) -> Callable[[], None]:
-        """What was under way at a crash does not happen any more."""
+        """Skips the action if the member crashed meanwhile."""
         boot = self.boot
 
         def run() -> None:
@@ -285,7 +285,7 @@ class Member:
                     | TopicChanged()
                     | TopicClosed()
                 ):
-                    raise AssertionError(f"a group says no such thing: {effect}")
+                    raise AssertionError(f"not an effect of a group: {effect}")
                 case _:
                     assert_never(effect)
         if refused:
@@ -317,7 +317,7 @@ class Member:
         self.group.read_done(self.sim.now, effect.token, batches)
         self.step()
 
-    # --- what tests look at ---
+    # --- state for tests ---
 
     @property
     def leads(self) -> bool:
@@ -370,7 +370,7 @@ class GroupSimulation(Simulation):
 
         self.transmit(sender.node, receiver, message, arrive)
 
-    # --- what tests say and ask ---
+    # --- actions and state for tests ---
 
     def __getitem__(self, node: int) -> Member:
         return self.members[node]

@@ -1,4 +1,4 @@
-"""Some whole nodes on virtual time: every group of each, their disks, and the links between them."""
+"""Whole nodes on virtual time: all their groups, their disks, and the links between them."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class Node:
                 | ProducerAdmitted()
                 | ProducerMigrated()
             ):
-                raise AssertionError(f"this fabric says no such thing: {effect}")
+                raise AssertionError(f"not an effect of this fabric: {effect}")
             case _:
                 assert_never(effect)
 
@@ -275,7 +275,7 @@ class Node:
             following = Batch(medium.stored[-1].batch).next_offset if batches else effect.offset
             self.step(ReadDone(effect.token, effect.partition, batches, following))
 
-    # --- what tests say and ask ---
+    # --- actions and state for tests ---
 
     def create(self, name: str, partitions: int = 1, token: int = 2, replicas: int = 0) -> None:
         topic = TopicId(self.cluster.random.getrandbits(62) + 1)
@@ -322,11 +322,11 @@ class Cluster(Simulation):
                 given = PeerReceived(NodeId(sender.node), message, bytearray(payload) if payload else None)
                 node.step(given)
 
-        # As on a network: nobody keeps a link that was not asked for.
+        # As on a network: a link exists only if the node asked for it.
         if peer in sender.links:
             self.transmit(sender.node, peer, effect.message, arrive)
 
-    # --- what tests say and ask ---
+    # --- actions and state for tests ---
 
     @property
     def alive(self) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Virtual time and a network on it, for members of one group and for whole nodes alike."""
+"""Virtual time and a simulated network, for members of one group and for whole nodes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Simulation:
         self.seed = seed
         self.network = Network(self.random)
         self.sent: Counter[str] = Counter()
-        """Messages by name; heartbeats of groups are counted apart from the pairs'."""
+        """Messages by name; heartbeats of groups are counted separately."""
         self.us = 0
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
@@ -84,7 +84,7 @@ class Simulation:
             action()
 
     def transmit(self, sender: int, receiver: int, message: object, arrive: Callable[[object], None]) -> None:
-        """Each copy that gets through is decoded for itself, and arrives unless the way is blocked by then."""
+        """Delivers each copy of a message, decoded, unless the link is blocked by then."""
         packed = msgspec.msgpack.encode(message)
         self.sent[type(message).__name__] += 1
         if isinstance(message, NodeHeartbeat):

@@ -67,7 +67,7 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room() -> None:
     assert len(broker.received(1, Published)) == 1
 
 
-def test_topics_survive_a_restart_also_where_the_catalogue_was_trimmed() -> None:
+def test_topics_survive_a_restart_even_if_the_metadata_log_was_trimmed() -> None:
     broker = RaftBroker(Raft(NodeId(2), "here:1", random=Random(1), settings=RaftSettings(metadata_log_bytes=1_000)))
     broker.start()
     broker.connect(1)

@@ -95,7 +95,7 @@ class Churn:
         self.cluster.network.heal()
 
     def _topic(self) -> None:
-        """One more topic, and one less: so the catalogue's log is trimmed now and then."""
+        """One more topic, and one less: so that the metadata log is trimmed at times."""
         node = self._some(alive=True)
         if node is None:
             return
@@ -118,13 +118,13 @@ class Churn:
         cluster.run(3_000)
 
     def _settled(self) -> bool:
-        """Nothing moves, nobody is leaving, everybody who was removed knows it, and all catalogues are the same."""
+        """No reassignment or removal is in progress, removed nodes know it, and all metadata states are equal."""
         members = self.members
         leader = self.cluster.leader(METADATA_PARTITION)
         if leader is None or not all(node.ready for node in members):
             return False
-        catalogue = leader.raft.metadata.state
-        if catalogue.reassigning or catalogue.leaving or sorted(catalogue.members) != [n.node for n in members]:
+        state = leader.raft.metadata.state
+        if state.reassigning or state.leaving or sorted(state.members) != [n.node for n in members]:
             return False
         return all(node.raft.metadata.applied == leader.raft.metadata.applied for node in members) and all(
             self.cluster.leader(partition) is not None for partition in self.partitions
@@ -134,23 +134,23 @@ class Churn:
         cluster = self.cluster
         leader = cluster.leader(METADATA_PARTITION)
         assert leader is not None
-        catalogue = leader.raft.metadata.state
+        state = leader.raft.metadata.state
         for node in self.members:
             theirs = node.raft.metadata.state
             assert (theirs.members, theirs.topics, theirs.assignments) == (
-                catalogue.members,
-                catalogue.topics,
-                catalogue.assignments,
+                state.members,
+                state.topics,
+                state.assignments,
             )
         for partition in self.partitions:
-            replicas = catalogue.assignment(partition).replicas
+            replicas = state.assignment(partition).replicas
             assert len(replicas) >= min(3, len(self.members))
             logs = [[one.batch for one in cluster[node].disks[partition].stored] for node in replicas]
             assert all(log == logs[0] for log in logs), "every copy is the same"
             stored = {one.base: one.batch for one in cluster[replicas[0]].disks[partition].stored}
             assert all(value in stored[base] for base, value in self.acknowledged[partition].items())
             assert all(partition not in node.disks for node in self.members if node.node not in replicas)
-        self.took_effect["removed"] += len(catalogue.removed)
+        self.took_effect["removed"] += len(state.removed)
         self.took_effect["trimmed"] += cluster[leader.node].disks[METADATA_PARTITION].first > 0
 
 

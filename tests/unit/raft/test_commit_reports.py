@@ -27,7 +27,7 @@ def pair(cluster: Cluster) -> tuple[Partition, Node, Node]:
     return partition, leader, next(node for node in cluster.alive if node is not leader)
 
 
-def words(cluster: Cluster, node: Node, partition: Partition, records: int) -> int:
+def reports(cluster: Cluster, node: Node, partition: Partition, records: int) -> int:
     """How often those above heard of a commit while records came, one in a millisecond."""
     said: list[int] = []
     for number in range(records):
@@ -39,17 +39,17 @@ def words(cluster: Cluster, node: Node, partition: Partition, records: int) -> i
     return len(said)
 
 
-def test_where_nobody_reads_commits_are_told_now_and_then() -> None:
+def test_without_readers_commit_reports_are_throttled() -> None:
     cluster = Cluster(3)
     partition, _, follower = pair(cluster)
     began_us = cluster.us
-    told = words(cluster, follower, partition, 200)
+    told = reports(cluster, follower, partition, 200)
     elapsed_us = cluster.us - began_us
     most = elapsed_us // COMMIT_REPORT_US + elapsed_us // (HEARTBEAT_MS * 1000) + 2
     assert elapsed_us // (HEARTBEAT_MS * 1000) <= told <= most
 
 
-def test_where_somebody_reads_each_commit_is_told() -> None:
+def test_with_readers_each_commit_is_reported() -> None:
     cluster = Cluster(3)
     partition, _, follower = pair(cluster)
     follower.step(Readers(partition, True))
@@ -61,7 +61,7 @@ def test_where_somebody_reads_each_commit_is_told() -> None:
         assert follower.commit[partition] > place
 
 
-def test_who_begins_to_read_hears_of_all_that_this_node_knows_to_be_committed() -> None:
+def test_a_new_reader_gets_the_commit_offset_this_node_knows() -> None:
     cluster = Cluster(3)
     partition, _, follower = pair(cluster)
     group = follower.raft.groups[partition]
@@ -75,7 +75,7 @@ def test_who_begins_to_read_hears_of_all_that_this_node_knows_to_be_committed() 
     assert follower.commit[partition] == group.commit
 
 
-def test_what_was_not_told_is_told_with_the_next_heartbeat() -> None:
+def test_an_unreported_commit_is_reported_with_the_next_heartbeat() -> None:
     cluster = Cluster(3)
     partition, _, follower = pair(cluster)
     for number in range(10):
@@ -85,7 +85,7 @@ def test_what_was_not_told_is_told_with_the_next_heartbeat() -> None:
     assert follower.commit[partition] == group.commit == group.log.end
 
 
-def test_who_leads_next_has_told_what_it_knew() -> None:
+def test_a_new_leader_has_reported_the_commit_it_knew() -> None:
     cluster = Cluster(3)
     partition, leader, _ = pair(cluster)
     for number in range(10):
@@ -98,7 +98,7 @@ def test_who_leads_next_has_told_what_it_knew() -> None:
     assert heir.commit[partition] == heir.raft.groups[partition].commit
 
 
-def test_what_a_full_disk_took_again_is_told_when_it_is_back() -> None:
+def test_a_commit_beyond_a_log_cut_by_a_full_disk_is_reported_once_the_log_is_back() -> None:
     cluster = Cluster(3)
     partition, leader, follower = pair(cluster)
     group, medium = follower.raft.groups[partition], follower.disks[partition]

@@ -1,4 +1,4 @@
-"""The piece of driver that both drivers share, where one turn both writes and cuts."""
+"""The disk code shared by both drivers, when one turn both appends and truncates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def batch(base: int, epoch: int) -> bytearray:
     return made
 
 
-def test_what_is_written_and_cut_in_one_turn_is_gone_and_the_rest_is_synced_under_the_new_generation() -> None:
+def test_an_append_truncated_in_the_same_turn_is_gone_and_the_rest_syncs_under_the_new_generation() -> None:
     disk = Disk(Store(FaultyFiles(Random(0))))
     disk.boot()
     disk.change(Open(HERE, 1 << 20))

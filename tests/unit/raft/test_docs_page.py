@@ -1,4 +1,4 @@
-"""The page about this fabric says what the code does."""
+"""docs/fabrics/raft.md agrees with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How leaders come and go."""
+"""Leader election."""
 
 from __future__ import annotations
 

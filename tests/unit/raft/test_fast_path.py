@@ -40,7 +40,7 @@ def one_publish(fabric: Fabric, partition: Partition, end: int) -> int:
     return proposed + synced
 
 
-def test_a_publish_on_a_node_that_stands_alone_takes_few_calls() -> None:
+def test_a_publish_on_a_single_node_takes_few_calls() -> None:
     desk = BrokerDriver().start()
     desk.connect(1)
     topic = desk.make_topic(1)
@@ -49,7 +49,7 @@ def test_a_publish_on_a_node_that_stands_alone_takes_few_calls() -> None:
     assert one_publish(desk.broker.fabric, partition, desk.logs[partition].end) <= CALLS_MAX
 
 
-def test_the_short_way_says_what_the_long_way_says() -> None:
+def test_the_fast_path_of_one_node_has_the_effects_of_the_full_step() -> None:
     cluster = Cluster(1)
     cluster.ready()
     (partition,) = cluster.topic("t")
@@ -66,7 +66,7 @@ def test_the_short_way_says_what_the_long_way_says() -> None:
     assert node.raft.step(cluster.now, Synced(partition, 0, end)) == []
 
 
-def test_who_gets_a_second_member_leaves_the_short_way() -> None:
+def test_a_second_member_ends_the_fast_path_of_one_node() -> None:
     cluster = Cluster(1)
     cluster.ready()
     (partition,) = cluster.topic("t")

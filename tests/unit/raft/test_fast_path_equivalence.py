@@ -1,4 +1,4 @@
-"""The short way of a record does what the long way does: one life of a cluster, lived twice."""
+"""The fast path does what the full step does: the same cluster run twice, with equal effects."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from tests.unit.raft.nodes import Cluster, Node
 STEPS = 500
 FULL = DiskFull()
 DAMAGED = CorruptLog("a segment", 0, "a bit differs")
-Life = list[tuple[Now, NodeId, FabricInput, list[FabricEffect]]]
+Steps = list[tuple[Now, NodeId, FabricInput, list[FabricEffect]]]
 
 
-def live(seed: int, told: Life) -> Cluster:
-    """Records, and in between all that may come in their way."""
+def run_cluster(seed: int, steps: Steps) -> Cluster:
+    """Publishes records with random faults in between."""
     cluster = Cluster(3, seed=seed, settings=RaftSettings(window_messages=4 if seed % 2 else 64))
     cluster.ready()
     (partition,) = cluster.topic("t", replicas=3)
     random = Random(seed)
-    told.clear()
+    steps.clear()
     cluster.network.delay_us = (100, random.choice((300, 3_000, 30_000)))
     for number in range(STEPS):
         for node in cluster.alive:
-            # Two may believe that they lead.
+            # Two nodes may believe that they lead.
             if node.leads(partition) and random.random() < 0.8:
                 node.publish(partition, b"%d" % number, token=1000 + 2 * number)
         if random.random() < 0.15:
-            disturb(cluster, partition, random)
+            inject_fault(cluster, partition, random)
         cluster.run(random.choice((0.05, 0.5, 5, 50)))
     cluster.network.heal()
     for node in cluster.nodes.values():
@@ -63,7 +63,7 @@ def live(seed: int, told: Life) -> Cluster:
     return cluster
 
 
-def disturb(cluster: Cluster, partition: Partition, random: Random) -> None:
+def inject_fault(cluster: Cluster, partition: Partition, random: Random) -> None:
     node = random.choice(list(cluster.nodes.values()))
     match random.randrange(10):
         case 0:
@@ -100,22 +100,22 @@ def refuse_end(node: Node, partition: Partition) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_both_ways_say_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: Life = []
+def test_both_paths_have_the_same_effects(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: Steps = []
     step = Raft.step
 
     def note(raft: Raft, now: Now, given: FabricInput) -> list[FabricEffect]:
         effects = step(raft, now, given)
-        told.append((now, raft.node, given, list(effects)))
+        steps.append((now, raft.node, given, list(effects)))
         return effects
 
     monkeypatch.setattr(Raft, "step", note)
-    ends = [state_of(live(seed, told))]
-    by_short_way = list(told)
+    ends = [state_of(run_cluster(seed, steps))]
+    by_fast_path = list(steps)
     monkeypatch.setattr(RaftGroup, "update_fast_path", RaftGroup.leave_fast_path)
-    ends.append(state_of(live(seed, told)))
-    differing = next((pair for pair in zip(by_short_way, told, strict=False) if pair[0] != pair[1]), None)
-    assert differing is None and len(by_short_way) == len(told)
+    ends.append(state_of(run_cluster(seed, steps)))
+    differing = next((pair for pair in zip(by_fast_path, steps, strict=False) if pair[0] != pair[1]), None)
+    assert differing is None and len(by_fast_path) == len(steps)
     assert ends[0] == ends[1]
 
 
@@ -127,7 +127,7 @@ def state_of(cluster: Cluster) -> list[tuple[int, int, int, int, int]]:
     ]
 
 
-def test_records_of_three_nodes_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_three_nodes_take_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     ways: Counter[str] = Counter()
     at_length = Raft._full_step
 
@@ -147,12 +147,12 @@ def test_records_of_three_nodes_take_the_short_way(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Raft, "_full_step", note)
     for number in range(20):
         cluster.publish(partition, b"%d" % number)
-    # A heartbeat may come in between; of what a record causes nothing took the long way.
+    # A heartbeat may come in between; of what a record causes nothing took the full step.
     assert not {name for name in ways if name in {"Propose", "Synced", "AppendEntries", "AppendEntriesReply"}}
 
 
 def steady() -> tuple[Cluster, Partition, Node, Node]:
-    """A partition, who leads it, and one that follows, both of them steadily."""
+    """A partition, its leader and a follower, both on the fast path."""
     cluster = Cluster(3)
     cluster.ready()
     (partition,) = cluster.topic("t", replicas=3)
@@ -191,7 +191,7 @@ def test_a_batch_that_was_damaged_on_its_way_is_no_entry(at: int) -> None:
     assert group.election.leader_heard_us == cluster.us
 
 
-def test_the_short_way_believes_nobody_more_than_the_long_one() -> None:
+def test_the_fast_path_accepts_no_stale_reply() -> None:
     cluster, partition, leader, follower = steady()
     group = leader.raft.groups[partition]
     end = group.log.end

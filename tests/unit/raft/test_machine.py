@@ -1,4 +1,4 @@
-"""Whole nodes: the catalogue, partitions spread over nodes, joining, leaving, and coming back."""
+"""Whole nodes: metadata, partitions spread over nodes, joining, leaving, returning."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_node_alone_comes_back_with_all_it_acknowledged_and_a_higher_epoch() -
     assert cluster[1].ready and cluster[1].values(partition) == [b"x"]
 
 
-@pytest.mark.parametrize("hurt", ["catalogue", "partition"])
+@pytest.mark.parametrize("hurt", ["metadata", "partition"])
 def test_a_node_alone_serves_what_can_be_read_of_a_damaged_log_and_adds_nothing(hurt: str) -> None:
     cluster = Cluster(1)
     cluster.ready()
@@ -63,12 +63,12 @@ def test_a_node_alone_serves_what_can_be_read_of_a_damaged_log_and_adds_nothing(
     cluster.run(100)
     node = cluster[1]
     node.crash()
-    log = node.disks[METADATA_PARTITION if hurt == "catalogue" else partition]
+    log = node.disks[METADATA_PARTITION if hurt == "metadata" else partition]
     log.stored = log.stored[:-1]
     log.damaged_at = log.end
     node.start()
     cluster.run_until(lambda: node.ready)
-    if hurt == "catalogue":
+    if hurt == "metadata":
         node.create("u", token=6)
         assert isinstance(node.refused[6], PartitionDamaged)
     else:
@@ -185,7 +185,7 @@ def test_what_was_acknowledged_survives_a_power_cut_of_all_nodes() -> None:
         assert leader.values(partition) == [*(b"%d" % number for number in range(10)), b"after"]
 
 
-def test_a_node_whose_catalogue_is_damaged_gets_it_from_the_others() -> None:
+def test_a_node_whose_metadata_log_is_damaged_gets_it_from_the_others() -> None:
     cluster = Cluster(3)
     cluster.ready()
     (gone,) = cluster.topic("gone")
@@ -478,7 +478,7 @@ def test_who_asks_twice_because_the_answer_is_slow_is_not_told_that_its_own_topi
     cluster.topic("t", at=asker.node)
     spec = leader.topics["t"]
     leader.step(PeerReceived(asker.node, CreateTopicRequest(asker.node, asker.boot, 2, spec, 1 << 20, 0), None))
-    assert cluster.sent["RequestReply"] == 0, "the catalogue itself is the answer"
+    assert cluster.sent["RequestReply"] == 0, "the metadata entry is the answer"
     another = TopicSpec(TopicId(5), "t", 1, b"")
     leader.step(PeerReceived(asker.node, CreateTopicRequest(asker.node, asker.boot, 4, another, 1 << 20, 0), None))
     cluster.run(300)

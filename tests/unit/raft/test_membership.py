@@ -1,4 +1,4 @@
-"""Members that come and go, one at a time."""
+"""Membership changes, one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.raft.group_simulation import SCRIPTED, GroupSimulation, Member
 
 
 def with_spare(nodes: int, voters: int, **settings: object) -> GroupSimulation:
-    """Nodes beyond the voters stand ready and know nothing."""
+    """Nodes beyond the voters are empty spares."""
     sim = GroupSimulation(nodes, voters=tuple(range(1, voters + 1)), start=False, **settings)  # type: ignore[arg-type]
     for node in range(voters + 1, nodes + 1):
         sim.members[node] = Member(sim, NodeId(node), ())

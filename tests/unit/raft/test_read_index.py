@@ -1,4 +1,4 @@
-"""Reads that miss nothing that was acknowledged before they began."""
+"""ReadIndex: a read sees everything acknowledged before it began."""
 
 from __future__ import annotations
 

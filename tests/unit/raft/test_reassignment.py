@@ -261,7 +261,7 @@ def test_nobody_goes_before_the_copies_that_stay_are_whole(monkeypatch: pytest.M
     assert behind.values(partition) == leader.values(partition) == [b"before", b"one", b"two", b"three", b"after"]
 
 
-def test_the_leader_of_the_catalogue_can_be_removed_too() -> None:
+def test_the_metadata_leader_can_be_removed_too() -> None:
     cluster, partitions = with_topic(4, 2)
     leader = cluster.leader(METADATA_PARTITION)
     assert leader is not None

@@ -1,4 +1,4 @@
-"""What is stored where, and when it counts."""
+"""Log replication and commit."""
 
 from __future__ import annotations
 

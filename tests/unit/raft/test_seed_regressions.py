@@ -32,7 +32,7 @@ def silent() -> Cluster:
     return cluster
 
 
-def leader_of_the_catalogue(cluster: Cluster) -> Node:
+def metadata_leader(cluster: Cluster) -> Node:
     return next(node for node in cluster.alive if node.raft.groups[METADATA_PARTITION].role is Role.LEADER)
 
 
@@ -53,7 +53,7 @@ def test_when_the_leader_of_a_silent_group_finds_its_copy_damaged_another_leads(
 
 def test_a_wish_to_make_a_topic_that_arrives_twice_is_not_refused_for_its_own_topic() -> None:
     cluster = silent()
-    leader = leader_of_the_catalogue(cluster)
+    leader = metadata_leader(cluster)
     asker = next(node for node in cluster.alive if node is not leader)
     cluster.topic("t", at=asker.node)
     spec = asker.topics["t"]
@@ -66,7 +66,7 @@ def test_a_wish_to_make_a_topic_that_arrives_twice_is_not_refused_for_its_own_to
 
 def test_a_topic_that_was_deleted_is_not_brought_back_by_a_wish_that_was_long_under_way() -> None:
     cluster = silent()
-    leader = leader_of_the_catalogue(cluster)
+    leader = metadata_leader(cluster)
     cluster.topic("t", at=leader.node)
     spec = leader.topics["t"]
     leader.step(
@@ -82,7 +82,7 @@ def test_a_topic_that_was_deleted_is_not_brought_back_by_a_wish_that_was_long_un
 def test_a_copy_that_is_filled_anew_confirms_nothing_before_it_has_applied_it() -> None:
     cluster = silent()
     cluster.topic("t")
-    leader = leader_of_the_catalogue(cluster)
+    leader = metadata_leader(cluster)
     other = next(node for node in cluster.alive if node is not leader)
     group = other.raft.groups[METADATA_PARTITION]
     other.step(Confirm(12, "t"))
@@ -107,11 +107,11 @@ def test_a_node_alone_whose_disk_refused_the_beginning_of_its_term_begins_it_aga
     assert node.commit[partition] > end
 
 
-def test_a_catalogue_whose_refilling_was_interrupted_loses_no_topic() -> None:
+def test_metadata_whose_snapshot_was_interrupted_loses_no_topic() -> None:
     cluster = silent()
     cluster.topic("t")
     cluster.run(2_000)
-    node = next(node for node in cluster.alive if node is not leader_of_the_catalogue(cluster))
+    node = next(node for node in cluster.alive if node is not metadata_leader(cluster))
     node.crash()
     # The process ended when all had come from the leader, but not yet that the copy counts again.
     key = key_of(METADATA_PARTITION)
@@ -125,7 +125,7 @@ def test_a_catalogue_whose_refilling_was_interrupted_loses_no_topic() -> None:
 
 def test_a_start_that_finds_a_commit_older_than_a_topic_keeps_the_topics_log() -> None:
     cluster = silent()
-    node = next(node for node in cluster.alive if node is not leader_of_the_catalogue(cluster))
+    node = next(node for node in cluster.alive if node is not metadata_leader(cluster))
     commit = node.raft.groups[METADATA_PARTITION].commit
     (partition,) = cluster.topic("t")
     cluster.publish(partition, b"acknowledged")

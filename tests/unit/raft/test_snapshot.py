@@ -1,4 +1,4 @@
-"""The catalogue's log does not grow without bound: a snapshot stands for all before it."""
+"""The metadata log is bounded: a snapshot replaces everything before it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL = RaftSettings(metadata_log_bytes=3_000)
 
 
 def churned(cluster: Cluster, rounds: int = 30, at: int = 1) -> None:
-    """Topics come and go; the last three stay."""
+    """Creates and deletes topics; the last three remain."""
     for number in range(rounds):
         (partition,) = cluster.topic(f"t{number}", at=at)
         if number < rounds - 3:
@@ -30,7 +30,7 @@ def names(cluster: Cluster) -> list[list[str]]:
 
 
 @pytest.mark.requirement("RF-33:snapshots")
-def test_the_log_of_the_catalogue_is_trimmed_at_every_node() -> None:
+def test_the_metadata_log_is_trimmed_at_every_node() -> None:
     cluster = Cluster(3, settings=SMALL)
     cluster.ready()
     churned(cluster)
@@ -65,7 +65,7 @@ def test_a_node_that_was_away_meanwhile_gets_the_snapshot() -> None:
     cluster.run_until(lambda: away.values(kept) == [b"x"])
 
 
-def test_a_trimmed_catalogue_survives_a_power_cut_of_all_nodes() -> None:
+def test_a_trimmed_metadata_log_survives_a_power_cut_of_all_nodes() -> None:
     cluster = Cluster(3, settings=SMALL)
     cluster.ready()
     churned(cluster)

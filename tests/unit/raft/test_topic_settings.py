@@ -1,4 +1,4 @@
-"""Settings of a topic change at every node, in the order in which the catalogue has them."""
+"""Settings of a topic change at every node, in the order of the metadata log."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ class ProgressState(StrEnum):
     """Where the two logs agree is unknown: one probe at a time."""
     REPLICATE = "replicate"
     """Entries are sent as they are proposed, up to the window."""
-    SNAPSHOT = "refill"
+    SNAPSHOT = "snapshot"
     """The follower must restart at the leader's log start (InstallSnapshot)."""
 
 
