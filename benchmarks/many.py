@@ -29,7 +29,15 @@ from rostra.model.batch import HEADER_BYTES
 from rostra.model.encode import encode as encode_batch
 from rostra.model.patterns import Pattern, PatternTrie
 from rostra.wire.frames import encode
-from rostra.wire.groups import FindGroup, GroupPlace, JoinGroup, LeaveGroup, MemberAssignment, MovePositions, Position
+from rostra.wire.groups import (
+    CommitPositions,
+    CoordinatorLocation,
+    FindCoordinator,
+    JoinGroup,
+    LeaveGroup,
+    MemberAssignment,
+    Position,
+)
 from rostra.wire.messages import Agreed, CreateTopic, Publish, Published, Topic, TopicCreated, TopicSettings
 
 COUNT = 10_000
@@ -108,7 +116,7 @@ def make_topics(connection: BareConnection, count: int) -> list[Topic]:
 
 def make_names(connection: BareConnection, topics: Sequence[Topic]) -> None:
     """Each with a position in a topic of its own, and its member gone again."""
-    connection.ask([FindGroup(1, "any")], GroupPlace)
+    connection.ask([FindCoordinator(1, "any")], CoordinatorLocation)
     for some in slices(list(enumerate(topics, 1)), TOGETHER):
         named = {f"name-{number}": (number, topic) for number, topic in some}
         joins = [JoinGroup(n, name, n, (topic.name,), LEASE_MS) for name, (n, topic) in named.items()]
@@ -116,7 +124,7 @@ def make_names(connection: BareConnection, topics: Sequence[Topic]) -> None:
         moves = []
         for held in connection.hear(MemberAssignment, len(joins)):
             places = tuple(Position(part.topic, part.partition, 1) for part in held.parts)
-            moves.append(MovePositions(held.member, held.name, held.member, held.generation, places))
+            moves.append(CommitPositions(held.member, held.name, held.member, held.generation, places))
         connection.ask(moves, Agreed)
         connection.ask([LeaveGroup(n, name, n) for name, (n, _) in named.items()], Agreed)
 

@@ -25,7 +25,7 @@ from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator.history import StoredBatch
 from rostra.simulator.world.fabric_observer import batches_in, committed_batches
-from rostra.wire.groups import FindGroup
+from rostra.wire.groups import FindCoordinator
 from rostra.wire.messages import (
     PUBLISHER_LEASE_MS,
     DescribeTopic,
@@ -57,7 +57,7 @@ CONNECT_TIMEOUT_MS = 2_000
 """Timeout of one attempt to connect, because a host without power does not answer."""
 
 
-NodeRequest = Publish | Subscribe | DescribeTopic | FindGroup
+NodeRequest = Publish | Subscribe | DescribeTopic | FindCoordinator
 NodeReply = Published | Subscribed | TopicDescribed | Failed
 """The replies to these."""
 

@@ -13,18 +13,18 @@ import msgspec
 
 from rostra.errors import RostraError, from_wire
 from rostra.wire.groups import (
+    CommitPositions,
+    CoordinatorLocation,
     DescribeGroup,
-    FindGroup,
+    FindCoordinator,
     GroupDescribed,
     GroupEnded,
     GroupJoined,
-    GroupPart,
-    GroupPlace,
     JoinGroup,
     LeaveGroup,
     MemberAssignment,
     MemberHeartbeat,
-    MovePositions,
+    PartitionPosition,
     Position,
     Released,
 )
@@ -90,7 +90,7 @@ class WireMember:
         self._handled = handled
         self._patterns = patterns
         self._lease_ms = lease_ms
-        self._on_event: list[GroupPart] = []
+        self._on_event: list[PartitionPosition] = []
         self._unconfirmed: dict[int, dict[PartitionKey, int]] = {}
         self._final_request = -1
         self._is_joined = False
@@ -150,7 +150,7 @@ class WireMember:
         nodes = self._cluster.group_nodes
         self._next_node += 1
         self._connection = self._cluster.raw_connection(nodes[self._next_node % len(nodes)])
-        self._send(FindGroup(self._next_request(), NAME))
+        self._send(FindCoordinator(self._next_request(), NAME))
 
     def _disconnect(self) -> None:
         """Drops the connection; the partitions may stay assigned to it."""
@@ -160,7 +160,7 @@ class WireMember:
         self._on_event = []
         self._unconfirmed.clear()
 
-    def _connect(self, place: GroupPlace) -> None:
+    def _connect(self, place: CoordinatorLocation) -> None:
         nodes = [node for node in self._cluster.running if self._cluster.address(node) == place.address]
         if not place.known or (place.address and not nodes):
             self._disconnect()
@@ -175,7 +175,7 @@ class WireMember:
 
     def _handle(self, message: NodeMessage) -> None:
         match message:
-            case GroupPlace():
+            case CoordinatorLocation():
                 self._connect(message)
             case GroupJoined():
                 self._is_joined = True
@@ -237,7 +237,7 @@ class WireMember:
         request = self._next_request()
         self._unconfirmed[request] = dict(partitions)
         positions = tuple(Position(*partition, offset) for partition, offset in sorted(partitions.items()))
-        self._send(MovePositions(request, NAME, self.member, self.generation, positions))
+        self._send(CommitPositions(request, NAME, self.member, self.generation, positions))
         return request
 
     def _send(self, message: ClientMessage) -> None:
@@ -307,7 +307,7 @@ def request_coordinator(cluster: Cluster, message: ClientMessage, kind: type[M])
             attempt += 1
             _find_coordinator(cluster, connections, asked_us, attempt)
         for reply in connections[0].take():
-            if isinstance(reply, GroupPlace):
+            if isinstance(reply, CoordinatorLocation):
                 _send_to_coordinator(cluster, connections, reply, message)
             elif isinstance(reply, Failed):
                 answers.append(from_wire(reply.code, reply.carried))
@@ -328,12 +328,12 @@ def _find_coordinator(cluster: Cluster, connections: list[RawConnection], asked_
     for raw_connection in connections:
         raw_connection.close()
     connections[:] = [cluster.raw_connection(cluster.group_nodes[attempt % len(cluster.group_nodes)])]
-    connections[0].send(FindGroup(1, NAME))
+    connections[0].send(FindCoordinator(1, NAME))
     asked_us[0] = cluster.now_us
 
 
 def _send_to_coordinator(
-    cluster: Cluster, connections: list[RawConnection], place: GroupPlace, message: ClientMessage
+    cluster: Cluster, connections: list[RawConnection], place: CoordinatorLocation, message: ClientMessage
 ) -> None:
     nodes = [node for node in cluster.running if cluster.address(node) == place.address]
     if not place.known or (place.address and not nodes):
@@ -354,11 +354,11 @@ def describe_group(cluster: Cluster) -> GroupDescribed:
 def coordinator_node(cluster: Cluster) -> int:
     """The node that coordinates the group."""
     raw_connection = cluster.raw_connection(cluster.group_nodes[0])
-    raw_connection.send(FindGroup(1, NAME))
-    found: list[GroupPlace] = []
+    raw_connection.send(FindCoordinator(1, NAME))
+    found: list[CoordinatorLocation] = []
 
     def known() -> bool:
-        found.extend(message for message in raw_connection.take() if isinstance(message, GroupPlace))
+        found.extend(message for message in raw_connection.take() if isinstance(message, CoordinatorLocation))
         return bool(found)
 
     cluster.run_until(known, "the address of the coordinator")

@@ -346,7 +346,7 @@ def exclusive(history: History, *log: StoredRecord) -> History:
 
 
 def ownership_entries(offset: int, *entries: PublisherJoined | PublisherLeft) -> list[StoredRecord]:
-    flag = int(OwnerFlag.LEDGER)
+    flag = int(OwnerFlag.BROKER_STATE)
     return [StoredRecord(offset + at, msgspec.msgpack.encode(one), True, 0, flag) for at, one in enumerate(entries)]
 
 

@@ -29,14 +29,14 @@ from rostra.safeguards import Safeguard
 from rostra.wire.features import in_common
 from rostra.wire.frames import Violation
 from rostra.wire.groups import (
+    CommitPositions,
     DeleteGroup,
     DescribeGroup,
-    FindGroup,
+    FindCoordinator,
     JoinGroup,
     LeaveGroup,
     ListGroups,
     MemberHeartbeat,
-    MovePositions,
     Released,
     ResetGroup,
 )
@@ -62,9 +62,9 @@ from rostra.wire.messages import (
     Published,
     Register,
     RemoveMember,
-    Resign,
     Subscribe,
     TransferPartition,
+    Unregister,
     Unsubscribe,
     Unsubscribed,
     Unwatch,
@@ -133,7 +133,7 @@ class ClientRequests:
                 self._hello(conn, session, message)
             case Register():
                 self._broker.ownership.register(conn, session, message)
-            case Resign():
+            case Unregister():
                 self._broker.ownership.resign(conn, session, message)
             case Locate() | DescribeTopic() | ListTopics():
                 self._broker.topic_requests.look_up(conn, session, message)
@@ -150,10 +150,10 @@ class ClientRequests:
             case Unwatch():
                 self._broker.pattern_watches.unwatch(conn, message)
             case (
-                FindGroup()
+                FindCoordinator()
                 | JoinGroup()
                 | Released()
-                | MovePositions()
+                | CommitPositions()
                 | MemberHeartbeat()
                 | LeaveGroup()
                 | ListGroups()

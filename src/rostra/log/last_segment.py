@@ -8,7 +8,7 @@ from rostra.log.facts import LogFacts, Stamp
 from rostra.log.files import File
 from rostra.log.scan import ScannedBatch, is_intact
 from rostra.log.segment import CONTROL
-from rostra.model.batch import CHECKPOINT, LEDGER, Header
+from rostra.model.batch import BROKER_STATE, CHECKPOINT, Header
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition
 
@@ -26,7 +26,7 @@ class LastSegment:
         header = found.header
         if not header.flags & CONTROL:
             self._stamps.append(_stamp(header))
-        elif header.owner_flags & LEDGER:
+        elif header.owner_flags & BROKER_STATE:
             self._entries.append((header.base_offset, found.position, header.length))
         elif not found.position and header.owner_flags & CHECKPOINT:
             self._checkpoint_bytes = header.length

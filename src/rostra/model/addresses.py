@@ -1,8 +1,8 @@
-"""How addresses are written that are no host and port."""
+"""Notation of Unix socket addresses."""
 
 from __future__ import annotations
 
 UNIX = "unix:"
-"""Before the path of a socket in the file system, where an address is expected."""
+"""Prefix of the path of a Unix socket where an address is expected."""
 UNIX_PATH_BYTES_MAX = 107
-"""What the system takes."""
+"""The limit of Linux."""

@@ -44,14 +44,14 @@ class Flag(IntFlag):
 class OwnerFlag(IntFlag):
     SUPPRESSED = 1
     CHECKPOINT = 2
-    LEDGER = 4
+    BROKER_STATE = 4
     REPEATED = 8
 
 
 SUPPRESSED = int(OwnerFlag.SUPPRESSED)
 CHECKPOINT = int(OwnerFlag.CHECKPOINT)
-LEDGER = int(OwnerFlag.LEDGER)
-"""As plain numbers: on the hot path the operators of an enumeration cost more than all else."""
+BROKER_STATE = int(OwnerFlag.BROKER_STATE)
+"""As plain integers: on the hot path the operators of an enumeration are too slow."""
 
 
 class Codec(IntEnum):
@@ -113,18 +113,18 @@ _UINT64 = Struct("<Q")
 _EXTENT = Struct("<Q8xI")
 PLACED = Struct("<QQIH10xQII")
 """From byte 8 on: base offset, owner epoch, last offset delta, owner flags, then the producer's stamp. How many records
-the producer had sent is in the delta: compaction may have left fewer."""
+the producer had sent follows from the delta: compaction may have left fewer."""
 ARRIVED = Struct("<QQI32xH")
 """From byte 8 on: base offset, owner epoch, last offset delta, then the flags."""
 _PRODUCER = Struct("<QIII")
 _OWNER = Struct("<QQIHH")
 _PLACE = Struct("<QI")
 SEEDS_KEPT = 1 << 14
-"""As many partitions' as are often written to at the same time."""
+"""Partitions that may be written to at the same time without computing their seed again."""
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
-    """All that a batch says about itself; fields and order of `FIELDS`, reserved ones included."""
+    """The header of a batch; fields in the order of `FIELDS`, reserved ones included."""
 
     magic: bytes
     length: int
@@ -187,7 +187,7 @@ def producer_stamp(buffer: Buffer, at: int = 0) -> tuple[ProducerId, ProducerEpo
 
 @lru_cache(SEEDS_KEPT)
 def placement_seed(topic: int, index: int) -> int:
-    """Where the placement CRC starts, so that a batch is valid in its own partition only."""
+    """Initial value of the placement CRC, so that a batch is valid in its own partition only."""
     return crc32c(_PLACE.pack(topic, index))
 
 
@@ -215,7 +215,7 @@ def stamp(
         last_offset_delta = count - 1
     assert 0 <= base_offset <= OFFSET_MAX - last_offset_delta - 1
     _OWNER.pack_into(batch, 8, base_offset, owner_epoch, last_offset_delta, owner_flags, 0)
-    # `placement_crc` written out: every batch of a node comes by here.
+    # `placement_crc`, inlined: this runs for every batch.
     crc = crc32c(batch[:PLACEMENT_CRC_AT], placement_seed(partition.topic, partition.index))
     _UINT32.pack_into(batch, PLACEMENT_CRC_AT, crc32c(batch[BODY_CRC_AT:CHECKED_FROM], crc))
     return base_offset + last_offset_delta

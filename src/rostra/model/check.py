@@ -1,4 +1,4 @@
-"""Whether bytes are an acceptable batch: once when produced, and whenever read from storage."""
+"""Validation of batches: when a producer sends them, and whenever they are read from storage."""
 
 from struct import Struct
 
@@ -29,7 +29,7 @@ CODEC_NONE = int(Codec.NONE)
 CODEC_LAST = int(Codec.ZSTD)
 
 RAW_BODY_BYTES_MAX = 64 << 20
-"""What a reader inflates at most, unless told otherwise."""
+"""Default bound of what a reader decompresses."""
 
 _PRODUCED = Struct("<4sI28xIQIIIHBBqqII")
 _STORED = Struct("<4sI24xII")
@@ -47,13 +47,13 @@ class BatchLimits(msgspec.Struct, frozen=True):
 
 
 Produced = tuple[ProducerId, ProducerEpoch, Sequence, int]
-"""What a broker needs to know of a batch that it accepts: whose it is, its place in their sequence, its records."""
+"""Producer id, producer epoch, base sequence and record count."""
 
 
 def check_produced(batch: Buffer, *, limits: BatchLimits, now_us: int) -> Produced:
-    """Check what a producer sent; the owner's fields are ignored, for the owner overwrites them.
+    """Checks a batch from a producer. Fields of the owner are ignored, since the owner overwrites them.
 
-    Written in one piece, for it is on the way of every batch.
+    One function without calls, because it runs for every batch.
     """
     size = len(batch)
     if size < HEADER_BYTES:
@@ -91,7 +91,7 @@ def check_produced(batch: Buffer, *, limits: BatchLimits, now_us: int) -> Produc
     if base_us > max_us or max_us > now_us + limits.timestamp_ahead_us_max:
         raise _bad_timestamps(base_us, max_us, now_us, limits)
     if crc != crc32c(memoryview(batch)[CHECKED_FROM:]):
-        raise BatchRejected(Reason.BODY_CRC, "the body was damaged on its way; send it again")
+        raise BatchRejected(Reason.BODY_CRC, "the body was damaged in transit; send it again")
     if flags or codec or raw_bytes != size - HEADER_BYTES:
         check_body(batch, size, count, flags, codec, raw_bytes)
     else:
@@ -100,7 +100,7 @@ def check_produced(batch: Buffer, *, limits: BatchLimits, now_us: int) -> Produc
 
 
 def check_body(batch: Buffer, end: int, count: int, flags: int, codec: int, raw_bytes: int) -> None:
-    """What can be said about the body of the batch at 0..end without visiting its records."""
+    """Checks the body of the batch at 0..end without visiting its records."""
     if codec == CODEC_NONE:
         if raw_bytes != end - HEADER_BYTES:
             raise BatchRejected(Reason.LENGTH, f"claims a body of {raw_bytes} bytes, has {end - HEADER_BYTES}")
@@ -137,7 +137,7 @@ def check_stored(buffer: Buffer, at: int, partition: Partition) -> int:
     magic, length, claimed_placement_crc, claimed_body_crc = _STORED.unpack_from(buffer, at)
     if magic != MAGIC:
         raise BatchRejected(Reason.MAGIC, f"begins with {magic!r}, not {MAGIC!r}")
-    # Before the length is believed: a flipped bit in it would otherwise pass for a torn end.
+    # Before the length is used: a flipped bit in it would otherwise pass for a torn tail.
     if claimed_placement_crc != placement_crc(buffer, at, partition):
         raise BatchRejected(Reason.PLACEMENT_CRC, f"header damaged, or not of {partition}")
     if length < HEADER_BYTES:
@@ -150,8 +150,9 @@ def check_stored(buffer: Buffer, at: int, partition: Partition) -> int:
 
 
 def read_intact(batch: Buffer, seed: int) -> tuple[int, int, int, int] | None:
-    """Of a buffer that is one batch of the partition with this `placement_seed`: the batch's base offset, the offset
-    that follows it, its owner epoch and its flags. None unless it is intact: what is wrong `check_stored` says.
+    """Base offset, next offset, owner epoch and flags of an intact batch of the partition with this `placement_seed`.
+
+    None if it is not intact; `check_stored` tells why.
     """
     if len(batch) < HEADER_BYTES:
         return None

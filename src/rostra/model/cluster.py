@@ -1,4 +1,4 @@
-"""What a cluster says of itself, whatever its fabric: its nodes, and of each partition who orders it and who has it."""
+"""The state of a cluster, for any fabric: its nodes, and the owner and the replicas of each partition."""
 
 from __future__ import annotations
 

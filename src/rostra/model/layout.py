@@ -1,4 +1,4 @@
-"""Where each Arrow buffer of a batch body lies."""
+"""Positions of the Arrow buffers in a batch body."""
 
 from functools import lru_cache
 from struct import Struct, pack
@@ -27,8 +27,8 @@ def padded(size: int) -> int:
 
 @lru_cache(maxsize=16)
 def even_offsets(count: int, size: int) -> bytes:
-    """The offsets of so many strings of one size. Kept, for a producer's batches tend to be alike, and to compare two
-    buffers is far cheaper than to look at each number."""
+    """The offsets of `count` strings of equal size. Cached, since the batches of a producer tend to be alike, and
+    comparing two buffers is far cheaper than checking each number."""
     return pack(f"<{count + 1}i", *range(0, size * count + 1, size)) if size else bytes(4 * count + 4)
 
 

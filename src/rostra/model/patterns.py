@@ -1,4 +1,4 @@
-"""Patterns of topic names: `+` stands for one level, `#` for the rest, whatever it is, and nothing at all too."""
+"""Patterns of topic names: `+` matches one level, `#` matches any number of remaining levels, including none."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ V = TypeVar("V", bound=Hashable)
 
 
 def is_wild(written: str) -> bool:
-    """Whether what somebody wrote stands for more than one name."""
+    """Whether the text contains wildcards."""
     return ONE_LEVEL in written or THE_REST in written
 
 
 class Pattern(msgspec.Struct, frozen=True, order=True):
-    """Topics that belong to the system match none but the one pattern that is their name: nobody gets them unasked."""
+    """Wildcards do not match internal topics; only their full name does."""
 
     levels: tuple[str, ...]
 
@@ -54,7 +54,7 @@ class Pattern(msgspec.Struct, frozen=True, order=True):
 
     @property
     def fixed(self) -> str:
-        """What every name that matches begins with, so that sorted names need not all be looked at."""
+        """The common prefix of all matching names, for a search in sorted names."""
         levels = self.levels
         wild = next((at for at, level in enumerate(levels) if is_wild(level)), len(levels))
         return "/".join(levels[:wild])
@@ -75,7 +75,7 @@ class Pattern(msgspec.Struct, frozen=True, order=True):
 
 
 class PatternTrie(Generic[V]):
-    """Values by pattern. Finding those of a name touches only patterns that agree with a beginning of it."""
+    """Values by pattern. A look-up visits only patterns that match a prefix of the name."""
 
     def __init__(self) -> None:
         self._root: _Branch[V] = _Branch()
@@ -84,7 +84,7 @@ class PatternTrie(Generic[V]):
         return not self._root.is_bare
 
     def add(self, pattern: Pattern, value: V) -> None:
-        """The same value may stand under many patterns; once under each."""
+        """A value may be stored under many patterns, once under each."""
         branch = self._root
         for level in pattern.levels:
             below = branch.below.get(level)
@@ -108,7 +108,7 @@ class PatternTrie(Generic[V]):
             del branch.below[level]
 
     def match(self, name: str) -> list[V]:
-        """Each value once, although several of its patterns match; in an order that depends on history only."""
+        """Each value once, even if several of its patterns match, in a deterministic order."""
         wild = not is_internal(name)
         found: dict[V, None] = {}
         reached = [self._root]

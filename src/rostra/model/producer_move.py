@@ -1,6 +1,6 @@
-"""A producer's move to another node, as it stands in the log of the partition that it came to.
+"""The log entry of a producer that moved to another node, in the partition that it moved to.
 
-Only where every node has partitions of its own: there a producer's records lie in one partition after the other.
+Only in fabrics where every node has partitions of its own: a producer's records then lie in several partitions.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import msgspec
 
 
 class ProducerMove(msgspec.Struct, frozen=True, array_like=True, tag="move"):
-    """From here on the producer is here, by its `number`th move, beginning with the sequence `expected`.
+    """From here on the producer writes to this partition: its `number`th move, first sequence `expected`.
 
-    All below that was stored elsewhere, the last of it in the partition `after` below `after_offset`: whoever lacks
-    that waits for it, so that a producer's records keep their order. `at` is where the move stands, once it stands.
+    Earlier sequences are stored elsewhere, the last of them in the partition `after` below `after_offset`. A node
+    without those waits for them, so that the order of the producer is kept. `at` is the offset of the move, once it is
+    known.
     """
 
     producer: int
@@ -25,14 +26,14 @@ class ProducerMove(msgspec.Struct, frozen=True, array_like=True, tag="move"):
     after_offset: int = 0
     at: int = -1
     known: int = 0
-    """The latest of its other moves that was known here: what those between it and this one brought was not."""
+    """The latest of its other moves that was known here; records of moves between that one and this one were not."""
 
 
 _moves = msgspec.msgpack.Decoder(ProducerMove)
 
 
 def moves_in(values: Iterable[bytes | None]) -> list[ProducerMove]:
-    """Those among the entries of a control batch."""
+    """The moves among the entries of a control batch."""
     found: list[ProducerMove] = []
     for value in values:
         try:

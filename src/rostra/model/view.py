@@ -22,7 +22,7 @@ class View(msgspec.Struct, frozen=True, array_like=True):
             raise ValueError("a node is listed twice in one view")
         for role in (self.active, self.joining, self.missing):
             if tuple(sorted(role)) != role:
-                raise ValueError("the members of a view stand in ascending order")
+                raise ValueError("the members of a view must be in ascending order")
 
     @classmethod
     def of(

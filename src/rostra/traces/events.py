@@ -15,23 +15,23 @@ class TraceRole(StrEnum):
 
 class TraceEvent(StrEnum):
     CREATED = "created"
-    """A client made a topic."""
+    """A client created a topic."""
     SUBSCRIBED = "subscribed"
-    """A subscription stands: of this partition it expects what lies from `first` on."""
+    """A subscription of this partition begins; it expects records from `first` on."""
     UNSUBSCRIBED = "unsubscribed"
-    """It ended, and expects nothing from `end` on."""
+    """The subscription ended; it expects no records from `end` on."""
     PUBLISHED = "published"
     """The batch was acknowledged to its publisher."""
     DELIVERED = "delivered"
-    """The batch was handed to the application."""
+    """The batch was delivered to the application."""
     STORED = "stored"
-    """A node took the batch into its copy; `hops` nodes had it before."""
+    """A node stored the batch; `hops` nodes had it before."""
     SERVED = "served"
     """A node sent the batches to a subscriber."""
 
 
 class TraceRow(NamedTuple):
-    """One thing that happened to a batch, or to a subscription. Zero where a column says nothing of the event."""
+    """One event of a batch or a subscription. Columns that do not apply are zero."""
 
     number: int
     """Rises with every row of the same writer."""

@@ -1,4 +1,4 @@
-"""Writing a trace: rows are gathered, and files written by a thread, so that whoever notes one does not wait."""
+"""Writes a trace: rows are buffered, and a thread writes the files, so that callers do not wait."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rostra.errors import LibraryMissing
 from rostra.traces.events import COLUMNS, VERSION, TraceRole, TraceRow
 
 ROWS_MAX = 1 << 16
-"""So many rows make a file."""
+"""Rows per file."""
 AGE_S_MAX = 1.0
-"""Rows wait no longer than this, as long as others come: what a killed process had not written is not in its trace."""
+"""Maximum age of buffered rows while others are added. Rows that a killed process had not written are lost."""
 WAITING_MAX = 16
-"""So many files may wait to be written; then whoever notes a row waits too."""
+"""Files that may wait to be written; then adding a row blocks."""
 
 
 class Recorder:
     """The trace of one client or node.
 
-    Several threads may note rows: appending to a list is one step, and a list is taken away whole.
+    Several threads may add rows: appending to a list is atomic, and a full list is replaced as a whole.
     """
 
     def __init__(self, directory: str | Path, role: TraceRole, who: int, *, rows_max: int = ROWS_MAX) -> None:
@@ -37,7 +37,7 @@ class Recorder:
         self._role = role
         self.who = who
         self._rows_max = rows_max
-        # A process may be started again with the same identity: its files must not take the place of older ones.
+        # A restarted process has the same identity: its files must not replace older ones.
         self._name = f"{role.value}-{who:016x}-{secrets.token_hex(4)}"
         self._rows: list[TraceRow] = []
         self._due_s = monotonic() + AGE_S_MAX
@@ -53,7 +53,7 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Hand on what was gathered."""
+        """Gives the buffered rows to the writing thread."""
         rows, self._rows = self._rows, []
         self._due_s = monotonic() + AGE_S_MAX
         if rows:
@@ -73,11 +73,11 @@ class Recorder:
         pa = self._arrow
         table = pa.table(list(map(list, zip(*rows, strict=True))), schema=schema(self._role))
         self._files += 1
-        place = self._directory / f"{self._name}-{self._files:06}.parquet"
-        draft = place.with_name(f".{place.name}")
-        pa.parquet.write_table(table, draft, compression="zstd", use_dictionary=["event", "topic"])
-        # Under its name there is always a whole file.
-        draft.replace(place)
+        path = self._directory / f"{self._name}-{self._files:06}.parquet"
+        temporary = path.with_name(f".{path.name}")
+        pa.parquet.write_table(table, temporary, compression="zstd", use_dictionary=["event", "topic"])
+        # Only complete files get their final name.
+        temporary.replace(path)
 
 
 def schema(role: TraceRole) -> Any:

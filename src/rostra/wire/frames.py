@@ -34,14 +34,14 @@ BUFFER_BYTES_MIN = 1 << 14
 _LENGTH = struct.Struct("<I")
 BUFFER_BYTES_MAX = 1 << 20
 LARGE_BYTES_MIN = 1 << 19
-"""From this size on a frame's payload is received where it stays; below, fewer and larger reads are worth a copy."""
+"""From this size on a payload is received directly into its own buffer; below, fewer reads are worth a copy."""
 LARGE_BEGINNING_BYTES = 1 << 16
-"""How much is received at once where a large frame is expected: what comes with its header is copied."""
+"""How much is read at once where a large frame is expected, since bytes that come with its header are copied."""
 
 Buffer = bytes | bytearray | memoryview
-_NO_ROOM = memoryview(b"")
+_EMPTY = memoryview(b"")
 UNDECODABLE = (KeyError, UnicodeDecodeError, RecursionError, msgspec.DecodeError)
-"""What reading a typed part may raise whose checksum is right."""
+"""What decoding a typed part may raise although its checksum is right."""
 
 
 class Violation(StrEnum):
@@ -63,7 +63,7 @@ class Violation(StrEnum):
 
 
 class Framed(Protocol):
-    """What a frame can carry: a Struct that knows its kind. Those of peers are a fabric's own."""
+    """A message that a frame can carry: a Struct with a kind. Each fabric defines the messages between its nodes."""
 
     kind: ClassVar[int]
     payload: ClassVar[bool]
@@ -75,7 +75,7 @@ _unpack_header = FRAME.unpack_from
 
 
 def encode(message: Framed, payload_bytes: int = 0) -> bytes:
-    """Header and typed part; the caller sends the payload's buffers right behind."""
+    """Header and typed part; the caller sends the buffers of the payload after it."""
     meta = _encode(message)
     meta_bytes = len(meta)
     prefix = _pack_prefix(meta_bytes + payload_bytes, meta_bytes, message.kind, 0)
@@ -99,10 +99,10 @@ class Dialect(Generic[M]):
             for kind, (decoder, payload) in self.kinds.items()
             for has in (payload, payload and not payload_optional)
         }
-        """How a frame is decoded that is as it should be: by its kind, and whether it has a payload."""
+        """Decoders of valid frames by kind and whether there is a payload."""
 
     def read(self, frame: bytes, frame_bytes_max: int) -> tuple[M, bytearray | None]:
-        """What is in a frame that is there whole, with nothing behind it."""
+        """Decodes one complete frame."""
         length, meta_bytes, kind, reserved, checksum = _unpack_header(frame)
         if reserved or not meta_bytes <= length <= frame_bytes_max or meta_bytes > META_BYTES_MAX:
             raise _malformed(length, meta_bytes, reserved, frame_bytes_max)
@@ -114,7 +114,7 @@ class Dialect(Generic[M]):
         try:
             message = self.decodes[kind, has_payload](meta)
         except UNDECODABLE:
-            # Again, to say what is wrong with it.
+            # Decode again for the reason.
             message = self.decode(kind, meta, length - meta_bytes)
         return message, bytearray(frame[middle:]) if has_payload else None
 
@@ -137,7 +137,7 @@ class Dialect(Generic[M]):
 
 
 def _malformed(length: int, meta_bytes: int, reserved: int, frame_bytes_max: int) -> PeerViolation:
-    """Which rule the header of a frame breaks."""
+    """The rule that the header of a frame breaks."""
     if length > frame_bytes_max:
         return PeerViolation(Violation.FRAME_TOO_LARGE, f"{length} bytes, at most {frame_bytes_max}")
     if meta_bytes > META_BYTES_MAX:
@@ -152,12 +152,12 @@ FROM_NODE: Dialect[NodeMessage] = Dialect(get_args(NodeMessage))
 
 
 class FrameReader(Generic[M]):
-    """Cuts a byte stream into messages, over one buffer that is reused, and that large payloads bypass.
+    """Splits a byte stream into messages. It reuses one buffer, which large payloads bypass.
 
-    The driver receives into `room()`, tells `took(n)` and gets the messages that are complete, each with its payload.
-    A payload is one fresh bytearray per frame: the owner stamps batches in place and everyone shares the same bytes.
-    Lengths are checked before anything is allocated for them. After a violation the stream is of no more use, and what
-    came before it in the same read may go unheard: nobody was promised an answer to it.
+    The driver receives into `free_space()` and calls `received(n)`, which returns the complete messages, each with its
+    payload. A payload is a new bytearray per frame: the owner stamps batches in place, and all readers share its bytes.
+    Lengths are checked before anything is allocated for them. After a violation the stream cannot be used any more;
+    messages before it in the same read may be lost.
     """
 
     __slots__ = (
@@ -167,7 +167,7 @@ class FrameReader(Generic[M]):
         "_dialect",
         "_end",
         "_large",
-        "_large_room",
+        "_large_rest",
         "_start",
         "_view",
         "frame_bytes_max",
@@ -183,19 +183,19 @@ class FrameReader(Generic[M]):
         self._end = 0
         self._large: tuple[M, bytearray] | None = None
         """The message whose payload is being received in place."""
-        self._large_room = _NO_ROOM
+        self._large_rest = _EMPTY
         self._after_large = False
 
-    def room(self) -> memoryview:
+    def free_space(self) -> memoryview:
         """Where to receive next; never empty."""
         if self._large is not None:
-            return self._large_room
+            return self._large_rest
         if self._after_large:
             return self._view[self._end : self._end + LARGE_BEGINNING_BYTES]
         return self._view[self._end :] if self._end else self._view
 
     def feed(self, chunk: Buffer) -> list[tuple[M, bytearray | None]]:
-        """For drivers that have bytes already: what is not one whole frame is copied in piecewise."""
+        """For drivers that already have the bytes: anything but one whole frame is copied into the buffer."""
         if isinstance(chunk, bytes) and len(chunk) >= FRAME_BYTES and self._start == self._end and self._large is None:
             (length,) = _LENGTH.unpack_from(chunk)
             if length + FRAME_BYTES == len(chunk):
@@ -203,16 +203,16 @@ class FrameReader(Generic[M]):
         messages: list[tuple[M, bytearray | None]] = []
         rest = memoryview(chunk)
         while rest:
-            room = self.room()
-            n = min(len(room), len(rest))
-            room[:n] = rest[:n]
+            space = self.free_space()
+            n = min(len(space), len(rest))
+            space[:n] = rest[:n]
             rest = rest[n:]
-            messages += self.took(n)
+            messages += self.received(n)
         return messages
 
-    def took(self, n: int) -> list[tuple[M, bytearray | None]]:
+    def received(self, n: int) -> list[tuple[M, bytearray | None]]:
         if not (self._end or self._large or self._after_large) and n >= FRAME_BYTES:
-            # One frame and nothing else is what comes where records come one by one. All else is taken at length.
+            # Fast path: exactly one frame, the usual case when records are sent one by one.
             buffer = self._buffer
             length, meta_bytes, kind, reserved, checksum = _unpack_header(buffer)
             if (
@@ -226,13 +226,13 @@ class FrameReader(Generic[M]):
                     try:
                         message = self._decodes[kind, n > middle](meta)
                     except UNDECODABLE:
-                        return self._took_at_length(n)
+                        return self._receive_slowly(n)
                     return [(message, buffer[middle:n] if n > middle else None)]
-        return self._took_at_length(n)
+        return self._receive_slowly(n)
 
-    def _took_at_length(self, n: int) -> list[tuple[M, bytearray | None]]:
+    def _receive_slowly(self, n: int) -> list[tuple[M, bytearray | None]]:
         if self._large is not None:
-            return self._took_large(n)
+            return self._receive_large(n)
         end = self._end + n
         start = self._start
         buffer = self._buffer
@@ -254,7 +254,7 @@ class FrameReader(Generic[M]):
             try:
                 message = self._dialect.decodes[kind, stop > middle](meta)
             except UNDECODABLE:
-                # Again, to say what is wrong with it.
+                # Decode again for the reason.
                 message = self._dialect.decode(kind, meta, stop - middle)
             if stop > end:
                 self._begin_large(message, stop - middle, self._view[middle:end])
@@ -274,32 +274,32 @@ class FrameReader(Generic[M]):
         payload = bytearray(payload_bytes)
         whole = memoryview(payload)
         whole[: len(beginning)] = beginning
-        self._large, self._large_room = (message, payload), whole[len(beginning) :]
+        self._large, self._large_rest = (message, payload), whole[len(beginning) :]
         self._start = self._end = 0
 
-    def _took_large(self, n: int) -> list[tuple[M, bytearray | None]]:
+    def _receive_large(self, n: int) -> list[tuple[M, bytearray | None]]:
         assert self._large is not None
-        self._large_room = self._large_room[n:]
-        if self._large_room:
+        self._large_rest = self._large_rest[n:]
+        if self._large_rest:
             return []
-        # Where one large frame came the next one mostly is as large.
+        # After a large frame the next one is likely to be large as well.
         self._after_large = True
-        large, self._large, self._large_room = self._large, None, _NO_ROOM
+        large, self._large, self._large_rest = self._large, None, _EMPTY
         return [large]
 
     def closed(self) -> None:
-        """The stream ended: that is a violation inside a frame."""
+        """The stream ended; raises a violation if that was inside a frame."""
         if self._large is not None:
-            raise PeerViolation(Violation.TRUNCATED, f"{len(self._large_room)} bytes short of a frame")
+            raise PeerViolation(Violation.TRUNCATED, f"{len(self._large_rest)} bytes short of a frame")
         if self._end > self._start:
             raise PeerViolation(Violation.TRUNCATED, f"{self._end - self._start} bytes of an unfinished frame")
 
     def _tidy(self, needed: int, filled: bool) -> None:
-        """Makes room: rewinds when all is parsed, otherwise moves the rest to the front or into a larger buffer."""
+        """Frees space: rewinds when all is parsed, otherwise moves the rest to the front or into a larger buffer."""
         rest = self._end - self._start
         size = len(self._buffer)
-        # A read that filled the buffer tells of a busy link: fewer, larger reads pay off there. Before its Hello a
-        # stranger gets no more than one frame of its size, and what a rare large frame needed is given back after it.
+        # A read that filled the buffer indicates a busy link, where fewer and larger reads pay off. Before Hello the
+        # buffer holds at most one frame, and memory for a rare large frame is released after it.
         bound = max(BUFFER_BYTES_MIN, min(BUFFER_BYTES_MAX, FRAME_BYTES + self.frame_bytes_max))
         wanted = max(min(size * 2 if filled else size, bound), needed)
         if wanted == size and rest == 0:

@@ -1,8 +1,8 @@
 """Messages about named subscriptions: members of one name share the partitions of the topics that it matches.
 
-The *coordinator* of a name is the owner of its partition of the internal topic `_groups`; `FindGroup` says where that
-is. Everything but `FindGroup` goes to the coordinator; another node answers `Moved` or `Unavailable`. All that changes
-is in that partition's log, and answered when it is committed.
+The *coordinator* of a name is the owner of its partition of the internal topic `_groups`; `FindCoordinator` says where
+that is. Everything but `FindCoordinator` goes to the coordinator; another node answers `Moved` or `Unavailable`. All
+that changes is in that partition's log, and answered when it is committed.
 
 A member keeps its id for as long as it lives, over any number of connections. It says `JoinGroup` on each new one: if
 it is still a member, it continues with its assignment. `MemberAssignment` carries the whole assignment whenever it
@@ -21,7 +21,7 @@ from msgspec import Meta
 from rostra.wire.fields import Carried, Count, Id, Index, Message, Request, Text
 
 GROUPS_PER_PAGE_MAX = 1000
-PARTS_PER_PAGE_MAX = 1000
+PARTITIONS_PER_PAGE_MAX = 1000
 MEMBERS_MAX = 1000
 PATTERNS_MAX = 64
 LEASE_MS_MIN = 100
@@ -38,7 +38,7 @@ ClientName = Annotated[str, Meta(max_length=64)]
 # --- values inside messages ----------------------------------------------------------------------
 
 
-class GroupPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PartitionPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One partition of a topic, and where a named subscription goes on in it.
 
     `start` and `value` are those of a `Subscribe`: `offset` and the first offset that is not acknowledged, once the
@@ -58,14 +58,14 @@ class GroupPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     since: Count = 0
 
 
-class HeldPart(GroupPart, frozen=True, array_like=True, gc=False):
+class HeldPartition(PartitionPosition, frozen=True, array_like=True, gc=False):
     """`holder` is the member that has it, 0 if nobody has."""
 
     holder: Id = 0
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`offset` is the first that is not acknowledged; `tries` as in `GroupPart`."""
+    """`offset` is the first that is not acknowledged; `tries` as in `PartitionPosition`."""
 
     topic: Id
     partition: Index
@@ -89,13 +89,13 @@ class GroupSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     parts: Index
 
 
-Positions = Annotated[tuple[Position, ...], Meta(max_length=PARTS_PER_PAGE_MAX)]
+Positions = Annotated[tuple[Position, ...], Meta(max_length=PARTITIONS_PER_PAGE_MAX)]
 
 
 # --- from clients --------------------------------------------------------------------------------
 
 
-class FindGroup(Message, frozen=True, array_like=True):
+class FindCoordinator(Message, frozen=True, array_like=True):
     """Where is the coordinator of this name? Answered by any node."""
 
     kind: ClassVar[int] = 19
@@ -137,7 +137,7 @@ class Released(Message, frozen=True, array_like=True):
     generation: Count
 
 
-class MovePositions(Message, frozen=True, array_like=True):
+class CommitPositions(Message, frozen=True, array_like=True):
     """`Agreed` when it is committed. All or nothing: `StaleGeneration` if the member does not hold one of the parts, or
     held it at an earlier time; `generation` is that of the last `MemberAssignment` that it heard.
     """
@@ -191,7 +191,7 @@ class DescribeGroup(Message, frozen=True, array_like=True):
     name: Text
     after_topic: Id = 0
     after_partition: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
-    limit: Annotated[int, Meta(ge=1, le=PARTS_PER_PAGE_MAX)] = PARTS_PER_PAGE_MAX
+    limit: Annotated[int, Meta(ge=1, le=PARTITIONS_PER_PAGE_MAX)] = PARTITIONS_PER_PAGE_MAX
 
 
 class ResetGroup(Message, frozen=True, array_like=True):
@@ -217,7 +217,7 @@ class DeleteGroup(Message, frozen=True, array_like=True):
 # --- from nodes ----------------------------------------------------------------------------------
 
 
-class GroupPlace(Message, frozen=True, array_like=True):
+class CoordinatorLocation(Message, frozen=True, array_like=True):
     """The name's partition of `_groups`, and where its owner is. An empty address means: the node that answers.
 
     `known` is false while nobody is known to own it: ask again, or elsewhere.
@@ -257,7 +257,7 @@ class MemberAssignment(Message, frozen=True, array_like=True):
     name: Text
     member: Id
     generation: Count
-    parts: Annotated[tuple[GroupPart, ...], Meta(max_length=PARTS_PER_PAGE_MAX)]
+    parts: Annotated[tuple[PartitionPosition, ...], Meta(max_length=PARTITIONS_PER_PAGE_MAX)]
     more: bool = False
 
 
@@ -281,7 +281,7 @@ class GroupDescribed(Message, frozen=True, array_like=True):
     tries_max: Index
     dead_letter: Text
     members: Annotated[tuple[GroupMember, ...], Meta(max_length=MEMBERS_MAX)]
-    parts: Annotated[tuple[HeldPart, ...], Meta(max_length=PARTS_PER_PAGE_MAX)]
+    parts: Annotated[tuple[HeldPartition, ...], Meta(max_length=PARTITIONS_PER_PAGE_MAX)]
     more: bool
 
 

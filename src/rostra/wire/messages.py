@@ -17,20 +17,20 @@ from msgspec import Meta
 from rostra.model.cluster import ClusterState
 from rostra.wire.fields import Carried, Count, Id, Index, Message, Request, Text, Texts
 from rostra.wire.groups import (
+    CommitPositions,
+    CoordinatorLocation,
     DeleteGroup,
     DescribeGroup,
-    FindGroup,
+    FindCoordinator,
     GroupDescribed,
     GroupEnded,
     GroupJoined,
     GroupPage,
-    GroupPlace,
     JoinGroup,
     LeaveGroup,
     ListGroups,
     MemberAssignment,
     MemberHeartbeat,
-    MovePositions,
     Released,
     ResetGroup,
 )
@@ -78,7 +78,7 @@ class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
     history_depth: Count = 0
 
 
-class PartitionPlace(msgspec.Struct, frozen=True, array_like=True):
+class PartitionLocation(msgspec.Struct, frozen=True, array_like=True):
     """Where a partition is served. An empty address means: at the node that answers.
 
     `topic` is to be named in requests to a partition that has an id of its own; 0 means the topic's.
@@ -290,7 +290,7 @@ class Register(Message, frozen=True, array_like=True):
     lease_ms: LeaseMs = PUBLISHER_LEASE_MS
 
 
-class Resign(Message, frozen=True, array_like=True):
+class Unregister(Message, frozen=True, array_like=True):
     """The publisher leaves the partition, at once. `Agreed` when that is committed."""
 
     kind: ClassVar[int] = 18
@@ -341,20 +341,20 @@ class Located(Message, frozen=True, array_like=True):
     kind: ClassVar[int] = 33
     request: Request
     topic: Topic
-    places: Annotated[tuple[PartitionPlace, ...], Meta(max_length=1024)]
+    places: Annotated[tuple[PartitionLocation, ...], Meta(max_length=1024)]
     neighbours: Annotated[tuple[Text, ...], Meta(max_length=NEIGHBOURS_MAX)] = ()
     """Where other nodes are: who knows only the one that answers could find nobody after it."""
     roams: bool = False
     """Whether each node has a partition of its own to publish to, under its own id of the topic: whoever goes on to
-    another node publishes to that one's. Partitions may join; whoever has asked here is told by `PlaceJoined`."""
+    another node publishes to that one's. Partitions may join; whoever has asked here is told by `PartitionAdded`."""
 
 
-class PlaceJoined(Message, frozen=True, array_like=True):
+class PartitionAdded(Message, frozen=True, array_like=True):
     """Unasked, to whoever has asked where the topic is: it has one partition more."""
 
     kind: ClassVar[int] = 60
     name: Text
-    place: PartitionPlace
+    place: PartitionLocation
 
 
 class TopicCreated(Message, frozen=True, array_like=True):
@@ -528,13 +528,13 @@ ClientMessage = (
     | RemoveMember
     | TransferPartition
     | Register
-    | Resign
+    | Unregister
     | Watch
     | Unwatch
-    | FindGroup
+    | FindCoordinator
     | JoinGroup
     | Released
-    | MovePositions
+    | CommitPositions
     | MemberHeartbeat
     | LeaveGroup
     | ListGroups
@@ -548,7 +548,7 @@ NodeMessage = (
     | Ping
     | Pong
     | Located
-    | PlaceJoined
+    | PartitionAdded
     | TopicCreated
     | TopicAltered
     | TopicDropped
@@ -567,7 +567,7 @@ NodeMessage = (
     | Watched
     | TopicsAppeared
     | TopicsGone
-    | GroupPlace
+    | CoordinatorLocation
     | GroupJoined
     | MemberAssignment
     | GroupPage

@@ -1,6 +1,6 @@
-"""The handshake between two nodes. What follows it on the link are messages of the fabric they share.
+"""The handshake between two nodes. After it the link carries messages of their fabric.
 
-Kinds begin at 96, where no client's and no node's message is: neither listener understands what belongs to the other.
+Kinds begin at 96, which no message of clients uses, so that neither listener accepts messages of the other.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import ClassVar
 from rostra.wire.fields import Carried, Id, Index, Message, Text
 
 PEER_PROTOCOL = 1
-"""Raised when a peer of the version before could not follow; fields with defaults are appended without that."""
+"""Incremented for incompatible changes; appending fields with defaults is compatible."""
 
 
 class PeerHello(Message, frozen=True, array_like=True):

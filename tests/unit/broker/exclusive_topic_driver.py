@@ -8,9 +8,9 @@ from rostra.broker.partition.control_batch import read_control
 from rostra.broker.publish.ownership import LEASES
 from rostra.broker.publish.publisher_table import PublisherJoined, PublisherLeft
 from rostra.fabric.api import TimerFired
-from rostra.model.batch import LEDGER, SUPPRESSED, read_header
+from rostra.model.batch import BROKER_STATE, SUPPRESSED, read_header
 from rostra.model.decode import iterate
-from rostra.wire.messages import Ping, Register, Resign
+from rostra.wire.messages import Ping, Register, Unregister
 from tests.unit.broker.broker_driver import BrokerDriver, partition_id
 
 LEASE_MS = 900
@@ -37,7 +37,7 @@ class ExclusiveTopicDriver(BrokerDriver):
         self.settle()
 
     def resign(self, conn: int, publisher: int) -> None:
-        self.send(conn, Resign(self.request(), self.topic, 0, publisher))
+        self.send(conn, Unregister(self.request(), self.topic, 0, publisher))
         self.settle()
 
     def write(self, conn: int, publisher: int, *values: bytes) -> None:
@@ -64,7 +64,7 @@ class ExclusiveTopicDriver(BrokerDriver):
         lines: list[str] = []
         for batch in self.logs[partition_id(self.topic)].batches:
             header = read_header(batch)
-            if header.owner_flags & LEDGER:
+            if header.owner_flags & BROKER_STATE:
                 for entry in read_control(batch):
                     match entry:
                         case PublisherJoined():

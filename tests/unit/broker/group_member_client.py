@@ -11,18 +11,18 @@ from rostra.broker.groups.maintenance import GROUPS_TIMER
 from rostra.errors import RostraError, from_wire
 from rostra.fabric.api import TimerFired
 from rostra.wire.groups import (
+    CommitPositions,
+    CoordinatorLocation,
     DescribeGroup,
-    FindGroup,
+    FindCoordinator,
     GroupDescribed,
     GroupEnded,
     GroupJoined,
-    GroupPart,
-    GroupPlace,
     JoinGroup,
     LeaveGroup,
     MemberAssignment,
     MemberHeartbeat,
-    MovePositions,
+    PartitionPosition,
     Position,
     Released,
 )
@@ -42,7 +42,7 @@ class GroupMemberClient:
         self.name = name
         self.conn = driver.connect(conn if conn is not None else 1000 + member)
         self.generation = 0
-        self.assigned: dict[tuple[int, int], GroupPart] = {}
+        self.assigned: dict[tuple[int, int], PartitionPosition] = {}
         self.in_use: set[tuple[int, int]] = set()
         """Partitions that it may be handling: all that were assigned, until it releases them."""
         self.ended: list[RostraError] = []
@@ -83,7 +83,7 @@ class GroupMemberClient:
     def move(self, offset: int, *parts: tuple[int, int], tries: int = 0, generation: int = 0) -> RostraError | None:
         positions = tuple(Position(*part, offset, tries) for part in parts or tuple(self.assigned))
         sent_generation = generation or self.generation
-        return self.ask(MovePositions(self.driver.request(), self.name, self.member, sent_generation, positions))
+        return self.ask(CommitPositions(self.driver.request(), self.name, self.member, sent_generation, positions))
 
     def heartbeat(self) -> RostraError | None:
         return self.ask(MemberHeartbeat(self.driver.request(), self.name, self.member, self.generation))
@@ -105,11 +105,11 @@ def agreed(client: GroupMemberClient) -> int:
     return len(client.driver.received(client.conn, Agreed))
 
 
-def make_groups(driver: BrokerDriver, conn: int) -> GroupPlace:
+def make_groups(driver: BrokerDriver, conn: int) -> CoordinatorLocation:
     """Creates the internal topic, as the first lookup of a coordinator does."""
-    driver.send(conn, FindGroup(driver.request(), "billing"))
+    driver.send(conn, FindCoordinator(driver.request(), "billing"))
     driver.settle()
-    (place,) = driver.received(conn, GroupPlace)
+    (place,) = driver.received(conn, CoordinatorLocation)
     assert driver.broker.topic_table.by_name(GROUPS_TOPIC) is not None
     return place
 

@@ -113,6 +113,6 @@ def recovered(partition: Partition, log: ListLog) -> RecoveredLog:
         tuple(stamp for stamp in stamps if stamp.producer),
         sum(map(len, last)),
         sum(map(len, log.batches)),
-        tuple((base_offset(batch), batch) for batch in last if read_header(batch).owner_flags & OwnerFlag.LEDGER),
+        tuple((base_offset(batch), batch) for batch in last if read_header(batch).owner_flags & OwnerFlag.BROKER_STATE),
         checkpoint_at,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rostra.errors import NotAMember, StaleGeneration
 from rostra.safeguards import ALL_ON, Without
-from rostra.wire.groups import GroupPart, MovePositions, Position, ResetGroup
+from rostra.wire.groups import CommitPositions, PartitionPosition, Position, ResetGroup
 from rostra.wire.messages import Agreed, Failed, Subscribed, Unsubscribe, Unsubscribed
 from tests.unit.broker.group_member_client import LEASE_MS, GroupMemberClient, make_groups
 from tests.unit.broker.random_operations import OPERATOR, TopicPartition, operation, records_of
@@ -146,7 +146,7 @@ class RandomGroupOperations(RandomPublisherOperations):
         if location is None:
             return
         client, partition, to = self.client(who), parts[who % len(parts)], self.partition(location).end
-        commit = MovePositions(
+        commit = CommitPositions(
             self.driver.request(), client.name, client.member, client.generation, (Position(*partition, to),)
         )
         self.driver.send(client.conn, commit)
@@ -160,7 +160,7 @@ class RandomGroupOperations(RandomPublisherOperations):
         known = self.reference.positions.get(partition)
         assert (found.start, found.value) == (("earliest", 0) if known is None else ("offset", known))
 
-    def _given(self, partition: tuple[int, int]) -> GroupPart:
+    def _given(self, partition: tuple[int, int]) -> PartitionPosition:
         """Where the current holder of the partition begins; the partition may have been between two members."""
         for client in [*self.clients.values()]:
             if partition in client.assigned:

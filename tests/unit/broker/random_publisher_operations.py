@@ -18,9 +18,9 @@ from rostra.wire.messages import (
     PublisherRegistered,
     PublisherState,
     Register,
-    Resign,
     TopicAltered,
     TopicDescribed,
+    Unregister,
 )
 from tests.unit.broker.random_operations import OPERATOR, SEGMENT_BYTES, TopicPartition, operation
 from tests.unit.broker.random_topic_operations import RandomTopicOperations
@@ -98,7 +98,7 @@ class RandomPublisherOperations(RandomTopicOperations):
         where, name = self.choose_partition(location), producer + 1
         conn = self.conn(name)
         self.heard(name)
-        self.ask(Resign(self.driver.request(), self.topic_id(where), where[1], name), Agreed, conn)
+        self.ask(Unregister(self.driver.request(), self.topic_id(where), where[1], name), Agreed, conn)
         self.partition(where).publishers.pop(name, None)
         self.forget(location=where, producer=name)
 

@@ -7,7 +7,7 @@ from rostra.broker.broker import RETENTION
 from rostra.broker.partition.compaction_mark import CompactBelow
 from rostra.broker.partition.control_batch import control_batch
 from rostra.fabric.api import Append, Committed, HeldByAll, Serving, TimerFired
-from rostra.model.batch import LEDGER, read_header, stamp
+from rostra.model.batch import BROKER_STATE, read_header, stamp
 from rostra.wire.messages import AlterTopic
 from tests.unit.broker.broker_driver import BrokerDriver, partition_id
 from tests.unit.broker.test_ownership_changes import HERE, ScriptedFabric, desk_with, emit
@@ -85,7 +85,7 @@ def test_a_topic_without_compaction_is_not_compacted() -> None:
 
 def log_mark(driver: BrokerDriver, offset: int, base: int) -> None:
     batch = control_batch([CompactBelow(offset, 5)], 1)
-    stamp(batch, partition=HERE, base_offset=base, owner_epoch=1, owner_flags=LEDGER)
+    stamp(batch, partition=HERE, base_offset=base, owner_epoch=1, owner_flags=BROKER_STATE)
     emit(driver, Append(HERE, batch))
 
 
@@ -134,5 +134,5 @@ def test_no_more_is_compacted_than_every_copy_holds() -> None:
         emit(driver, HeldByAll(HERE, held))
         mark = served.derived.compaction.get(None)
         assert mark is not None and mark.offset == (held if held == 6 else 4)
-    entries = [batch for batch in driver.logs[HERE].batches if read_header(batch).owner_flags & LEDGER]
+    entries = [batch for batch in driver.logs[HERE].batches if read_header(batch).owner_flags & BROKER_STATE]
     assert len(entries) == 2, "the mark is not repeated while a copy is offline"

@@ -23,11 +23,11 @@ from rostra.errors import (
 )
 from rostra.fabric.api import TimerFired
 from rostra.wire.groups import (
+    CoordinatorLocation,
     DeleteGroup,
     DescribeGroup,
-    FindGroup,
+    FindCoordinator,
     GroupPage,
-    GroupPlace,
     JoinGroup,
     ListGroups,
     MemberAssignment,
@@ -75,27 +75,27 @@ def test_the_first_lookup_creates_the_groups_topic() -> None:
     driver.connect(CONN)
     place = make_groups(driver, CONN)
     assert (place.address, place.known) == ("", True)
-    driver.send(CONN, FindGroup(driver.request(), "billing"))
-    assert driver.received(CONN, GroupPlace)[0].partition == place.partition < 3
+    driver.send(CONN, FindCoordinator(driver.request(), "billing"))
+    assert driver.received(CONN, CoordinatorLocation)[0].partition == place.partition < 3
 
 
 def test_concurrent_lookups_create_one_topic() -> None:
     driver = BrokerDriver().start()
     driver.connect(CONN)
     for name in ("a", "b", "c"):
-        driver.send(CONN, FindGroup(driver.request(), name))
+        driver.send(CONN, FindCoordinator(driver.request(), name))
     driver.settle()
-    assert len({place.topic for place in driver.received(CONN, GroupPlace)}) == 1
+    assert len({place.topic for place in driver.received(CONN, CoordinatorLocation)}) == 1
     assert len(driver.broker.topic_table) == 1
 
 
 def test_lookups_fail_with_the_disk_and_the_node_can_stop() -> None:
     driver = BrokerDriver().start()
     driver.connect(CONN)
-    driver.send(CONN, FindGroup(driver.request(), "billing"))
+    driver.send(CONN, FindCoordinator(driver.request(), "billing"))
     driver.step(SyncFailed(DiskUntrusted("gone")))
     assert isinstance(driver.error(CONN), DiskUntrusted)
-    driver.send(CONN, FindGroup(driver.request(), "billing"))
+    driver.send(CONN, FindCoordinator(driver.request(), "billing"))
     assert isinstance(driver.error(CONN), DiskUntrusted)
     driver.step(Stop())
     driver.settle()

@@ -12,7 +12,7 @@ from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.publish.producer_table import ProducerTable
 from rostra.errors import RostraError, Unavailable
 from rostra.fabric.api import Append, Committed, FabricEffect, FabricInput, Now, Open, Ready, Serving, Started, Truncate
-from rostra.model.batch import CHECKPOINT, LEDGER, Buffer, read_header, stamp
+from rostra.model.batch import BROKER_STATE, CHECKPOINT, Buffer, read_header, stamp
 from rostra.model.encode import encode
 from rostra.safeguards import Safeguard
 from rostra.wire.messages import Agreed, Failed
@@ -58,7 +58,7 @@ def test_entries_are_in_the_log_and_in_the_state_of_every_copy() -> None:
     assert append_control(driver, ENTRY, LATER) == 1
     assert compaction_mark(driver) == LATER
     (batch,) = driver.logs[HERE].batches
-    assert read_header(batch).owner_flags == LEDGER and read_header(batch).is_control
+    assert read_header(batch).owner_flags == BROKER_STATE and read_header(batch).is_control
     assert read_control(batch) == [ENTRY, LATER]
     copy = desk_with(ScriptedFabric())
     emit(copy, Serving(HERE, 2, False, 0, 0, 0, "other:1"), Append(HERE, batch))
@@ -203,7 +203,7 @@ def test_batches_appended_during_an_inspection_are_applied_once() -> None:
     emit(driver, Append(HERE, record(2, 1)))
     (answer,) = driver.answer(recall)
     driver.pending.clear()
-    later = placed(control_batch([LATER], 1), 4, LEDGER)
+    later = placed(control_batch([LATER], 1), 4, BROKER_STATE)
     emit(driver, Append(HERE, record(3, 2)), Append(HERE, later))
     driver.step(answer)
     assert compaction_mark(driver) == LATER

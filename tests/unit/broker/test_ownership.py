@@ -26,8 +26,8 @@ from rostra.wire.messages import (
     PublisherRegistered,
     PublisherState,
     Register,
-    Resign,
     TopicDescribed,
+    Unregister,
     Unregistered,
 )
 from tests.unit.broker.broker_driver import partition_id
@@ -275,7 +275,7 @@ def test_the_reply_to_a_registration_waits_for_the_commit(driver: ExclusiveTopic
     assert not driver.received(2, PublisherRegistered)
     driver.settle()
     assert [answer.request for answer in driver.received(2, PublisherRegistered)] == [1, 2]
-    for resign in (Resign(3, driver.topic, 0, STRONG), Resign(4, driver.topic, 0, STRONG)):
+    for resign in (Unregister(3, driver.topic, 0, STRONG), Unregister(4, driver.topic, 0, STRONG)):
         driver.send(2, resign)
     assert not driver.received(2, Agreed)
     driver.settle()

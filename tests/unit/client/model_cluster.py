@@ -18,17 +18,17 @@ from rostra.wire.messages import (
     Hello,
     ListTopics,
     NodeMessage,
-    PartitionPlace,
+    PartitionLocation,
     Ping,
     Publish,
     Published,
     PublisherRegistered,
     Register,
-    Resign,
     Subscribe,
     Subscribed,
     Topic,
     TopicSettings,
+    Unregister,
     Watch,
 )
 from tests.unit.client.model_node import ModelLog, ModelNode, Reply
@@ -83,10 +83,10 @@ class ModelMember(ModelNode):
     def _create(self, name: str, settings: TopicSettings) -> Topic:
         return self.cluster.create(name, settings)
 
-    def place(self, topic: Topic, partition: int) -> PartitionPlace:
+    def place(self, topic: Topic, partition: int) -> PartitionLocation:
         owner = self.believes.get((topic.topic, partition), NOBODY)
         here = owner.address == self.address
-        return PartitionPlace(partition, "" if here else owner.address, owner.epoch, 0, owner != NOBODY)
+        return PartitionLocation(partition, "" if here else owner.address, owner.epoch, 0, owner != NOBODY)
 
     def _here(self, topic: int, partition: int) -> int:
         """The owner epoch under which this node serves it."""
@@ -122,7 +122,7 @@ class ModelMember(ModelNode):
         self._here(message.topic, message.partition)
         return super()._register(message)
 
-    def _resign(self, message: Resign) -> Agreed:
+    def _resign(self, message: Unregister) -> Agreed:
         self._here(message.topic, message.partition)
         return super()._resign(message)
 

@@ -8,25 +8,25 @@ import msgspec
 
 from rostra.errors import GroupBusy, NotAMember, StaleGeneration, UnknownGroup
 from rostra.wire.groups import (
+    CommitPositions,
+    CoordinatorLocation,
     DeleteGroup,
     DescribeGroup,
-    FindGroup,
+    FindCoordinator,
     GroupDescribed,
     GroupEnded,
     GroupJoined,
     GroupMember,
     GroupPage,
-    GroupPart,
-    GroupPlace,
     GroupStart,
     GroupSummary,
-    HeldPart,
+    HeldPartition,
     JoinGroup,
     LeaveGroup,
     ListGroups,
     MemberAssignment,
     MemberHeartbeat,
-    MovePositions,
+    PartitionPosition,
     Position,
     Released,
     ResetGroup,
@@ -34,10 +34,10 @@ from rostra.wire.groups import (
 from rostra.wire.messages import Agreed, NodeMessage, Topic
 
 GroupMessage = (
-    FindGroup
+    FindCoordinator
     | JoinGroup
     | Released
-    | MovePositions
+    | CommitPositions
     | MemberHeartbeat
     | LeaveGroup
     | ListGroups
@@ -89,8 +89,8 @@ class ModelCoordinator:
         if self.refuse is not None:
             raise self.refuse
         match message:
-            case FindGroup():
-                return [GroupPlace(request, GROUPS_TOPIC, len(message.name) % PARTITIONS, "", 1)]
+            case FindCoordinator():
+                return [CoordinatorLocation(request, GROUPS_TOPIC, len(message.name) % PARTITIONS, "", 1)]
             case JoinGroup():
                 return self._join(conn, message)
             case ListGroups():
@@ -100,7 +100,7 @@ class ModelCoordinator:
                     GroupSummary(one.name, one.generation, len(one.members), len(one.holders)) for one in found
                 )
                 return [GroupPage(request, shown[:1], len(shown) > 1)]
-            case MovePositions():
+            case CommitPositions():
                 group = self._of(message)
                 for position in message.positions:
                     if group.holders.get((position.topic, position.partition)) != message.member:
@@ -127,7 +127,7 @@ class ModelCoordinator:
             raise UnknownGroup(name)
         return self.groups[name]
 
-    def _of(self, message: MovePositions | MemberHeartbeat | Released) -> ModelGroup:
+    def _of(self, message: CommitPositions | MemberHeartbeat | Released) -> ModelGroup:
         group = self._known(message.name)
         if message.member not in group.members:
             raise NotAMember(message.name, message.member)
@@ -155,7 +155,7 @@ class ModelCoordinator:
         held = [place for place, holder in group.holders.items() if holder == member]
         return MemberAssignment(group.name, member, group.generation, tuple(self._part(group, place) for place in held))
 
-    def _part(self, group: ModelGroup, place: Place) -> GroupPart:
+    def _part(self, group: ModelGroup, place: Place) -> PartitionPosition:
         holder = group.holders[place]
         if group.since.get(place, (-1, 0))[0] != holder:
             group.since[place] = holder, group.generation
@@ -164,8 +164,8 @@ class ModelCoordinator:
         name = names.get(place[0], "gone")
         position = group.positions.get(place)
         if position is None:
-            return GroupPart(place[0], name, place[1], *group.start, 0, since)
-        return GroupPart(place[0], name, place[1], "offset", position.offset, position.tries, since)
+            return PartitionPosition(place[0], name, place[1], *group.start, 0, since)
+        return PartitionPosition(place[0], name, place[1], "offset", position.offset, position.tries, since)
 
     def _describe(self, group: ModelGroup, message: DescribeGroup) -> GroupDescribed:
         members = tuple(
@@ -174,7 +174,7 @@ class ModelCoordinator:
         places = sorted(place for place in group.holders if place > (message.after_topic, message.after_partition))
         parts = [self._part(group, place) for place in places]
         held = [
-            msgspec.convert((*msgspec.structs.astuple(part), group.holders[place]), HeldPart)
+            msgspec.convert((*msgspec.structs.astuple(part), group.holders[place]), HeldPartition)
             for place, part in zip(places, parts, strict=True)
         ]
         rest = (group.patterns, group.tries_max, group.dead_letter, members, tuple(held[:1]), len(held) > 1)

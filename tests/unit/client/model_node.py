@@ -23,14 +23,14 @@ from rostra.model.decode import Batch
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.model.patterns import Pattern
 from rostra.wire.groups import (
+    CommitPositions,
     DeleteGroup,
     DescribeGroup,
-    FindGroup,
+    FindCoordinator,
     JoinGroup,
     LeaveGroup,
     ListGroups,
     MemberHeartbeat,
-    MovePositions,
     Released,
     ResetGroup,
 )
@@ -52,7 +52,7 @@ from rostra.wire.messages import (
     Locate,
     Located,
     NodeMessage,
-    PartitionPlace,
+    PartitionLocation,
     PartitionState,
     Ping,
     Pong,
@@ -62,7 +62,6 @@ from rostra.wire.messages import (
     Push,
     Register,
     RemoveMember,
-    Resign,
     Subscribe,
     Subscribed,
     Topic,
@@ -75,6 +74,7 @@ from rostra.wire.messages import (
     TopicSettings,
     TopicsGone,
     TransferPartition,
+    Unregister,
     Unsubscribe,
     Unsubscribed,
     Unwatch,
@@ -260,7 +260,7 @@ class ModelNode:
                 return [Agreed(message.request)]
             case Register():
                 return [self._register(message)]
-            case Resign():
+            case Unregister():
                 return [self._resign(message)]
             case Watch():
                 return [self._watch(conn, message)]
@@ -268,10 +268,10 @@ class ModelNode:
                 self.watchers.get(conn, {}).pop(message.watch, None)
                 return [Agreed(message.request)]
             case (
-                FindGroup()
+                FindCoordinator()
                 | JoinGroup()
                 | Released()
-                | MovePositions()
+                | CommitPositions()
                 | MemberHeartbeat()
                 | LeaveGroup()
                 | ListGroups()
@@ -296,8 +296,8 @@ class ModelNode:
         after = there[self.page - 1].name if len(there) > self.page else ""
         return Watched(message.request, message.watch, tuple(there[: self.page]), after)
 
-    def place(self, topic: Topic, partition: int) -> PartitionPlace:
-        return PartitionPlace(partition, "", 1)
+    def place(self, topic: Topic, partition: int) -> PartitionLocation:
+        return PartitionLocation(partition, "", 1)
 
     def _publish(self, conn: int, message: Publish, payload: bytearray) -> list[NodeMessage]:
         offset, _ = self._store(message, payload)
@@ -314,7 +314,7 @@ class ModelNode:
         book[message.publisher] = message.strength
         return PublisherRegistered(message.request, min(book, key=lambda one: (-book[one], one)))
 
-    def _resign(self, message: Resign) -> Agreed:
+    def _resign(self, message: Unregister) -> Agreed:
         self._named(message.topic)
         self.publishers.get((message.topic, message.partition), {}).pop(message.publisher, None)
         return Agreed(message.request)

@@ -18,8 +18,8 @@ from rostra.errors import (
     Unavailable,
 )
 from rostra.model.decode import Batch
-from rostra.wire.groups import JoinGroup, LeaveGroup, MemberHeartbeat, MovePositions, Position, Released
-from rostra.wire.messages import ClientMessage, DeleteTopic, Locate, Located, PartitionPlace, Topic, TopicSettings
+from rostra.wire.groups import CommitPositions, JoinGroup, LeaveGroup, MemberHeartbeat, Position, Released
+from rostra.wire.messages import ClientMessage, DeleteTopic, Locate, Located, PartitionLocation, Topic, TopicSettings
 from tests.unit.client.core_harness import CoreHarness
 from tests.unit.client.member_harness import (
     LEASE_MS,
@@ -160,14 +160,14 @@ def test_positions_move_together_after_a_while_or_when_many_are_acknowledged() -
     publish_batch(harness, *(b"%d" % number for number in range(COMMIT_RECORDS + 10)))
     handler = MemberDriver(harness)
     advance(harness)
-    before = len(messages_of(harness, MovePositions))
+    before = len(messages_of(harness, CommitPositions))
     records = handler.take_all()
     for record in records[:10]:
         record.ack()
     advance(harness, COMMIT_MS - 1)
-    assert len(messages_of(harness, MovePositions)) == before
+    assert len(messages_of(harness, CommitPositions)) == before
     advance(harness, 1)
-    assert len(messages_of(harness, MovePositions)) == before + 1 and position(harness) == (10, 0)
+    assert len(messages_of(harness, CommitPositions)) == before + 1 and position(harness) == (10, 0)
     for record in records[10:]:
         record.ack()
     advance(harness)
@@ -372,7 +372,7 @@ def test_a_revoked_partition_is_released_when_nothing_is_unacked_and_its_positio
     generations = [message.generation for message in messages_of(harness, Released) if isinstance(message, Released)]
     assert generations[-1] == group(harness).generation
     kinds = [type(message) for message in harness.node.coordinator.heard]
-    assert kinds[-2:] == [MovePositions, Released]
+    assert kinds[-2:] == [CommitPositions, Released]
 
 
 def test_nothing_more_is_delivered_from_a_revoked_partition() -> None:
@@ -468,7 +468,7 @@ def test_a_partition_is_looked_up_again_when_its_topic_was_not_known_yet(monkeyp
         if isinstance(message, Locate) and message.name == "t" and not message.create and not stale:
             stale.append(message)
             former = Topic(999, "t", TopicSettings())
-            return [(Located(message.request, former, (PartitionPlace(0, "", 1),)), None)]
+            return [(Located(message.request, former, (PartitionLocation(0, "", 1),)), None)]
         return received(link, message, payload)
 
     monkeypatch.setattr(harness.node, "received", receive)
@@ -647,7 +647,7 @@ def test_a_member_leaves_when_its_positions_are_kept() -> None:
     assert left in harness.results
     assert position(harness) == (1, 0)
     assert group(harness).members == {}
-    assert [type(message) for message in harness.node.coordinator.heard][-2:] == [MovePositions, LeaveGroup]
+    assert [type(message) for message in harness.node.coordinator.heard][-2:] == [CommitPositions, LeaveGroup]
     unacked.ack()
     assert handler.take_all() == []
 

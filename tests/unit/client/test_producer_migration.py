@@ -7,20 +7,11 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from rostra.model.batch import LEDGER, stamp
+from rostra.model.batch import BROKER_STATE, stamp
 from rostra.model.encode import encode
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.model.producer_move import ProducerMove
-from rostra.wire.messages import (
-    Locate,
-    Located,
-    PartitionPlace,
-    Push,
-    Subscribe,
-    Subscribed,
-    Topic,
-    TopicSettings,
-)
+from rostra.wire.messages import Locate, Located, PartitionLocation, Push, Subscribe, Subscribed, Topic, TopicSettings
 from tests.unit.client.core_harness import CoreHarness
 
 NEW, OLD = 11, 22
@@ -37,7 +28,7 @@ def harness() -> CoreHarness:
     harness.core.subscribe(harness.now_us, harness.call(), "t", "earliest", None, 1000)
     harness.run()
     (locate,) = asked(harness, Locate)
-    places = tuple(PartitionPlace(0, "", 1, topic) for topic in (NEW, OLD))
+    places = tuple(PartitionLocation(0, "", 1, topic) for topic in (NEW, OLD))
     harness.receive(Located(locate.request, Topic(NEW, "t", TopicSettings(1)), places, roams=True))
     return harness
 
@@ -59,7 +50,7 @@ def moved_here_with(value: bytes) -> bytes:
     word = encode([msgspec.msgpack.encode(move)], timestamp_us=1, control=True)
     record = encode([value], timestamp_us=1, producer=9, sequence=MOVED_AFTER)
     place = Partition(TopicId(NEW), PartitionIndex(0))
-    stamp(word, partition=place, base_offset=0, owner_epoch=1, owner_flags=LEDGER)
+    stamp(word, partition=place, base_offset=0, owner_epoch=1, owner_flags=BROKER_STATE)
     stamp(record, partition=place, base_offset=1, owner_epoch=1)
     return bytes(word + record)
 

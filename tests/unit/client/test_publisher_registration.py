@@ -11,15 +11,7 @@ from rostra.client.core.options import Options, ProducerSettings
 from rostra.client.core.producer.producer_state import ProducerState
 from rostra.errors import InvalidSetting, LimitExceeded, NotRegistered, NotSupported, TimedOut
 from rostra.wire.features import FEATURES
-from rostra.wire.messages import (
-    ClientMessage,
-    Ping,
-    Publish,
-    Register,
-    Resign,
-    TopicSettings,
-    Unregistered,
-)
+from rostra.wire.messages import ClientMessage, Ping, Publish, Register, TopicSettings, Unregister, Unregistered
 from tests.unit.client.cluster_harness import ClusterHarness
 from tests.unit.client.core_harness import CoreHarness
 from tests.unit.client.model_cluster import ModelCluster
@@ -58,7 +50,7 @@ def send(harness: CoreHarness, state: ProducerState, value: bytes) -> None:
 
 
 def said(harness: CoreHarness) -> list[ClientMessage]:
-    return [message for message in harness.written if isinstance(message, Register | Resign | Publish)]
+    return [message for message in harness.written if isinstance(message, Register | Unregister | Publish)]
 
 
 def test_a_producer_with_a_strength_is_open_when_the_owners_of_all_partitions_know_it() -> None:
@@ -100,7 +92,7 @@ def test_publishing_single_records_to_an_exclusive_topic_registers_and_closing_t
     for effect in harness.core.take():
         for buffer in getattr(effect, "buffers", ()):
             messages += [type(message).__name__ for message, _ in harness._reader.feed(buffer)]
-    assert messages[-2:] == ["Resign", "Goodbye"]
+    assert messages[-2:] == ["Unregister", "Goodbye"]
 
 
 def test_a_topic_that_is_forgotten_is_left() -> None:

@@ -47,7 +47,7 @@ def batch(
         base_offset=base,
         owner_epoch=epoch,
         owner_flags=int(OwnerFlag.CHECKPOINT) * checkpoint
-        | int(OwnerFlag.LEDGER) * ledger
+        | int(OwnerFlag.BROKER_STATE) * ledger
         | int(OwnerFlag.SUPPRESSED) * suppressed,
     )
     return made

@@ -109,11 +109,11 @@ def test_there_is_always_room_to_receive_into() -> None:
     stream = stream_of([(PUBLISH, bytes(100_000)), (Ping(1), b"")] * 5)
     at = 0
     while at < len(stream):
-        room = link.room()
-        assert len(room) > 0
-        n = min(len(room), len(stream) - at)
-        room[:n] = stream[at : at + n]
-        link.took(n)
+        space = link.free_space()
+        assert len(space) > 0
+        n = min(len(space), len(stream) - at)
+        space[:n] = stream[at : at + n]
+        link.received(n)
         at += n
 
 
@@ -211,26 +211,26 @@ def _allocated_by_refusing(frame: bytes) -> int:
 def test_a_stranger_never_gets_more_room_than_one_small_frame() -> None:
     link: FrameReader[ClientMessage] = FrameReader(FROM_CLIENT)
     link.feed(struct.pack("<IIHHI", BEFORE_HELLO_BYTES_MAX, 10, Publish.kind, 0, 0))
-    assert len(link.room()) <= BEFORE_HELLO_BYTES_MAX
+    assert len(link.free_space()) <= BEFORE_HELLO_BYTES_MAX
     crowd: FrameReader[ClientMessage] = FrameReader(FROM_CLIENT)
     for _ in range(4):
         crowd.feed(encode(Ping(1)) * 20_000)
-    assert len(crowd.room()) <= BEFORE_HELLO_BYTES_MAX + FRAME_BYTES
+    assert len(crowd.free_space()) <= BEFORE_HELLO_BYTES_MAX + FRAME_BYTES
 
 
 def test_the_buffer_of_a_busy_link_grows_and_stays_bounded() -> None:
     link = reader()
-    small = len(link.room())
+    small = len(link.free_space())
     for _ in range(12):
         link.feed(encode(Ping(1)) * 60_000)
-    assert small < len(link.room()) <= BUFFER_BYTES_MAX
+    assert small < len(link.free_space()) <= BUFFER_BYTES_MAX
 
 
 def test_what_a_rare_large_frame_needed_is_given_back() -> None:
     link = reader()
     link.feed(encode(PUBLISH, 7 << 20) + bytes(7 << 20))
     link.feed(encode(Ping(1)))
-    assert len(link.room()) <= BUFFER_BYTES_MAX
+    assert len(link.free_space()) <= BUFFER_BYTES_MAX
 
 
 def test_larger_frames_are_taken_once_the_limit_is_raised() -> None:

@@ -8,18 +8,16 @@ one stopped. Only connections and lease times are in memory: a new owner gives e
 The rebalance protocol is cooperative; members keep working while partitions move:
 
 1. `JoinGroup` (`join.py`). The fabric first confirms the topic table, so that no matching topic is missed. Then the
-   member, the new generation and the changed assignments are logged in one batch (`GroupStore.change`).
-2. `rebalance` (`rebalance.py`) computes the new assignment with `assign` (`assignor.py`). A free partition is given to
-   its new member at once. A partition that another member holds is only *revoked*: logged with the generation of the
-   revocation.
-3. Each member whose set changes gets its whole set (`MemberAssignment`). It stops reading partitions that are missing
-   from it, commits their positions and sends `Released` with the generation that it has seen.
-4. `Released` frees the partitions revoked up to that generation; a second rebalance gives them to their new members.
-5. `MovePositions` commits positions. It is fenced: refused with `StaleGeneration` unless the member holds the partition
-   since a generation that it knows.
-6. Every message of a member renews its lease; an idle one sends `MemberHeartbeat`. When a lease expires
-   (`maintenance.py`), the member is removed and its partitions are free at once; this counts as a try of the first
-   unacknowledged record in each.
+member, the new generation and the changed assignments are logged in one batch (`GroupStore.change`). 2. `rebalance`
+(`rebalance.py`) computes the new assignment with `assign` (`assignor.py`). A free partition is given to its new member
+at once. A partition that another member holds is only *revoked*: logged with the generation of the revocation. 3. Each
+member whose set changes gets its whole set (`MemberAssignment`). It stops reading partitions that are missing from it,
+commits their positions and sends `Released` with the generation that it has seen. 4. `Released` frees the partitions
+revoked up to that generation; a second rebalance gives them to their new members. 5. `CommitPositions` commits
+positions. It is fenced: refused with `StaleGeneration` unless the member holds the partition since a generation that it
+knows. 6. Every message of a member renews its lease; an idle one sends `MemberHeartbeat`. When a lease expires
+(`maintenance.py`), the member is removed and its partitions are free at once; this counts as a try of the first
+unacknowledged record in each.
 
 Rebalances are also triggered by topics that are created or deleted and by a change of the coordinator
 (`maintenance.py`).
@@ -50,14 +48,14 @@ from rostra.errors import (
 )
 from rostra.safeguards import Safeguard
 from rostra.wire.groups import (
+    CommitPositions,
     DeleteGroup,
     DescribeGroup,
-    FindGroup,
+    FindCoordinator,
     JoinGroup,
     LeaveGroup,
     ListGroups,
     MemberHeartbeat,
-    MovePositions,
     Released,
     ResetGroup,
 )
@@ -69,7 +67,7 @@ if TYPE_CHECKING:
 Coordinated = (
     JoinGroup
     | Released
-    | MovePositions
+    | CommitPositions
     | MemberHeartbeat
     | LeaveGroup
     | ListGroups
@@ -138,9 +136,9 @@ class Coordinator:
 
     # --- requests ---
 
-    def answer(self, conn: Conn, session: Session, message: Coordinated | FindGroup) -> None:
+    def answer(self, conn: Conn, session: Session, message: Coordinated | FindCoordinator) -> None:
         broker = self._broker
-        if isinstance(message, FindGroup):
+        if isinstance(message, FindCoordinator):
             self.locator.find(conn, session, message)
             return
         served = broker.over_limit(session) or self._partition_for(message)
@@ -153,7 +151,7 @@ class Coordinator:
                 self._maintenance.set_timer()
             case MemberHeartbeat():
                 self._heartbeat(conn, served, message)
-            case MovePositions():
+            case CommitPositions():
                 self._commit_positions(conn, session, served, message)
             case Released():
                 self._release(conn, session, served, message)
@@ -217,7 +215,9 @@ class Coordinator:
         else:
             self._broker.reply(conn, Agreed(message.request))
 
-    def _commit_positions(self, conn: Conn, session: Session, served: ServedPartition, message: MovePositions) -> None:
+    def _commit_positions(
+        self, conn: Conn, session: Session, served: ServedPartition, message: CommitPositions
+    ) -> None:
         group = served.derived.groups.get(message.name)
         error = self._membership_error(conn, group, message.name, message.member) or self._fencing_error(group, message)
         if error is not None:
@@ -232,7 +232,7 @@ class Coordinator:
                 conn, session, served, self._broker.batch_ordering.append_control(served, [moved]), message.request
             )
 
-    def _fencing_error(self, group: ConsumerGroup | None, message: MovePositions) -> RostraError | None:
+    def _fencing_error(self, group: ConsumerGroup | None, message: CommitPositions) -> RostraError | None:
         if group is None or not self._fences:
             return None
         for position in message.positions:

@@ -14,7 +14,7 @@ from rostra.broker.topics.topic_table import KnownTopic
 from rostra.errors import NodeStopping, RostraError, TopicExists, Unavailable
 from rostra.fabric.api import Confirm, ProposeTopic, TopicSpec
 from rostra.model.ids import TopicId, random_id
-from rostra.wire.groups import FindGroup, GroupPlace
+from rostra.wire.groups import CoordinatorLocation, FindCoordinator
 from rostra.wire.messages import TopicSettings
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ class CoordinatorLocator:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._waiting: list[tuple[Conn, FindGroup]] = []
+        self._waiting: list[tuple[Conn, FindCoordinator]] = []
         self._token = 0
         """Of the pending fabric request: first whether the topic exists, then its creation."""
 
     def waiting(self) -> bool:
         return bool(self._waiting)
 
-    def find(self, conn: Conn, session: Session, message: FindGroup) -> None:
+    def find(self, conn: Conn, session: Session, message: FindCoordinator) -> None:
         broker = self._broker
         known = broker.topic_table.by_name(GROUPS_TOPIC)
         if known is not None:
@@ -55,10 +55,10 @@ class CoordinatorLocator:
         if not self._token:
             self._confirm()
 
-    def _answer(self, conn: Conn, message: FindGroup, known: KnownTopic) -> None:
+    def _answer(self, conn: Conn, message: FindCoordinator, known: KnownTopic) -> None:
         served = groups_partition(known, message.name)
         here = served.owner or self._broker.fabric.guarantees.forwards_publishes
-        place = GroupPlace(
+        place = CoordinatorLocation(
             message.request,
             served.partition.topic,
             served.partition.index,

@@ -11,17 +11,17 @@ from rostra.broker.groups.topic_matching import topic_of
 from rostra.broker.topics.topic_table import TopicTable
 from rostra.safeguards import Safeguard, Without
 from rostra.wire.groups import (
-    PARTS_PER_PAGE_MAX,
+    PARTITIONS_PER_PAGE_MAX,
     DescribeGroup,
     GroupDescribed,
     GroupMember,
     GroupPage,
-    GroupPart,
     GroupStart,
     GroupSummary,
-    HeldPart,
+    HeldPartition,
     ListGroups,
     MemberAssignment,
+    PartitionPosition,
 )
 
 
@@ -38,14 +38,16 @@ def shares(group: ConsumerGroup) -> dict[int, list[GroupPartitionKey]]:
 def assigned(
     topic_table: TopicTable, group: ConsumerGroup, member: int, share: Sequence[GroupPartitionKey], without: Without
 ) -> list[MemberAssignment]:
-    partitions: list[GroupPart] = []
+    partitions: list[PartitionPosition] = []
     for key in share:
         row, topic = group.partitions[key], topic_of(topic_table, key)
         if topic is not None:
             start, value = _start(row, without)
-            partitions.append(GroupPart(key.topic, topic, key.partition, start, value, row.tries, row.since))
+            partitions.append(PartitionPosition(key.topic, topic, key.partition, start, value, row.tries, row.since))
     name, generation = group.settings.name, group.generation
-    pages = [partitions[at : at + PARTS_PER_PAGE_MAX] for at in range(0, len(partitions), PARTS_PER_PAGE_MAX)] or [[]]
+    pages = [
+        partitions[at : at + PARTITIONS_PER_PAGE_MAX] for at in range(0, len(partitions), PARTITIONS_PER_PAGE_MAX)
+    ] or [[]]
     return [
         MemberAssignment(name, member, generation, tuple(page), more=number < len(pages))
         for number, page in enumerate(pages, start=1)
@@ -78,11 +80,11 @@ def described(topic_table: TopicTable, group: ConsumerGroup, message: DescribeGr
     named = [(key, topic) for key in sorted(group.partitions) if (topic := topic_of(topic_table, key)) is not None]
     after = GroupPartitionKey(message.after_topic, message.after_partition)
     start = bisect_right(named, after, key=lambda row: row[0])
-    shown: list[HeldPart] = []
+    shown: list[HeldPartition] = []
     for key, topic in named[start : start + message.limit]:
         row = group.partitions[key]
         place = (key.topic, topic, key.partition)
-        shown.append(HeldPart(*place, row.start, row.value, row.tries, row.since, row.holder))
+        shown.append(HeldPartition(*place, row.start, row.value, row.tries, row.since, row.holder))
     settings = group.settings
     return GroupDescribed(
         message.request,

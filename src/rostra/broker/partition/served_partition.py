@@ -14,12 +14,12 @@ from rostra.broker.partition.control_batch import read_checkpoint
 from rostra.broker.partition.log_derived_state import EMPTY, LogDerivedState
 from rostra.broker.partition.tail_cache import PartitionTail, TailCache
 from rostra.errors import RostraError, Unavailable
-from rostra.model.batch import CHECKPOINT, HEADER_BYTES, LEDGER, PLACED, Buffer, base_offset
+from rostra.model.batch import BROKER_STATE, CHECKPOINT, HEADER_BYTES, PLACED, Buffer, base_offset
 from rostra.model.decode import Batch
 from rostra.model.ids import Partition, is_internal
 from rostra.wire.messages import NodeMessage, Topic, TopicSettings
 
-CONTROL_FLAGS = CHECKPOINT | LEDGER
+CONTROL_FLAGS = CHECKPOINT | BROKER_STATE
 _last = attrgetter("last")
 
 
@@ -204,7 +204,7 @@ class ServedPartition:
                 continue
             if producer:
                 self.producers.apply(base, base + delta, producer, epoch, sequence, delta + 1)
-            if owner_flags & LEDGER:
+            if owner_flags & BROKER_STATE:
                 self.derived.apply(base, batch)
         self.derived.commit(self.commit)
         if self.blocked is self.rebuilding:
@@ -245,7 +245,7 @@ class ServedPartition:
             self.producers.apply(base, last, producer, epoch, sequence, delta + 1)
             self._derived_may_undo = True
         if self._appended_meanwhile is not None:
-            self._appended_meanwhile.append(batch if owner_flags & LEDGER else batch[:HEADER_BYTES])
+            self._appended_meanwhile.append(batch if owner_flags & BROKER_STATE else batch[:HEADER_BYTES])
         self._tail_cache.add(self.tail, base, last, batch)
 
     def _note_epoch(self, epoch: int, base: int) -> None:
@@ -256,7 +256,7 @@ class ServedPartition:
     def _apply_control(self, base: int, owner_flags: int, batch: bytearray) -> None:
         """Applies a batch of the broker's own."""
         self._derived_may_undo = True
-        if owner_flags & LEDGER:
+        if owner_flags & BROKER_STATE:
             self.derived.apply(base, batch)
             return
         # A checkpoint does not count: one larger than a segment would otherwise start a segment with every batch.

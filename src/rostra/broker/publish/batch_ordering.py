@@ -16,7 +16,7 @@ from rostra.broker.partition.served_partition import ParkedReply, ServedPartitio
 from rostra.broker.sessions import Session
 from rostra.errors import NodeStopping, RostraError
 from rostra.fabric.api import Propose
-from rostra.model.batch import CHECKPOINT, LEDGER
+from rostra.model.batch import BROKER_STATE, CHECKPOINT
 from rostra.wire.messages import NodeMessage
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class BatchOrdering:
         pending = self._proposed, self._result
         if served.segment_bytes >= served.segment_bytes_max:
             self.roll(served)
-        result = self.propose(served, control_batch(entries, self._broker.now.wall_us), LEDGER)
+        result = self.propose(served, control_batch(entries, self._broker.now.wall_us), BROKER_STATE)
         self._proposed, self._result = pending
         return result if isinstance(result, RostraError) else result[1]
 

@@ -38,7 +38,7 @@ from rostra.wire.messages import (
     NodeMessage,
     PublisherRegistered,
     Register,
-    Resign,
+    Unregister,
     Unregistered,
 )
 
@@ -82,7 +82,7 @@ class Ownership:
             conn, session, served, message, PublisherRegistered(message.request, served.publishers.strongest)
         )
 
-    def resign(self, conn: Conn, session: Session, message: Resign) -> None:
+    def resign(self, conn: Conn, session: Session, message: Unregister) -> None:
         served = self._find(conn, session, message)
         if served is None:
             return
@@ -96,7 +96,7 @@ class Ownership:
             leases.resigned(message.publisher)
         self._reply_when_committed(conn, session, served, message, Agreed(message.request))
 
-    def _find(self, conn: Conn, session: Session, message: Register | Resign) -> ServedPartition | None:
+    def _find(self, conn: Conn, session: Session, message: Register | Unregister) -> ServedPartition | None:
         """The partition, if this node owns it; otherwise refuses the request."""
         broker = self._broker
         served = broker.topic_table.find(message.topic, message.partition)
@@ -111,7 +111,7 @@ class Ownership:
         return served
 
     def _reply_when_committed(
-        self, conn: Conn, session: Session, served: ServedPartition, message: Register | Resign, answer: NodeMessage
+        self, conn: Conn, session: Session, served: ServedPartition, message: Register | Unregister, answer: NodeMessage
     ) -> None:
         """Replies when everything now in the log is committed: an earlier request may have logged the same change,
         uncommitted yet."""

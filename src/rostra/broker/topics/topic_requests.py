@@ -33,12 +33,11 @@ from rostra.wire.messages import (
     ListTopics,
     Locate,
     Located,
-    PartitionPlace,
+    PartitionAdded,
+    PartitionLocation,
     PartitionState,
-    PlaceJoined,
     Publish,
     Register,
-    Resign,
     Subscribe,
     Topic,
     TopicAltered,
@@ -47,6 +46,7 @@ from rostra.wire.messages import (
     TopicDropped,
     TopicPage,
     TopicSettings,
+    Unregister,
     Watch,
 )
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
 LookUp = Locate | DescribeTopic | ListTopics
-OfPartition = Publish | Subscribe | Register | Resign
+OfPartition = Publish | Subscribe | Register | Unregister
 NeedsConfirm = LookUp | CreateTopic | AlterTopic | DeleteTopic | OfPartition | Watch
 """Requests answered only after the fabric has confirmed that this node's topic table is up to date."""
 
@@ -176,7 +176,7 @@ class TopicRequests:
                 self._delete(conn, session, message)
             case AlterTopic():
                 self._alter(conn, session, message)
-            case Publish() | Subscribe() | Register() | Resign():
+            case Publish() | Subscribe() | Register() | Unregister():
                 self._refuse_unknown(conn, message)
             case Watch():
                 self._broker.pattern_watches.start(conn, message)
@@ -217,7 +217,7 @@ class TopicRequests:
             if self._broker.sessions.get(conn) is None:
                 del known.listeners[conn]
             else:
-                self._broker.reply(conn, PlaceJoined(known.topic.name, place))
+                self._broker.reply(conn, PartitionAdded(known.topic.name, place))
 
     def _describe(self, conn: Conn, session: Session, message: DescribeTopic) -> None:
         """Of partitions that other nodes own, these are waiter."""
@@ -418,8 +418,10 @@ def _partition_number(topic: Topic, served: ServedPartition) -> int:
     return served.partition.index if own == topic.topic else own
 
 
-def _location(topic: Topic, served: ServedPartition, *, here: bool) -> PartitionPlace:
+def _location(topic: Topic, served: ServedPartition, *, here: bool) -> PartitionLocation:
     """`here`: this node accepts any batch and forwards it."""
     own = served.partition.topic
     known = here or served.owner or bool(served.address)
-    return PartitionPlace(served.partition.index, served.address, served.epoch, 0 if own == topic.topic else own, known)
+    return PartitionLocation(
+        served.partition.index, served.address, served.epoch, 0 if own == topic.topic else own, known
+    )

@@ -39,11 +39,11 @@ class Connection(asyncio.BufferedProtocol):
         self._driver.opened(self._number)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.room()
+        return self._reader.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            messages = self._reader.took(nbytes)
+            messages = self._reader.received(nbytes)
         except PeerViolation as violation:
             self._driver.lost(self._number, str(violation))
             self.close()

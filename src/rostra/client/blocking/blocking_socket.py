@@ -90,26 +90,26 @@ class BlockingSocket:
         if self._outbox:
             self._wait_for_either(wait_us)
         elif self._busy_poll_ns and wait_us > 0 and (size := self._busy_read(wait_us)):
-            return self._reader.took(size)
+            return self._reader.received(size)
         elif wait_us >= SLICE_US:
             flags = 0
         elif wait_us > 0 and not self._poll.poll(-(-wait_us // 1000)):
             return []
         try:
-            size = self._socket.recv_into(self._reader.room(), 0, flags)
+            size = self._socket.recv_into(self._reader.free_space(), 0, flags)
         except BlockingIOError:
             return []
         if size == 0:
             raise ConnectionResetError("closed by the node")
-        return self._reader.took(size)
+        return self._reader.received(size)
 
     def _busy_read(self, wait_us: int) -> int:
         """Receive without sleeping, for at most the busy-poll time; return the number of bytes, 0 if none came."""
-        room = self._reader.room()
+        space = self._reader.free_space()
         until_ns = time.monotonic_ns() + min(self._busy_poll_ns, wait_us * 1000)
         while time.monotonic_ns() < until_ns:
             try:
-                size = self._socket.recv_into(room, 0, _NONBLOCKING)
+                size = self._socket.recv_into(space, 0, _NONBLOCKING)
             except BlockingIOError:
                 # Let other processes run first, such as the node that the client waits for.
                 os.sched_yield()

@@ -59,7 +59,7 @@ from rostra.errors import (
 from rostra.model.encode import Headers
 from rostra.model.patterns import is_wild
 from rostra.wire.frames import Violation
-from rostra.wire.groups import GroupDescribed, GroupEnded, GroupJoined, GroupPage, GroupPlace, MemberAssignment
+from rostra.wire.groups import CoordinatorLocation, GroupDescribed, GroupEnded, GroupJoined, GroupPage, MemberAssignment
 from rostra.wire.messages import (
     Acks,
     Agreed,
@@ -69,8 +69,8 @@ from rostra.wire.messages import (
     Goodbye,
     Located,
     NodeMessage,
+    PartitionAdded,
     Ping,
-    PlaceJoined,
     Pong,
     Published,
     PublisherRegistered,
@@ -307,7 +307,7 @@ class Core:
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, TopicWatch):
                     self._watches.watched(now_us, waiter, message)
-            case PlaceJoined():
+            case PartitionAdded():
                 self._metadata.place_joined(now_us, link, message)
             case (
                 Located()
@@ -317,7 +317,7 @@ class Core:
                 | TopicPage()
                 | TopicDescribed()
                 | ClusterDescribed()
-                | GroupPlace()
+                | CoordinatorLocation()
             ):
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, PendingRequest):

@@ -66,7 +66,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._node.end_turn()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.room()
+        return self._reader.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
         node = self._node
@@ -74,7 +74,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._ignored:
             return
         try:
-            messages = self._reader.took(nbytes)
+            messages = self._reader.received(nbytes)
         except PeerViolation as violation:
             self._reject(violation)
             return

@@ -72,11 +72,11 @@ class PeerLink(asyncio.BufferedProtocol):
         self._transport.write(encode(self._own.hello()))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.room()
+        return self._reader.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            for answer, _ in self._reader.took(nbytes):
+            for answer, _ in self._reader.received(nbytes):
                 if not self._answer.done():
                     self._answer.set_result(answer)
         except PeerViolation as violation:

@@ -92,7 +92,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._timeout = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.room()
+        return self._reader.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._closing:
@@ -100,7 +100,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         node = self._node
         node.counters.peer_bytes_in += nbytes
         try:
-            for message, payload in self._reader.took(nbytes):
+            for message, payload in self._reader.received(nbytes):
                 peer = self.peer
                 if peer is None:
                     self._accept_hello(message)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from rostra.broker.partition.control_batch import DerivedEntry, decode_entries, read_checkpoint
 from rostra.broker.publish.publisher_table import PublisherJoined, PublisherLeft
-from rostra.model.batch import CHECKPOINT, LEDGER, SUPPRESSED
+from rostra.model.batch import BROKER_STATE, CHECKPOINT, SUPPRESSED
 from rostra.simulator.history import FinalPartition, History, StoredRecord
 
 Strengths = dict[int, int]
@@ -46,7 +46,7 @@ def flaws_in(log: Iterable[StoredRecord]) -> list[str]:
             if begun and carried != alive:
                 found.append(f"{stored.offset} begins a segment with {carried}, alive are {alive}")
             alive = carried
-        elif stored.owner_flags & LEDGER:
+        elif stored.owner_flags & BROKER_STATE:
             _apply(alive, decode_entries([stored.value]))
         elif not stored.control:
             flaw = _flaw(stored, alive)
@@ -81,7 +81,7 @@ def _check_requested(history: History, final: FinalPartition, where: str) -> lis
     """Strengths in the log that no application requested."""
     found: list[str] = []
     for stored in final.stored:
-        if not stored.owner_flags & LEDGER:
+        if not stored.owner_flags & BROKER_STATE:
             continue
         for entry in decode_entries([stored.value]):
             if isinstance(entry, PublisherJoined) and entry.strength not in history.strengths.get(

@@ -26,13 +26,13 @@ from rostra.client.core.subscription.subscriptions import Subscriptions
 from rostra.errors import PeerViolation, RostraError, TopicError, UnknownTopic
 from rostra.wire.frames import Violation
 from rostra.wire.groups import (
-    PARTS_PER_PAGE_MAX,
+    PARTITIONS_PER_PAGE_MAX,
     DeleteGroup,
     DescribeGroup,
     GroupDescribed,
     GroupPage,
     GroupSummary,
-    HeldPart,
+    HeldPartition,
     ListGroups,
     Position,
     ResetGroup,
@@ -184,7 +184,7 @@ class GroupAdmin:
             topics = list(dict.fromkeys(part.name for part in chosen))
             self._look_up(now_us, topics, wired, {}, partial(found, chosen), self._failing(call))
 
-        def found(chosen: list[HeldPart], now_us: int, ends: dict[str, Ends]) -> None:
+        def found(chosen: list[HeldPartition], now_us: int, ends: dict[str, Ends]) -> None:
             positions = [
                 Position(part.topic, part.partition, ends[part.name][part.topic, part.partition][0])
                 for part in chosen
@@ -196,7 +196,7 @@ class GroupAdmin:
         self._describe(now_us, call, name, None, described)
 
     def _reset(self, now_us: int, call: CallNumber, name: str, positions: list[Position]) -> None:
-        first, rest = positions[:PARTS_PER_PAGE_MAX], positions[PARTS_PER_PAGE_MAX:]
+        first, rest = positions[:PARTITIONS_PER_PAGE_MAX], positions[PARTITIONS_PER_PAGE_MAX:]
 
         def answered(now_us: int, message: Reply) -> None:
             if rest:

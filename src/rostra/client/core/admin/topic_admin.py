@@ -15,7 +15,7 @@ from rostra.errors import PeerViolation, RostraError, TopicExists, UnknownTopic
 from rostra.model.ids import check_topic_name
 from rostra.wire.features import ALTERATION
 from rostra.wire.frames import Violation
-from rostra.wire.groups import GroupPlace
+from rostra.wire.groups import CoordinatorLocation
 from rostra.wire.messages import (
     Agreed,
     AlterTopic,
@@ -142,7 +142,7 @@ def _result_of(message: Answer) -> Result:
             return TopicDescription(topic.topic, topic.name, topic.settings, message.partitions)
         case TopicDropped():
             return None
-        case Located() | TopicPage() | ClusterDescribed() | Agreed() | GroupPlace():
+        case Located() | TopicPage() | ClusterDescribed() | Agreed() | CoordinatorLocation():
             raise PeerViolation(Violation.OUT_OF_ORDER, type(message).__name__)
         case _:
             assert_never(message)

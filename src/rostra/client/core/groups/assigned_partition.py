@@ -14,7 +14,7 @@ import msgspec
 from rostra.client.core.subscription.delivered_batch import DeliveredBatch
 from rostra.client.core.subscription.topic_subscription import PartitionFeed, TopicSubscription
 from rostra.model.decode import Record
-from rostra.wire.groups import GroupPart
+from rostra.wire.groups import PartitionPosition
 
 _OFFSET = attrgetter("offset")
 
@@ -94,7 +94,7 @@ class AssignedPartition:
     if it failed `_returned`, from where it is delivered before anything else; or it is acknowledged.
     """
 
-    def __init__(self, ack_handler: AckHandler, part: GroupPart, committed: AckedPosition | None) -> None:
+    def __init__(self, ack_handler: AckHandler, part: PartitionPosition, committed: AckedPosition | None) -> None:
         self.ack_handler = ack_handler
         self.topic = part.topic
         self.name = part.name
@@ -160,7 +160,7 @@ class AssignedPartition:
         lowest = min(waiting, key=_OFFSET)
         return AckedPosition(lowest.offset, lowest.tries)
 
-    def carry_over(self, part: GroupPart) -> bool:
+    def carry_over(self, part: PartitionPosition) -> bool:
         """Continue at a coordinator that did not know this partition; False if another member has come further."""
         position = self.position()
         if position is None or self.revoked or (part.start == "offset" and part.value > position.offset):

@@ -39,14 +39,14 @@ from rostra.client.core.routing.coordinator_request import OnReply, Reply, Rpc
 from rostra.client.core.routing.partition_route import PartitionRoute
 from rostra.errors import ClientClosed, GroupError, NotAMember, RostraError, StaleGeneration, TimedOut
 from rostra.wire.groups import (
-    PARTS_PER_PAGE_MAX,
+    PARTITIONS_PER_PAGE_MAX,
+    CommitPositions,
     GroupJoined,
-    GroupPart,
     JoinGroup,
     LeaveGroup,
     MemberAssignment,
     MemberHeartbeat,
-    MovePositions,
+    PartitionPosition,
     Position,
     Released,
 )
@@ -64,7 +64,9 @@ class MembershipHost(DeadLetters, Protocol):
     """What a membership needs from its client."""
 
     def find(self, now_us: int, membership: Membership) -> None: ...
-    def open_feed(self, now_us: int, membership: Membership, assigned: AssignedPartition, part: GroupPart) -> None: ...
+    def open_feed(
+        self, now_us: int, membership: Membership, assigned: AssignedPartition, part: PartitionPosition
+    ) -> None: ...
     def close_feed(self, assigned: AssignedPartition) -> None: ...
     def new_member(self) -> int: ...
 
@@ -117,7 +119,7 @@ class Membership:
         self._lease_renewed_us = 0
         """When the last answered message was sent."""
         self._heartbeat_at_us = 0
-        self._partial_assignment: dict[PartitionKey, GroupPart] = {}
+        self._partial_assignment: dict[PartitionKey, PartitionPosition] = {}
         """The parts received so far of an assignment that comes in several messages."""
         self._partial_generation = 0
         self._carry_over = False
@@ -344,10 +346,10 @@ class Membership:
         self._advance(now_us)
         self.dispatcher.wake_waiter(now_us)
 
-    def _continues(self, assigned: AssignedPartition, part: GroupPart) -> bool:
+    def _continues(self, assigned: AssignedPartition, part: PartitionPosition) -> bool:
         return assigned.carry_over(part) if self._carry_over else part.since == assigned.since
 
-    def _start_partition(self, now_us: int, key: PartitionKey, part: GroupPart) -> None:
+    def _start_partition(self, now_us: int, key: PartitionKey, part: PartitionPosition) -> None:
         committed = AckedPosition(part.value, part.tries) if part.start == "offset" else None
         assigned = AssignedPartition(self._ack_handler, part, committed)
         self.partitions[key] = assigned
@@ -408,7 +410,7 @@ class Membership:
         # A revoked partition may be another's already; a refusal because of it must not delay the others.
         revoked = {assigned: position for assigned, position in changed.items() if assigned in self._revoked}
         if changed:
-            self._commit(now_us, dict(list((revoked or changed).items())[:PARTS_PER_PAGE_MAX]))
+            self._commit(now_us, dict(list((revoked or changed).items())[:PARTITIONS_PER_PAGE_MAX]))
             return
         self._answer_if_started()
         if self._leaving is not None:
@@ -429,7 +431,7 @@ class Membership:
             for assigned, position in positions_by_partition.items()
         )
         build = partial(
-            MovePositions, name=self.name, member=self.member, generation=self.generation, positions=positions
+            CommitPositions, name=self.name, member=self.member, generation=self.generation, positions=positions
         )
         self._send(now_us, build, partial(self._committed, positions_by_partition), positions_by_partition)
 
@@ -443,7 +445,7 @@ class Membership:
             self._call
             or self._revoked
             or self._leaving is not None
-            or len(positions_by_partition) == PARTS_PER_PAGE_MAX
+            or len(positions_by_partition) == PARTITIONS_PER_PAGE_MAX
         )
         if more or self._released < self.generation:
             self._commit_by(now_us)

@@ -22,7 +22,7 @@ from rostra.client.core.subscription.topic_subscription import TopicSubscription
 from rostra.errors import RostraError, TopicError, from_wire
 from rostra.model.ids import is_internal, random_id
 from rostra.model.patterns import is_wild
-from rostra.wire.groups import GroupEnded, GroupPart, MemberAssignment
+from rostra.wire.groups import GroupEnded, MemberAssignment, PartitionPosition
 from rostra.wire.messages import StartAt, Topic
 
 
@@ -31,7 +31,7 @@ class MemberFeed:
 
     __slots__ = ("assigned", "membership", "part")
 
-    def __init__(self, membership: Membership, assigned: AssignedPartition, part: GroupPart) -> None:
+    def __init__(self, membership: Membership, assigned: AssignedPartition, part: PartitionPosition) -> None:
         self.membership = membership
         self.assigned = assigned
         self.part = part
@@ -107,7 +107,9 @@ class Memberships:
     def new_member(self) -> int:
         return random_id(self._random)
 
-    def open_feed(self, now_us: int, membership: Membership, assigned: AssignedPartition, part: GroupPart) -> None:
+    def open_feed(
+        self, now_us: int, membership: Membership, assigned: AssignedPartition, part: PartitionPosition
+    ) -> None:
         self._open(now_us, MemberFeed(membership, assigned, part), (part.start, part.value))
 
     def _open(self, now_us: int, feed: MemberFeed, start: tuple[StartAt, int]) -> None:

@@ -146,7 +146,7 @@ class Producers:
         return any(one.registration is not None and not one.registration.leaving for one in self._all.values())
 
     def resign_all(self) -> None:
-        """Resign all publishers on the connected links, without waiting for answers."""
+        """Unregister all publishers on the connected links, without waiting for answers."""
         for producer in self._all.values():
             if producer.registration is not None:
                 producer.registration.resign()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rostra.client.core.effects import CallNumber, Done, Fail
 from rostra.errors import NotSupported, RostraError, TimedOut
 from rostra.wire.features import PUBLISHERS
-from rostra.wire.messages import ClientMessage, Register, Resign
+from rostra.wire.messages import ClientMessage, Register, Unregister
 
 if TYPE_CHECKING:
     from rostra.client.core.producer.partition_sender import PartitionSender
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PendingRegistration:
-    """A Register or Resign sent to the owner of one partition, until it is answered."""
+    """A Register or Unregister sent to the owner of one partition, until it is answered."""
 
     __slots__ = ("request", "sender", "version")
 
@@ -78,7 +78,7 @@ class PublisherRegistration:
         self._send_all(now_us)
 
     def leave(self, now_us: int, call: CallNumber) -> None:
-        """Resign. The call waits no longer than the lease, after which the owners forget the publisher anyway."""
+        """Unregister. The call waits no longer than the lease, after which the owners forget the publisher anyway."""
         self.leaving = True
         self._version += 1
         self._timeout_ms = min(self._timeout_ms, self.lease_ms)
@@ -117,7 +117,7 @@ class PublisherRegistration:
     def _message(self, route: PartitionRoute) -> Callable[[int], ClientMessage]:
         publisher = {"topic": route.topic, "partition": route.index, "publisher": self._producer.producer_id}
         if self.leaving:
-            return partial(Resign, **publisher)
+            return partial(Unregister, **publisher)
         return partial(Register, **publisher, strength=self.strength, lease_ms=self.lease_ms)
 
     def confirmed(self, pending: PendingRegistration) -> None:
@@ -137,7 +137,7 @@ class PublisherRegistration:
         self._producer.out.extend(Fail(waiter.call, error) for waiter in waiting)
 
     def resign(self) -> None:
-        """Resign without waiting for answers; where the message is lost, the lease expires."""
+        """Unregister without waiting for answers; where the message is lost, the lease expires."""
         if self.leaving:
             return
         self.leaving = True

@@ -12,8 +12,8 @@ from rostra.client.core.routing.pending_requests import Answer, PendingRequest, 
 from rostra.errors import GroupError, PeerViolation, RostraError, TimedOut
 from rostra.wire.features import GROUPS
 from rostra.wire.frames import Violation
-from rostra.wire.groups import FindGroup, GroupDescribed, GroupJoined, GroupPage, GroupPlace
-from rostra.wire.messages import Agreed, ClientMessage, PartitionPlace, Topic, TopicSettings
+from rostra.wire.groups import CoordinatorLocation, FindCoordinator, GroupDescribed, GroupJoined, GroupPage
+from rostra.wire.messages import Agreed, ClientMessage, PartitionLocation, Topic, TopicSettings
 
 GROUPS_TOPIC = "_groups"
 
@@ -47,14 +47,14 @@ class CoordinatorLookup:
         """Find the coordinator's partition; the first lookup creates `_groups`."""
 
         def answered(now_us: int, message: Answer) -> None:
-            if not isinstance(message, GroupPlace):
-                raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to FindGroup")
+            if not isinstance(message, CoordinatorLocation):
+                raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to FindCoordinator")
             assert lookup.link is not None
             topic = Topic(message.topic, GROUPS_TOPIC, TopicSettings())
-            reported = PartitionPlace(message.partition, message.address, message.epoch, 0, message.known)
+            reported = PartitionLocation(message.partition, message.address, message.epoch, 0, message.known)
             found(now_us, self._metadata.add_reported(now_us, lookup.link, topic, reported))
 
-        build = partial(FindGroup, name=name)
+        build = partial(FindCoordinator, name=name)
         lookup = PendingRequest(
             f"find the coordinator of {name}", build, answered, failed, now_us + self._timeout_us, GROUPS
         )

@@ -14,7 +14,7 @@ other nodes; the followers move only if these name an owner with a newer epoch.
 
 Per-node partitions. On fabrics where every node has partitions of its own (`Located.roams`), a name has one *own*
 route, to the partition of whichever node answers, for publishing, and one route per known partition for reading.
-Further partitions are added when a node reports them (`PlaceJoined`).
+Further partitions are added when a node reports them (`PartitionAdded`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rostra.client.core.routing.partition_route import PartitionRoute
 from rostra.client.core.routing.pending_requests import Answer, PendingRequest, PendingRequests
 from rostra.errors import Moved, PeerViolation, RostraError, TopicRecreated, Unavailable
 from rostra.wire.frames import Violation
-from rostra.wire.messages import Locate, Located, PartitionPlace, PlaceJoined, Topic
+from rostra.wire.messages import Locate, Located, PartitionAdded, PartitionLocation, Topic
 
 OnRoutes = Callable[[int, Topic, list[PartitionRoute]], None]
 OnError = Callable[[int, RostraError], None]
@@ -74,7 +74,7 @@ class MetadataCache:
             answered, refused = partial(self._found, create), partial(self._failed, create)
             self._locate(now_us, name, answered, refused, create=create, turn=0)
 
-    def add_reported(self, now_us: int, link: NodeLink, topic: Topic, reported: PartitionPlace) -> PartitionRoute:
+    def add_reported(self, now_us: int, link: NodeLink, topic: Topic, reported: PartitionLocation) -> PartitionRoute:
         """The route of a partition that this link's node reported. The caller must join it, or it is forgotten."""
         route = self._route(topic, reported.partition, link)
         route.pinned = True
@@ -156,7 +156,7 @@ class MetadataCache:
             self._stale[route] = None
         return route
 
-    def _node_route(self, topic: Topic, reported: PartitionPlace, link: NodeLink) -> PartitionRoute:
+    def _node_route(self, topic: Topic, reported: PartitionLocation, link: NodeLink) -> PartitionRoute:
         identity = reported.topic or topic.topic
         route = self._routes.get((identity, reported.partition))
         if route is None:
@@ -165,14 +165,14 @@ class MetadataCache:
             self._stale[route] = None
         return route
 
-    def place_joined(self, now_us: int, link: NodeLink, message: PlaceJoined) -> None:
+    def place_joined(self, now_us: int, link: NodeLink, message: PartitionAdded) -> None:
         """A node reports a further partition of a topic."""
         own = self._own_routes.get(message.name)
         known = own or next((route for route in self._routes.values() if route.name == message.name), None)
         if known is not None and (message.place.topic, message.place.partition) not in self._routes:
             self._add_route(now_us, message.name, message.place, link)
 
-    def _add_route(self, now_us: int, name: str, reported: PartitionPlace, link: NodeLink) -> None:
+    def _add_route(self, now_us: int, name: str, reported: PartitionLocation, link: NodeLink) -> None:
         identity = reported.topic, reported.partition
         route = self._routes[identity] = PartitionRoute(
             self, name, reported.topic, reported.partition, link, per_node=True
@@ -214,7 +214,7 @@ class MetadataCache:
             own.switch_topic(message.topic.topic)
             self._attach(now_us, own, link)
 
-    def _apply_reported(self, now_us: int, route: PartitionRoute, reported: PartitionPlace, link: NodeLink) -> None:
+    def _apply_reported(self, now_us: int, route: PartitionRoute, reported: PartitionLocation, link: NodeLink) -> None:
         """Attach the route to the reported owner. An empty address means the node that answers. For a stale route, an
         old epoch is better than none.
         """

@@ -8,7 +8,7 @@ from rostra.client.core.links.backoff import Backoff
 from rostra.client.core.links.node_link import NodeLink
 from rostra.client.core.links.node_links import NodeLinks
 from rostra.errors import NotSupported, RostraError, TimedOut
-from rostra.wire.groups import GroupPlace
+from rostra.wire.groups import CoordinatorLocation
 from rostra.wire.messages import (
     Agreed,
     ClientMessage,
@@ -30,7 +30,7 @@ Answer = (
     | TopicDescribed
     | ClusterDescribed
     | Agreed
-    | GroupPlace
+    | CoordinatorLocation
 )
 """The messages that answer a `PendingRequest`."""
 

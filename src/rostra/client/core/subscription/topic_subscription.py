@@ -45,7 +45,7 @@ from rostra.errors import (
     Unavailable,
     UnknownPartition,
 )
-from rostra.model.batch import LEDGER, Header, placement_seed
+from rostra.model.batch import BROKER_STATE, Header, placement_seed
 from rostra.model.decode import Batch, stored_batch
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.model.layout import CONTROL
@@ -235,7 +235,7 @@ class PartitionFeed:
                     raise PeerViolation(Violation.OUT_OF_ORDER, gap)
                 first = following if self._not_before_us is None else self._first_in_time(batch, following)
                 repeated = per_node and subscription.has_seen(header)
-                if per_node and owner_flags & LEDGER:
+                if per_node and owner_flags & BROKER_STATE:
                     delivered += [move for move in moves_in(batch.values()) if move.after]
                 skipped = 0
                 if behind <= first or header.flags & CONTROL or owner_flags or repeated:

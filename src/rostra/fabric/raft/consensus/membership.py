@@ -11,7 +11,7 @@ from rostra.errors import BatchRejected, RostraError, Unavailable
 from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt
 from rostra.fabric.raft.consensus.progress import Progress
 from rostra.fabric.raft.consensus.roles import Role
-from rostra.model.batch import CHECKPOINT, LEDGER, Buffer, read_header
+from rostra.model.batch import BROKER_STATE, CHECKPOINT, Buffer, read_header
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, text
@@ -41,7 +41,7 @@ def group_batch(entry: GroupEntry, wall_us: int) -> bytearray:
 def read_entry(batch: Buffer) -> GroupEntry | None:
     """Decodes an entry of the group itself; None for any other batch, control batches of the broker included."""
     flags = int.from_bytes(batch[60:62], "little")
-    if not flags & CONTROL or read_header(batch).owner_flags & (CHECKPOINT | LEDGER):
+    if not flags & CONTROL or read_header(batch).owner_flags & (CHECKPOINT | BROKER_STATE):
         return None
     try:
         (value,) = Batch(batch).values()[:1]
