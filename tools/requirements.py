@@ -57,7 +57,7 @@ def number_of(claim: str) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class Clause:
     """One clause of a statement, and the fabrics on which it must be proved."""
 
     number: str
@@ -74,7 +74,7 @@ class Part:
 class Proofs:
     """What a proof of each number consists of."""
 
-    parts: Mapping[str, tuple[Part, ...]]
+    parts: Mapping[str, tuple[Clause, ...]]
     not_promised: Mapping[tuple[str, str], str]
     """By number and fabric: why that fabric does not promise the number, or a part of it."""
     fabrics: tuple[str, ...]
@@ -113,17 +113,17 @@ class Proofs:
 
 def _parts(
     number: str, rules: Mapping[str, Any], fabrics: Sequence[str], excepted: Mapping[tuple[str, str, str], str]
-) -> Iterator[Part]:
+) -> Iterator[Clause]:
     if unknown := rules.keys() - {"any", "each", "only", "except"}:
         raise ValueError(f"{number} has parts under {', '.join(sorted(unknown))}; known are any, each, only, except")
     for name, text in rules.get("any", {}).items():
-        yield Part(number, name, text, (FABRIC_NEUTRAL,))
+        yield Clause(number, name, text, (FABRIC_NEUTRAL,))
     for name, text in rules.get("each", {}).items():
-        yield Part(number, name, text, tuple(one for one in fabrics if (number, name, one) not in excepted))
+        yield Clause(number, name, text, tuple(one for one in fabrics if (number, name, one) not in excepted))
     for fabric, own in rules.get("only", {}).items():
-        yield from (Part(number, name, text, (fabric,)) for name, text in own.items())
+        yield from (Clause(number, name, text, (fabric,)) for name, text in own.items())
     if not rules.keys() & {"any", "each", "only"}:
-        yield Part(number, "", "", (HOME.get(number.partition("-")[0], FABRIC_NEUTRAL),))
+        yield Clause(number, "", "", (HOME.get(number.partition("-")[0], FABRIC_NEUTRAL),))
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Evidence:
         """The claims of one number."""
         return {claim: tests for claim, tests in self.tests.items() if number_of(claim) == number}
 
-    def outcomes(self, part: Part, fabric: str) -> list[str]:
+    def outcomes(self, part: Clause, fabric: str) -> list[str]:
         return [
             ran.outcome
             for claim, tests in self.tests.items()
@@ -157,7 +157,7 @@ class Evidence:
             if fabric == FABRIC_NEUTRAL or fabric in ran.fabrics
         ]
 
-    def proved(self, part: Part, fabric: str) -> bool:
+    def proved(self, part: Clause, fabric: str) -> bool:
         """One test passed and none failed. A test that was skipped or expected to fail proves nothing."""
         outcomes = self.outcomes(part, fabric)
         return "passed" in outcomes and "failed" not in outcomes

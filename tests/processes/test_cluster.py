@@ -75,13 +75,13 @@ def test_three_nodes_that_start_at_once_in_a_chain_of_joins_form_one_cluster(tmp
         for node in nodes:
             node.await_ready()
         cluster.await_members(3)
-        assert len({card(node)["cluster"] for node in nodes}) == 1
-        assert len({card(node)["node"] for node in nodes}) == 3
+        assert len({identity_file(node)["cluster"] for node in nodes}) == 1
+        assert len({identity_file(node)["node"] for node in nodes}) == 3
     finally:
         cluster.stop()
 
 
-def card(node: EmbeddedNode) -> dict[str, object]:
+def identity_file(node: EmbeddedNode) -> dict[str, object]:
     return msgspec.json.decode((node.directory / "node.json").read_bytes(), type=dict[str, object])
 
 

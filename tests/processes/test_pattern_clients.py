@@ -28,7 +28,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def place(kind: str) -> str:
+def prefix(kind: str) -> str:
     """A level under which no other test has topics."""
     return f"{kind}-{time.monotonic_ns()}"
 
@@ -38,53 +38,53 @@ def take(subscription: Any, count: int) -> list[tuple[str, bytes | None]]:
 
 
 @pytest.mark.requirement("CM-6:new-topics", "CM-6:patterns", "CM-22:both-work")
-def test_a_subscription_of_names_and_patterns_includes_new_topics(node: EmbeddedNode, kind: str, place: str) -> None:
+def test_a_subscription_of_names_and_patterns_includes_new_topics(node: EmbeddedNode, kind: str, prefix: str) -> None:
     events: list[rostra.ClientEvent] = []
     with connected(kind, node.address, on_event=events.append) as client:
-        client.publish(f"{place}/a/temp", b"1")
-        client.publish(f"{place}/a/hum", b"not it")
-        names = (f"{place}/+/temp", f"{place}/named")
+        client.publish(f"{prefix}/a/temp", b"1")
+        client.publish(f"{prefix}/a/hum", b"not it")
+        names = (f"{prefix}/+/temp", f"{prefix}/named")
         with client.subscribe(*names, start="earliest") as subscription:
             assert subscription.names == names
-            assert take(subscription, 1) == [(f"{place}/a/temp", b"1")]
-            client.publish(f"{place}/b/temp", b"2")
-            assert take(subscription, 1) == [(f"{place}/b/temp", b"2")]
-            client.publish(f"{place}/named", b"3")
-            assert take(subscription, 1) == [(f"{place}/named", b"3")]
+            assert take(subscription, 1) == [(f"{prefix}/a/temp", b"1")]
+            client.publish(f"{prefix}/b/temp", b"2")
+            assert take(subscription, 1) == [(f"{prefix}/b/temp", b"2")]
+            client.publish(f"{prefix}/named", b"3")
+            assert take(subscription, 1) == [(f"{prefix}/named", b"3")]
             assert {topic: set(positions) for topic, positions in subscription.topics.items()} == {
-                f"{place}/a/temp": {0},
-                f"{place}/b/temp": {0},
-                f"{place}/named": {0},
+                f"{prefix}/a/temp": {0},
+                f"{prefix}/b/temp": {0},
+                f"{prefix}/named": {0},
             }
             assert subscription.lag == 0
             with pytest.raises(InvalidSetting, match="several"):
                 _ = subscription.positions
-            client.delete_topic(f"{place}/b/temp")
-            client.publish(f"{place}/a/temp", b"4")
-            assert take(subscription, 1) == [(f"{place}/a/temp", b"4")]
-            assert f"{place}/b/temp" not in subscription.topics
+            client.delete_topic(f"{prefix}/b/temp")
+            client.publish(f"{prefix}/a/temp", b"4")
+            assert take(subscription, 1) == [(f"{prefix}/a/temp", b"4")]
+            assert f"{prefix}/b/temp" not in subscription.topics
     told = [event for event in events if isinstance(event, rostra.TopicAppeared | rostra.TopicGone)]
     assert [(type(event), event.topic) for event in told] == [
-        (rostra.TopicAppeared, f"{place}/b/temp"),
-        (rostra.TopicGone, f"{place}/b/temp"),
+        (rostra.TopicAppeared, f"{prefix}/b/temp"),
+        (rostra.TopicGone, f"{prefix}/b/temp"),
     ]
 
 
 @pytest.mark.requirement("CM-6:start-time", "CM-22:both-work")
 def test_a_subscription_begins_with_the_first_record_that_is_not_earlier(
-    node: EmbeddedNode, kind: str, place: str
+    node: EmbeddedNode, kind: str, prefix: str
 ) -> None:
     base = datetime(2024, 5, 1, 12, tzinfo=UTC)
     base_us = round(base.timestamp() * 1_000_000)
     with connected(kind, node.address) as client:
         for at in (10, 30, 20, 40):
-            client.publish(place, b"%d" % at, timestamp=base_us + at)
-        with client.subscribe(place, start=rostra.Time(base_us + 11)) as subscription:
+            client.publish(prefix, b"%d" % at, timestamp=base_us + at)
+        with client.subscribe(prefix, start=rostra.Time(base_us + 11)) as subscription:
             assert [value for _, value in take(subscription, 3)] == [b"30", b"20", b"40"]
-        with client.subscribe(place, start=rostra.Time.of(base)) as subscription:
-            assert take(subscription, 1) == [(place, b"10")]
-        with client.subscribe(f"{place}/#", start=rostra.Time(base_us + 31)) as subscription:
-            assert take(subscription, 1) == [(place, b"40")]
+        with client.subscribe(prefix, start=rostra.Time.of(base)) as subscription:
+            assert take(subscription, 1) == [(prefix, b"10")]
+        with client.subscribe(f"{prefix}/#", start=rostra.Time(base_us + 31)) as subscription:
+            assert take(subscription, 1) == [(prefix, b"40")]
 
 
 def test_an_invalid_pattern_is_refused_when_the_subscription_opens(node: EmbeddedNode, kind: str) -> None:
@@ -95,11 +95,11 @@ def test_an_invalid_pattern_is_refused_when_the_subscription_opens(node: Embedde
             client.subscribe("a/#", partition=0).open()
 
 
-def test_one_pattern_matches_thousands_of_topics(node: EmbeddedNode, kind: str, place: str) -> None:
+def test_one_pattern_matches_thousands_of_topics(node: EmbeddedNode, kind: str, prefix: str) -> None:
     count = 1_100
     with connected(kind, node.address) as client:
         for number in range(count):
-            client.publish(f"{place}/{number}/temp", b"%d" % number)
-        with client.subscribe(f"{place}/#", start="earliest") as subscription:
+            client.publish(f"{prefix}/{number}/temp", b"%d" % number)
+        with client.subscribe(f"{prefix}/#", start="earliest") as subscription:
             received = take(subscription, count)
-    assert sorted(received) == sorted((f"{place}/{number}/temp", b"%d" % number) for number in range(count))
+    assert sorted(received) == sorted((f"{prefix}/{number}/temp", b"%d" % number) for number in range(count))

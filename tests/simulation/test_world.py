@@ -131,11 +131,11 @@ def test_with_a_damaged_disk_no_node_is_removed_before_three_others_are_members(
     world.start()
     founder = next(node for node in world.nodes if node is not world.leaving_node)
 
-    def leaving() -> bool:
+    def removal_began() -> bool:
         fabric = founder.fabric
         return fabric is not None and fabric.raft.metadata_loaded and bool(fabric.raft.metadata.state.leaving)
 
-    while not leaving():
+    while not removal_began():
         world.until(world.clock.now_us + SECOND_US // 10)
         assert world.clock.now_us < HEAL_US
     assert world.leaving_node is not None

@@ -8,7 +8,7 @@ import pytest
 
 from rostra.fabric.registry import FABRICS
 from tools.requirement_plugin import AREAS, fabrics_of
-from tools.requirements import FABRIC_NEUTRAL, ROOT, Evidence, Part, Proofs, in_scope, judge, read_statements
+from tools.requirements import FABRIC_NEUTRAL, ROOT, Clause, Evidence, Proofs, in_scope, judge, read_statements
 from tools.requirements_report import cell, report, summary
 
 STATEMENTS = {"CM-1": "one", "CM-2": "two", "RF-1": "three", "HR-1": "four"}
@@ -61,7 +61,7 @@ def test_parts_of_an_unknown_number_or_under_an_unknown_word_are_refused(tmp_pat
 
 
 def test_a_part_that_only_skipped_or_expected_failures_carry_is_not_proved() -> None:
-    evidence, part = Evidence(), Part("CM-5", "x", "", (FABRIC_NEUTRAL,))
+    evidence, part = Evidence(), Clause("CM-5", "x", "", (FABRIC_NEUTRAL,))
     for outcome in ("skipped", "xfailed", "xpassed"):
         evidence.record("CM-5:x", f"test_{outcome}", outcome)
     assert not evidence.proved(part, FABRIC_NEUTRAL)

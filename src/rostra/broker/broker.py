@@ -83,7 +83,7 @@ from rostra.fabric.api import (
     Covered,
     Described,
     Disconnect,
-    DiskFailed,
+    DiskUnusable,
     Drop,
     Echo,
     Fabric,
@@ -464,7 +464,7 @@ class Broker:
             self.fail(served.take_parked(), error)
         self.topic_requests.storage_failed(error)
         self.coordinator.storage_failed(error)
-        self.step_fabric(DiskFailed(error))
+        self.step_fabric(DiskUnusable(error))
 
     # --- connections and time ---
 

@@ -200,7 +200,7 @@ class ForwardDone(Value, frozen=True):
     error: RostraError | None = None
 
 
-class DiskFailed(Value, frozen=True):
+class DiskUnusable(Value, frozen=True):
     """The disk failed: no `Synced` follows. The node should give up the partitions that it owns."""
 
     error: RostraError
@@ -265,7 +265,7 @@ FabricInput = (
     | Forward
     | AwaitCoverage
     | ForwardDone
-    | DiskFailed
+    | DiskUnusable
     | Echo
     | TransferOwnership
     | RemoveNode

@@ -82,21 +82,21 @@ def test_entries_after_a_truncation_apply(log: list[GroupEntry], other: list[Gro
 @given(logs)
 def test_a_checkpoint_restores_the_same_table(log: list[GroupEntry]) -> None:
     table, other = table_of(log), table_of([GroupConfigured("left over")])
-    other.restore(list(table.entries()))
+    other.restore(list(table.to_entries()))
     assert shown(other) == shown(table)
-    assert list(other.entries()) == list(table.entries())
+    assert list(other.to_entries()) == list(table.to_entries())
 
 
 @given(logs)
 def test_its_size_in_a_checkpoint_is_never_more_than_its_estimate(log: list[GroupEntry]) -> None:
     table = table_of(log)
-    assert sum(len(msgspec.msgpack.encode(entry)) for entry in table.entries()) <= table.bytes
+    assert sum(len(msgspec.msgpack.encode(entry)) for entry in table.to_entries()) <= table.bytes
 
 
 def test_a_large_group_takes_several_entries() -> None:
     parts = tuple((1, index, GroupPartition(2**62, 2**31, 0, "offset", 2**62, 9)) for index in range(2500))
     table = table_of([GroupConfigured("wide"), AssignmentChanged("wide", 3, parts)])
-    entries = list(table.entries())
+    entries = list(table.to_entries())
     assert [len(entry.partitions) for entry in entries if isinstance(entry, AssignmentChanged)] == [1000, 1000, 500]
     assert sum(len(msgspec.msgpack.encode(entry)) for entry in entries) <= table.bytes
     other = GroupTable()

@@ -34,7 +34,7 @@ def test_a_checkpoint_restores_moves_with_their_offsets() -> None:
     moves, again = MigrationTable(), MigrationTable()
     for at in range(2):
         moves.apply(5 + at, ProducerMove(7, 0, 30 + at, 2 + at))
-    for entry in moves.entries():
+    for entry in moves.to_entries():
         again.apply(-1, entry)
     assert [again.move_at(7, offset) for offset in (4, 5, 6)] == [0, 2, 3]
 
@@ -43,7 +43,7 @@ def test_the_moves_of_one_producer_are_limited() -> None:
     moves = MigrationTable()
     for number in range(MOVES_PER_PRODUCER + 5):
         moves.apply(number, ProducerMove(7, 0, number, number + 1))
-    assert len(moves.entries()) == MOVES_PER_PRODUCER
+    assert len(moves.to_entries()) == MOVES_PER_PRODUCER
 
 
 def test_batches_stored_elsewhere_are_known_and_the_next_is_new() -> None:

@@ -32,7 +32,7 @@ from rostra.fabric.api import (
     Delivers,
     Describe,
     Described,
-    DiskFailed,
+    DiskUnusable,
     EpochStart,
     FabricEffect,
     FabricInput,
@@ -353,9 +353,9 @@ def test_a_fabric_learns_of_a_failed_disk() -> None:
     fabric = ScriptedFabric()
     driver = desk_with(fabric)
     driver.step(SyncFailed(DiskUntrusted("EIO")))
-    assert isinstance(fabric.heard[-1], DiskFailed)
+    assert isinstance(fabric.heard[-1], DiskUnusable)
     driver.step(Synced(HERE, 0, 0))
-    assert isinstance(fabric.heard[-1], DiskFailed)
+    assert isinstance(fabric.heard[-1], DiskUnusable)
 
 
 def test_a_blocked_partition_takes_publishes_again_when_it_is_served_again() -> None:

@@ -62,7 +62,7 @@ class TableFollowsLog(RuleBasedStateMachine):
     @rule()
     def begin_from_a_checkpoint(self) -> None:
         """As a copy that has only the entries of the checkpoint."""
-        entries = list(self.table.entries())
+        entries = list(self.table.to_entries())
         self.table = PublisherTable()
         for entry in entries:
             self.table.apply(-1, entry)

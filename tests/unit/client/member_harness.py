@@ -101,7 +101,7 @@ def publish_batch(harness: CoreHarness, *values: bytes, topic: str = "t") -> Non
     advance(harness)
 
 
-def group(harness: CoreHarness, name: str = "billing") -> ModelGroup:
+def model_group(harness: CoreHarness, name: str = "billing") -> ModelGroup:
     return harness.node.coordinator.groups[name]
 
 
@@ -109,7 +109,7 @@ def position(
     harness: CoreHarness, partition: int = 0, *, topic: str = "t", name: str = "billing"
 ) -> tuple[int, int] | None:
     """The offset and the tries that the coordinator has stored."""
-    kept: Position | None = group(harness, name).positions.get((harness.node.topics[topic].topic, partition))
+    kept: Position | None = model_group(harness, name).positions.get((harness.node.topics[topic].topic, partition))
     return None if kept is None else (kept.offset, kept.tries)
 
 

@@ -83,7 +83,7 @@ class ModelMember(ModelNode):
     def _create(self, name: str, settings: TopicSettings) -> Topic:
         return self.cluster.create(name, settings)
 
-    def place(self, topic: Topic, partition: int) -> PartitionLocation:
+    def partition_place(self, topic: Topic, partition: int) -> PartitionLocation:
         owner = self.believes.get((topic.topic, partition), NOBODY)
         here = owner.address == self.address
         return PartitionLocation(partition, "" if here else owner.address, owner.epoch, 0, owner != NOBODY)

@@ -149,9 +149,9 @@ class ModelCoordinator:
                         group.holders[place] = group.holders.get(place) or message.member
         group.members[message.member] = conn
         joined = GroupJoined(message.request, group.generation, group.patterns, group.tries_max, group.dead_letter)
-        return [joined, self.assignment(group, message.member)]
+        return [joined, self.member_assignment(group, message.member)]
 
-    def assignment(self, group: ModelGroup, member: int) -> MemberAssignment:
+    def member_assignment(self, group: ModelGroup, member: int) -> MemberAssignment:
         held = [place for place, holder in group.holders.items() if holder == member]
         return MemberAssignment(group.name, member, group.generation, tuple(self._part(group, place) for place in held))
 
@@ -189,7 +189,7 @@ class ModelCoordinator:
         group.holders = holders
         group.since = {place: held for place, held in group.since.items() if holders.get(place) == held[0]}
         for member, conn in group.members.items():
-            self.due.setdefault(conn, []).append(self.assignment(group, member))
+            self.due.setdefault(conn, []).append(self.member_assignment(group, member))
 
     def remove_member(self, name: str, member: int) -> None:
         group = self.groups[name]

@@ -201,12 +201,14 @@ class ModelNode:
                 return [Pong(message.request)]
             case Locate(name="_groups"):
                 topic = Topic(GROUPS_TOPIC, message.name, TopicSettings(PARTITIONS))
-                return [Located(message.request, topic, tuple(self.place(topic, p) for p in range(PARTITIONS)))]
+                return [
+                    Located(message.request, topic, tuple(self.partition_place(topic, p) for p in range(PARTITIONS)))
+                ]
             case Locate():
                 if message.name not in self.topics and message.create:
                     self._create(message.name, TopicSettings())
                 topic = self._topic(message.name)
-                places = tuple(self.place(topic, p) for p in range(topic.settings.partitions))
+                places = tuple(self.partition_place(topic, p) for p in range(topic.settings.partitions))
                 return [Located(message.request, topic, places)]
             case CreateTopic():
                 if message.name in self.topics:
@@ -296,7 +298,7 @@ class ModelNode:
         after = there[self.page - 1].name if len(there) > self.page else ""
         return Watched(message.request, message.watch, tuple(there[: self.page]), after)
 
-    def place(self, topic: Topic, partition: int) -> PartitionLocation:
+    def partition_place(self, topic: Topic, partition: int) -> PartitionLocation:
         return PartitionLocation(partition, "", 1)
 
     def _publish(self, conn: int, message: Publish, payload: bytearray) -> list[NodeMessage]:

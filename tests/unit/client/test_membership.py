@@ -25,9 +25,9 @@ from tests.unit.client.member_harness import (
     LEASE_MS,
     MemberDriver,
     advance,
-    group,
     group_harness,
     messages_of,
+    model_group,
     position,
     publish,
     publish_batch,
@@ -131,10 +131,10 @@ def test_a_join_that_timed_out_leaves_no_member_behind() -> None:
     harness.to_client.clear()
     advance(harness, 30_000)
     assert isinstance(harness.errors[handler.joined], TimedOut)
-    assert group(harness).members
+    assert model_group(harness).members
     harness.to_client.extend(answer)
     advance(harness)
-    assert group(harness).members == {}
+    assert model_group(harness).members == {}
 
 
 # --- positions -------------------------------------------------------------------------------------
@@ -319,13 +319,13 @@ def test_members_that_died_with_a_record_count_as_tries_of_it() -> None:
     first.leave()
     advance(harness)
     place = harness.node.topics["t"].topic, 0
-    group(harness).positions[place] = Position(*place, 0, 2)
+    model_group(harness).positions[place] = Position(*place, 0, 2)
     second = MemberDriver(harness, tries_max=5)
     advance(harness)
     assert [record.tries for record in second.take_all()] == [2, 0]
     second.leave()
     advance(harness)
-    group(harness).positions[place] = Position(*place, 0, 5)
+    model_group(harness).positions[place] = Position(*place, 0, 5)
     third = MemberDriver(harness, tries_max=5, dead_letter="dead")
     advance(harness)
     assert third.values() == [b"b"]
@@ -340,7 +340,7 @@ def test_members_that_died_before_a_record_was_there_did_not_fail_at_it() -> Non
     first.leave()
     advance(harness)
     place = harness.node.topics["t"].topic, 0
-    group(harness).positions[place] = Position(*place, 0, 3)
+    model_group(harness).positions[place] = Position(*place, 0, 3)
     second = MemberDriver(harness)
     advance(harness)
     assert position(harness) == (0, 0)
@@ -361,7 +361,7 @@ def test_a_revoked_partition_is_released_when_nothing_is_unacked_and_its_positio
     a.ack()
     topic = harness.node.topics["t"].topic
     harness.node.coordinator.assign("billing", {(topic, 0): 99, (topic, 1): handler.membership.member})
-    group(harness).holders[topic, 0] = handler.membership.member
+    model_group(harness).holders[topic, 0] = handler.membership.member
     released = len(messages_of(harness, Released))
     advance(harness, 1_000)
     assert len(messages_of(harness, Released)) == released, "one record of it is still in hand"
@@ -370,7 +370,7 @@ def test_a_revoked_partition_is_released_when_nothing_is_unacked_and_its_positio
     assert position(harness, 0) == (2, 0)
     assert len(messages_of(harness, Released)) == released + 1
     generations = [message.generation for message in messages_of(harness, Released) if isinstance(message, Released)]
-    assert generations[-1] == group(harness).generation
+    assert generations[-1] == model_group(harness).generation
     kinds = [type(message) for message in harness.node.coordinator.heard]
     assert kinds[-2:] == [CommitPositions, Released]
 
@@ -412,9 +412,9 @@ def test_a_record_that_is_never_settled_does_not_block_a_rebalance_for_ever() ->
     record = handler.take()
     place = harness.node.topics["t"].topic, 0
     harness.node.coordinator.assign("billing", {})
-    group(harness).holders[place] = handler.membership.member
+    model_group(harness).holders[place] = handler.membership.member
     advance(harness, REVOKE_MS_MAX - 1)
-    generation = group(harness).generation
+    generation = model_group(harness).generation
     assert messages_of(harness, Released)[-1].generation < generation  # type: ignore[union-attr]
     advance(harness, 1)
     assert messages_of(harness, Released)[-1].generation == generation  # type: ignore[union-attr]
@@ -433,8 +433,8 @@ def test_a_position_refused_because_it_crossed_an_assignment_is_moved_again() ->
         record.ack()
     harness.pass_time(COMMIT_MS * 1000)
     coordinator = harness.node.coordinator
-    coordinator.assign("billing", group(harness).holders)
-    coordinator.refuse = StaleGeneration("billing", group(harness).generation)
+    coordinator.assign("billing", model_group(harness).holders)
+    coordinator.refuse = StaleGeneration("billing", model_group(harness).generation)
     harness.push_from_node()
     harness.deliver_to_node(1)
     coordinator.refuse = None
@@ -574,7 +574,7 @@ def test_a_partition_that_others_had_meanwhile_starts_at_their_position() -> Non
     harness.disconnect()
     place = harness.node.topics["t"].topic, 0
     harness.node.coordinator.remove_member("billing", handler.membership.member)
-    group(harness).positions[place] = Position(*place, 2)
+    model_group(harness).positions[place] = Position(*place, 2)
     harness.reconnect()
     advance(harness, 1_000)
     record.retry()
@@ -596,7 +596,7 @@ def test_a_stale_commit_is_refused_and_does_not_delay_the_others() -> None:
     harness.reconnect()
     advance(harness, 1_000)
     assert position(harness, 0) == (0, 0) and position(harness, 1) == (1, 0)
-    assert messages_of(harness, Released)[-1].generation == group(harness).generation  # type: ignore[union-attr]
+    assert messages_of(harness, Released)[-1].generation == model_group(harness).generation  # type: ignore[union-attr]
 
 
 def test_a_removed_member_rejoins_at_the_committed_position() -> None:
@@ -609,7 +609,7 @@ def test_a_removed_member_rejoins_at_the_committed_position() -> None:
     advance(harness, COMMIT_MS)
     handler.take()
     harness.node.coordinator.remove_member("billing", handler.membership.member)
-    group(harness).holders.clear()
+    model_group(harness).holders.clear()
     advance(harness, LEASE_MS)
     assert [event for event in harness.events if isinstance(event, MembershipLost)]
     assert handler.values() == [b"b", b"c"]
@@ -646,7 +646,7 @@ def test_a_member_leaves_when_its_positions_are_kept() -> None:
     advance(harness)
     assert left in harness.results
     assert position(harness) == (1, 0)
-    assert group(harness).members == {}
+    assert model_group(harness).members == {}
     assert [type(message) for message in harness.node.coordinator.heard][-2:] == [CommitPositions, LeaveGroup]
     unacked.ack()
     assert handler.take_all() == []

@@ -9,7 +9,7 @@ from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.errors import Unavailable
 from rostra.wire.groups import Position
 from tests.unit.client.core_harness import CoreHarness
-from tests.unit.client.member_harness import LEASE_MS, MemberDriver, advance, group, group_harness, publish_batch
+from tests.unit.client.member_harness import LEASE_MS, MemberDriver, advance, group_harness, model_group, publish_batch
 
 PARTITIONS = 2
 
@@ -79,22 +79,22 @@ class Story:
 
     def assign(self) -> None:
         member = self.handler.membership.member
-        if member in group(self.harness).members:
+        if member in model_group(self.harness).members:
             places = {(self.topic, partition): member for partition in range(PARTITIONS)}
             self.harness.node.coordinator.assign("billing", places)
 
     def deal_elsewhere(self, partition: int, count: int) -> None:
         """Another member processes some records while this one is removed."""
         place = self.topic, partition
-        kept = group(self.harness).positions.get(place)
+        kept = model_group(self.harness).positions.get(place)
         end = self.harness.node.logs[place].commit
         first = kept.offset if kept is not None else 0
         behind = min(first + count, end)
         self.done.update((partition, offset) for offset in range(first, behind))
-        group(self.harness).positions[place] = Position(*place, behind)
+        model_group(self.harness).positions[place] = Position(*place, behind)
 
     def check(self) -> None:
-        for (topic, partition), position in group(self.harness).positions.items():
+        for (topic, partition), position in model_group(self.harness).positions.items():
             assert topic == self.topic
             skipped = [offset for offset in range(position.offset) if (partition, offset) not in self.done]
             assert not skipped, f"the position {position} of partition {partition} is behind {skipped}"
@@ -116,7 +116,7 @@ class Story:
         for partition in range(PARTITIONS):
             place = self.topic, partition
             end = self.harness.node.logs[place].commit
-            assert group(self.harness).positions[place] == Position(*place, end)
+            assert model_group(self.harness).positions[place] == Position(*place, end)
 
 
 @settings(max_examples=100)

@@ -39,7 +39,7 @@ def opened(harness: CoreHarness, **settings: Any) -> ProducerState:
     return state
 
 
-def book(harness: CoreHarness, partition: int = 0) -> dict[int, int]:
+def publishers(harness: CoreHarness, partition: int = 0) -> dict[int, int]:
     return harness.node.publishers.get((harness.node.topics["t"].topic, partition), {})
 
 
@@ -62,14 +62,14 @@ def test_a_producer_with_a_strength_is_open_when_the_owners_of_all_partitions_kn
     assert call not in harness.results
     harness.settle()
     assert call in harness.results
-    assert [book(harness, partition) for partition in range(3)] == [{state.producer_id: 5}] * 3
+    assert [publishers(harness, partition) for partition in range(3)] == [{state.producer_id: 5}] * 3
     assert {message.lease_ms for message in harness.node.registers} == {2_000}
 
 
 def test_a_producer_with_a_partition_registers_at_that_partition_only() -> None:
     harness = connected(partitions=3)
     state = opened(harness, strength=5, partition=1)
-    assert [book(harness, partition) for partition in range(3)] == [{}, {state.producer_id: 5}, {}]
+    assert [publishers(harness, partition) for partition in range(3)] == [{}, {state.producer_id: 5}, {}]
 
 
 def test_only_where_ownership_is_exclusive_a_plain_producer_registers_and_as_the_weakest() -> None:
@@ -77,7 +77,7 @@ def test_only_where_ownership_is_exclusive_a_plain_producer_registers_and_as_the
     opened(shared)
     state = opened(exclusive)
     assert not shared.node.registers
-    assert book(exclusive) == {state.producer_id: 0}
+    assert publishers(exclusive) == {state.producer_id: 0}
 
 
 def test_publishing_single_records_to_an_exclusive_topic_registers_and_closing_the_client_takes_it_back() -> None:
@@ -86,7 +86,7 @@ def test_publishing_single_records_to_an_exclusive_topic_registers_and_closing_t
     harness.core.publish(harness.now_us, call, "t", b"x")
     harness.run()
     harness.settle()
-    assert call in harness.results and list(book(harness).values()) == [0]
+    assert call in harness.results and list(publishers(harness).values()) == [0]
     harness.core.close(harness.now_us)
     messages = [type(message).__name__ for message in harness.written]
     for effect in harness.core.take():
@@ -104,7 +104,7 @@ def test_a_topic_that_is_forgotten_is_left() -> None:
     harness.core._producers.forget_topic("t")
     harness.run()
     harness.settle()
-    assert book(harness) == {}
+    assert publishers(harness) == {}
 
 
 def test_a_change_of_strength_stands_between_the_records_before_it_and_those_after() -> None:
@@ -118,7 +118,7 @@ def test_a_change_of_strength_stands_between_the_records_before_it_and_those_aft
     assert call not in harness.results
     assert [type(message).__name__ for message in said(harness)] == ["Register", "Publish", "Register", "Publish"]
     harness.settle()
-    assert call in harness.results and book(harness) == {state.producer_id: 9}
+    assert call in harness.results and publishers(harness) == {state.producer_id: 9}
 
 
 def test_a_plain_producer_may_take_a_strength_later() -> None:
@@ -128,7 +128,7 @@ def test_a_plain_producer_may_take_a_strength_later() -> None:
     state.set_strength(harness.now_us, call, 3)
     harness.run()
     harness.settle()
-    assert call in harness.results and book(harness) == {state.producer_id: 3}
+    assert call in harness.results and publishers(harness) == {state.producer_id: 3}
 
 
 def test_leaving_is_done_when_the_owners_know_it() -> None:
@@ -139,7 +139,7 @@ def test_leaving_is_done_when_the_owners_know_it() -> None:
     harness.run()
     assert call not in harness.results
     harness.settle()
-    assert call in harness.results and book(harness, 0) == book(harness, 1) == {}
+    assert call in harness.results and publishers(harness, 0) == publishers(harness, 1) == {}
 
 
 def test_leaving_without_a_connection_waits_no_longer_than_the_lease() -> None:
@@ -203,11 +203,11 @@ def test_a_short_lease_makes_pings_more_frequent_and_counts_missed_heartbeats_as
 def test_an_expired_lease_raises_an_event_and_is_renewed() -> None:
     harness = connected()
     state = opened(harness, strength=5)
-    book(harness).clear()
+    publishers(harness).clear()
     harness.receive(Unregistered(harness.node.topics["t"].topic, 0, state.producer_id, lapsed=True))
     assert LeaseExpired("t", 0) in harness.events
     harness.settle()
-    assert book(harness) == {state.producer_id: 5}
+    assert publishers(harness) == {state.producer_id: 5}
 
 
 def test_an_idle_producer_registers_at_the_new_owner_when_told_of_it() -> None:

@@ -143,7 +143,7 @@ class Churn:
                 state.assignments,
             )
         for partition in self.partitions:
-            replicas = state.assignment(partition).replicas
+            replicas = state.replica_assignment(partition).replicas
             assert len(replicas) >= min(3, len(self.members))
             logs = [[one.batch for one in cluster[node].disks[partition].stored] for node in replicas]
             assert all(log == logs[0] for log in logs), "every copy is the same"

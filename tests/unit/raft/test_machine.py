@@ -7,7 +7,7 @@ import pytest
 from rostra.errors import DiskUntrusted, Moved, PartitionDamaged, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import (
     Confirm,
-    DiskFailed,
+    DiskUnusable,
     PeerReceived,
     PrepareStop,
     ProposeDrop,
@@ -398,7 +398,7 @@ def test_a_node_whose_disk_cannot_sync_leads_nothing_any_more() -> None:
     cluster.run(300)
     broken = cluster.leader(partition)
     assert broken is not None
-    broken.step(DiskFailed(DiskUntrusted("EIO")))
+    broken.step(DiskUnusable(DiskUntrusted("EIO")))
     assert not broken.leads(partition)
     cluster.run_until(lambda: cluster.leader(partition) not in (None, broken))
     cluster.run(30_000)
@@ -516,7 +516,9 @@ def test_a_new_topic_does_not_go_to_nodes_that_are_away() -> None:
     for partition in partitions:
         cluster.publish(partition, b"x")
     there = {node.node for node in cluster.nodes.values() if node.alive}
-    assert all(set(leader.raft.metadata.state.assignment(partition).replicas) <= there for partition in partitions)
+    assert all(
+        set(leader.raft.metadata.state.replica_assignment(partition).replicas) <= there for partition in partitions
+    )
 
 
 def test_a_member_that_was_to_leave_stays_while_those_that_stay_are_no_majority_without_it() -> None:

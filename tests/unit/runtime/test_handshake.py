@@ -55,7 +55,7 @@ def test_whoever_is_refused_gets_the_very_error() -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> DiskFiles:
+def files(tmp_path: Path) -> DiskFiles:
     return DiskFiles(tmp_path)
 
 
@@ -66,29 +66,29 @@ def test_a_new_node_founds_a_cluster_unless_it_is_to_join_one(tmp_path: Path) ->
     assert not joiner.founded and joiner.identity.cluster == NO_CLUSTER
 
 
-def test_a_node_remembers_its_cluster_and_through_whom_it_came(place: DiskFiles) -> None:
-    card = load_identity(place, "raft", ("127.0.0.1:9",))
-    entered = join_cluster(place, card, ClusterId(7))
+def test_a_node_remembers_its_cluster_and_through_whom_it_came(files: DiskFiles) -> None:
+    card = load_identity(files, "raft", ("127.0.0.1:9",))
+    entered = join_cluster(files, card, ClusterId(7))
     assert entered.identity.cluster == 7
     assert entered.identity.node == card.identity.node
-    assert load_identity(place, "raft") == load_identity(place, "raft", ("elsewhere:1",)) == entered
+    assert load_identity(files, "raft") == load_identity(files, "raft", ("elsewhere:1",)) == entered
     assert entered.through == ("127.0.0.1:9",)
 
 
-def test_the_directory_of_one_fabric_is_not_taken_for_another(place: DiskFiles) -> None:
-    load_identity(place, "raft")
+def test_the_directory_of_one_fabric_is_not_taken_for_another(files: DiskFiles) -> None:
+    load_identity(files, "raft")
     with pytest.raises(InvalidSetting, match="was written by 'raft'"):
-        load_identity(place, "flood")
+        load_identity(files, "flood")
 
 
 @pytest.mark.parametrize("written", [b"", b"{}", b'{"format": 1, "cluster": "", "node": ""}', b"\xff\xff"])
-def test_a_card_that_cannot_be_read_is_no_new_node(place: DiskFiles, tmp_path: Path, written: bytes) -> None:
+def test_a_card_that_cannot_be_read_is_no_new_node(files: DiskFiles, tmp_path: Path, written: bytes) -> None:
     (tmp_path / "node.json").write_bytes(written)
     with pytest.raises(CorruptLog):
-        load_identity(place, "raft")
+        load_identity(files, "raft")
 
 
-def test_a_card_says_who_the_node_is_in_words_that_logs_use(place: DiskFiles, tmp_path: Path) -> None:
-    card = load_identity(place, "raft")
+def test_a_card_says_who_the_node_is_in_words_that_logs_use(files: DiskFiles, tmp_path: Path) -> None:
+    card = load_identity(files, "raft")
     assert msgspec.json.decode((tmp_path / "node.json").read_bytes(), type=IdentityFile) == card
     assert len(card.node) == 16

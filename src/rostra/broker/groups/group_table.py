@@ -302,7 +302,7 @@ class GroupTable:
             case _:
                 raise AssertionError(f"{change} has no undo")
 
-    def entries(self) -> Iterator[GroupEntry]:
+    def to_entries(self) -> Iterator[GroupEntry]:
         """The entries that rebuild this table from an empty one."""
         for name in sorted(self.groups):
             group = self.groups[name]

@@ -24,5 +24,5 @@ class CompactionMark(UndoableMap[None, CompactBelow]):
     def apply(self, base: int, entry: CompactBelow) -> None:
         self.put(base, None, entry)
 
-    def entries(self) -> list[CompactBelow]:
+    def to_entries(self) -> list[CompactBelow]:
         return [entry for _, entry in self.items()]

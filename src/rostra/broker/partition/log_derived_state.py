@@ -12,8 +12,8 @@ A checkpoint at the beginning of each segment holds the entries that rebuild all
 segments and a start reads only the last one. A restored checkpoint cannot be undone: if the log is truncated below it,
 `ServedPartition` reads the log again (`InspectLog`).
 
-To add a table: a module with its entries and the table (`apply`, `entries`, `commit`, `truncate`, `restore`; usually an
-`UndoableMap`), its entries in `DerivedEntry` (`control_batch.py`), and here a line in `__init__` and a case in
+To add a table: a module with its entries and the table (`apply`, `to_entries`, `commit`, `truncate`, `restore`; usually
+an `UndoableMap`), its entries in `DerivedEntry` (`control_batch.py`), and here a line in `__init__` and a case in
 `_apply_entry`.
 """
 
@@ -132,7 +132,12 @@ class LogDerivedState:
 
     def _entries(self) -> Iterable[DerivedEntry]:
         """The entries that rebuild all tables from empty ones."""
-        entries = self.compaction.entries(), self.publishers.entries(), self.groups.entries(), self.migrations.entries()
+        entries = (
+            self.compaction.to_entries(),
+            self.publishers.to_entries(),
+            self.groups.to_entries(),
+            self.migrations.to_entries(),
+        )
         return chain(*entries)
 
     def restore(self, found: Checkpoint) -> None:

@@ -44,7 +44,7 @@ class MigrationTable(UndoableMap[int, tuple[ProducerMove, ...]]):
         super().restore(rows)
         self.waiting.clear()
 
-    def entries(self) -> list[ProducerMove]:
+    def to_entries(self) -> list[ProducerMove]:
         return sorted((move for _, moves in self.items() for move in moves), key=lambda move: move.at)
 
     def move_at(self, producer: int, offset: int) -> int:

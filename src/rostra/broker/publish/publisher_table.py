@@ -67,7 +67,7 @@ class PublisherTable(UndoableMap[int, RegisteredPublisher]):
         super().restore(rows)
         self._strongest = None
 
-    def entries(self) -> Iterable[PublisherJoined]:
+    def to_entries(self) -> Iterable[PublisherJoined]:
         """The entries that rebuild this table from an empty one."""
         return (PublisherJoined(publisher, one.strength, one.lease_ms) for publisher, one in self.items())
 

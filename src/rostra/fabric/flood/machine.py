@@ -33,7 +33,7 @@ from rostra.fabric.api import (
     Connect,
     Delivers,
     Describe,
-    DiskFailed,
+    DiskUnusable,
     Drop,
     Echo,
     FabricEffect,
@@ -230,7 +230,7 @@ class Flood:
                 self.ring.peer_lost(given.peer)
             case Started():
                 self._started(given)
-            case DiskFailed():
+            case DiskUnusable():
                 self.departure.leave_ring()
             case PrepareStop():
                 self.departure.stop()

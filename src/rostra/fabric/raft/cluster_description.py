@@ -93,7 +93,9 @@ class ClusterDescription:
         for partition in state.partitions():
             name = state.topics[partition.topic].spec.name
             if (name, partition.index) not in pending.best:
-                copies = tuple(CopyState(node, -1, True) for node in sorted(state.assignment(partition).replicas))
+                copies = tuple(
+                    CopyState(node, -1, True) for node in sorted(state.replica_assignment(partition).replicas)
+                )
                 undescribed = PlacedPartition(name, partition.index, NodeId(0), 0, 0, 0, 0, copies)
                 pending.best[name, partition.index] = undescribed
 
@@ -138,7 +140,7 @@ class ClusterDescription:
         )
 
     def _count(self, partition: Partition, copies: dict[NodeId, int]) -> None:
-        for node in self._raft.metadata.state.assignment(partition).replicas:
+        for node in self._raft.metadata.state.replica_assignment(partition).replicas:
             if node in copies:
                 copies[node] += 1
 

@@ -28,7 +28,7 @@ from rostra.fabric.api import (
     Connect,
     Delivers,
     Describe,
-    DiskFailed,
+    DiskUnusable,
     Drop,
     Echo,
     FabricEffect,
@@ -281,7 +281,7 @@ class Raft:
                     self.peers.peer_lost(given.peer)
             case Started():
                 self._started(given)
-            case DiskFailed():
+            case DiskUnusable():
                 for group in list(self.groups.values()):
                     group.fail_disk(self.now)
                     self.collect(group)

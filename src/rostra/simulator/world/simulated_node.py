@@ -176,7 +176,7 @@ class SimulatedNode:
         found: dict[Partition, list[tuple[NodeId, ...]]] = {}
         for partition in (METADATA_PARTITION, *state.partitions()):
             group = raft.groups.get(partition)
-            target = state.members if partition == METADATA_PARTITION else state.assignment(partition).replicas
+            target = state.members if partition == METADATA_PARTITION else state.replica_assignment(partition).replicas
             voters = set(group.config.voters if group is not None else target)
             more = voters.union(target, group.config.learners if group is not None else ())
             stay = set(state.remaining)

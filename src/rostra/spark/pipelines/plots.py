@@ -107,12 +107,12 @@ def series(points: Sequence[tuple[float, float]], unit: str, what: str) -> str:
     most = max(value for _, value in points) or 1
     floor = height - BOTTOM
 
-    def place(moment: float, value: float) -> str:
+    def position(moment: float, value: float) -> str:
         x = LEFT + (WIDTH - LEFT - RIGHT) * (moment - begin) / (end - begin)
         return f"{x:.1f},{floor - (floor - TOP) * value / most:.1f}"
 
-    line = " ".join(place(moment, value) for moment, value in points)
-    area = f"{place(begin, 0)} {line} {place(end, 0)}"
+    line = " ".join(position(moment, value) for moment, value in points)
+    area = f"{position(begin, 0)} {line} {position(end, 0)}"
     drawn = (
         f'<polygon class="area" points="{area}"/><polyline class="line" points="{line}"/>'
         f'<line class="axisline" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>'

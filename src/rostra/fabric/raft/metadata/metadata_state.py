@@ -199,7 +199,9 @@ class MetadataState:
                 self._remove(node)
             case ReassignmentStarted(partition=partition):
                 if partition.topic in self.topics:
-                    self._assign(partition, ReplicaAssignment(entry.replicas, self.assignment(partition).holders))
+                    self._assign(
+                        partition, ReplicaAssignment(entry.replicas, self.replica_assignment(partition).holders)
+                    )
                     self.reassigning[partition] = None
             case ReassignmentDone(partition=partition):
                 if partition in self.reassigning and self.assignments[partition].replicas == entry.replicas:
@@ -218,7 +220,7 @@ class MetadataState:
             self._count(replicas, 1)
 
     def _assign(self, partition: Partition, assignment: ReplicaAssignment) -> None:
-        self._count(self.assignment(partition).replicas, -1)
+        self._count(self.replica_assignment(partition).replicas, -1)
         self.assignments[partition] = assignment
         self._count(assignment.replicas, 1)
 
@@ -233,7 +235,7 @@ class MetadataState:
         if made is None:
             return UnknownTopic(str(topic))
         for partition in partitions_of(made):
-            self._count(self.assignment(partition).replicas, -1)
+            self._count(self.replica_assignment(partition).replicas, -1)
             self.assignments.pop(partition, None)
             self.reassigning.pop(partition, None)
         del self.topics[topic]
@@ -290,7 +292,7 @@ class MetadataState:
         """Members that are not leaving."""
         return [node for node in sorted(self.members) if node not in self.leaving]
 
-    def assignment(self, partition: Partition) -> ReplicaAssignment:
+    def replica_assignment(self, partition: Partition) -> ReplicaAssignment:
         assignment = self.assignments.get(partition)
         return (
             assignment

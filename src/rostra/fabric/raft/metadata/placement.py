@@ -89,7 +89,7 @@ class ReplicaPlacement:
         alive, dead = self._alive_nodes(), self._dead_nodes()
         leads, holds = state.replica_counts()
         for partition in state.partitions():
-            assignment = state.assignment(partition)
+            assignment = state.replica_assignment(partition)
             wanted = state.topics[partition.topic].replication_factor or REPLICAS_DEFAULT
             kept = tuple(node for node in assignment.replicas if node in holds)
             if assignment.previous:
@@ -138,7 +138,7 @@ class ReplicaPlacement:
 
     def _has_replicas(self, node: NodeId) -> bool:
         state = self._raft.metadata.state
-        return any(node in state.assignment(partition).holders for partition in state.partitions())
+        return any(node in state.replica_assignment(partition).holders for partition in state.partitions())
 
     def _remove_member(self, node: NodeId) -> None:
         """Removes a node from the metadata group, then from the metadata. As leader, transfers leadership first."""
@@ -169,7 +169,7 @@ class ReplicaPlacement:
         if alive < needed:
             return QuorumAtRisk(node, alive, needed)
         for partition in state.partitions():
-            replicas = state.assignment(partition).replicas
+            replicas = state.replica_assignment(partition).replicas
             if node in replicas and not self._can_reassign(replicas, leaving):
                 name = state.topics[partition.topic].spec.name
                 return ReplicasUnavailable(node, name, partition.index)

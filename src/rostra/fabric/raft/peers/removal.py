@@ -9,7 +9,7 @@ from rostra.fabric.api import (
     AwaitCoverage,
     Confirm,
     Describe,
-    DiskFailed,
+    DiskUnusable,
     Echo,
     FabricEffect,
     FabricInput,
@@ -117,7 +117,7 @@ class Removal:
                 | Forward()
                 | ForwardDone()
                 | AwaitCoverage()
-                | DiskFailed()
+                | DiskUnusable()
                 | Echo()
             ):
                 return []

@@ -65,7 +65,7 @@ class LeaderTransfer:
         raft = self._raft
         if partition.topic not in raft.metadata.state.topics:
             return None
-        replicas = raft.metadata.state.assignment(partition).replicas
+        replicas = raft.metadata.state.replica_assignment(partition).replicas
         return next((node for node in replicas if node != raft.node and raft.peers.is_alive(node)), None)
 
     def request_received(self, message: TransferLeadership) -> None:

@@ -30,7 +30,7 @@ class ReplicaReassignment:
         for partition in list(reassigning):
             group = raft.groups.get(partition)
             if group is not None and group.role is Role.LEADER:
-                self._advance(group, raft.metadata.state.assignment(partition).replicas)
+                self._advance(group, raft.metadata.state.replica_assignment(partition).replicas)
                 raft.collect(group)
 
     def _advance(self, group: RaftGroup, wanted: tuple[NodeId, ...]) -> None:

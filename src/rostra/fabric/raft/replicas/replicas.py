@@ -113,7 +113,7 @@ class Replicas:
         """Creates or drops the local replica as the metadata says; without one, reports its address."""
         raft = self._raft
         topic_entry = self.topics[partition.topic]
-        placed = raft.metadata.state.assignment(partition)
+        placed = raft.metadata.state.replica_assignment(partition)
         if raft.node not in placed.holders:
             self._retire(partition)
             self._route(partition)
@@ -169,7 +169,7 @@ class Replicas:
 
     def _replica_address(self, partition: Partition) -> str:
         raft = self._raft
-        replicas = [node for node in raft.metadata.state.assignment(partition).replicas if node != raft.node]
+        replicas = [node for node in raft.metadata.state.replica_assignment(partition).replicas if node != raft.node]
         alive = [node for node in replicas if raft.peers.is_alive(node)] or replicas
         return raft.address_of(alive[0]) if alive else ""
 
@@ -208,7 +208,7 @@ class Replicas:
         """This node became leader. If it won the first election, leadership returns to the preferred leader later."""
         raft, partition = self._raft, group.partition
         if not group.commit and partition.topic in self.topics:
-            preferred = raft.metadata.state.assignment(partition).replicas[0]
+            preferred = raft.metadata.state.replica_assignment(partition).replicas[0]
             if preferred != raft.node:
                 self.returned_nodes[preferred] = None
 
@@ -229,7 +229,7 @@ class Replicas:
         lagging: dict[NodeId, None] = {}
         for partition, group in list(raft.groups.items()):
             known = partition.topic in self.topics
-            preferred = raft.metadata.state.assignment(partition).replicas[0] if known else raft.node
+            preferred = raft.metadata.state.replica_assignment(partition).replicas[0] if known else raft.node
             progress = group.replication.progress.get(preferred)
             if preferred not in self.returned_nodes or group.role is not Role.LEADER or progress is None:
                 continue
