@@ -12,20 +12,24 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 
-class File(Protocol):
-    """One open file. `append` and `write_at` may leave part of the bytes behind when they raise."""
+class ReadableFile(Protocol):
+    """What scanning a file needs."""
 
     def size(self) -> int: ...
+
+    def read(self, position: int, count: int) -> bytes:
+        """Up to `count` bytes; fewer only at the end of the file. Safe beside an append from another thread."""
+        ...
+
+
+class File(ReadableFile, Protocol):
+    """One open file. `append` and `write_at` may leave part of the bytes behind when they raise."""
 
     def append(self, buffers: Sequence[Buffer], end: int = -1) -> int:
         """Writes all buffers at the end; returns the new size. `end` is the current size, if the caller knows it."""
         ...
 
     def write_at(self, position: int, buffer: Buffer) -> None: ...
-
-    def read(self, position: int, count: int) -> bytes:
-        """Up to `count` bytes; fewer only at the end of the file. Safe beside an append from another thread."""
-        ...
 
     def truncate(self, size: int) -> None: ...
 

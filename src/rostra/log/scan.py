@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rostra.errors import BatchRejected
-from rostra.log.files import File
+from rostra.log.files import ReadableFile
 from rostra.model.batch import HEADER_BYTES, MAGIC, Header, Reason, placement_crc, read_header
 from rostra.model.check import check_stored
 from rostra.model.ids import Partition
@@ -46,7 +46,7 @@ def stored_length(buffer: bytes, at: int, partition: Partition, verifies: bool) 
 
 
 def scan(
-    file: File, partition: Partition, first: int, size: int, chunk_bytes: int, verifies: bool = True
+    file: ReadableFile, partition: Partition, first: int, size: int, chunk_bytes: int, verifies: bool = True
 ) -> Iterator[ScannedBatch]:
     """Every batch from the start to `size`, both checksums verified, offsets without gap, epochs never falling."""
     position, offset, epoch = 0, first, 0
@@ -93,7 +93,9 @@ def _check_place(position: int, offset: int, epoch: int, header: Header) -> None
         raise Damage(position, offset, f"owner epoch falls from {epoch} to {header.owner_epoch}")
 
 
-def scan_headers(file: File, partition: Partition, first: int, size: int) -> Iterator[tuple[ScannedBatch, bytes]]:
+def scan_headers(
+    file: ReadableFile, partition: Partition, first: int, size: int
+) -> Iterator[tuple[ScannedBatch, bytes]]:
     """Every batch with the bytes of its header, whose owner fields are verified; bodies are not read."""
     position, offset, epoch = 0, first, 0
     window, window_at = b"", 0
@@ -117,7 +119,9 @@ def scan_headers(file: File, partition: Partition, first: int, size: int) -> Ite
         position += header.length
 
 
-def intact_batch_behind(file: File, partition: Partition, position: int, offsets: range, chunk_bytes: int) -> bool:
+def intact_batch_behind(
+    file: ReadableFile, partition: Partition, position: int, offsets: range, chunk_bytes: int
+) -> bool:
     """Whether an intact batch that begins at one of the offsets lies anywhere at or after `position`.
 
     The bytes verified for headers that only look plausible are bounded; beyond the bound the answer is True, the safe
@@ -139,7 +143,7 @@ def intact_batch_behind(file: File, partition: Partition, position: int, offsets
     return False
 
 
-def has_hole(file: File, partition: Partition, position: int) -> bool:
+def has_hole(file: ReadableFile, partition: Partition, position: int) -> bool:
     """Whether the batch at `position` lacks whole sectors, which were being written when the power went.
 
     Unwritten sectors read as zeros or lie beyond the end of the file. Damage to written data looks different, so a

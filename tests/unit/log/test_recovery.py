@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rostra.errors import CorruptLog
-from rostra.log.files import Files
+from rostra.log.files import Files, ReadableFile
 from rostra.log.index import Index
 from rostra.log.scan import SEARCH_FACTOR, intact_batch_behind
 from rostra.log.store import Store
@@ -347,7 +347,7 @@ def test_a_log_never_synced_and_gone_leaves_no_trace() -> None:
 def test_the_search_behind_damage_reads_a_bounded_number_of_bytes() -> None:
     """Headers that claim long bodies could make it look at the same bytes again and again."""
 
-    class Counting:
+    class Counting(ReadableFile):
         def __init__(self, content: bytes) -> None:
             self.content = content
             self.bytes_read = 0
@@ -363,10 +363,10 @@ def test_the_search_behind_damage_reads_a_bounded_number_of_bytes() -> None:
     bomb = batch(50, 700)
     lure = bytes(bomb[:HEADER_BYTES])
     file = Counting(lure * 200 + bytes(len(bomb)))
-    assert intact_batch_behind(file, PARTITION, 0, range(5, 100), 1024)  # type: ignore[arg-type]
+    assert intact_batch_behind(file, PARTITION, 0, range(5, 100), 1024)
     assert file.bytes_read < (SEARCH_FACTOR + 2) * file.size() + 4096
     file = Counting(lure * 3 + bytes(len(bomb)))
-    assert not intact_batch_behind(file, PARTITION, 0, range(5, 100), 1024)  # type: ignore[arg-type]
+    assert not intact_batch_behind(file, PARTITION, 0, range(5, 100), 1024)
 
 
 def test_an_older_batch_inside_a_record_is_no_evidence_behind_a_torn_end() -> None:
