@@ -12,7 +12,7 @@ import pytest
 from rostra.fabric.registry import FABRICS
 from tools.conventions import PACKAGE
 
-ROOMS = ("broker", "client", "runtime", "wire", "model", "log")
+PACKAGES = ("broker", "client", "runtime", "wire", "model", "log")
 NAMES = re.compile(rf"\b({'|'.join(map(re.escape, FABRICS))}|hashring|scribe|zookeeper)\b", re.IGNORECASE)
 
 
@@ -40,11 +40,11 @@ def words(module: Path) -> Iterator[str]:
                 pass
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_fabric_is_named_in(room: str) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_fabric_is_named_in(package: str) -> None:
     found = [
         f"{module.relative_to(PACKAGE)}: {word}"
-        for module in sorted((PACKAGE / room).rglob("*.py"))
+        for module in sorted((PACKAGE / package).rglob("*.py"))
         for word in words(module)
         if NAMES.search(word)
     ]
