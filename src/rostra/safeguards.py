@@ -67,6 +67,25 @@ class Safeguard(StrEnum):
     NEW_INCARNATION = "new-incarnation"
     """A broker that lost records it published, or may have, starts a new incarnation and reuses no offset."""
 
+    RECTIFY = "rectify"
+    """An overlay node checks whether its predecessor lives, and takes one further back when it does not."""
+    LIST_ORDER = "list-order"
+    """A successor list goes clockwise and ends where the node itself would come."""
+    CHECK_BEFORE_ADOPT = "check-before-adopt"
+    """A nearer successor is taken only when it has answered, and with its list."""
+    MISS_LIMIT = "miss-limit"
+    """A neighbour is dead only when it has missed several heartbeats in a row."""
+    PASSIVE_LIST = "passive-list"
+    """Members that were lost are remembered and tried again."""
+    UNIFICATION = "unification"
+    """Two rings whose members meet become one."""
+    RESTART_ALONE = "restart-alone"
+    """A node that restarts is a ring of one, whatever it was a member of."""
+    BOOT_FENCE = "boot-fence"
+    """What was sent to an earlier life of a node is not answered by a later one."""
+    ID_COLLISION = "id-collision"
+    """A node whose id is taken draws another and joins again."""
+
 
 OF_ONE_NODE = (
     Safeguard.DEDUP,
@@ -95,6 +114,19 @@ OF_FLOOD = (
     Safeguard.NEW_INCARNATION,
 )
 """Safeguards of the flood fabric."""
+
+OF_AN_OVERLAY = (
+    Safeguard.RECTIFY,
+    Safeguard.LIST_ORDER,
+    Safeguard.CHECK_BEFORE_ADOPT,
+    Safeguard.MISS_LIMIT,
+    Safeguard.PASSIVE_LIST,
+    Safeguard.UNIFICATION,
+    Safeguard.RESTART_ALONE,
+    Safeguard.BOOT_FENCE,
+    Safeguard.ID_COLLISION,
+)
+"""Those of a Chord ring, whatever is built on it."""
 
 Without = frozenset[Safeguard]
 ALL_ON: Without = frozenset()
