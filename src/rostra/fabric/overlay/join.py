@@ -8,7 +8,7 @@ from rostra.fabric.overlay.lookups import pursue
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import Notified, SuccessorHint
 from rostra.fabric.overlay.request import Purpose
-from rostra.fabric.overlay.requests import ask, send
+from rostra.fabric.overlay.requests import ask, awaits, send
 from rostra.fabric.overlay.ring import NOTIFY, follow, remember, set_predecessor, stabilize
 from rostra.fabric.overlay.state import Overlay
 from rostra.model.keyspace import Key
@@ -45,14 +45,14 @@ def restart(overlay: Overlay, now_us: int, former: tuple[Member, ...]) -> None:
 
 def join_through(overlay: Overlay, contact: Member) -> None:
     """A ring of one met another ring, and gives up its own."""
-    if overlay.join_lookup is None:
+    if not overlay.contacts:
         overlay.contacts = (contact,)
         attempt(overlay)
 
 
 def attempt(overlay: Overlay) -> None:
     """Looks up the own key through the next contact, unless that is under way."""
-    if overlay.join_lookup is not None or not overlay.contacts:
+    if overlay.join_lookup is not None or not overlay.contacts or awaits(overlay, Purpose.INTRODUCE):
         return
     contact = overlay.contacts[overlay.join_attempts % len(overlay.contacts)]
     overlay.join_attempts += 1
@@ -82,8 +82,11 @@ def looked_up(overlay: Overlay, lookup: Lookup) -> None:
     if same is not None and same.node == overlay.me.node and same != overlay.me:
         # The ring still takes this node's former life for alive; it will notice, and then there is room.
         return
-    listed = [m for m in lookup.owners if m.node != overlay.me.node] or [predecessor]
-    _become_member(overlay, predecessor, listed[0], tuple(listed[1:]))
+    listed = [m for m in lookup.owners if m.node != overlay.me.node and m != predecessor]
+    if listed:
+        _become_member(overlay, predecessor, listed[0], tuple(listed[1:]))
+    # A ring of one may be joining another ring itself; it has to accept this node as its predecessor first.
+    ask(overlay, listed[0] if listed else predecessor, NOTIFY, Purpose.INTRODUCE)
 
 
 def _become_member(overlay: Overlay, predecessor: Member, successor: Member, following: tuple[Member, ...]) -> None:
@@ -92,17 +95,20 @@ def _become_member(overlay: Overlay, predecessor: Member, successor: Member, fol
     set_predecessor(overlay, predecessor)
     follow(overlay, successor, following)
     overlay.effects.append(Joined(overlay.me))
-    ask(overlay, successor, NOTIFY, Purpose.INTRODUCE)
 
 
-def introduced(overlay: Overlay, answer: Notified) -> None:
+def introduced(overlay: Overlay, successor: Member, answer: Notified) -> None:
     """The successor has answered the first notify: the predecessor may be told, so that it need not wait for a round.
 
     Not before: of two that joined with the same key at once the successor accepts one, and only that one is shown to
     others.
     """
     accepted = answer.predecessor
-    if accepted == overlay.me:
+    if not overlay.joined or overlay.lone:
+        # Whoever has successors by now is no ring of one any more: the next round looks up the place in its ring.
+        if accepted == overlay.me and not answer.has_successors:
+            _become_member(overlay, successor, successor, ())
+    elif accepted == overlay.me:
         if overlay.predecessor is not None:
             send(overlay, overlay.predecessor, SUCCESSOR_HINT)
     elif accepted is not None and is_collision(overlay, accepted):

@@ -50,6 +50,7 @@ class Notify(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 class Notified(msgspec.Struct, frozen=True, tag=True, gc=False):
     predecessor: Member | None
+    has_successors: bool
 
 
 class SuccessorHint(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -109,6 +110,10 @@ Body = (
     | Detected
     | KeyTaken
 )
+
+
+Answer = Neighbours | Pong | CloserNode | PredecessorFound | Notified | ProbeAnswer
+"""The bodies that answer a request."""
 
 
 class Packet(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -102,7 +102,7 @@ def receive(overlay: Overlay, now_us: int, packet: Packet) -> None:
         case Notify():
             ring.rectify(overlay, sender)
             if packet.token:
-                send(overlay, sender, Notified(overlay.predecessor), packet.token)
+                send(overlay, sender, Notified(overlay.predecessor, bool(overlay.successors)), packet.token)
         case SuccessorHint():
             ring.consider(overlay, sender)
         case Probe():
@@ -132,7 +132,7 @@ def _answered(overlay: Overlay, request: Request, packet: Packet) -> None:
         case Purpose.ADOPT, Neighbours():
             ring.candidate_answered(overlay, request, body)
         case Purpose.INTRODUCE, Notified():
-            join.introduced(overlay, body)
+            join.introduced(overlay, request.to, body)
         case Purpose.LOOKUP, CloserNode() | PredecessorFound():
             if request.lookup is not None and lookups.answered(overlay, request.lookup, body):
                 _ended(overlay, request.lookup)

@@ -39,9 +39,7 @@ class OverlaySettings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         Keyspace(self.bits)
         if self.successors_max < 1 or self.misses_max < 1 or self.stabilize_ms_min > self.stabilize_ms_max:
-            raise ValueError(
-                "an overlay needs a successor, a limit of misses, and a period from less to more"
-            )
+            raise ValueError("an overlay needs a successor, a limit of misses, and a period from less to more")
 
     @property
     def size(self) -> int:

@@ -13,7 +13,7 @@ from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import Detected, KeyTaken, MergeLookup, Probe, TryMerge
 from rostra.fabric.overlay.request import Purpose
 from rostra.fabric.overlay.requests import ask, awaits, send
-from rostra.fabric.overlay.ring import consider, rectify
+from rostra.fabric.overlay.ring import consider, rectify, remember
 from rostra.fabric.overlay.routing import known_members, preceding_hop
 from rostra.fabric.overlay.state import Overlay
 from rostra.safeguards import Safeguard
@@ -38,13 +38,16 @@ def meet(overlay: Overlay, other: Member, other_is_lone: bool) -> None:
     """A member lost earlier is there again, or one that had lost this node has found it."""
     if not overlay.joined or other.node == overlay.me.node:
         return
-    if overlay.passive.pop(other.node, None) is not None:
-        overlay.changed = True
     if overlay.lone:
+        # Not forgotten yet: joining through it may fail.
+        remember(overlay, other)
         lower = (other.key, other.node) < (overlay.me.key, overlay.me.node)
         if not other_is_lone or lower:
             join_through(overlay, other)
-    elif not other_is_lone:
+        return
+    if overlay.passive.pop(other.node, None) is not None:
+        overlay.changed = True
+    if not other_is_lone:
         detect(overlay, other, overlay.settings.merge_fanout)
 
 

@@ -95,11 +95,18 @@ def count_principals(ring: Sequence[Overlay], lists: Iterable[tuple[Member, Sequ
     return count - len(skipped)
 
 
-def may_crash(
-    victim: NodeId, nodes: dict[NodeId, Overlay], under_way: Iterable[Packet], successors_max: int, claimed: bool
+def keeps_promise(
+    nodes: dict[NodeId, Overlay],
+    under_way: Iterable[Packet],
+    successors_max: int,
+    *,
+    victim: NodeId | None = None,
+    claimed: bool = True,
 ) -> bool:
-    """Whether a crash keeps to what a ring is promised to survive: every list, those under way too, keeps a live
-    successor, and enough principals remain."""
+    """Whether a ring, after the crash of a victim, is one that it is promised to survive as.
+
+    Every list, those under way too, keeps a live successor, and enough principals remain.
+    """
     rest = [one for node, one in nodes.items() if node != victim]
     ring = in_order(rest)
     live = {one.me for one in ring}

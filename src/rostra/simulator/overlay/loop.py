@@ -62,6 +62,11 @@ class Loop:
         if delay_us is not None:
             self._push(self.now_us + delay_us, packet)
 
+    @property
+    def due_us(self) -> int:
+        """When the next event happens."""
+        return self._heap[0][0] if self._heap else NEVER_US
+
     def under_way(self) -> Iterator[Packet]:
         """Packets sent and not yet arrived, in no particular order of time."""
         return (payload for _, _, payload in self._heap if isinstance(payload, Packet))
