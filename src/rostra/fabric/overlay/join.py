@@ -6,7 +6,7 @@ from rostra.fabric.overlay.effects import Joined
 from rostra.fabric.overlay.lookup import Lookup, Use
 from rostra.fabric.overlay.lookups import pursue
 from rostra.fabric.overlay.members import Member
-from rostra.fabric.overlay.messages import Notified, SuccessorHint
+from rostra.fabric.overlay.messages import Hello, Notified, SuccessorHint
 from rostra.fabric.overlay.request import Purpose
 from rostra.fabric.overlay.requests import ask, awaits, send
 from rostra.fabric.overlay.ring import NOTIFY, follow, remember, set_predecessor, stabilize
@@ -14,6 +14,7 @@ from rostra.fabric.overlay.state import Overlay
 from rostra.model.keyspace import Key
 from rostra.safeguards import Safeguard
 
+HELLO = Hello()
 SUCCESSOR_HINT = SuccessorHint()
 _MS_US = 1000
 
@@ -51,14 +52,28 @@ def join_through(overlay: Overlay, contact: Member) -> None:
 
 
 def attempt(overlay: Overlay) -> None:
-    """Looks up the own key through the next contact, unless that is under way."""
-    if overlay.join_lookup is not None or not overlay.contacts or awaits(overlay, Purpose.INTRODUCE):
+    """Greets the next contact, unless an attempt is under way."""
+    if overlay.join_lookup is not None or not overlay.contacts:
         return
-    contact = overlay.contacts[overlay.join_attempts % len(overlay.contacts)]
-    overlay.join_attempts += 1
+    if not awaits(overlay, Purpose.CONTACT) and not awaits(overlay, Purpose.INTRODUCE):
+        contact = overlay.contacts[overlay.join_attempts % len(overlay.contacts)]
+        overlay.join_attempts += 1
+        ask(overlay, contact, HELLO, Purpose.CONTACT)
+
+
+def contacted(overlay: Overlay, contact: Member) -> None:
+    """A contact has answered: looks up the own key through it."""
+    if overlay.join_lookup is not None or not overlay.contacts:
+        return
     overlay.join_lookup = lookup = Lookup(overlay.me.key, contact, Use.JOIN)
     if pursue(overlay, lookup):
         looked_up(overlay, lookup)
+
+
+def not_answered(overlay: Overlay) -> None:
+    """An attempt to join failed. A new node tries its next contact; a ring of one waits until it meets another."""
+    if overlay.joined:
+        overlay.contacts = ()
 
 
 def looked_up(overlay: Overlay, lookup: Lookup) -> None:
@@ -71,8 +86,7 @@ def looked_up(overlay: Overlay, lookup: Lookup) -> None:
         overlay.contacts = ()
         return
     if not lookup.owners:
-        if overlay.joined:
-            overlay.contacts = ()
+        not_answered(overlay)
         return
     predecessor = lookup.at
     same = next((m for m in (*lookup.owners, predecessor) if m.key == overlay.me.key), None)

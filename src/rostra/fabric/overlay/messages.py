@@ -25,6 +25,10 @@ class Pong(msgspec.Struct, frozen=True, tag=True, gc=False):
     pass
 
 
+class Hello(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Asks a contact under which key it is a member now. Every life of the node answers, with a `Pong`."""
+
+
 class FindPredecessor(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Asks for the next step of a lookup; `excluded` did not answer the asking node."""
 
@@ -96,6 +100,7 @@ Body = (
     GetNeighbours
     | Neighbours
     | Ping
+    | Hello
     | Pong
     | FindPredecessor
     | CloserNode

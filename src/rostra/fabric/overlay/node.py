@@ -12,6 +12,7 @@ from rostra.fabric.overlay.messages import (
     Detected,
     FindPredecessor,
     GetNeighbours,
+    Hello,
     KeyTaken,
     MergeLookup,
     Neighbours,
@@ -82,7 +83,7 @@ def receive(overlay: Overlay, now_us: int, packet: Packet) -> None:
     overlay.now_us = now_us
     body, sender = packet.body, packet.sender
     fenced = Safeguard.BOOT_FENCE not in overlay.without or packet.to.node != overlay.me.node
-    if packet.to != overlay.me and fenced and not isinstance(body, Probe | ProbeAnswer):
+    if packet.to != overlay.me and fenced and not isinstance(body, Hello | Probe | ProbeAnswer):
         return
     match body:
         case Neighbours() | Pong() | CloserNode() | PredecessorFound() | Notified() | ProbeAnswer():
@@ -95,7 +96,7 @@ def receive(overlay: Overlay, now_us: int, packet: Packet) -> None:
             pass
         case GetNeighbours():
             send(overlay, sender, Neighbours(overlay.predecessor, overlay.successors), packet.token)
-        case Ping():
+        case Ping() | Hello():
             send(overlay, sender, PONG, packet.token)
         case FindPredecessor():
             send(overlay, sender, lookups.answer_to(overlay, body), packet.token)
@@ -126,13 +127,15 @@ def _answered(overlay: Overlay, request: Request, packet: Packet) -> None:
     match request.purpose, body:
         case Purpose.STABILIZE, Neighbours():
             if body.predecessor is not None and join.is_collision(overlay, body.predecessor):
-                join.take_new_key(overlay, body.predecessor)
+                unification.settle_collision(overlay, body.predecessor)
             else:
                 ring.successor_answered(overlay, request, body)
         case Purpose.ADOPT, Neighbours():
             ring.candidate_answered(overlay, request, body)
         case Purpose.INTRODUCE, Notified():
             join.introduced(overlay, request.to, body)
+        case Purpose.CONTACT, Pong():
+            join.contacted(overlay, packet.sender)
         case Purpose.LOOKUP, CloserNode() | PredecessorFound():
             if request.lookup is not None and lookups.answered(overlay, request.lookup, body):
                 _ended(overlay, request.lookup)
@@ -148,8 +151,11 @@ def _answered(overlay: Overlay, request: Request, packet: Packet) -> None:
 
 def _given_up(overlay: Overlay, request: Request) -> None:
     match request.purpose:
-        case Purpose.STABILIZE | Purpose.HEARTBEAT | Purpose.INTRODUCE:
+        case Purpose.STABILIZE | Purpose.HEARTBEAT:
             ring.lose_if_known(overlay, request.to)
+        case Purpose.INTRODUCE | Purpose.CONTACT:
+            ring.lose_if_known(overlay, request.to)
+            join.not_answered(overlay)
         case Purpose.ADOPT:
             ring.candidate_silent(overlay, request)
         case Purpose.LOOKUP:

@@ -17,6 +17,8 @@ class Purpose(Enum):
     HEARTBEAT = auto()
     INTRODUCE = auto()
     """The first notify after a join."""
+    CONTACT = auto()
+    """The first word to a contact: it may have restarted since it was named."""
     LOOKUP = auto()
     PROBE = auto()
 

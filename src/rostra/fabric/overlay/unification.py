@@ -76,10 +76,7 @@ def search(overlay: Overlay, member: Member, fanout: int) -> None:
         join_through(overlay, member)
         return
     if is_collision(overlay, member):
-        if overlay.me.node > member.node:
-            take_new_key(overlay, member)
-        else:
-            send(overlay, member, KEY_TAKEN)
+        settle_collision(overlay, member)
         return
     if fanout > 1:
         fanout -= 1
@@ -94,6 +91,14 @@ def search(overlay: Overlay, member: Member, fanout: int) -> None:
         hop = preceding_hop(overlay, member.key)
         if hop is not None:
             send(overlay, hop, MergeLookup(member, fanout))
+
+
+def settle_collision(overlay: Overlay, other: Member) -> None:
+    """Of two members with the same key the one with the higher node id takes another."""
+    if overlay.me.node > other.node:
+        take_new_key(overlay, other)
+    else:
+        send(overlay, other, KEY_TAKEN)
 
 
 def _lies_behind(overlay: Overlay, predecessor: Member, member: Member) -> bool:

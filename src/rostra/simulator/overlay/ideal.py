@@ -47,7 +47,7 @@ def wrong_fingers(overlays: Iterable[Overlay]) -> list[str]:
     ring = in_order(overlays)
     members = [one.me for one in ring]
     keys = [member.key for member in members]
-    wrong = []
+    wrong: list[str] = []
     if len(ring) < 2:
         return wrong
     for overlay in ring:

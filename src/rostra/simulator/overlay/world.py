@@ -253,12 +253,12 @@ class World:
     def _check(self, overlay: Overlay | None) -> None:
         """After an event of one node, or after a crash."""
         if overlay is not None:
-            self._seen[overlay.me.node] = overlay.successors
             self._trace(f"{overlay.me} predecessor {overlay.predecessor} successors {shown(overlay.successors)}")
             wrong = unordered_list(overlay)
             if wrong is not None:
                 self.violations.append(wrong)
             self._follow_restarts(overlay)
+            self._seen[overlay.me.node] = overlay.successors
         if self._claimed and not self.violations and not self._unifying:
             self.counts["checks"] += 1
             self.violations += self._broken()[:VIOLATIONS_MAX]
@@ -273,9 +273,12 @@ class World:
         return broken_invariants(ring, self.scenario.settings.successors_max)
 
     def _follow_restarts(self, overlay: Overlay) -> None:
-        """The invariants are those of one ring. They rest while restarted nodes that met each other first, or were the
-        contact of a new one, are a ring beside the others', until the two are one."""
+        """The invariants are those of one ring with unique keys. They rest while restarted nodes that met each other
+        first, or were the contact of a new one, are a ring beside the others', until the two are one."""
         node = overlay.me.node
+        if not overlay.joined and self._seen.get(node):
+            # It left its place because of its key. Zave's ids are unique.
+            self._unifying = True
         if self._unifying:
             self.counts["suspended"] += self._claimed
             if not self._broken() and self._keeps_promise():
