@@ -35,7 +35,7 @@ SETTINGS = OverlaySettings(
     misses_max=1,
     probe_ms=1_000_000_000,
 )
-"""A round every 15 to 45 s and nothing between; nobody is lost for longer than a packet takes, so one miss is enough."""
+"""A round every 15 to 45 s and nothing between. No packet is lost, so one miss is enough."""
 PUBLISHED = {
     0.05: (3.90, 0.05, 0),
     0.10: (3.83, 0.11, 0),

@@ -19,7 +19,7 @@ from rostra.simulator.papers.processes import measure_parts
 NODES = 1_000
 """Of each ring."""
 SIZES = (125, 250, 500, NODES)
-FANOUTS = (1, 3, 7)
+FANOUTS = (1, 2, 3)
 ROUND_MS = 1_000
 DELAY_US_MIN, DELAY_US_MAX = 5_000, 50_000
 MERGE_KINDS = ("MergeLookup", "TryMerge", "Detected")

@@ -1,0 +1,108 @@
+"""`rostra sim paper`: measures published results again; tables and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from rostra.errors import InvalidSetting
+from rostra.simulator.papers.frame import Paper, Result
+from rostra.simulator.papers.registry import PAPERS
+from rostra.simulator.papers.report import screen_table, verdict, write_page, write_parquet
+
+EVERY = "all"
+EXIT_PASSED = 0
+EXIT_MISSED = 1
+
+
+def run_papers(
+    name: str, workers: int = 0, parquet: str | None = None, write: str | None = None, output: str = "table"
+) -> int:
+    """Runs one paper or all, and reports; the exit code. Without a name it lists the papers."""
+    if not name:
+        return _list(output)
+    if name != EVERY and name not in PAPERS:
+        raise InvalidSetting("paper", f"{name!r} is none of {', '.join([*PAPERS, EVERY])}")
+    if write is not None and name != EVERY:
+        raise InvalidSetting("write", f"the page holds every paper: rostra sim paper {EVERY} --write {write}")
+    chosen = list(PAPERS.values()) if name == EVERY else [PAPERS[name]]
+    errors = Console(stderr=True)
+    results: list[tuple[Paper, Result]] = []
+    for paper in chosen:
+        begin_s = time.monotonic()
+        result = _measure(paper, workers or os.cpu_count() or 1, errors)
+        results.append((paper, result))
+        if output == "table":
+            Console().print(screen_table(paper, result))
+        missed = sum(not row.passed for row in result.rows)
+        verdict_text = "within the tolerance" if not missed else f"{missed} figures outside the tolerance"
+        errors.print(f"{paper.name}: {verdict_text}, {time.monotonic() - begin_s:.0f} s", style="red" if missed else "")
+    if output == "json":
+        sys.stdout.write(msgspec.json.encode(as_json(results)).decode() + "\n")
+    if parquet is not None:
+        write_parquet(Path(parquet), results)
+    if write is not None:
+        write_page(Path(write), results)
+    return EXIT_PASSED if all(result.passed for _, result in results) else EXIT_MISSED
+
+
+def _measure(paper: Paper, workers: int, errors: Console) -> Result:
+    with Progress(
+        TextColumn(f"{paper.name}: {{task.description}}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    ) as bar:
+        task = bar.add_task("begins", total=1.0)
+
+        def progress(share: float, what: str) -> None:
+            bar.update(task, completed=share, description=what)
+            if not errors.is_terminal:
+                errors.print(f"{paper.name}: {share:4.0%} {what}", markup=False, highlight=False)
+
+        return paper.run(workers, progress)
+
+
+def _list(output: str) -> int:
+    if output == "json":
+        listed = [{"name": paper.name, "title": paper.title, "source": paper.source} for paper in PAPERS.values()]
+        sys.stdout.write(msgspec.json.encode(listed).decode() + "\n")
+        return EXIT_PASSED
+    table = Table()
+    for name in ("paper", "what", "source"):
+        table.add_column(name)
+    for paper in PAPERS.values():
+        table.add_row(paper.name, paper.title, paper.source)
+    Console().print(table)
+    return EXIT_PASSED
+
+
+def as_json(results: list[tuple[Paper, Result]]) -> list[dict[str, object]]:
+    return [
+        {
+            "paper": paper.name,
+            "passed": result.passed,
+            "rows": [
+                {
+                    "case": row.case,
+                    "quantity": row.quantity,
+                    "published": row.published,
+                    "ours": row.ours,
+                    "lower": row.lower,
+                    "upper": row.upper,
+                    "verdict": verdict(row),
+                }
+                for row in result.rows
+            ],
+        }
+        for paper, result in results
+    ]
