@@ -24,6 +24,8 @@ from rostra.simulator.overlay.scenario import ROUND_US, Scenario
 VIOLATIONS_MAX = 5
 LOOKUPS = 12
 CONTACTS = 3
+CHECKED = "list changes with invariants checked"
+SUSPENDED = "list changes during unification"
 EVENTS_MAX = 2_000_000
 """Ten times what a seed needs: beyond it, packets beget packets."""
 
@@ -36,7 +38,7 @@ class World:
     ) -> None:
         self.scenario = scenario
         self.violations: list[str] = []
-        self.counts = dict.fromkeys(("joins", "crashes", "restarts", "splits", "checks", "suspended"), 0)
+        self.counts = dict.fromkeys(("joins", "crashes", "restarts", "splits", CHECKED, SUSPENDED), 0)
         self.rounds_to_heal = 0
         self._random = random
         self._without = without
@@ -126,9 +128,11 @@ class World:
             # Each round tries one lost member; the first that lives again may be the last that is tried.
             rounds += settings.passive_max
         self._await_neighbours(rounds, "after all faults")
+        if self.violations:
+            return
         # Every finger is looked up once within as many rounds as there are fingers.
         for _ in range(settings.bits):
-            if self.violations or not wrong_fingers(self.nodes.values()):
+            if not wrong_fingers(self.nodes.values()):
                 break
             self._pass(1)
         self.violations += wrong_fingers(self.nodes.values())[:VIOLATIONS_MAX]
@@ -260,7 +264,7 @@ class World:
             self._follow_restarts(overlay)
             self._seen[overlay.me.node] = overlay.successors
         if self._claimed and not self.violations and not self._unifying:
-            self.counts["checks"] += 1
+            self.counts[CHECKED] += 1
             self.violations += self._broken()[:VIOLATIONS_MAX]
 
     def _keeps_promise(self, victim: NodeId | None = None, *, claimed: bool = True) -> bool:
@@ -280,7 +284,7 @@ class World:
             # It left its place because of its key. Zave's ids are unique.
             self._unifying = True
         if self._unifying:
-            self.counts["suspended"] += self._claimed
+            self.counts[SUSPENDED] += self._claimed
             if not self._broken() and self._keeps_promise():
                 self._unifying = False
                 self._outside = {node for node in self._outside if not self.nodes[node].successors}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -45,7 +46,7 @@ def run_papers(
         verdict_text = "within the tolerance" if not missed else f"{missed} figures outside the tolerance"
         errors.print(f"{paper.name}: {verdict_text}, {time.monotonic() - begin_s:.0f} s", style="red" if missed else "")
     if output == "json":
-        sys.stdout.write(msgspec.json.encode(as_json(results)).decode() + "\n")
+        _write_lines(as_json(results))
     if parquet is not None:
         write_parquet(Path(parquet), results)
     if write is not None:
@@ -75,7 +76,7 @@ def _measure(paper: Paper, workers: int, errors: Console) -> Result:
 def _list(output: str) -> int:
     if output == "json":
         listed = [{"name": paper.name, "title": paper.title, "source": paper.source} for paper in PAPERS.values()]
-        sys.stdout.write(msgspec.json.encode(listed).decode() + "\n")
+        _write_lines(listed)
         return EXIT_PASSED
     table = Table()
     for name in ("paper", "what", "source"):
@@ -84,6 +85,11 @@ def _list(output: str) -> int:
         table.add_row(paper.name, paper.title, paper.source)
     Console().print(table)
     return EXIT_PASSED
+
+
+def _write_lines(values: Sequence[object]) -> None:
+    for value in values:
+        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
 
 
 def as_json(results: list[tuple[Paper, Result]]) -> list[dict[str, object]]:
