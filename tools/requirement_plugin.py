@@ -16,8 +16,11 @@ AREAS: dict[str, tuple[str, ...]] = {
     "tests/": (DEFAULT,),
     "tests/unit/": (),
     "tests/unit/broker/": (DEFAULT,),
+    "tests/unit/overlay/": ("scribe",),
+    "tests/unit/papers/": ("scribe",),
     "tests/unit/spark/": (DEFAULT,),
     "tests/processes/test_cli_ring.py": ("flood",),
+    "tests/simulation/test_overlay.py": ("scribe",),
 }
 """The fabrics of tests that name none in their parameters or path, by the longest path that fits. Nodes are of the
 default fabric unless a test says otherwise; the unit tests of model, wire, log and client have no fabric."""
