@@ -29,15 +29,23 @@ from rostra.simulator.overlay.seed import OverlaySeed, run_overlay_seed
 from rostra.simulator.overlay.world import CHECKED, SUSPENDED
 from rostra.simulator.papers.layout import lay_out
 
-SEEDS = range(80)
+SEEDS = range(50)
 SEARCHED = 40
+FIRST_SEARCHED = {
+    Safeguard.PASSIVE_LIST: 4,
+    Safeguard.UNIFICATION: 4,
+    Safeguard.ID_COLLISION: 5,
+    Safeguard.BOOT_FENCE: 5,
+    Safeguard.RESTART_ALONE: 7,
+}
+"""Where the search begins, because the seeds before have no split, no restart or too many bits."""
 SOAKED = range(5_000)
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.requirement("SC-34:invariants")
-def test_eighty_seeds_keep_the_invariants_and_come_to_rest_in_time() -> None:
+def test_fifty_seeds_keep_the_invariants_and_come_to_rest_in_time() -> None:
     """One test: in several they would be run again by every process that has one of them."""
     summary = run_overlay_seeds(SEEDS)
     assert {failed.seed: failed.violations[:3] for failed in summary.failed} == {}
@@ -58,7 +66,8 @@ def test_most_seeds_draw_rings_of_more_nodes_than_a_list_holds() -> None:
 
 def finders(safeguard: Safeguard) -> Iterator[OverlaySeed]:
     """Seeds in which the checkers, unaware of the switch, find that something is wrong."""
-    for seed in range(SEARCHED):
+    first = FIRST_SEARCHED.get(safeguard, 0)
+    for seed in range(first, first + SEARCHED):
         result = run_overlay_seed(seed, frozenset({safeguard}))
         if result.violations:
             yield result
@@ -68,7 +77,7 @@ def finders(safeguard: Safeguard) -> Iterator[OverlaySeed]:
 @pytest.mark.parametrize("safeguard", OF_AN_OVERLAY, ids=lambda one: one.value)
 def test_without_a_safeguard_a_check_fails_and_with_it_the_same_seed_is_clean(safeguard: Safeguard) -> None:
     found = next(finders(safeguard), None)
-    assert found is not None, f"no seed below {SEARCHED} notices that {safeguard} is off"
+    assert found is not None, f"none of {SEARCHED} seeds notices that {safeguard} is off"
     assert run_overlay_seed(found.seed, ALL_ON).violations == ()
 
 

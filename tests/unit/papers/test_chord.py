@@ -60,21 +60,20 @@ def test_a_next_hop_that_ignores_the_dead_makes_lookups_fail(monkeypatch: pytest
 
 
 def grow(keys: list[Key], settings: OverlaySettings, random: Random) -> list[Overlay]:
-    """A ring grown by joins, a few in every round, each through a random member."""
+    """A ring grown by joins: in every wave as many join, each through a random member, as there are already."""
     loop = Loop(lambda _packet: 5_000)
     for at, key in enumerate(random.sample(keys, len(keys))):
         overlay = Overlay(Member(key, NodeId(at + 1)), settings, random)
-        members = [one.me for one in loop.nodes.values() if one.joined]
-        if members:
-            join.join(overlay, loop.now_us, (random.choice(members),))
-        else:
+        if at == 0:
             join.found(overlay, loop.now_us)
+        else:
+            if at & (at - 1) == 0:
+                loop.run_until(loop.now_us + 8_000_000)
+            members = [one.me for one in loop.nodes.values() if one.joined]
+            join.join(overlay, loop.now_us, (random.choice(members),))
         loop.start(overlay)
-        loop.run_until(loop.now_us + 20_000)
-    while wrong_neighbours(loop.nodes.values()) or wrong_fingers(loop.nodes.values()):
-        assert loop.now_us < 600_000_000, (wrong_neighbours(loop.nodes.values()) + wrong_fingers(loop.nodes.values()))[
-            :3
-        ]
+    while wrong := wrong_neighbours(loop.nodes.values()) or wrong_fingers(loop.nodes.values()):
+        assert loop.now_us < 600_000_000, wrong[:3]
         loop.run_until(loop.now_us + 5_000_000)
     return in_order(loop.nodes.values())
 

@@ -47,7 +47,7 @@ def test_the_command_exits_with_one_when_a_figure_is_missed(
     parquet, docs = tmp_path / "rows.parquet", tmp_path / "docs"
     assert run_papers("all", 1, str(parquet), str(docs)) == code
     printed = capsys.readouterr()
-    assert ("fail" in printed.out) == bool(code)
+    assert ("│ fail" in printed.out) == bool(code)
     assert "50% half" in printed.err, "progress is shown"
     rows = pq.read_table(parquet).to_pylist()
     assert [row["passed"] for row in rows] == [not code, None, True]
@@ -72,11 +72,21 @@ def test_results_come_as_json_lines_too(monkeypatch: pytest.MonkeyPatch, capsys:
     assert [row["verdict"] for row in msgspec.json.decode(line)["rows"]] == ["pass", "", "pass"]
 
 
-def test_wrong_use_is_refused() -> None:
+def test_a_paper_that_is_not_known_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="chord-path"):
         run_papers("nonsense")
-    with pytest.raises(InvalidSetting, match="all"):
-        run_papers("chord-path", write="docs")
+
+
+def test_one_paper_replaces_its_section_of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = made_up(2.0)
+    second = msgspec.structs.replace(made_up(1.9), name="second", title="Another paper")
+    monkeypatch.setattr(command, "PAPERS", {"made-up": first, "second": second})
+    assert run_papers("second", 1, write=str(tmp_path)) == 0
+    assert run_papers("made-up", 1, write=str(tmp_path)) == 0
+    apart = (tmp_path / "papers.md").read_text(encoding="utf-8")
+    assert run_papers("all", 1, write=str(tmp_path)) == 0
+    assert (tmp_path / "papers.md").read_text(encoding="utf-8") == apart
+    assert apart.index("## A paper") < apart.index("## Another paper")
 
 
 def test_a_plot_is_well_formed_and_names_its_lines() -> None:

@@ -91,9 +91,7 @@ def paper(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Which one, or all; without it they are listed.")] = "",
     workers: Annotated[int, typer.Option(metavar="N", min=0, help="Processes; 0 means one per core.")] = 0,
     parquet: Annotated[str | None, typer.Option(metavar="FILE", help="Write every figure as Parquet.")] = None,
-    write: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write papers.md and its pictures there; needs all papers.")
-    ] = None,
+    write: Annotated[str | None, typer.Option(metavar="DIR", help="Write papers.md and its pictures there.")] = None,
     output: OutputOption = None,
 ) -> None:
     """Measure published results again, with the protocols of this product on virtual time.

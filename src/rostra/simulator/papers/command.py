@@ -31,8 +31,6 @@ def run_papers(
         return _list(output)
     if name != EVERY and name not in PAPERS:
         raise InvalidSetting("paper", f"{name!r} is none of {', '.join([*PAPERS, EVERY])}")
-    if write is not None and name != EVERY:
-        raise InvalidSetting("write", f"the page holds every paper: rostra sim paper {EVERY} --write {write}")
     chosen = list(PAPERS.values()) if name == EVERY else [PAPERS[name]]
     errors = Console(stderr=True)
     results: list[tuple[Paper, Result]] = []
@@ -50,7 +48,7 @@ def run_papers(
     if parquet is not None:
         write_parquet(Path(parquet), results)
     if write is not None:
-        write_page(Path(write), results)
+        write_page(Path(write), results, PAPERS.values())
     return EXIT_PASSED if all(result.passed for _, result in results) else EXIT_MISSED
 
 

@@ -10,11 +10,13 @@ from rich.table import Table
 from rostra.errors import LibraryMissing
 from rostra.simulator.papers.frame import Paper, Result, Row
 
+HEADING = "\n## "
 INTRODUCTION = """# Published results, measured again
 
-Made by `rostra sim paper all --write docs`. Each experiment runs the protocols of the product on virtual time: the
-overlay functions of `fabric/overlay` and the Raft group of `fabric/raft`, with no protocol of its own. A row passes
-when our figure lies within the accepted range; rows without one are shown for comparison.
+Made by `rostra sim paper all --write docs`; with the name of one paper only its section is made anew. Each experiment
+runs the protocols of the product on virtual time, the overlay functions of `fabric/overlay` and the Raft group of
+`fabric/raft`, and has no protocol of its own. A row passes when our figure lies within the accepted range; rows without
+one are shown for comparison.
 """
 
 
@@ -90,16 +92,20 @@ def write_parquet(path: Path, results: Iterable[tuple[Paper, Result]]) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
 
 
-def write_page(directory: Path, results: Sequence[tuple[Paper, Result]]) -> None:
-    """`papers.md` and its pictures under `papers/`."""
-    pictures = directory / "papers"
+def write_page(directory: Path, results: Sequence[tuple[Paper, Result]], order: Iterable[Paper]) -> None:
+    """`papers.md` and its pictures under `papers/`. What was measured replaces its section; the others stay."""
+    page, pictures = directory / "papers.md", directory / "papers"
     pictures.mkdir(parents=True, exist_ok=True)
-    parts = [INTRODUCTION]
+    sections: dict[str, str] = {}
+    if page.exists():
+        for section in page.read_text(encoding="utf-8").split(HEADING)[1:]:
+            sections[section.partition("\n")[0]] = HEADING + section.rstrip() + "\n"
     for paper, result in results:
-        parts.append(_section(paper, result))
+        sections[paper.title] = "\n" + _section(paper, result)
         for plot in result.plots:
             (pictures / f"{plot.name}.svg").write_text(plot.svg, encoding="utf-8")
-    (directory / "papers.md").write_text("\n".join(parts), encoding="utf-8")
+    kept = [sections[paper.title] for paper in order if paper.title in sections]
+    page.write_text(INTRODUCTION + "".join(kept), encoding="utf-8")
 
 
 def _section(paper: Paper, result: Result) -> str:
