@@ -25,7 +25,7 @@ def picture() -> str:
 def made_up(ours: float) -> Paper:
     def run(_workers: int, progress: Progress) -> Result:
         progress(0.5, "half")
-        rows = (near("a case", "a mean", 2.0, ours, 0.1), shown("a case", "more", 3.0), at_most("b", "failed", 5, 1))
+        rows = (near("a case", "a mean", 2.0, ours, 0.1), shown("a case", "more", 3.0), at_most("b", "lost", 5, 1))
         return Result(rows, (Plot("made-up", "A plot", picture()),))
 
     return Paper("made-up", "A paper", "An author", "It was so.", "Ours is alike.", run)
