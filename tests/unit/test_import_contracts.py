@@ -24,6 +24,7 @@ PACKAGES = (
     "spark",
     "fabric/raft",
     "fabric/flood",
+    "fabric/overlay",
 )
 DOWNWARD = "Packages depend downward only"
 CLIENT = "A client sees model, wire and errors only"
@@ -67,6 +68,7 @@ def test_a_tree_of_empty_packages_keeps_every_contract(tree: Path) -> None:
         ("client", "rostra.log", CLIENT),
         ("spark", "rostra.cli", DOWNWARD),
         ("fabric/raft", "rostra.fabric.flood", FABRICS),
+        ("fabric/overlay", "rostra.fabric.raft", FABRICS),
         ("broker", "time", PURE),
         ("client/core", "asyncio", PURE),
         ("model", "concurrent.futures", PURE),

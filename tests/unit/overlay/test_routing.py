@@ -103,7 +103,7 @@ def test_arcs_of_the_keyspace_agree_with_steps_round_the_circle(a: int, b: int, 
 @given(a=keys, b=keys, c=keys)
 def test_a_member_lies_between_two_others_exactly_if_it_is_passed_on_the_way(a: int, b: int, c: int) -> None:
     ring = laid_out(sorted({a, b, c}))
-    by_key = {overlay.me.key: overlay for overlay in ring}
+    by_key: dict[int, Overlay] = {overlay.me.key: overlay for overlay in ring}
     passed = [(a + step) % SIZE for step in range(1, (c - a) % SIZE or SIZE)]
     assert by_key[a].between(by_key[b].me, by_key[c].me) == (b in passed)
 

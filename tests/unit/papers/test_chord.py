@@ -9,6 +9,7 @@ import pytest
 
 from rostra.fabric.overlay import join, lookups
 from rostra.fabric.overlay.members import Member
+from rostra.fabric.overlay.routing import preceding_hop
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.fabric.overlay.state import Overlay
 from rostra.model.ids import NodeId
@@ -53,7 +54,7 @@ def test_a_broken_next_hop_makes_the_tables_fail(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_next_hop_that_ignores_the_dead_makes_lookups_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = lookups.preceding_hop
+    real = preceding_hop
     monkeypatch.setattr(lookups, "preceding_hop", lambda overlay, key, excluded=(): real(overlay, key))
     rows = chord_failures.judge([chord_failures.measure(0.3, nodes=200, lookups=200)])
     assert any("failed lookups" in text for text in missed(rows))

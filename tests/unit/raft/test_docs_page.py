@@ -7,7 +7,15 @@ from pathlib import Path
 from rostra.fabric.raft import messages
 from rostra.fabric.raft.consensus.roles import diagram
 from rostra.fabric.raft.messages import PEER_KINDS, RaftMessageBase
-from rostra.safeguards import OF_DERIVED_STATE, OF_FLOOD, OF_GROUPS, OF_ONE_NODE, OF_TOPIC_METADATA, Safeguard
+from rostra.safeguards import (
+    OF_AN_OVERLAY,
+    OF_DERIVED_STATE,
+    OF_FLOOD,
+    OF_GROUPS,
+    OF_ONE_NODE,
+    OF_TOPIC_METADATA,
+    Safeguard,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "fabrics" / "raft.md").read_text(encoding="utf-8")
@@ -24,7 +32,7 @@ def test_every_module_is_named() -> None:
 
 
 def test_every_safeguard_of_this_fabric_is_named() -> None:
-    of_others = {*OF_ONE_NODE, *OF_DERIVED_STATE, *OF_TOPIC_METADATA, *OF_GROUPS, *OF_FLOOD}
+    of_others = {*OF_ONE_NODE, *OF_DERIVED_STATE, *OF_TOPIC_METADATA, *OF_AN_OVERLAY, *OF_GROUPS, *OF_FLOOD}
     assert all(f"`{safeguard}`" in PAGE for safeguard in Safeguard if safeguard not in of_others)
 
 
