@@ -92,7 +92,7 @@ class Election:
 
     def _step(self, node: NodeId) -> None:
         group = self._groups[node]
-        for effect in group.take():
+        for effect in group.take_effects():
             self._carry_out(node, effect)
         at_us = group.deadline_us
         if at_us is not None and at_us != self._deadlines.get(node):
@@ -102,7 +102,7 @@ class Election:
     def _fire(self, node: NodeId, at_us: int) -> None:
         if self._groups[node].deadline_us == at_us:
             del self._deadlines[node]
-            self._groups[node].fire(Now(self._us, self._us))
+            self._groups[node].deadline_passed(Now(self._us, self._us))
             self._step(node)
 
     def _carry_out(self, node: NodeId, effect: FabricEffect) -> None:
@@ -116,7 +116,7 @@ class Election:
             for following in effect.then:
                 self._carry_out(node, following)
         elif isinstance(effect, Echo):
-            self._groups[node].echo(Now(self._us, self._us), effect.number)
+            self._groups[node].persisted(Now(self._us, self._us), effect.number)
             self._step(node)
 
     def _receive(self, sender: NodeId, receiver: NodeId, message: GroupMessage) -> None:
