@@ -28,7 +28,7 @@ from rostra.fabric.overlay.messages import (
     TryMerge,
 )
 from rostra.fabric.overlay.request import Purpose, Request
-from rostra.fabric.overlay.requests import earliest_due_us, expired, send
+from rostra.fabric.overlay.requests import expired, send
 from rostra.fabric.overlay.state import Overlay, former_neighbours
 from rostra.safeguards import Safeguard
 
@@ -47,14 +47,15 @@ def take(overlay: Overlay) -> list[Effect]:
 
 def wake_at_us(overlay: Overlay) -> int:
     """When `wake` is due next."""
-    return min(overlay.stabilize_us, overlay.heartbeat_us, overlay.probe_us, earliest_due_us(overlay))
+    return min(overlay.stabilize_us, overlay.heartbeat_us, overlay.probe_us, overlay.due_us)
 
 
 def wake(overlay: Overlay, now_us: int) -> None:
     """Does what is due: gives up on silent nodes, sends heartbeats, begins a round."""
     overlay.now_us = now_us
-    for request in expired(overlay):
-        _given_up(overlay, request)
+    if now_us >= overlay.due_us:
+        for request in expired(overlay):
+            _given_up(overlay, request)
     settings = overlay.settings
     if now_us >= overlay.heartbeat_us:
         overlay.heartbeat_us = now_us + settings.heartbeat_ms * _MS_US

@@ -21,6 +21,8 @@ def ask(overlay: Overlay, to: Member, body: Body, purpose: Purpose, lookup: Look
     overlay.tokens = token = overlay.tokens + 1
     due_us = overlay.now_us + overlay.settings.answer_ms * 1000
     overlay.pending[token] = Request(to, body, purpose, due_us, lookup)
+    if due_us < overlay.due_us:
+        overlay.due_us = due_us
     send(overlay, to, body, token)
     return True
 
@@ -44,8 +46,5 @@ def expired(overlay: Overlay) -> list[Request]:
         else:
             request.due_us = now_us + overlay.settings.answer_ms * 1000
             send(overlay, request.to, request.body, token)
+    overlay.due_us = min((request.due_us for request in overlay.pending.values()), default=NEVER_US)
     return given_up
-
-
-def earliest_due_us(overlay: Overlay) -> int:
-    return min([request.due_us for request in overlay.pending.values()], default=NEVER_US)

@@ -22,6 +22,7 @@ class Overlay:
         "contacts",
         "contender",
         "detections",
+        "due_us",
         "effects",
         "fingers",
         "heartbeat_us",
@@ -70,6 +71,8 @@ class Overlay:
         self.join_attempts = 0
         self.join_lookup: Lookup | None = None
         self.pending: dict[int, Request] = {}
+        self.due_us = NEVER_US
+        """No request is due earlier; it may be later, because those that were answered still count."""
         self.tokens = 0
         self.lookups_begun = 0
         self.stabilize_us = NEVER_US

@@ -23,7 +23,8 @@ from rostra.simulator.papers.processes import measure_parts
 from rostra.simulator.papers.statistics import mean
 
 NODES = 1_000
-LOOKUPS = 10_000
+LOOKUPS = 5_000
+WARM_UP_S = 900
 SECOND_US = 1_000_000
 DELAY_MEAN_US = 50_000
 SETTINGS = OverlaySettings(
@@ -77,11 +78,11 @@ class Churn:
             self._loop.start(overlay)
 
     def run(self, lookups: int) -> None:
-        """The churn begins half an hour before the first lookup, so that the ring is as worn as it will ever be."""
+        """The churn begins some time before the first lookup, so that the tables are no longer those laid out."""
         loop, random = self._loop, self._random
         self._join_later()
         self._fail_later()
-        loop.run_until(1_800 * SECOND_US)
+        loop.run_until(WARM_UP_S * SECOND_US)
         for _ in range(lookups):
             loop.run_until(loop.now_us + int(random.expovariate(1) * SECOND_US))
             overlay = self._any_member()
@@ -192,7 +193,7 @@ PAPER = Paper(
         "A node that joins tells its predecessor as soon as its successor has accepted it, so that lookups find it "
         "within a few packets instead of a round. A delay never exceeds half of the time that an answer is waited for, "
         "so no live node is taken for dead. A lookup counts as failed unless it names the first node at or after the "
-        "key among those that run when it ends."
+        "key among those that run when it ends. 5,000 lookups for each rate; failures are scaled to 10,000."
     ),
     run=run,
 )

@@ -21,8 +21,8 @@ from rostra.simulator.papers.statistics import mean, percentile
 
 SIZES = tuple(1 << k for k in range(3, 15))
 LARGEST = 100_000
-LOOKUPS = 20_000
-SPACED_LOOKUPS = 5_000
+LOOKUPS = 10_000
+SPACED_LOOKUPS = 4_000
 TOLERANCE = 0.03
 DELAY_US = 1_000
 SMALL_RING_NODES = 1 << 14
