@@ -9,11 +9,13 @@ from math import ceil, floor, log10
 import msgspec
 
 WIDTH, HEIGHT = 640, 360
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 16, 48
+LEFT, RIGHT, TOP, BOTTOM = 64, 28, 16, 48
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 TICKS = 6
 LEGEND_LINE = 18
 CHARACTER_WIDTH = 7
+MARKED_POINTS_MAX = 30
+"""A line of more points is drawn without marks, which would hide it."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -50,7 +52,7 @@ def line_plot(lines: Sequence[Line], across: str, up: str, *, log_across: bool =
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
         dashes = "" if line.points else ' stroke-dasharray="6 4"'
         drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
-        if line.points:
+        if line.points and len(placed) <= MARKED_POINTS_MAX:
             drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in placed]
     drawn += _legend(lines, [(x_of(_placed(x, log_across)), y_of(y)) for line in lines for x, y in line.at])
     drawn.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, across, "middle"))
@@ -65,21 +67,24 @@ def line_plot(lines: Sequence[Line], across: str, up: str, *, log_across: bool =
 
 
 def _legend(lines: Sequence[Line], placed: Sequence[tuple[float, float]]) -> list[str]:
-    """In the upper corner in which fewer points lie."""
+    """In the corner in which the fewest points lie."""
     width = 40 + CHARACTER_WIDTH * max(len(line.name) for line in lines)
     height = LEGEND_LINE * len(lines) + 8
 
-    def covered(left: float) -> int:
-        return sum(left <= x <= left + width and y <= TOP + height + 8 for x, y in placed)
+    def covered(corner: tuple[float, float]) -> int:
+        left, top = corner
+        return sum(left - 8 <= x <= left + width + 8 and top - 8 <= y <= top + height + 8 for x, y in placed)
 
-    left = min((LEFT + 8.0, WIDTH - RIGHT - width - 8.0), key=covered)
+    sides = (LEFT + 8.0, WIDTH - RIGHT - width - 8.0)
+    corners = [(side, top) for top in (TOP + 6.0, HEIGHT - BOTTOM - height - 8.0) for side in sides]
+    left, top = min(corners, key=covered)
     frame = f'width="{width}" height="{height}" fill="#ffffff" fill-opacity="0.85" stroke="#cccccc"'
-    drawn = [f'<rect x="{left:.0f}" y="{TOP + 6}" {frame}/>']
+    drawn = [f'<rect x="{left:.0f}" y="{top:.0f}" {frame}/>']
     for at, (line, colour) in enumerate(zip(lines, COLOURS, strict=False)):
-        y = TOP + 20 + LEGEND_LINE * at
+        y = top + 14 + LEGEND_LINE * at
         dashes = "" if line.points else ' stroke-dasharray="6 4"'
         drawn.append(
-            f'<line x1="{left + 8:.0f}" x2="{left + 30:.0f}" y1="{y - 4}" y2="{y - 4}" stroke="{colour}" '
+            f'<line x1="{left + 8:.0f}" x2="{left + 30:.0f}" y1="{y - 4:.0f}" y2="{y - 4:.0f}" stroke="{colour}" '
             f'stroke-width="2"{dashes}/>'
         )
         drawn.append(_text(left + 36, y, line.name, "start"))
