@@ -178,7 +178,7 @@ def test_a_failing_query_is_told_in_one_line_with_what_to_do(here: Path, capfd: 
     assert ends("archive", "orders", "--lake", str(here / "lake"), "--once", "--node", "127.0.0.1:1") == 1
     told = capfd.readouterr().err
     assert "error: the query failed: no node answers at 127.0.0.1:1" in told
-    assert "hint: mend that and start it again" in told
+    assert "hint: fix the cause and start it again" in told
     assert "Traceback" not in told
 
 

@@ -173,7 +173,7 @@ def test_a_topic_that_was_deleted_or_made_again_ends_the_query_unless_loss_is_al
         assert "topic 'plant/a' was deleted" in failure(frame, tmp_path / "checkpoint")
         client.create_topic("plant/a")
         fill(client, "plant/a", 5, first=70)
-        assert "topic 'plant/a' was deleted and created anew" in failure(frame, tmp_path / "checkpoint")
+        assert "topic 'plant/a' was deleted and created again" in failure(frame, tmp_path / "checkpoint")
         batches: Batches = {}
         tolerant = read_stream(spark, rostra_node.address, failOnDataLoss="false", **chosen)
         run(tolerant, tmp_path / "checkpoint", into(batches))

@@ -7,7 +7,7 @@ from math import log2
 import pytest
 
 from rostra.fabric.overlay.fingers import fix_fingers
-from rostra.fabric.overlay.messages import GetNeighbours, Notify, Packet, Ping
+from rostra.fabric.overlay.messages import GetNeighbours, NotifyPredecessor, OverlayPing, Packet
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.safeguards import Safeguard
 from tests.unit.overlay.rings import Ring
@@ -21,7 +21,7 @@ def test_a_node_learns_of_a_nearer_successor_from_its_successor_and_notifies_it(
     ring.rounds_until_right(4)
     assert [member.key for member in ring[1].successors] == [2000, 3000, 5000]
     asked = [packet for packet in ring.sent if isinstance(packet.body, GetNeighbours) and packet.to.key == 2000]
-    told = [packet for packet in ring.sent if isinstance(packet.body, Notify) and packet.to.key == 2000]
+    told = [packet for packet in ring.sent if isinstance(packet.body, NotifyPredecessor) and packet.to.key == 2000]
     assert {packet.sender.key for packet in asked} == {packet.sender.key for packet in told} == {1000}
 
 
@@ -57,7 +57,11 @@ def test_a_neighbour_that_misses_fewer_heartbeats_than_the_limit_stays(missed: i
 
     def loses(packet: Packet) -> bool:
         asked = (packet.sender.node, packet.token)
-        if packet.to.node != 2 or not isinstance(packet.body, Ping | GetNeighbours) or lost.get(asked, 0) >= missed:
+        if (
+            packet.to.node != 2
+            or not isinstance(packet.body, OverlayPing | GetNeighbours)
+            or lost.get(asked, 0) >= missed
+        ):
             return False
         lost[asked] = lost.get(asked, 0) + 1
         return True
@@ -76,7 +80,7 @@ def test_a_dead_successor_is_replaced_from_the_list_and_a_dead_predecessor_is_fo
     ring.lay_out([1000, 2000, 3000, 4000, 5000])
     ring.crash(2)
     # All packets to the next one are lost, so that nobody else can tell it who its predecessor is now.
-    ring.loses = lambda packet: packet.to.node == 3 and isinstance(packet.body, Notify)
+    ring.loses = lambda packet: packet.to.node == 3 and isinstance(packet.body, NotifyPredecessor)
     ring.pass_rounds(2)
     assert ring[1].successors[0] == ring[3].me
     assert ring[3].predecessor is None
@@ -155,7 +159,7 @@ def test_what_was_meant_for_an_earlier_life_is_not_answered() -> None:
     ring.lay_out([1000, 2000, 3000, 4000])
     former = ring[2].me
     restarted = ring.restart(ring.crash(2)[0])
-    ring.loop.send(Packet(former, ring[1].me, 77, Ping()))
+    ring.loop.send(Packet(former, ring[1].me, 77, OverlayPing()))
     ring.loses = lambda packet: packet.token == 77 and packet.to.node == 2
     ring.sent.clear()
     ring.pass_rounds(0.1)

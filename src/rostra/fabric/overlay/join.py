@@ -6,7 +6,7 @@ from rostra.fabric.overlay.effects import Joined
 from rostra.fabric.overlay.lookup import Lookup, Use
 from rostra.fabric.overlay.lookups import pursue
 from rostra.fabric.overlay.members import Member
-from rostra.fabric.overlay.messages import Hello, Notified, SuccessorHint
+from rostra.fabric.overlay.messages import Notified, OverlayHello, SuccessorHint
 from rostra.fabric.overlay.request import Purpose
 from rostra.fabric.overlay.requests import ask, awaits, send
 from rostra.fabric.overlay.ring import NOTIFY, follow, remember, set_predecessor, stabilize
@@ -14,7 +14,7 @@ from rostra.fabric.overlay.state import Overlay
 from rostra.model.keyspace import Key
 from rostra.safeguards import Safeguard
 
-HELLO = Hello()
+HELLO = OverlayHello()
 SUCCESSOR_HINT = SuccessorHint()
 _MS_US = 1000
 

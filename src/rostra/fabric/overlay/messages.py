@@ -17,16 +17,16 @@ class Neighbours(msgspec.Struct, frozen=True, tag=True, gc=False):
     successors: tuple[Member, ...]
 
 
-class Ping(msgspec.Struct, frozen=True, tag=True, gc=False):
+class OverlayPing(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A heartbeat."""
 
 
-class Pong(msgspec.Struct, frozen=True, tag=True, gc=False):
+class OverlayPong(msgspec.Struct, frozen=True, tag=True, gc=False):
     pass
 
 
-class Hello(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Asks a contact under which key it is a member now. Every life of the node answers, with a `Pong`."""
+class OverlayHello(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Asks a contact under which key it is a member now. Every life of the node answers, with a `OverlayPong`."""
 
 
 class FindPredecessor(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -48,7 +48,7 @@ class PredecessorFound(msgspec.Struct, frozen=True, tag=True, gc=False):
     successors: tuple[Member, ...]
 
 
-class Notify(msgspec.Struct, frozen=True, tag=True, gc=False):
+class NotifyPredecessor(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The sender may be the predecessor of the receiver. With a token it is a request and has an answer."""
 
 
@@ -99,13 +99,13 @@ class KeyTaken(msgspec.Struct, frozen=True, tag=True, gc=False):
 Body = (
     GetNeighbours
     | Neighbours
-    | Ping
-    | Hello
-    | Pong
+    | OverlayPing
+    | OverlayHello
+    | OverlayPong
     | FindPredecessor
     | CloserNode
     | PredecessorFound
-    | Notify
+    | NotifyPredecessor
     | Notified
     | SuccessorHint
     | Probe
@@ -117,7 +117,7 @@ Body = (
 )
 
 
-Answer = Neighbours | Pong | CloserNode | PredecessorFound | Notified | ProbeAnswer
+Answer = Neighbours | OverlayPong | CloserNode | PredecessorFound | Notified | ProbeAnswer
 """The bodies that answer a request."""
 
 

@@ -12,15 +12,15 @@ from rostra.fabric.overlay.messages import (
     Detected,
     FindPredecessor,
     GetNeighbours,
-    Hello,
     KeyTaken,
     MergeLookup,
     Neighbours,
     Notified,
-    Notify,
+    NotifyPredecessor,
+    OverlayHello,
+    OverlayPing,
+    OverlayPong,
     Packet,
-    Ping,
-    Pong,
     PredecessorFound,
     Probe,
     ProbeAnswer,
@@ -32,7 +32,7 @@ from rostra.fabric.overlay.requests import expired, send
 from rostra.fabric.overlay.state import Overlay, former_neighbours
 from rostra.safeguards import Safeguard
 
-PONG = Pong()
+PONG = OverlayPong()
 _MS_US = 1000
 
 
@@ -84,10 +84,10 @@ def receive(overlay: Overlay, now_us: int, packet: Packet) -> None:
     overlay.now_us = now_us
     body, sender = packet.body, packet.sender
     fenced = Safeguard.BOOT_FENCE not in overlay.without or packet.to.node != overlay.me.node
-    if packet.to != overlay.me and fenced and not isinstance(body, Hello | Probe | ProbeAnswer):
+    if packet.to != overlay.me and fenced and not isinstance(body, OverlayHello | Probe | ProbeAnswer):
         return
     match body:
-        case Neighbours() | Pong() | CloserNode() | PredecessorFound() | Notified() | ProbeAnswer():
+        case Neighbours() | OverlayPong() | CloserNode() | PredecessorFound() | Notified() | ProbeAnswer():
             request = overlay.pending.get(packet.token)
             if request is not None and request.to.node == sender.node:
                 del overlay.pending[packet.token]
@@ -97,11 +97,11 @@ def receive(overlay: Overlay, now_us: int, packet: Packet) -> None:
             pass
         case GetNeighbours():
             send(overlay, sender, Neighbours(overlay.predecessor, overlay.successors), packet.token)
-        case Ping() | Hello():
+        case OverlayPing() | OverlayHello():
             send(overlay, sender, PONG, packet.token)
         case FindPredecessor():
             send(overlay, sender, lookups.answer_to(overlay, body), packet.token)
-        case Notify():
+        case NotifyPredecessor():
             ring.rectify(overlay, sender)
             if packet.token:
                 send(overlay, sender, Notified(overlay.predecessor, bool(overlay.successors)), packet.token)
@@ -109,7 +109,7 @@ def receive(overlay: Overlay, now_us: int, packet: Packet) -> None:
             ring.consider(overlay, sender)
         case Probe():
             send(overlay, sender, ProbeAnswer(overlay.lone), packet.token)
-            unification.meet(overlay, sender, body.lone)
+            unification.ring_met(overlay, sender, body.lone)
         case MergeLookup():
             unification.search(overlay, body.member, body.fanout)
         case TryMerge():
@@ -135,16 +135,16 @@ def _answered(overlay: Overlay, request: Request, packet: Packet) -> None:
             ring.candidate_answered(overlay, request, body)
         case Purpose.INTRODUCE, Notified():
             join.introduced(overlay, request.to, body)
-        case Purpose.CONTACT, Pong():
+        case Purpose.CONTACT, OverlayPong():
             join.contacted(overlay, packet.sender)
         case Purpose.LOOKUP, CloserNode() | PredecessorFound():
             if request.lookup is not None and lookups.answered(overlay, request.lookup, body):
                 _ended(overlay, request.lookup)
-        case Purpose.LOOKUP, Pong():
+        case Purpose.LOOKUP, OverlayPong():
             if request.lookup is not None:
                 _ended(overlay, request.lookup)
         case Purpose.PROBE, ProbeAnswer():
-            unification.meet(overlay, packet.sender, body.lone)
+            unification.ring_met(overlay, packet.sender, body.lone)
         case _:
             # A heartbeat needs no more than its answer; an answer of another kind counts as none.
             pass

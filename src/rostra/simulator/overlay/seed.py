@@ -9,8 +9,8 @@ from random import Random
 import msgspec
 
 from rostra.safeguards import ALL_ON, Without
-from rostra.simulator.overlay.scenario import draw
-from rostra.simulator.overlay.world import World
+from rostra.simulator.overlay.fault_schedule import draw
+from rostra.simulator.overlay.world import OverlayWorld
 
 
 class OverlaySeed(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class OverlaySeed(msgspec.Struct, frozen=True):
 def run_overlay_seed(seed: int, without: Without = ALL_ON, show: Callable[[str], None] | None = None) -> OverlaySeed:
     random = Random(f"{seed}/overlay")
     scenario = draw(random)
-    world = World(scenario, random, without, show)
+    world = OverlayWorld(scenario, random, without, show)
     begin_s = time.process_time()
     world.run()
     network = world.network

@@ -25,7 +25,7 @@ DELAY_US_MIN, DELAY_US_MAX = 5_000, 50_000
 MERGE_KINDS = ("MergeLookup", "TryMerge", "Detected")
 
 
-class Part(msgspec.Struct, frozen=True):
+class MergeCase(msgspec.Struct, frozen=True):
     nodes: int
     fanout: int
 
@@ -33,7 +33,7 @@ class Part(msgspec.Struct, frozen=True):
         return f"two rings of {self.nodes:,}, fanout {self.fanout}"
 
 
-class Measured(msgspec.Struct, frozen=True):
+class MergeMeasurement(msgspec.Struct, frozen=True):
     nodes: int
     fanout: int
     rounds: float
@@ -41,7 +41,7 @@ class Measured(msgspec.Struct, frozen=True):
     """Of ring unification alone; stabilization goes on as always."""
 
 
-def measure(part: Part, seed: int = 1) -> Measured:
+def measure(part: MergeCase, seed: int = 1) -> MergeMeasurement:
     random = Random(f"{seed}/chord-merge/{part.nodes}/{part.fanout}")
     settings = OverlaySettings(
         stabilize_ms_min=ROUND_MS, stabilize_ms_max=ROUND_MS, probe_ms=ROUND_MS, merge_fanout=part.fanout
@@ -67,10 +67,10 @@ def measure(part: Part, seed: int = 1) -> Measured:
     rounds_max = 4 * part.nodes
     while wrong_neighbours(loop.nodes.values()) and loop.now_us < rounds_max * ROUND_MS * 1000:
         loop.run_until(loop.now_us + ROUND_MS * 1000 // 4)
-    return Measured(part.nodes, part.fanout, loop.now_us / (ROUND_MS * 1000), packets / (2 * part.nodes))
+    return MergeMeasurement(part.nodes, part.fanout, loop.now_us / (ROUND_MS * 1000), packets / (2 * part.nodes))
 
 
-def judge(measured: list[Measured]) -> tuple[Row, ...]:
+def judge(measured: list[MergeMeasurement]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         case = f"two rings of {one.nodes:,}, fanout {one.fanout}"
@@ -81,7 +81,7 @@ def judge(measured: list[Measured]) -> tuple[Row, ...]:
 
 
 def run(workers: int, progress: Progress) -> Result:
-    parts = [Part(nodes, fanout) for nodes in reversed(SIZES) for fanout in FANOUTS]
+    parts = [MergeCase(nodes, fanout) for nodes in reversed(SIZES) for fanout in FANOUTS]
     measured = measure_parts(measure, parts, workers, progress)[::-1]
 
     def line(fanout: int, what: str) -> Line:

@@ -32,14 +32,14 @@ PATH_TOLERANCE = 0.04
 TIMEOUT_TOLERANCE = 0.25
 
 
-class Measured(msgspec.Struct, frozen=True):
+class FailureMeasurement(msgspec.Struct, frozen=True):
     failed_share: float
     path: float
     timeouts: float
     failed: int
 
 
-def measure(failed_share: float, nodes: int = NODES, lookups: int = LOOKUPS, seed: int = 1) -> Measured:
+def measure(failed_share: float, nodes: int = NODES, lookups: int = LOOKUPS, seed: int = 1) -> FailureMeasurement:
     random = Random(f"{seed}/chord-failures/{failed_share}")
     settings = OverlaySettings(successors_max=SUCCESSORS)
     paths: list[int] = []
@@ -60,10 +60,10 @@ def measure(failed_share: float, nodes: int = NODES, lookups: int = LOOKUPS, see
                 continue
             paths.append(lookup.hops)
             timeouts.append(lookup.timeouts)
-    return Measured(failed_share, mean(paths), mean(timeouts), failed)
+    return FailureMeasurement(failed_share, mean(paths), mean(timeouts), failed)
 
 
-def judge(measured: list[Measured]) -> tuple[Row, ...]:
+def judge(measured: list[FailureMeasurement]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         case = f"{one.failed_share:.0%} failed"

@@ -7,7 +7,7 @@ import msgspec
 from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row, at_most, near, shown
 from rostra.simulator.papers.plots import Line, line_plot
 from rostra.simulator.papers.processes import measure_parts
-from rostra.simulator.papers.raft_election import Electorate, elections
+from rostra.simulator.papers.raft.simulated_election import Electorate, elections
 from rostra.simulator.papers.statistics import mean, percentile
 
 SERVERS = 5
@@ -20,7 +20,7 @@ PUBLISHED = {1: (475, 1_500), 2: (650, 3_000)}
 WITH_PRE_VOTE_MS = {1: 540}
 
 
-class Part(msgspec.Struct, frozen=True):
+class AvailabilityCase(msgspec.Struct, frozen=True):
     down: int
     pre_vote: bool
     count: int = ELECTIONS
@@ -29,7 +29,7 @@ class Part(msgspec.Struct, frozen=True):
         return f"{self.down} down, PreVote {'on' if self.pre_vote else 'off'}"
 
 
-class Measured(msgspec.Struct, frozen=True):
+class AvailabilityMeasurement(msgspec.Struct, frozen=True):
     down: int
     pre_vote: bool
     mean_ms: float
@@ -39,15 +39,17 @@ class Measured(msgspec.Struct, frozen=True):
     """Milliseconds, and the share of elections done by then."""
 
 
-def measure(part: Part) -> Measured:
+def measure(part: AvailabilityCase) -> AvailabilityMeasurement:
     electorate = Electorate(SERVERS, SERVERS - part.down, *TIMEOUT_MS, *DELAY_MS, part.pre_vote)
     times_ms, split = elections(electorate, part.count)
     shares = [at / 100 for at in range(1, 100)] + [0.995, 0.999]
     distribution = tuple((percentile(times_ms, share), share) for share in shares)
-    return Measured(part.down, part.pre_vote, mean(times_ms), percentile(times_ms, 0.999), 100 * split, distribution)
+    return AvailabilityMeasurement(
+        part.down, part.pre_vote, mean(times_ms), percentile(times_ms, 0.999), 100 * split, distribution
+    )
 
 
-def judge(measured: list[Measured]) -> tuple[Row, ...]:
+def judge(measured: list[AvailabilityMeasurement]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         case = f"{one.down} of {SERVERS} down, PreVote {'on' if one.pre_vote else 'off'}"
@@ -63,7 +65,7 @@ def judge(measured: list[Measured]) -> tuple[Row, ...]:
 
 
 def run(workers: int, progress: Progress) -> Result:
-    parts = [Part(down, pre_vote) for pre_vote in (False, True) for down in PUBLISHED]
+    parts = [AvailabilityCase(down, pre_vote) for pre_vote in (False, True) for down in PUBLISHED]
     measured = measure_parts(measure, parts, workers, progress)
     lines = [
         Line(f"{one.down} down, PreVote {'on' if one.pre_vote else 'off'}", one.distribution, points=True)

@@ -42,7 +42,7 @@ class Electorate(msgspec.Struct, frozen=True):
         return f"{self.alive} of {self.servers} servers, {delays}, {pre_vote}"
 
 
-class Election:
+class SimulatedElection:
     """One election. `run` returns when there is a leader."""
 
     def __init__(self, electorate: Electorate, random: Random) -> None:
@@ -127,5 +127,5 @@ class Election:
 def elections(electorate: Electorate, count: int, seed: int = 1) -> tuple[list[float], float]:
     """The times of so many elections, ascending, and the share that needed more than one term."""
     random = Random(f"{seed}/{electorate}")
-    results = [Election(electorate, random).run() for _ in range(count)]
+    results = [SimulatedElection(electorate, random).run() for _ in range(count)]
     return sorted(time_ms for time_ms, _ in results), sum(term > 1 for _, term in results) / count

@@ -37,7 +37,7 @@ OFFSET = 0.1
 """The printed mean of 4,096 nodes lies so much below ½·log2 N. Only on a ring with evenly spaced ids is it exact."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class PathCase(msgspec.Struct, frozen=True):
     nodes: int
     spaced: bool = False
     """Evenly spaced ids instead of random ones."""
@@ -47,7 +47,7 @@ class Part(msgspec.Struct, frozen=True):
         return f"{self.nodes:,} nodes"
 
 
-class Measured(msgspec.Struct, frozen=True):
+class PathMeasurement(msgspec.Struct, frozen=True):
     nodes: int
     spaced: bool
     mean: float
@@ -82,7 +82,7 @@ def path_lengths(ring: list[Overlay], count: int, random: Random) -> tuple[list[
     return hops, count - len(hops)
 
 
-def measure(part: Part, seed: int = 1) -> Measured:
+def measure(part: PathCase, seed: int = 1) -> PathMeasurement:
     random = Random(f"{seed}/chord-path/{part.nodes}/{part.spaced}")
     rings = 1 if part.spaced else max(1, SMALL_RING_NODES // part.nodes)
     hops: list[int] = []
@@ -98,10 +98,10 @@ def measure(part: Part, seed: int = 1) -> Measured:
     hops.sort()
     shares = tuple(hops.count(length) / max(len(hops), 1) for length in range(max(hops, default=0) + 1))
     p1, p99 = percentile(hops, 0.01), percentile(hops, 0.99)
-    return Measured(part.nodes, part.spaced, mean(hops), p1, p99, shares, failed)
+    return PathMeasurement(part.nodes, part.spaced, mean(hops), p1, p99, shares, failed)
 
 
-def judge(measured: list[Measured]) -> tuple[Row, ...]:
+def judge(measured: list[PathMeasurement]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         half = log2(one.nodes) / 2
@@ -121,8 +121,8 @@ def judge(measured: list[Measured]) -> tuple[Row, ...]:
 
 def run(workers: int, progress: Progress) -> Result:
     # The largest first: it takes longest, and the others fill the other process.
-    parts = [Part(LARGEST), *(Part(nodes) for nodes in reversed(SIZES))]
-    parts += [Part(nodes, spaced=True, lookups=SPACED_LOOKUPS) for nodes in SIZES]
+    parts = [PathCase(LARGEST), *(PathCase(nodes) for nodes in reversed(SIZES))]
+    parts += [PathCase(nodes, spaced=True, lookups=SPACED_LOOKUPS) for nodes in SIZES]
     measured = sorted(measure_parts(measure, parts, workers, progress), key=lambda one: (one.spaced, one.nodes))
     drawn = [one for one in measured if not one.spaced]
     means = Line("ours", [(log2(one.nodes), one.mean) for one in drawn], points=True)

@@ -52,7 +52,7 @@ PATH_TOLERANCE = 0.04
 FAILURES_MAX = 20
 
 
-class Measured(msgspec.Struct, frozen=True):
+class ChurnMeasurement(msgspec.Struct, frozen=True):
     rate: float
     path: float
     timeouts: float
@@ -140,14 +140,14 @@ class Churn:
             self.failures += 1
 
 
-def measure(rate: float, nodes: int = NODES, lookups: int = LOOKUPS, seed: int = 1) -> Measured:
+def measure(rate: float, nodes: int = NODES, lookups: int = LOOKUPS, seed: int = 1) -> ChurnMeasurement:
     churn = Churn(rate, nodes, Random(f"{seed}/chord-churn/{rate}"))
     churn.run(lookups)
     count = len(churn.paths) + churn.failures
-    return Measured(rate, mean(churn.paths), mean(churn.timeouts), 10_000 * churn.failures / max(count, 1))
+    return ChurnMeasurement(rate, mean(churn.paths), mean(churn.timeouts), 10_000 * churn.failures / max(count, 1))
 
 
-def judge(measured: list[Measured]) -> tuple[Row, ...]:
+def judge(measured: list[ChurnMeasurement]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         case = f"{one.rate:.2f} joins and failures per s"

@@ -24,13 +24,13 @@ LEAST = 0.02
 """Below this a share of the mean is less than the percentile of one ring varies."""
 
 
-class Measured(msgspec.Struct, frozen=True):
+class LoadMeasurement(msgspec.Struct, frozen=True):
     points: int
     p1: float
     p99: float
 
 
-def measure(points: int, nodes: int = NODES, keys: int = KEYS, seed: int = 1) -> Measured:
+def measure(points: int, nodes: int = NODES, keys: int = KEYS, seed: int = 1) -> LoadMeasurement:
     """Every point owns the keys up to it from the point before: a key belongs to the first point at or after it."""
     random = Random(f"{seed}/chord-load/{points}")
     lows, highs = 0.0, 0.0
@@ -47,10 +47,10 @@ def measure(points: int, nodes: int = NODES, keys: int = KEYS, seed: int = 1) ->
         average = keys / nodes
         lows += percentile(load, 0.01) / average
         highs += percentile(load, 0.99) / average
-    return Measured(points, lows / RINGS, highs / RINGS)
+    return LoadMeasurement(points, lows / RINGS, highs / RINGS)
 
 
-def judge(measured: list[Measured]) -> tuple[Row, ...]:
+def judge(measured: list[LoadMeasurement]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         case = f"{one.points} points per node" if one.points > 1 else "1 point per node"
