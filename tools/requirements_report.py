@@ -59,7 +59,7 @@ def notes(verdict: Verdict, proofs: Proofs) -> Iterator[str]:
     for parts, fabrics in by_parts.items():
         yield f"lacks on {', '.join(fabrics)}: {', '.join(parts)}"
     if unbuilt := [fabric for fabric in verdict.lacking if fabric not in proofs.fabrics]:
-        yield f"needs {', '.join(unbuilt)}, which is not built yet"
+        yield f"needs what is not built yet: {', '.join(unbuilt)}"
     for (number, fabric), reason in proofs.not_promised.items():
         if number == verdict.number:
             yield f"not promised in full by {fabric}: {reason}"

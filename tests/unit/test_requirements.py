@@ -109,7 +109,7 @@ def test_a_number_of_a_fabric_that_is_not_built_is_missing(proofs: Proofs) -> No
     evidence.record("HR-1", "test_a", "passed", ["raft"])
     assert not judge("HR-1", proofs, evidence).done
     lines, _ = report(STATEMENTS, proofs, evidence, ["HR"])
-    assert "        needs hashring, which is not built yet" in lines
+    assert "        needs what is not built yet: hashring" in lines
 
 
 def test_a_scope_means_whole_letters_or_single_numbers() -> None:
