@@ -23,8 +23,8 @@ from rostra.simulator.overlay.command import (
     run_overlay_seeds,
     simulate_overlay,
 )
-from rostra.simulator.overlay.fault_schedule import draw
 from rostra.simulator.overlay.invariants import broken_invariants, keeps_promise, unordered_list
+from rostra.simulator.overlay.scenario import draw
 from rostra.simulator.overlay.seed import OverlaySeed, run_overlay_seed
 from rostra.simulator.overlay.world import CHECKED, SUSPENDED
 from rostra.simulator.papers.layout import lay_out

@@ -15,9 +15,9 @@ from rostra.fabric.overlay.state import Overlay, former_neighbours
 from rostra.model.ids import NodeId
 from rostra.model.keyspace import Key
 from rostra.safeguards import ALL_ON, Without
-from rostra.simulator.overlay.fault_schedule import ROUND_US
 from rostra.simulator.overlay.ideal import wrong_fingers, wrong_neighbours
 from rostra.simulator.overlay.loop import Loop
+from rostra.simulator.overlay.scenario import ROUND_US
 from rostra.simulator.papers.layout import lay_out
 
 DELAY_US = 10_000

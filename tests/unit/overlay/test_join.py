@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rostra.fabric.overlay import join
-from rostra.fabric.overlay.messages import NotifyPredecessor
+from rostra.fabric.overlay.messages import OverlayNotify
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.safeguards import Safeguard
 from rostra.simulator.overlay.ideal import wrong_neighbours
@@ -119,7 +119,7 @@ def test_of_two_rings_of_one_that_meet_the_higher_id_joins_the_lower() -> None:
     ring.restart(high)
     ring.restart(low)
     ring.rounds_until_right(6)
-    introduced = [packet for packet in ring.sent if isinstance(packet.body, NotifyPredecessor) and packet.token]
+    introduced = [packet for packet in ring.sent if isinstance(packet.body, OverlayNotify) and packet.token]
     assert {packet.sender.key for packet in introduced} == {2000}
 
 

@@ -7,7 +7,7 @@ from math import log2
 import pytest
 
 from rostra.fabric.overlay.fingers import fix_fingers
-from rostra.fabric.overlay.messages import GetNeighbours, NotifyPredecessor, OverlayPing, Packet
+from rostra.fabric.overlay.messages import GetNeighbours, OverlayNotify, OverlayPing, Packet
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.safeguards import Safeguard
 from tests.unit.overlay.rings import Ring
@@ -21,7 +21,7 @@ def test_a_node_learns_of_a_nearer_successor_from_its_successor_and_notifies_it(
     ring.rounds_until_right(4)
     assert [member.key for member in ring[1].successors] == [2000, 3000, 5000]
     asked = [packet for packet in ring.sent if isinstance(packet.body, GetNeighbours) and packet.to.key == 2000]
-    told = [packet for packet in ring.sent if isinstance(packet.body, NotifyPredecessor) and packet.to.key == 2000]
+    told = [packet for packet in ring.sent if isinstance(packet.body, OverlayNotify) and packet.to.key == 2000]
     assert {packet.sender.key for packet in asked} == {packet.sender.key for packet in told} == {1000}
 
 
@@ -80,7 +80,7 @@ def test_a_dead_successor_is_replaced_from_the_list_and_a_dead_predecessor_is_fo
     ring.lay_out([1000, 2000, 3000, 4000, 5000])
     ring.crash(2)
     # All packets to the next one are lost, so that nobody else can tell it who its predecessor is now.
-    ring.loses = lambda packet: packet.to.node == 3 and isinstance(packet.body, NotifyPredecessor)
+    ring.loses = lambda packet: packet.to.node == 3 and isinstance(packet.body, OverlayNotify)
     ring.pass_rounds(2)
     assert ring[1].successors[0] == ring[3].me
     assert ring[3].predecessor is None

@@ -16,12 +16,12 @@ from rostra.model.ids import NodeId
 from rostra.model.keyspace import Key
 from rostra.simulator.overlay.ideal import in_order, wrong_fingers, wrong_neighbours
 from rostra.simulator.overlay.loop import Loop
-from rostra.simulator.papers.chord import churn, failures, load, merge, path
+from rostra.simulator.papers import chord_churn, chord_failures, chord_load, chord_merge, chord_path
 from rostra.simulator.papers.frame import Row
 from rostra.simulator.papers.layout import draw_keys, lay_out, walk
 
-SPACED = path.PathCase(256, spaced=True, lookups=2_000)
-DRAWN = path.PathCase(1_024, lookups=2_000)
+SPACED = chord_path.PathCase(256, spaced=True, lookups=2_000)
+DRAWN = chord_path.PathCase(1_024, lookups=2_000)
 
 
 def missed(rows: tuple[Row, ...]) -> list[str]:
@@ -30,10 +30,10 @@ def missed(rows: tuple[Row, ...]) -> list[str]:
 
 @pytest.mark.requirement("SC-7")
 @pytest.mark.parametrize("part", [SPACED, DRAWN], ids=str)
-def test_a_lookup_takes_half_of_log2_n_hops_on_average_and_never_many_more(part: path.PathCase) -> None:
-    measured = path.measure(part)
-    assert missed(path.judge([measured])) == []
-    assert measured.mean == pytest.approx(log2(part.nodes) / 2, rel=path.TOLERANCE)
+def test_a_lookup_takes_half_of_log2_n_hops_on_average_and_never_many_more(part: chord_path.PathCase) -> None:
+    measured = chord_path.measure(part)
+    assert missed(chord_path.judge([measured])) == []
+    assert measured.mean == pytest.approx(log2(part.nodes) / 2, rel=chord_path.TOLERANCE)
     # Each hop is a question and an answer; the longest of thousands of lookups is still of the order of log2 N.
     assert len(measured.shares) - 1 <= 2 * log2(part.nodes)
 
@@ -46,17 +46,17 @@ def first_successor(overlay: Overlay, key: Key, excluded: tuple[Member, ...] = (
 
 
 def test_a_broken_next_hop_makes_the_tables_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = path.PathCase(64, lookups=300)
-    assert missed(path.judge([path.measure(path.PathCase(64, lookups=4_000))])) == []
+    small = chord_path.PathCase(64, lookups=300)
+    assert missed(chord_path.judge([chord_path.measure(chord_path.PathCase(64, lookups=4_000))])) == []
     monkeypatch.setattr(lookups, "preceding_hop", first_successor)
-    assert missed(path.judge([path.measure(small)]))
-    assert missed(failures.judge([failures.measure(0.0, nodes=200, lookups=100)]))
+    assert missed(chord_path.judge([chord_path.measure(small)]))
+    assert missed(chord_failures.judge([chord_failures.measure(0.0, nodes=200, lookups=100)]))
 
 
 def test_a_next_hop_that_ignores_the_dead_makes_lookups_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     real = preceding_hop
     monkeypatch.setattr(lookups, "preceding_hop", lambda overlay, key, excluded=(): real(overlay, key))
-    rows = failures.judge([failures.measure(0.3, nodes=200, lookups=200)])
+    rows = chord_failures.judge([chord_failures.measure(0.3, nodes=200, lookups=200)])
     assert any("failed lookups" in text for text in missed(rows))
 
 
@@ -98,30 +98,30 @@ def test_a_ring_grown_by_joins_is_the_ring_that_is_laid_out(nodes: int) -> None:
 
 
 def test_lookups_after_failures_pass_at_a_small_scale() -> None:
-    measured = [failures.measure(share, lookups=1_000) for share in (0.0, 0.5)]
-    assert missed(failures.judge(measured)) == []
+    measured = [chord_failures.measure(share, lookups=1_000) for share in (0.0, 0.5)]
+    assert missed(chord_failures.judge(measured)) == []
 
 
 def test_lookups_under_churn_pass_at_a_small_scale() -> None:
-    measured = churn.measure(0.05, nodes=100, lookups=150)
-    assert measured.failures <= churn.FAILURES_MAX
+    measured = chord_churn.measure(0.05, nodes=100, lookups=150)
+    assert measured.failures <= chord_churn.FAILURES_MAX
     assert 0 < measured.path < log2(100) / 2
 
 
 def test_load_passes_at_a_small_scale() -> None:
-    one = load.measure(1, nodes=2_000, keys=100_000)
-    many = load.measure(20, nodes=500, keys=100_000)
+    one = chord_load.measure(1, nodes=2_000, keys=100_000)
+    many = chord_load.measure(20, nodes=500, keys=100_000)
     assert one.p1 < 0.1 < many.p1 < many.p99 < one.p99
 
 
 def test_two_rings_merge_and_a_fanout_costs_packets() -> None:
-    simple, gossip = (merge.measure(merge.MergeCase(40, fanout)) for fanout in (1, 3))
-    assert missed(merge.judge([simple, gossip])) == []
+    simple, gossip = (chord_merge.measure(chord_merge.MergeCase(40, fanout)) for fanout in (1, 3))
+    assert missed(chord_merge.judge([simple, gossip])) == []
     assert gossip.packets_per_node > simple.packets_per_node > 0
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("paper", [path, failures, churn, load, merge])
+@pytest.mark.parametrize("paper", [chord_path, chord_failures, chord_churn, chord_load, chord_merge])
 def test_a_chord_paper_passes_at_full_scale(paper: object) -> None:
     result = paper.PAPER.run(1, lambda _share, _what: None)  # type: ignore[attr-defined]
     assert missed(result.rows) == []

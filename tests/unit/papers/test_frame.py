@@ -12,10 +12,9 @@ import pytest
 from rostra.errors import InvalidSetting
 from rostra.simulator.papers import command, registry
 from rostra.simulator.papers.command import run_papers
-from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, at_most, near, shown, silent
+from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, at_most, mean, near, percentile, shown, silent
 from rostra.simulator.papers.plots import Line, line_plot
 from rostra.simulator.papers.processes import measure_parts
-from rostra.simulator.papers.statistics import mean, percentile
 
 
 def picture() -> str:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import pytest
 
 from rostra.fabric.raft.consensus.election import Election as RaftElection
-from rostra.simulator.papers.raft import availability, split_votes
-from rostra.simulator.papers.raft.simulated_election import Electorate, elections
+from rostra.simulator.papers import raft_availability, raft_split_votes
+from rostra.simulator.papers.raft_election import Electorate, elections
 
 
 def test_the_formula_gives_the_printed_figures() -> None:
-    printed = [round(split_votes.published(latency), 2) for latency in split_votes.PRINTED]
+    printed = [round(raft_split_votes.published(latency), 2) for latency in raft_split_votes.PRINTED]
     assert printed == [0.06, 5.23, 18.08]
 
 
-@pytest.mark.parametrize("latency", split_votes.PRINTED)
+@pytest.mark.parametrize("latency", raft_split_votes.PRINTED)
 def test_votes_are_split_about_as_often_as_the_formula_says(latency: float) -> None:
-    measured = split_votes.measure(latency, 1_500)
+    measured = raft_split_votes.measure(latency, 1_500)
     # Three standard deviations of so few elections are wider than the point that the full scale is held to.
-    assert measured.split == pytest.approx(split_votes.published(latency), abs=3)
+    assert measured.split == pytest.approx(raft_split_votes.published(latency), abs=3)
 
 
 def test_a_leader_is_elected_in_the_published_time_and_pre_vote_costs_a_round_trip() -> None:
-    off, on = (availability.measure(availability.AvailabilityCase(1, pre_vote, 600)) for pre_vote in (False, True))
+    off, on = (
+        raft_availability.measure(raft_availability.AvailabilityCase(1, pre_vote, 600)) for pre_vote in (False, True)
+    )
     assert off.mean_ms == pytest.approx(475, rel=0.1)
     assert 40 < on.mean_ms - off.mean_ms < 120
     assert off.p999_ms < 2_000
@@ -35,7 +37,7 @@ def test_the_papers_run_the_product_and_notice_when_it_elects_nobody(monkeypatch
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("paper", [split_votes, availability])
+@pytest.mark.parametrize("paper", [raft_split_votes, raft_availability])
 def test_a_raft_paper_passes_at_full_scale(paper: object) -> None:
     result = paper.PAPER.run(1, lambda _share, _what: None)  # type: ignore[attr-defined]
     assert [row for row in result.rows if not row.passed] == []

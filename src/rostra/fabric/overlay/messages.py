@@ -48,7 +48,7 @@ class PredecessorFound(msgspec.Struct, frozen=True, tag=True, gc=False):
     successors: tuple[Member, ...]
 
 
-class NotifyPredecessor(msgspec.Struct, frozen=True, tag=True, gc=False):
+class OverlayNotify(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The sender may be the predecessor of the receiver. With a token it is a request and has an answer."""
 
 
@@ -105,7 +105,7 @@ Body = (
     | FindPredecessor
     | CloserNode
     | PredecessorFound
-    | NotifyPredecessor
+    | OverlayNotify
     | Notified
     | SuccessorHint
     | Probe

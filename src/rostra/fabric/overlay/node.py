@@ -16,8 +16,8 @@ from rostra.fabric.overlay.messages import (
     MergeLookup,
     Neighbours,
     Notified,
-    NotifyPredecessor,
     OverlayHello,
+    OverlayNotify,
     OverlayPing,
     OverlayPong,
     Packet,
@@ -101,7 +101,7 @@ def receive(overlay: Overlay, now_us: int, packet: Packet) -> None:
             send(overlay, sender, PONG, packet.token)
         case FindPredecessor():
             send(overlay, sender, lookups.answer_to(overlay, body), packet.token)
-        case NotifyPredecessor():
+        case OverlayNotify():
             ring.rectify(overlay, sender)
             if packet.token:
                 send(overlay, sender, Notified(overlay.predecessor, bool(overlay.successors)), packet.token)
@@ -109,7 +109,7 @@ def receive(overlay: Overlay, now_us: int, packet: Packet) -> None:
             ring.consider(overlay, sender)
         case Probe():
             send(overlay, sender, ProbeAnswer(overlay.lone), packet.token)
-            unification.ring_met(overlay, sender, body.lone)
+            unification.found_again(overlay, sender, body.lone)
         case MergeLookup():
             unification.search(overlay, body.member, body.fanout)
         case TryMerge():
@@ -144,7 +144,7 @@ def _answered(overlay: Overlay, request: Request, packet: Packet) -> None:
             if request.lookup is not None:
                 _ended(overlay, request.lookup)
         case Purpose.PROBE, ProbeAnswer():
-            unification.ring_met(overlay, packet.sender, body.lone)
+            unification.found_again(overlay, packet.sender, body.lone)
         case _:
             # A heartbeat needs no more than its answer; an answer of another kind counts as none.
             pass

@@ -8,7 +8,7 @@ is dead.
 from __future__ import annotations
 
 from rostra.fabric.overlay.members import Member
-from rostra.fabric.overlay.messages import GetNeighbours, Neighbours, NotifyPredecessor, OverlayPing
+from rostra.fabric.overlay.messages import GetNeighbours, Neighbours, OverlayNotify, OverlayPing
 from rostra.fabric.overlay.request import Purpose, Request
 from rostra.fabric.overlay.requests import ask, awaits, send
 from rostra.fabric.overlay.routing import known_members
@@ -16,7 +16,7 @@ from rostra.fabric.overlay.state import Overlay
 from rostra.safeguards import Safeguard
 
 GET_NEIGHBOURS = GetNeighbours()
-NOTIFY = NotifyPredecessor()
+NOTIFY = OverlayNotify()
 PING = OverlayPing()
 
 

@@ -34,7 +34,7 @@ def probe(overlay: Overlay) -> None:
             ask(overlay, member, Probe(overlay.lone), Purpose.PROBE)
 
 
-def ring_met(overlay: Overlay, other: Member, other_is_lone: bool) -> None:
+def found_again(overlay: Overlay, other: Member, other_is_lone: bool) -> None:
     """A member lost earlier is there again, or one that had lost this node has found it."""
     if not overlay.joined or other.node == overlay.me.node:
         return

@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 
 from rostra.safeguards import ALL_ON, Without
-from rostra.simulator.overlay.fault_schedule import draw
+from rostra.simulator.overlay.scenario import draw
 from rostra.simulator.overlay.world import OverlayWorld
 
 

@@ -16,10 +16,10 @@ from rostra.fabric.overlay.state import Overlay, former_neighbours
 from rostra.model.ids import NodeId
 from rostra.model.keyspace import Key
 from rostra.safeguards import Safeguard, Without
-from rostra.simulator.overlay.fault_schedule import ROUND_US, FaultSchedule
 from rostra.simulator.overlay.ideal import in_order, largest_gap, owner_of, shown, wrong_fingers, wrong_neighbours
 from rostra.simulator.overlay.invariants import broken_invariants, keeps_promise, unordered_list
 from rostra.simulator.overlay.network import Network
+from rostra.simulator.overlay.scenario import ROUND_US, ChurnScenario
 
 VIOLATIONS_MAX = 5
 LOOKUPS = 12
@@ -34,7 +34,7 @@ class OverlayWorld:
     """Runs one scenario. `violations` says what was wrong; it ends at the first few."""
 
     def __init__(
-        self, scenario: FaultSchedule, random: Random, without: Without, show: Callable[[str], None] | None = None
+        self, scenario: ChurnScenario, random: Random, without: Without, show: Callable[[str], None] | None = None
     ) -> None:
         self.scenario = scenario
         self.violations: list[str] = []

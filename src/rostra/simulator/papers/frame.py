@@ -1,8 +1,8 @@
-"""What every paper has: rows of published and own figures, plots, and a verdict."""
+"""What every paper has: rows of published and own figures, plots, a verdict, and statistics of samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -76,3 +76,17 @@ class Paper(msgspec.Struct, frozen=True):
     """How our experiment differs, and why figures may."""
     run: Callable[[int, Progress], Result]
     """Measures at full scale with so many processes."""
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def percentile(ascending: Sequence[float], share: float) -> float:
+    """The value below which a share of the samples lies, between the two nearest ones."""
+    if not ascending:
+        return 0.0
+    place = share * (len(ascending) - 1)
+    below = int(place)
+    above = min(below + 1, len(ascending) - 1)
+    return ascending[below] + (ascending[above] - ascending[below]) * (place - below)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from rostra.simulator.papers.chord import churn, failures, load, merge, path
+from rostra.simulator.papers import (
+    chord_churn,
+    chord_failures,
+    chord_load,
+    chord_merge,
+    chord_path,
+    raft_availability,
+    raft_split_votes,
+)
 from rostra.simulator.papers.frame import Paper
-from rostra.simulator.papers.raft import availability, split_votes
 
 PAPERS: dict[str, Paper] = {
     module.PAPER.name: module.PAPER
     for module in (
-        path,
-        failures,
-        churn,
-        load,
-        merge,
-        split_votes,
-        availability,
+        chord_path,
+        chord_failures,
+        chord_churn,
+        chord_load,
+        chord_merge,
+        raft_split_votes,
+        raft_availability,
     )
 }

@@ -16,7 +16,7 @@ INTRODUCTION = """# Published results, measured again
 Made by `rostra sim paper all --write docs`; with the name of one paper only its section is made anew. Each experiment
 runs the protocols of the product on virtual time, the overlay functions of `fabric/overlay` and the Raft group of
 `fabric/raft`, and has no protocol of its own. A row passes when our figure lies within the accepted range; rows without
-one are shown for comparison.
+one are shown for comparison. A paper without a section here has not been measured at full scale yet.
 """
 
 

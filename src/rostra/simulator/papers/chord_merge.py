@@ -33,7 +33,7 @@ class MergeCase(msgspec.Struct, frozen=True):
         return f"two rings of {self.nodes:,}, fanout {self.fanout}"
 
 
-class MergeMeasurement(msgspec.Struct, frozen=True):
+class MergeFigures(msgspec.Struct, frozen=True):
     nodes: int
     fanout: int
     rounds: float
@@ -41,7 +41,7 @@ class MergeMeasurement(msgspec.Struct, frozen=True):
     """Of ring unification alone; stabilization goes on as always."""
 
 
-def measure(part: MergeCase, seed: int = 1) -> MergeMeasurement:
+def measure(part: MergeCase, seed: int = 1) -> MergeFigures:
     random = Random(f"{seed}/chord-merge/{part.nodes}/{part.fanout}")
     settings = OverlaySettings(
         stabilize_ms_min=ROUND_MS, stabilize_ms_max=ROUND_MS, probe_ms=ROUND_MS, merge_fanout=part.fanout
@@ -67,10 +67,10 @@ def measure(part: MergeCase, seed: int = 1) -> MergeMeasurement:
     rounds_max = 4 * part.nodes
     while wrong_neighbours(loop.nodes.values()) and loop.now_us < rounds_max * ROUND_MS * 1000:
         loop.run_until(loop.now_us + ROUND_MS * 1000 // 4)
-    return MergeMeasurement(part.nodes, part.fanout, loop.now_us / (ROUND_MS * 1000), packets / (2 * part.nodes))
+    return MergeFigures(part.nodes, part.fanout, loop.now_us / (ROUND_MS * 1000), packets / (2 * part.nodes))
 
 
-def judge(measured: list[MergeMeasurement]) -> tuple[Row, ...]:
+def judge(measured: list[MergeFigures]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         case = f"two rings of {one.nodes:,}, fanout {one.fanout}"

@@ -10,7 +10,7 @@ import msgspec
 from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row
 from rostra.simulator.papers.plots import Line, line_plot
 from rostra.simulator.papers.processes import measure_parts
-from rostra.simulator.papers.raft.simulated_election import Electorate, elections
+from rostra.simulator.papers.raft_election import Electorate, elections
 
 SERVERS, ALIVE = 5, 4
 LATENCIES = (0.01, 0.05, 0.1, 0.15, 0.2)
@@ -21,7 +21,7 @@ ELECTIONS = 10_000
 TOLERANCE_POINTS = 1.0
 
 
-class SplitVoteMeasurement(msgspec.Struct, frozen=True):
+class SplitVoteFigures(msgspec.Struct, frozen=True):
     latency: float
     split: float
     """Percent of the elections whose first term had no leader."""
@@ -34,14 +34,14 @@ def published(latency: float, servers: int = SERVERS, alive: int = ALIVE) -> flo
     return 100 * sum(chances)
 
 
-def measure(latency: float, count: int = ELECTIONS, *, pre_vote: bool = False) -> SplitVoteMeasurement:
+def measure(latency: float, count: int = ELECTIONS, *, pre_vote: bool = False) -> SplitVoteFigures:
     delay_ms = latency * (TIMEOUT_MS_MAX - TIMEOUT_MS_MIN)
     electorate = Electorate(SERVERS, ALIVE, TIMEOUT_MS_MIN, TIMEOUT_MS_MAX, delay_ms, delay_ms, pre_vote)
     _, split = elections(electorate, count)
-    return SplitVoteMeasurement(latency, 100 * split)
+    return SplitVoteFigures(latency, 100 * split)
 
 
-def judge(measured: list[SplitVoteMeasurement]) -> tuple[Row, ...]:
+def judge(measured: list[SplitVoteFigures]) -> tuple[Row, ...]:
     rows = []
     for one in measured:
         expected = round(published(one.latency), 2)

@@ -13,7 +13,7 @@ ROUND_US = 1_250_000
 """A round: within it every node has stabilized at least once."""
 
 
-class FaultSchedule(msgspec.Struct, frozen=True):
+class ChurnScenario(msgspec.Struct, frozen=True):
     nodes: int
     """How many run at a time, at most."""
     settings: OverlaySettings
@@ -39,12 +39,12 @@ class FaultSchedule(msgspec.Struct, frozen=True):
         return 3 * ceil(log2(self.nodes)) + self.settings.successors_max + gap
 
 
-def draw(random: Random) -> FaultSchedule:
+def draw(random: Random) -> ChurnScenario:
     nodes = round(2 ** random.uniform(2, 6))
     bits = random.choice((8, 16, 32, 64, 64))
     settings = OverlaySettings(bits=bits, successors_max=random.randint(2, 8))
     quarrelsome = random.random()
-    return FaultSchedule(
+    return ChurnScenario(
         nodes=nodes,
         settings=settings,
         loss=random.choice((0.0, 0.0, 0.05, 0.15)),

@@ -9,11 +9,10 @@ import msgspec
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.model.keyspace import Key
 from rostra.simulator.overlay.ideal import owner_of
-from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row, near
+from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row, mean, near
 from rostra.simulator.papers.layout import draw_keys, lay_out, walk
 from rostra.simulator.papers.plots import Line, line_plot
 from rostra.simulator.papers.processes import measure_parts
-from rostra.simulator.papers.statistics import mean
 
 NODES = 1_000
 SUCCESSORS = 20
@@ -32,14 +31,14 @@ PATH_TOLERANCE = 0.04
 TIMEOUT_TOLERANCE = 0.25
 
 
-class FailureMeasurement(msgspec.Struct, frozen=True):
+class FailureFigures(msgspec.Struct, frozen=True):
     failed_share: float
     path: float
     timeouts: float
     failed: int
 
 
-def measure(failed_share: float, nodes: int = NODES, lookups: int = LOOKUPS, seed: int = 1) -> FailureMeasurement:
+def measure(failed_share: float, nodes: int = NODES, lookups: int = LOOKUPS, seed: int = 1) -> FailureFigures:
     random = Random(f"{seed}/chord-failures/{failed_share}")
     settings = OverlaySettings(successors_max=SUCCESSORS)
     paths: list[int] = []
@@ -60,10 +59,10 @@ def measure(failed_share: float, nodes: int = NODES, lookups: int = LOOKUPS, see
                 continue
             paths.append(lookup.hops)
             timeouts.append(lookup.timeouts)
-    return FailureMeasurement(failed_share, mean(paths), mean(timeouts), failed)
+    return FailureFigures(failed_share, mean(paths), mean(timeouts), failed)
 
 
-def judge(measured: list[FailureMeasurement]) -> tuple[Row, ...]:
+def judge(measured: list[FailureFigures]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         case = f"{one.failed_share:.0%} failed"

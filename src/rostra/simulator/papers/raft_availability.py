@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row, at_most, near, shown
+from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row, at_most, mean, near, percentile, shown
 from rostra.simulator.papers.plots import Line, line_plot
 from rostra.simulator.papers.processes import measure_parts
-from rostra.simulator.papers.raft.simulated_election import Electorate, elections
-from rostra.simulator.papers.statistics import mean, percentile
+from rostra.simulator.papers.raft_election import Electorate, elections
 
 SERVERS = 5
 TIMEOUT_MS = (300, 600)
@@ -29,7 +28,7 @@ class AvailabilityCase(msgspec.Struct, frozen=True):
         return f"{self.down} down, PreVote {'on' if self.pre_vote else 'off'}"
 
 
-class AvailabilityMeasurement(msgspec.Struct, frozen=True):
+class AvailabilityFigures(msgspec.Struct, frozen=True):
     down: int
     pre_vote: bool
     mean_ms: float
@@ -39,17 +38,17 @@ class AvailabilityMeasurement(msgspec.Struct, frozen=True):
     """Milliseconds, and the share of elections done by then."""
 
 
-def measure(part: AvailabilityCase) -> AvailabilityMeasurement:
+def measure(part: AvailabilityCase) -> AvailabilityFigures:
     electorate = Electorate(SERVERS, SERVERS - part.down, *TIMEOUT_MS, *DELAY_MS, part.pre_vote)
     times_ms, split = elections(electorate, part.count)
     shares = [at / 100 for at in range(1, 100)] + [0.995, 0.999]
     distribution = tuple((percentile(times_ms, share), share) for share in shares)
-    return AvailabilityMeasurement(
+    return AvailabilityFigures(
         part.down, part.pre_vote, mean(times_ms), percentile(times_ms, 0.999), 100 * split, distribution
     )
 
 
-def judge(measured: list[AvailabilityMeasurement]) -> tuple[Row, ...]:
+def judge(measured: list[AvailabilityFigures]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         case = f"{one.down} of {SERVERS} down, PreVote {'on' if one.pre_vote else 'off'}"

@@ -16,11 +16,10 @@ from rostra.model.ids import NodeId
 from rostra.model.keyspace import Key
 from rostra.simulator.overlay.ideal import in_order, owner_of
 from rostra.simulator.overlay.loop import Loop
-from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row, at_most, near, shown
+from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row, at_most, mean, near, shown
 from rostra.simulator.papers.layout import draw_keys, lay_out
 from rostra.simulator.papers.plots import Line, line_plot
 from rostra.simulator.papers.processes import measure_parts
-from rostra.simulator.papers.statistics import mean
 
 NODES = 1_000
 LOOKUPS = 5_000
@@ -52,7 +51,7 @@ PATH_TOLERANCE = 0.04
 FAILURES_MAX = 20
 
 
-class ChurnMeasurement(msgspec.Struct, frozen=True):
+class ChurnFigures(msgspec.Struct, frozen=True):
     rate: float
     path: float
     timeouts: float
@@ -140,14 +139,14 @@ class Churn:
             self.failures += 1
 
 
-def measure(rate: float, nodes: int = NODES, lookups: int = LOOKUPS, seed: int = 1) -> ChurnMeasurement:
+def measure(rate: float, nodes: int = NODES, lookups: int = LOOKUPS, seed: int = 1) -> ChurnFigures:
     churn = Churn(rate, nodes, Random(f"{seed}/chord-churn/{rate}"))
     churn.run(lookups)
     count = len(churn.paths) + churn.failures
-    return ChurnMeasurement(rate, mean(churn.paths), mean(churn.timeouts), 10_000 * churn.failures / max(count, 1))
+    return ChurnFigures(rate, mean(churn.paths), mean(churn.timeouts), 10_000 * churn.failures / max(count, 1))
 
 
-def judge(measured: list[ChurnMeasurement]) -> tuple[Row, ...]:
+def judge(measured: list[ChurnFigures]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         case = f"{one.rate:.2f} joins and failures per s"

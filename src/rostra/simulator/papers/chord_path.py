@@ -13,11 +13,10 @@ from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.fabric.overlay.state import Overlay
 from rostra.model.keyspace import Key
 from rostra.simulator.overlay.loop import Loop
-from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row, near
+from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row, mean, near, percentile
 from rostra.simulator.papers.layout import draw_keys, lay_out
 from rostra.simulator.papers.plots import Line, line_plot
 from rostra.simulator.papers.processes import measure_parts
-from rostra.simulator.papers.statistics import mean, percentile
 
 SIZES = tuple(1 << k for k in range(3, 15))
 LARGEST = 100_000
@@ -47,7 +46,7 @@ class PathCase(msgspec.Struct, frozen=True):
         return f"{self.nodes:,} nodes"
 
 
-class PathMeasurement(msgspec.Struct, frozen=True):
+class PathFigures(msgspec.Struct, frozen=True):
     nodes: int
     spaced: bool
     mean: float
@@ -82,7 +81,7 @@ def path_lengths(ring: list[Overlay], count: int, random: Random) -> tuple[list[
     return hops, count - len(hops)
 
 
-def measure(part: PathCase, seed: int = 1) -> PathMeasurement:
+def measure(part: PathCase, seed: int = 1) -> PathFigures:
     random = Random(f"{seed}/chord-path/{part.nodes}/{part.spaced}")
     rings = 1 if part.spaced else max(1, SMALL_RING_NODES // part.nodes)
     hops: list[int] = []
@@ -98,10 +97,10 @@ def measure(part: PathCase, seed: int = 1) -> PathMeasurement:
     hops.sort()
     shares = tuple(hops.count(length) / max(len(hops), 1) for length in range(max(hops, default=0) + 1))
     p1, p99 = percentile(hops, 0.01), percentile(hops, 0.99)
-    return PathMeasurement(part.nodes, part.spaced, mean(hops), p1, p99, shares, failed)
+    return PathFigures(part.nodes, part.spaced, mean(hops), p1, p99, shares, failed)
 
 
-def judge(measured: list[PathMeasurement]) -> tuple[Row, ...]:
+def judge(measured: list[PathFigures]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         half = log2(one.nodes) / 2

@@ -7,11 +7,10 @@ from random import Random
 
 import msgspec
 
-from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row, near
+from rostra.simulator.papers.frame import Paper, Plot, Progress, Result, Row, near, percentile
 from rostra.simulator.papers.layout import draw_keys
 from rostra.simulator.papers.plots import Line, line_plot
 from rostra.simulator.papers.processes import measure_parts
-from rostra.simulator.papers.statistics import percentile
 
 NODES = 10_000
 KEYS = 1_000_000
@@ -24,13 +23,13 @@ LEAST = 0.02
 """Below this a share of the mean is less than the percentile of one ring varies."""
 
 
-class LoadMeasurement(msgspec.Struct, frozen=True):
+class LoadFigures(msgspec.Struct, frozen=True):
     points: int
     p1: float
     p99: float
 
 
-def measure(points: int, nodes: int = NODES, keys: int = KEYS, seed: int = 1) -> LoadMeasurement:
+def measure(points: int, nodes: int = NODES, keys: int = KEYS, seed: int = 1) -> LoadFigures:
     """Every point owns the keys up to it from the point before: a key belongs to the first point at or after it."""
     random = Random(f"{seed}/chord-load/{points}")
     lows, highs = 0.0, 0.0
@@ -47,10 +46,10 @@ def measure(points: int, nodes: int = NODES, keys: int = KEYS, seed: int = 1) ->
         average = keys / nodes
         lows += percentile(load, 0.01) / average
         highs += percentile(load, 0.99) / average
-    return LoadMeasurement(points, lows / RINGS, highs / RINGS)
+    return LoadFigures(points, lows / RINGS, highs / RINGS)
 
 
-def judge(measured: list[LoadMeasurement]) -> tuple[Row, ...]:
+def judge(measured: list[LoadFigures]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for one in measured:
         case = f"{one.points} points per node" if one.points > 1 else "1 point per node"
