@@ -103,8 +103,11 @@ def test_a_topic_created_at_one_node_is_known_at_all(three: Cluster[EmbeddedNode
 def test_partitions_are_led_by_different_nodes(three: Cluster[EmbeddedNode]) -> None:
     with three[0].client() as client:
         client.create_topic("t", partitions=3)
-    owners = [three.owner("t", partition) for partition in range(3)]
-    assert sorted(three.nodes.index(owner) for owner in owners) == [0, 1, 2]
+
+    def spread() -> bool:
+        return sorted(three.nodes.index(three.owner("t", partition)) for partition in range(3)) == [0, 1, 2]
+
+    three.wait_until(spread, "each node to lead one partition")
 
 
 # --- keeping ---
@@ -198,7 +201,9 @@ def test_a_member_that_does_not_answer_is_down_for_every_other(three: Cluster[Em
     )
     silent.resume()
     three.await_members()
-    assert all(node.metrics().value("rostra_members_away") == 0 for node in others)
+    three.wait_until(
+        lambda: all(node.metrics().value("rostra_members_away") == 0 for node in others), "none to be missed"
+    )
 
 
 def test_a_paused_owner_is_replaced_and_its_log_does_not_diverge_when_resumed(three: Cluster[EmbeddedNode]) -> None:
@@ -209,12 +214,14 @@ def test_a_paused_owner_is_replaced_and_its_log_does_not_diverge_when_resumed(th
     owner.pause()
     others = [node for node in three if node is not owner]
 
+    leading: list[EmbeddedNode] = []
+
     def replaced() -> bool:
-        return any(node.metrics().value("rostra_group_role", topic="t", role="leader") for node in others)
+        leading[:] = [node for node in others if node.metrics().value("rostra_group_role", topic="t", role="leader")]
+        return bool(leading)
 
     three.wait_until(replaced, "another owner")
-    heir = next(node for node in others if node.metrics().value("rostra_group_role", topic="t", role="leader"))
-    publish(heir, "t", [b"meanwhile"])
+    publish(leading[0], "t", [b"meanwhile"])
     owner.resume()
     await_same_commit(three, "t")
     for node in three:
