@@ -53,7 +53,7 @@ def test_status_has_a_row_for_every_partition_with_owner_term_commit_and_replica
         replicas = row["replicas"]
         assert isinstance(replicas, list)
         assert {copy["node"] for copy in replicas} == members.keys()
-    assert [row["topic"] for row in cli.run("cluster", "status").rows] == ["_catalogue", "orders/eu", "orders/eu"]
+    assert [row["topic"] for row in cli.run("cluster", "status").rows] == ["_metadata", "orders/eu", "orders/eu"]
 
 
 def _lags(cli: CommandLine) -> set[int | None]:

@@ -27,7 +27,7 @@ def logged(out: str) -> list[tuple[int, str, str]]:
 @pytest.mark.requirement("RF-13")
 def test_a_single_node_elects_itself_and_delivers_what_is_published(tmp_path: Path) -> None:
     out = run_demo(tmp_path, "raft-single")
-    assert (1, "leader", "leads _catalogue, term 1") in logged(out)
+    assert (1, "leader", "leads _metadata, term 1") in logged(out)
     assert "mia received 'hello'" in out
 
 

@@ -12,7 +12,7 @@ from rostra.testing.clusters import Cluster
 from rostra.testing.embedded import EmbeddedNode
 from rostra.testing.process import ProcessNode
 
-HANDED_OVER = "the leader hands over to it"
+HANDED_OVER = "the leader transfers leadership to it"
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_every_node_of_a_cluster_has_metrics_and_structured_logs(three: Cluster[
     three.await_members(3)
     for node in three:
         assert len(node.metrics().values("rostra_member_there")) == 3
-        assert node.metrics().values("rostra_group_commit_offset", topic="_catalogue")
+        assert node.metrics().values("rostra_group_commit_offset", topic="_metadata")
         listening = [line for line in node.log_lines() if line.event == "listening"]
         assert listening[-1].about["address"] == node.address
 

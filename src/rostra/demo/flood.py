@@ -34,7 +34,7 @@ def flood(console: Console) -> None:
 
 
 class RingDemo(Demo):
-    log_events = ("view changed", "link opened", "new incarnation", "copy is filled anew")
+    log_events = ("view changed", "link opened", "new incarnation", "log restarted")
     plans = tuple(
         PublisherPlan(name, topic, 0) for name, topic in zip(("alice", "bob", "carol", "dave"), TOPICS, strict=True)
     )

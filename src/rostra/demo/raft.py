@@ -13,7 +13,7 @@ from rostra.demo.split_vote import show_split_vote
 
 TOPIC = "news"
 PARTITION = f"{TOPIC}/0"
-METADATA = "_catalogue"
+METADATA = "_metadata"
 
 
 class Demonstration(NamedTuple):

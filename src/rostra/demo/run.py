@@ -42,7 +42,7 @@ DOWN_S = 2.0
 QUIET_S = 20.0
 """After this time without new records no more are expected."""
 PATIENCE_S = 30.0
-LOG_EVENTS = ("leads", "peer is away", "copy is filled anew")
+LOG_EVENTS = ("leads", "peer lost", "log restarted")
 """The log events of nodes that are printed; the others would hide them."""
 
 
@@ -331,7 +331,7 @@ class Demo:
 
     def _print_logs(self) -> None:
         lines = self._logs.read_new()
-        self._screen.log(line for line in lines if line.event in self.log_events and line.partition != "_catalogue")
+        self._screen.log(line for line in lines if line.event in self.log_events and line.partition != "_metadata")
 
     def _partition_name(self, placed: PlacedPartition) -> str:
         return f"{placed.topic}/{placed.partition}"

@@ -35,7 +35,7 @@ __all__ = [
 Buffer = bytes | bytearray | memoryview
 Acks = Literal["none", "owner", "all"]
 
-METADATA = "_catalogue"
+METADATA = "_metadata"
 """The name of the metadata log, used in place of a topic name in log lines and errors."""
 
 COORDINATION = NodeId(0)

@@ -220,7 +220,7 @@ def test_entries_that_were_damaged_on_the_way_are_not_stored() -> None:
     entries = AppendEntries(partition, group.term, group.log.end, group.log.last_term, group.commit, 0)
     end = group.log.end
     follower.step(PeerReceived(leader.raft.node, entries, batch))
-    assert group.log.end == end and "a peer broke the protocol" in follower.notes
+    assert group.log.end == end and "peer violated the protocol" in follower.notes
     cluster.publish(partition, b"intact")
 
 
@@ -364,7 +364,7 @@ def test_an_operator_moves_leadership_and_sees_it_in_the_status() -> None:
     after = leader.raft.status().groups[1]
     assert after.leader == target.node and after.term > before.term and after.followers == ()
     leader.step(TransferOwnership(partition, target.raft.node))
-    assert leader.notes[-1] == "not given away"
+    assert leader.notes[-1] == "leadership transfer refused"
     cluster.run(30_000)
     assert target.leads(partition), "it stays where it was put"
 

@@ -88,7 +88,7 @@ def status(
     """Show every partition: owner, term, commit offset, end, and the lag of each replica.
 
     The first line of a partition is its owner, the others are the other replicas. Below `match` a replica has on disk
-    what the owner has; `lag` is the number of offsets it lacks. `_catalogue` is the metadata of the cluster.
+    what the owner has; `lag` is the number of offsets it lacks. `_metadata` is the metadata of the cluster.
     """
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:

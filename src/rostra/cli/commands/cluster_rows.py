@@ -11,7 +11,7 @@ from rostra.model.ids import NodeId, text
 if TYPE_CHECKING:
     from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition, RingState
 
-METADATA_NAME = "_catalogue"
+METADATA_NAME = "_metadata"
 """Shown in place of a topic for the metadata partition."""
 
 MEMBER_COLUMNS = ("id", "address", "peer_address", "state", "votes", "owns", "replicas")

@@ -69,7 +69,7 @@ class Departure:
             self._finish_removal(node)
         elif flood.now.mono_us >= until_us:
             del self._removing[node]
-            error = Unavailable("", 0, "the member has not passed on all that it has; stop it, then remove it")
+            error = Unavailable("", 0, "the member has not forwarded all its records; stop it, then remove it")
             flood.out += [Refused(token, error) for token in tokens]
         elif node != flood.node:
             flood.out.append(Send(node, LeaveRing()))

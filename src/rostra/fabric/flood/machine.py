@@ -184,7 +184,7 @@ class Flood:
         try:
             self._dispatch(given)
         except PeerViolation as violation:
-            self.out.append(LogLine("error", "a peer broke the protocol", {"error": str(violation)}))
+            self.out.append(LogLine("error", "peer violated the protocol", {"error": str(violation)}))
         self._finish_step()
         return self.out
 
@@ -364,7 +364,7 @@ class Flood:
         if self.recovery.done and not self.ready and self._is_open():
             self.ready = True
             about: dict[str, int | str] = {"partition": METADATA, "role": "broker", "incarnation": self.boot}
-            self.out += [LogLine("info", "in the ring", about), Ready()]
+            self.out += [LogLine("info", "joined the ring", about), Ready()]
             self.out += [Confirmed(token) for token in self._unconfirmed]
             self._unconfirmed.clear()
             self.relink()

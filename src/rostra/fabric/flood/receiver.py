@@ -77,7 +77,7 @@ class Receiver:
         log.reset(first)
         flood.ack_ring.forget(log.partition)
         flood.out += [
-            LogLine("warning", "copy is filled anew", {"partition": str(log.partition), "first": first}),
+            LogLine("warning", "log restarted", {"partition": str(log.partition), "first": first}),
             Drop(log.partition),
             Open(log.partition, log.origin_partition.segment_bytes, first),
         ]

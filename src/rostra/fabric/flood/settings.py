@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-HEARTBEAT_TIMER = "flood/beat"
+HEARTBEAT_TIMER = "flood/heartbeat"
 """The heartbeat timer."""
 
 

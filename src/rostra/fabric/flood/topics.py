@@ -132,12 +132,12 @@ class FloodTopics:
         spec, token = given.spec, given.token
         topic = self.by_name.get(spec.name)
         if spec.partitions != 1:
-            reason = "here a topic has one for each broker that publishes to it; leave it at 1"
+            reason = "a topic has one partition per publishing broker here; leave it at 1"
             self._flood.out.append(Refused(token, InvalidSetting("partitions", reason)))
         elif topic is not None and topic.own is not None:
             self._refuse_existing(topic, token)
         elif topic is not None and topic.open:
-            self._flood.out.append(Refused(token, Unavailable(spec.name, 0, "its deletion is being written down")))
+            self._flood.out.append(Refused(token, Unavailable(spec.name, 0, "its deletion is being persisted")))
         else:
             topic = self.by_name.setdefault(spec.name, FloodTopic(spec.name))
             topic.own = self.new_own_partition(spec.name, given.segment_bytes, spec.settings, spec.topic)

@@ -215,7 +215,7 @@ class Raft:
         try:
             self._dispatch(given)
         except PeerViolation as violation:
-            self.out.append(LogLine("error", "a peer broke the protocol", {"error": str(violation)}))
+            self.out.append(LogLine("error", "peer violated the protocol", {"error": str(violation)}))
         if (
             self._metadata_changed
             or not self._ready
@@ -544,7 +544,7 @@ class Raft:
             return
         if given.partition == METADATA_PARTITION and self.metadata.replaying:
             if isinstance(given, ReadFailed):
-                self.out.append(LogLine("error", "catalogue damaged", {"error": str(given.error)}))
+                self.out.append(LogLine("error", "metadata log damaged", {"error": str(given.error)}))
                 group.mark_incomplete()
                 self.metadata.replaying = False
                 self._start_metadata_group()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-HEARTBEAT_TIMER = "raft/beat"
+HEARTBEAT_TIMER = "raft/heartbeat"
 """The heartbeat timer."""
-DEADLINE_TIMER = "raft/wake"
+DEADLINE_TIMER = "raft/deadline"
 """The timer set to the earliest deadline of all groups."""
 
 

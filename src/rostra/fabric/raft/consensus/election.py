@@ -151,5 +151,5 @@ class Election:
     def timeout_now(self, message: TimeoutNow) -> None:
         group = self._group
         if group.role is Role.FOLLOWER and group.may_lead and message.term == group.term:
-            group.add_log_line("info", "leadership offered", {})
+            group.add_log_line("info", "leadership transfer received", {})
             self.campaign(transfer=True)

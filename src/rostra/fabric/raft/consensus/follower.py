@@ -131,7 +131,7 @@ class Follower:
         generation = group.log.truncate(offset)
         self.agreed = min(self.agreed, offset)
         group.out.append(Truncate(group.partition, offset, generation))
-        group.add_log_line("info", "uncommitted end cut", {"offset": offset})
+        group.add_log_line("info", "uncommitted entries truncated", {"offset": offset})
         group.update_config()
 
     def _refuse(self, leader: NodeId, prev_end: int, prev_term: int, *, empty: bool) -> None:
@@ -175,7 +175,7 @@ class Follower:
         """Marks the replica complete once everything up to `complete_at` is on stable storage."""
         group = self._group
         if group.complete_at is not None and group.log.synced >= group.complete_at:
-            group.add_log_line("info", "copy refilled", {"end": group.log.end})
+            group.add_log_line("info", "replica restored", {"end": group.log.end})
             group.set_complete(True)
 
     def acknowledge(self, leader: NodeId, *, probed: int = 0) -> None:
@@ -246,7 +246,7 @@ class Follower:
         group.out += [Drop(group.partition), Open(group.partition, group.segment_bytes, message.log_start)]
         group.update_config()
         group.announce()
-        group.add_log_line("warning", "copy is filled anew", {"first": message.log_start})
+        group.add_log_line("warning", "log restarted", {"first": message.log_start})
         self.acknowledge(leader, probed=message.log_start)
 
 

@@ -296,7 +296,7 @@ class RaftGroupState:
     def step_down(self, reason: str) -> None:
         """Becomes a follower that knows no leader."""
         if self.role is Role.LEADER:
-            self.add_log_line("info", "leads no more", {"term": self.term, "reason": reason})
+            self.add_log_line("info", "stepped down", {"term": self.term, "reason": reason})
             self.read_index.abort()
             self.replication.progress.clear()
             self.transfer_to = None
@@ -326,7 +326,7 @@ class RaftGroupState:
             self.become(Role.FOLLOWER)
             self.election.reset_timeout()
         elif self.role is Role.LEADER and not self.complete:
-            self.step_down("its copy is damaged")
+            self.step_down("its replica is damaged")
         elif self.role not in (Role.LEARNER, Role.LEADER) and not self.is_voter:
             self.become(Role.LEARNER)
             self.deadline_us = None

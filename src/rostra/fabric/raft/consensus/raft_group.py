@@ -296,7 +296,7 @@ class RaftGroup(RaftGroupState):
             return self.damage_error
         if self.leader is not None and self.leader != self.node:
             return Moved(self.address_of(self.leader), self.term)
-        return Unavailable(self.name, self.partition.index, "it has no leader yet, or is changing it")
+        return Unavailable(self.name, self.partition.index, "it has no leader yet, or the leader is changing")
 
     def advance_log_start(self, now: Now, first: int) -> None:
         """Advances the log start for retention; AppendEntries carries it to the followers."""
@@ -338,7 +338,7 @@ class RaftGroup(RaftGroupState):
             self.send(target, TimeoutNow(self.partition, self.term))
 
     def _not_transferable(self) -> RostraError:
-        return Unavailable(self.name, self.partition.index, "it is not this node's to give, or it is changing")
+        return Unavailable(self.name, self.partition.index, "this node does not lead it, or leadership is changing")
 
     def request_read_index(self, now: Now, token: int) -> None:
         self.now = now
@@ -482,7 +482,7 @@ class RaftGroup(RaftGroupState):
             self.replication.append(group_batch(NoOp(), self.now.wall_us))
         if self.transfer_to is not None and now_us >= self.transfer_until_us:
             self.transfer_to = None
-            self.add_log_line("warning", "handing over failed", {"term": self.term})
+            self.add_log_line("warning", "leadership transfer failed", {"term": self.term})
         deadline_us = self.replication.quorum_deadline_us()
         if deadline_us is not None and now_us >= deadline_us:
             self.step_down("it hears no majority")

@@ -16,19 +16,19 @@ class Role(StrEnum):
 
 
 TRANSITIONS: dict[tuple[Role, Role], str] = {
-    (Role.LEARNER, Role.FOLLOWER): "is a voter with a complete copy",
-    (Role.FOLLOWER, Role.LEARNER): "lost its vote, or its copy is incomplete",
+    (Role.LEARNER, Role.FOLLOWER): "is a voter with a complete replica",
+    (Role.FOLLOWER, Role.LEARNER): "lost its vote, or its replica is incomplete",
     (Role.FOLLOWER, Role.PRECANDIDATE): "heard no leader for an election timeout",
-    (Role.FOLLOWER, Role.CANDIDATE): "the leader hands over to it",
+    (Role.FOLLOWER, Role.CANDIDATE): "the leader transfers leadership to it",
     (Role.PRECANDIDATE, Role.FOLLOWER): "heard a leader or a higher term",
-    (Role.PRECANDIDATE, Role.LEARNER): "lost its vote, or its copy is incomplete",
+    (Role.PRECANDIDATE, Role.LEARNER): "lost its vote, or its replica is incomplete",
     (Role.PRECANDIDATE, Role.CANDIDATE): "a majority would vote for it",
     (Role.CANDIDATE, Role.FOLLOWER): "heard the term's leader or a higher term",
-    (Role.CANDIDATE, Role.LEARNER): "lost its vote, or its copy is incomplete",
-    (Role.CANDIDATE, Role.PRECANDIDATE): "nobody won within an election timeout",
+    (Role.CANDIDATE, Role.LEARNER): "lost its vote, or its replica is incomplete",
+    (Role.CANDIDATE, Role.PRECANDIDATE): "no candidate won within an election timeout",
     (Role.CANDIDATE, Role.LEADER): "a majority voted for it",
     (Role.LEADER, Role.FOLLOWER): "a higher term, no majority heard, or a failing disk",
-    (Role.LEADER, Role.LEARNER): "its removal is committed, or its copy is incomplete",
+    (Role.LEADER, Role.LEARNER): "its removal is committed, or its replica is incomplete",
 }
 """Any other transition is a bug."""
 

@@ -152,7 +152,7 @@ class PeerSet:
     def tick(self) -> None:
         raft = self._raft
         for peer in self.liveness.expire(raft.now.mono_us):
-            raft.out.append(LogLine("warning", "peer is away", {"peer": peer}))
+            raft.out.append(LogLine("warning", "peer lost", {"peer": peer}))
             self.peer_lost(peer)
         self._close_removed_links()
         self.send_heartbeats(dict.fromkeys(raft.heartbeat_groups.values()), idle=True)

@@ -115,7 +115,7 @@ class LeaderTransfer:
             raft.out.append(OperationDone(token) if error is None else Refused(token, error))
         elif error is not None:
             about: dict[str, int | str] = {"partition": str(partition), "error": str(error)}
-            raft.out.append(LogLine("warning", "not given away", about))
+            raft.out.append(LogLine("warning", "leadership transfer refused", about))
 
     def _unavailable(self, partition: Partition) -> RostraError:
         error = self._raft.replicas.no_replica_error(partition)

@@ -201,7 +201,7 @@ class Replicas:
         return (
             Moved(address, 0)
             if address
-            else Unavailable(topic_entry.spec.name, partition.index, "no copy is reachable")
+            else Unavailable(topic_entry.spec.name, partition.index, "no replica is reachable")
         )
 
     def became_leader(self, group: RaftGroup) -> None:
