@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "rostra"
 PURE_PACKAGES = ("model", "wire", "log", "fabric", "broker")
 LINES_MAX = 600
+LINES_MAX_OF = {"errors.py": 800}
+"""A closed set of types may be longer in one file."""
 
 _VAGUE_PARTS = ("manager", "helper", "utils")
 _VAGUE_BEGINNING = "handle_"
@@ -52,7 +54,7 @@ def flaws_in_package(package: Path = PACKAGE) -> list[str]:
 def flaws_in(source: str, module: Path) -> list[Flaw]:
     """Every breach of the rules in one module, by line."""
     tree = ast.parse(source)
-    found = [*_length(source), *_vague_names(tree, module), *_unsafe_loaders(tree)]
+    found = [*_length(source, module), *_vague_names(tree, module), *_unsafe_loaders(tree)]
     if is_pure(module):
         found += [*_impure_imports(tree), *_impure_calls(tree), *_chance(tree)]
         found += [
@@ -61,10 +63,10 @@ def flaws_in(source: str, module: Path) -> list[Flaw]:
     return sorted(found)
 
 
-def _length(source: str) -> Iterator[Flaw]:
-    lines = len(source.splitlines())
-    if lines > LINES_MAX:
-        yield Flaw(LINES_MAX, f"{lines} lines; a module has one noun and at most {LINES_MAX}")
+def _length(source: str, module: Path) -> Iterator[Flaw]:
+    lines, lines_max = len(source.splitlines()), LINES_MAX_OF.get(module.as_posix(), LINES_MAX)
+    if lines > lines_max:
+        yield Flaw(lines_max, f"{lines} lines; a module has one noun and at most {lines_max}")
 
 
 def _vague_names(tree: ast.Module, module: Path) -> Iterator[Flaw]:

@@ -3,8 +3,9 @@
 RostraError
 ├── UsageError              a call with invalid arguments
 │   ├── InvalidTopicName    ├── InvalidPattern     ├── InvalidSetting
-│   ├── RecordTooLarge      ├── CodecUnavailable   ├── LibraryMissing
-│   └── ClientClosed
+│   ├── InvalidArgument     ├── RecordTooLarge     ├── CodecUnavailable
+│   ├── LibraryMissing      ├── ClientClosed       ├── ProducerNotOpen
+│   └── ProducerClosed
 ├── TopicError
 │   ├── UnknownTopic        ├── TopicExists        ├── TopicRecreated
 │   └── TopicDeleted
@@ -18,7 +19,7 @@ RostraError
 ├── GroupError              about a named subscription
 │   ├── InvalidGroupName    ├── UnknownGroup       ├── GroupExists
 │   ├── AlreadySubscribed   ├── NotSubscribed      ├── GroupBusy
-│   ├── NotAMember          └── StaleGeneration
+│   ├── SettingsDiffer      ├── NotAMember         └── StaleGeneration
 ├── PublishError
 │   ├── BatchRejected       ├── UnknownProducer    ├── ProducerFenced
 │   ├── SequenceGap         ├── NotAcknowledged    └── NotRegistered
@@ -50,6 +51,7 @@ class RostraError(Exception):
 
     fact: ClassVar[str] = "something went wrong"
     remedy: ClassVar[str] = "see the log of the node"
+    """What a Python program does about it; the command line has its own where that differs (`cli/remedies.py`)."""
     retryable: ClassVar[bool] = False
     kinds: ClassVar[dict[str, type[RostraError]]] = {}
 
@@ -62,7 +64,7 @@ class RostraError(Exception):
 
     def __str__(self) -> str:
         carried = self.carried()
-        return "; ".join(text.format(**carried) for text in (self.fact, self.remedy) if text)
+        return "; ".join(filter(None, (text.format(**carried) for text in (self.fact, self.remedy))))
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), tuple(self.carried().values())
@@ -112,6 +114,16 @@ class InvalidSetting(UsageError):
 
 
 @dataclass(eq=False)
+class InvalidArgument(UsageError, TypeError):
+    argument: str
+    expected: str
+    given: str
+    hint: str
+    fact = "{argument} must be {expected}, not {given}"
+    remedy = "{hint}"
+
+
+@dataclass(eq=False)
 class RecordTooLarge(UsageError):
     bytes: int
     bytes_max: int
@@ -140,6 +152,20 @@ class ClientClosed(UsageError):
     remedy = "connect again"
 
 
+@dataclass(eq=False)
+class ProducerNotOpen(UsageError):
+    topic: str
+    fact = "the producer of {topic!r} is not open"
+    remedy = "open the producer first: async with client.producer({topic!r}) as producer"
+
+
+@dataclass(eq=False)
+class ProducerClosed(UsageError):
+    topic: str
+    fact = "this producer of {topic!r} is closed"
+    remedy = "open another one: client.producer({topic!r})"
+
+
 # --- topics and partitions -----------------------------------------------------------------------
 
 
@@ -151,14 +177,14 @@ class TopicError(RostraError):
 class UnknownTopic(TopicError):
     topic: str
     fact = "there is no topic {topic!r}"
-    remedy = "create it with `rostra topic create {topic}`"
+    remedy = "create it with client.create_topic({topic!r})"
 
 
 @dataclass(eq=False)
 class TopicExists(TopicError):
     topic: str
     fact = "topic {topic!r} exists already"
-    remedy = "choose another name, or pass --if-not-exists"
+    remedy = "choose another name, or pass if_not_exists=True"
 
 
 @dataclass(eq=False)
@@ -184,7 +210,7 @@ class UnknownPartition(PartitionError):
     topic: str
     partition: int
     fact = "topic {topic!r} has no partition {partition}"
-    remedy = "`rostra topic describe {topic}` shows its partitions"
+    remedy = "client.describe_topic({topic!r}) shows its partitions"
 
 
 @dataclass(eq=False)
@@ -321,7 +347,7 @@ class InvalidGroupName(GroupError):
 class UnknownGroup(GroupError):
     group: str
     fact = "there is no subscription named {group!r}"
-    remedy = "`rostra subscription list` lists them; `rostra sub --name` creates one"
+    remedy = "client.list_subscriptions() lists them; client.subscribe(..., name={group!r}) creates it"
 
 
 @dataclass(eq=False)
@@ -344,7 +370,7 @@ class NotSubscribed(GroupError):
     group: str
     topic: str
     fact = "{group!r} is not subscribed to {topic!r}"
-    remedy = "`rostra subscription lag {group}` shows what it is subscribed to"
+    remedy = "user.topics() shows what it is subscribed to"
 
 
 @dataclass(eq=False)
@@ -354,6 +380,17 @@ class GroupBusy(GroupError):
     retryable = True
     fact = "the subscription {group!r} has {members} members"
     remedy = "stop them, or wait for their leases to end, then try again"
+
+
+@dataclass(eq=False)
+class SettingsDiffer(GroupError):
+    group: str
+    setting: str
+    current: str
+    given: str
+    members: int
+    fact = "the subscription {group!r} has {setting} {current} for its {members} other members, and not {given}"
+    remedy = "subscribe with the same settings, or stop the other members first"
 
 
 @dataclass(eq=False)
@@ -480,7 +517,7 @@ class OffsetTrimmed(StorageError):
 class StoreInUse(StorageError):
     path: str
     fact = "{path} is used by another node process"
-    remedy = "stop that process or choose another --data directory"
+    remedy = "stop that process or choose another data directory"
 
 
 @dataclass(eq=False)
@@ -509,7 +546,7 @@ class Unreachable(LinkError):
     addresses: str
     reason: str
     fact = "no node answers at {addresses} ({reason})"
-    remedy = "start one with `rostra serve`, or give the right address with --node"
+    remedy = "start one with `rostra serve`, or give connect() the right address"
 
 
 @dataclass(eq=False)

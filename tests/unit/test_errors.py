@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from rostra import errors
-from rostra.errors import RemoteError, RostraError, from_wire
+from rostra.cli.remedies import cli_remedy
+from rostra.errors import ClientClosed, RemoteError, RostraError, TopicExists, UnknownTopic, from_wire
 from rostra.wire.frames import FROM_NODE, FrameReader, encode
 from rostra.wire.messages import Failed
 
@@ -74,3 +75,14 @@ def test_errors_keep_their_fields_when_pickled() -> None:
         assert isinstance(facts, tuple)
         assert str(made(*facts)) == str(error)
     assert msgspec.msgpack.encode(example(errors.Moved).carried())
+
+
+def test_remedies_of_errors_name_no_option_of_the_command_line() -> None:
+    assert [name for name, kind in RostraError.kinds.items() if "--" in kind.remedy] == []
+
+
+def test_the_command_line_has_remedies_of_its_own() -> None:
+    assert str(TopicExists("t")).endswith("pass if_not_exists=True")
+    assert cli_remedy(TopicExists("t")).endswith("pass --if-not-exists")
+    assert cli_remedy(UnknownTopic("t")) == "create it with `rostra topic create t`"
+    assert cli_remedy(ClientClosed()) == ClientClosed().remedy

@@ -29,6 +29,7 @@ from rostra.cli.exit_codes import MEANINGS, ExitCode, exit_code_of
 from rostra.cli.flags import Command, CommandGroup
 from rostra.cli.invocation import Common, ConfigOption, NodeOption, OutputOption
 from rostra.cli.output import print_error
+from rostra.cli.remedies import cli_remedy
 from rostra.errors import RostraError
 
 TRACEBACK_VARIABLE = "ROSTRA_TRACEBACK"
@@ -137,7 +138,7 @@ def run(arguments: Sequence[str]) -> int:
         return _usage_error(wrong)
     except RostraError as error:
         carried = error.carried()
-        print_error(error.fact.format(**carried), error.remedy.format(**carried))
+        print_error(error.fact.format(**carried), cli_remedy(error))
         return exit_code_of(error)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
