@@ -13,6 +13,7 @@ from rostra.client.core.subscription.topic_subscription import FeedState
 from rostra.errors import (
     Moved,
     NotAcknowledged,
+    RecordTooLarge,
     SequenceGap,
     TopicRecreated,
     Unavailable,
@@ -70,6 +71,50 @@ def test_each_partition_is_published_on_the_link_of_its_owner() -> None:
     assert [harness.cluster.values("t", partition) for partition in range(3)] == [[b"0"], [b"1"], [b"2"]]
     assert [kinds_to(harness, address, Publish) for address in ("a:1", "b:2", "c:3")] == [1, 1, 1]
     assert {type(event) for event in harness.events} == {Connected}
+
+
+def test_the_limit_for_records_is_that_of_the_owner_even_if_it_is_not_connected_yet() -> None:
+    harness = three(3)
+    for address, bytes_max in (("a:1", 1 << 20), ("b:2", 4 << 20), ("c:3", 1 << 16)):
+        harness.cluster.members[address].batch_bytes_max = bytes_max
+    large = bytes(3 << 20)
+
+    assert [connection.address for connection in harness.connections.values()] == ["a:1"]
+    accepted, refused = publish(harness, large, 1), publish(harness, bytes(1 << 17), 2)
+    harness.settle()
+    small = publish(harness, b"x", 2)
+    harness.settle()
+
+    assert harness.cluster.values("t", 1) == [large] and accepted in harness.results
+    error = harness.errors[refused]
+    assert isinstance(error, RecordTooLarge) and error.bytes_max == 1 << 16
+    assert harness.cluster.values("t", 2) == [b"x"] and small in harness.results
+    assert not any(isinstance(event, MayDuplicate) for event in harness.events)
+
+
+def test_a_record_over_the_limit_of_its_owner_fails_alone_among_those_that_waited() -> None:
+    harness = three(3)
+    harness.cluster.members["c:3"].batch_bytes_max = 1 << 16
+    state = harness.core.open_producer(harness.now_us, harness.call(), "t", ProducerSettings(partition=2))
+    harness.run()
+    harness.unresponsive["c:3"] = None
+    harness.settle()
+    for value in (b"a", bytes(1 << 17), b"b", bytes(1 << 18), b"c"):
+        state.add(harness.now_us, value)
+        state.close(harness.now_us)
+    harness.unresponsive.clear()
+    flush = harness.call()
+    state.flush(harness.now_us, flush)
+    harness.run()
+    harness.settle()
+    assert harness.cluster.values("t", 2) == [b"a", b"b", b"c"]
+    assert isinstance(harness.errors[flush], RecordTooLarge)
+    state.add(harness.now_us, b"d")
+    again = harness.call()
+    state.flush(harness.now_us, again)
+    harness.run()
+    harness.settle()
+    assert again in harness.results and harness.cluster.values("t", 2) == [b"a", b"b", b"c", b"d"]
 
 
 def test_each_partition_is_subscribed_at_its_owner() -> None:

@@ -39,6 +39,7 @@ from rostra.client.core.producer.partition_sender import SentBatch
 from rostra.client.core.producer.producer_state import ProducerState
 from rostra.client.core.producer.producers import Producers
 from rostra.client.core.producer.publisher_registration import PendingRegistration
+from rostra.client.core.producer.record_arguments import checked_record
 from rostra.client.core.routing.coordinator_request import CoordinatorLookup, Rpc
 from rostra.client.core.routing.metadata_cache import MetadataCache
 from rostra.client.core.routing.pending_requests import PendingRequest, PendingRequests
@@ -51,6 +52,7 @@ from rostra.errors import (
     IncompatibleVersion,
     InvalidSetting,
     PeerViolation,
+    ProducerClosed,
     RostraError,
     TopicError,
     Unreachable,
@@ -450,7 +452,12 @@ class Core:
 
     def close_producer(self, producer: ProducerState) -> None:
         """Forget the producer; unacknowledged records fail. `flush` first."""
-        self._producers.close(producer, ClientClosed())
+        self._producers.close(producer, ProducerClosed(producer.name))
+
+    @property
+    def unsettled_producers(self) -> list[ProducerState]:
+        """Those with records without acknowledgement, or with a failure that no `flush` has reported."""
+        return self._producers.unsettled
 
     def publish(
         self,
@@ -467,6 +474,10 @@ class Core:
         """Done with an `Ack`. The record is sent at once, or at the end of the turn if batches are in flight."""
         if self.closed:
             raise ClientClosed()
+        plain = key is None and headers is None and timestamp_us is None and partition is None
+        if not plain or type(value) is not bytes:
+            # Before the topic is looked up, which may create it.
+            checked_record(value, key, headers, timestamp_us, partition)
         producer = self._producers.publisher(now_us, name, acks)
         if not producer.publish(now_us, value, key, headers, timestamp_us, partition, call):
             self._producers.added(now_us, producer)

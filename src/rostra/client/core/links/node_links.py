@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rostra.client.core.effects import ClientEffect, Dial, HangUp, LinkNumber
 from rostra.client.core.links.backoff import Backoff
-from rostra.client.core.links.node_link import NodeLink
+from rostra.client.core.links.node_link import BATCH_BYTES_MAX, NodeLink
 from rostra.client.core.options import Options, host_and_port
 from rostra.errors import InvalidSetting
 from rostra.wire.messages import Goodbye, Welcome
@@ -29,6 +29,8 @@ class NodeLinks:
         self.latest = NodeLink(0, self.addresses[0], 0, out)
         """The link dialed last; it may be closed."""
         self.latest.mark_closed()
+        self.batch_bytes_max = BATCH_BYTES_MAX
+        """The limit in the latest Welcome; assumed for nodes that are not connected yet."""
         self.attempts = 0
         """Failed attempts since a link was last connected."""
         self.last_reason = "not tried"
@@ -116,6 +118,7 @@ class NodeLinks:
         # A share of the time per address, so that one that never answers leaves time for the others.
         due_us = now_us + self._options.connect_timeout_ms * 1000 // len(self.addresses)
         link = self.latest = self.by_number[self._number] = NodeLink(self._number, address, due_us, self._out)
+        link.batch_bytes_max = self.batch_bytes_max
         self._out.append(Dial(link.number, address))
         return link
 
@@ -123,6 +126,7 @@ class NodeLinks:
 
     def welcomed(self, now_us: int, link: NodeLink, welcome: Welcome) -> None:
         link.welcomed(now_us, welcome)
+        self.batch_bytes_max = welcome.batch_bytes_max
         self.attempts = 0
         self._backoffs.pop(link.address, None)
         self._seeking = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rostra.client.core.effects import CallNumber
+from rostra.client.core.producer.record_arguments import headers_bytes
 from rostra.model.encode import Headers
 
 
@@ -35,19 +36,22 @@ class BatchBuilder:
     ) -> None:
         values = self.values
         at = len(values)
+        # First what may raise: a record is added completely or not at all.
         size = 12 if value is None else len(value) + 12
+        if key is not None:
+            size += len(key) + 4
+        if headers:
+            size += headers_bytes(headers)
         if key is not None:
             if self.keys is None:
                 self.keys = []
             self.keys += [None] * (at - len(self.keys))
             self.keys.append(key)
-            size += len(key) + 4
         if headers:
             if self.headers is None:
                 self.headers = []
             self.headers += [None] * (at - len(self.headers))
             self.headers.append(headers)
-            size += sum(len(name) + len(content) + 8 for name, content in headers)
         if timestamp_us is not None:
             if self.timestamps is None:
                 self.timestamps = []

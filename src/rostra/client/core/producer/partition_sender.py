@@ -38,6 +38,7 @@ from rostra.client.core.routing.partition_route import PartitionRoute
 from rostra.errors import (
     BatchRejected,
     DiskUntrusted,
+    InvalidSetting,
     LimitExceeded,
     MemberRemoved,
     Moved,
@@ -141,12 +142,27 @@ class PartitionSender:
                 builder.fill_up(0)
                 self._give_up(len(builder.values), builder.calls, self.producer.ended)
 
+    def send_values(self, now_us: int, values: list[bytes | None]) -> None:
+        """Send plain values as a batch of their own; raises if one of them can not be encoded."""
+        builder = BatchBuilder()
+        builder.values = values
+        self._finish(now_us, builder, self._encode(now_us, builder))
+
     def _close(self, now_us: int, builder: BatchBuilder) -> None:
+        try:
+            batch = self._encode(now_us, builder)
+        except (TypeError, ValueError, RostraError) as error:
+            # Arguments are checked before, but whatever it is, the callers must learn of it.
+            known = error if isinstance(error, RostraError) else InvalidSetting("record", str(error))
+            self._give_up(len(builder.values), builder.calls, known)
+        else:
+            self._finish(now_us, builder, batch)
+
+    def _encode(self, now_us: int, builder: BatchBuilder) -> bytearray:
         producer = self.producer
         wall_us = now_us + producer.wall_offset_us
         builder.fill_up(wall_us)
-        count = len(builder.values)
-        batch = encode_batch(
+        return encode_batch(
             builder.values,
             keys=builder.keys,
             headers=builder.headers,
@@ -157,12 +173,15 @@ class PartitionSender:
             sequence=self.sequence,
             codec=producer.settings.codec,
         )
-        size = len(batch)
+
+    def _finish(self, now_us: int, builder: BatchBuilder, batch: bytearray) -> None:
+        producer = self.producer
+        size, count = len(batch), len(builder.values)
         bytes_max = self.link.batch_bytes_max
         if count > 1 and (size > bytes_max or size > 2 * producer.settings.batch_bytes):
             for half in builder.half():
                 self._close(now_us, half)
-        elif size > bytes_max:
+        elif size > bytes_max and self.link.up:
             self._give_up(1, builder.calls, RecordTooLarge(size, bytes_max))
         else:
             producer.record_bytes = size / count
@@ -234,6 +253,7 @@ class PartitionSender:
         if self.paused_until_us is not None:
             # The link is the one on which batches were refused: request numbers are its own.
             self._abandon()
+        self._fail_oversized()
         self.active = True
         self.paused_until_us = None
         self.register(now_us)
@@ -244,6 +264,17 @@ class PartitionSender:
         self._send_all()
         self.link.arm_check(now_us)
         self._close_waiting(now_us)
+
+    def _fail_oversized(self) -> None:
+        """Fail the records that were enqueued before the owner's limit was known and are over it."""
+        bytes_max = self.link.batch_bytes_max
+        oversized = [one for one in self.queue if one.bytes > bytes_max and one.count == 1 and not one.attempts]
+        for outgoing in oversized:
+            _, sequence = _STAMP.unpack_from(outgoing.batch, _STAMP_AT)
+            self._settle(outgoing, RecordTooLarge(outgoing.bytes, bytes_max))
+            # Nothing from here on was sent, so the numbers are free.
+            self._renumber_after(outgoing, sequence)
+        self._drop_settled()
 
     def register(self, now_us: int) -> None:
         """Register the producer's strength on this link, if it has one, before the batches that follow."""

@@ -13,6 +13,7 @@ from rostra.client.core.producer.in_flight_window import InFlightWindow
 from rostra.client.core.producer.partition_sender import PartitionSender, SentBatch
 from rostra.client.core.producer.partitioner import partition_of
 from rostra.client.core.producer.publisher_registration import PublisherRegistration
+from rostra.client.core.producer.record_arguments import check_values, checked_record
 from rostra.client.core.producer.wakeup_queue import NEVER_US, WakeupQueue
 from rostra.client.core.routing.partition_route import PartitionRoute
 from rostra.errors import LimitExceeded, RostraError, UnknownPartition
@@ -174,6 +175,14 @@ class ProducerState:
         call: CallNumber = 0,
     ) -> None:
         """Add one record to an open batch, which is closed when it is full."""
+        if (
+            type(value) is not bytes
+            or key is not None
+            or headers is not None
+            or timestamp_us is not None
+            or partition is not None
+        ):
+            headers = checked_record(value, key, headers, timestamp_us, partition)
         if self.ended is not None:
             raise self.ended
         if not self.senders:
@@ -248,11 +257,12 @@ class ProducerState:
         """Take values from `at` on for one batch; return the index of the next one."""
         if self.ended is not None:
             raise self.ended
-        size = self.record_bytes or self._guess(values)
+        size = self.record_bytes or self._guess(values, at)
         fitting = max(1, int(self.settings.batch_bytes / size))
         builder = self.builder
         if len(values) - at < fitting:
             rest = values[at:] if at else values
+            check_values(rest, at)
             builder.values.extend(rest)
             builder.bytes += int(len(rest) * size) + 1
             if builder.bytes >= self.settings.batch_bytes:
@@ -260,13 +270,21 @@ class ProducerState:
             return len(values)
         if builder.values:
             self.close(now_us)
-        # The list is the caller's: the builder needs a copy.
-        self.builder.values = list(values[at : at + fitting])
-        self.close(now_us)
+        # The list is the caller's, so this needs a copy.
+        batch = list(values[at : at + fitting])
+        sender = self.senders[self._sticky]
+        try:
+            sender.send_values(now_us, batch)
+        except TypeError:
+            # Looking for the wrong one before would cost more than the rest of the encoding's checks.
+            check_values(batch, at)
+            raise
+        self._rotate(sender)
         return at + fitting
 
-    def _guess(self, values: Sequence[bytes | None]) -> float:
-        sample = values[:64]
+    def _guess(self, values: Sequence[bytes | None], at: int) -> float:
+        sample = values[at : at + 64]
+        check_values(sample, at)
         return sum(len(value) for value in sample if value) / max(len(sample), 1) + PER_RECORD_BYTES
 
     def end_turn(self, now_us: int) -> None:
@@ -359,6 +377,15 @@ class ProducerState:
         self.was_full = False
         self._window.waiting.pop(self.number, None)
         self.out.append(Resume(self.number))
+
+    @property
+    def unacknowledged(self) -> int:
+        """Records that were given and neither acknowledged nor failed."""
+        waiting = len(self.unrouted)
+        for sender in self.senders:
+            waiting += len(sender.builder.values)
+            waiting += sum(outgoing.count for outgoing in sender.queue if not outgoing.settled)
+        return waiting
 
     @property
     def busy(self) -> bool:

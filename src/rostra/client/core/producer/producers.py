@@ -151,6 +151,13 @@ class Producers:
             if producer.registration is not None:
                 producer.registration.resign()
 
+    @property
+    def unsettled(self) -> list[ProducerState]:
+        """Without those of `publish`, each of whose records has a caller that waits for it."""
+        opened = self._all.keys() - {one.number for one in self._publishers.values()}
+        states = [self._all[number] for number in sorted(opened)]
+        return [one for one in states if one.ended is None and (one.error is not None or one.busy)]
+
     # --- all producers -------------------------------------------------------------------------------
 
     def added(self, now_us: int, producer: ProducerState) -> None:
