@@ -45,10 +45,10 @@ class SharedDriver(AsyncioDriver):
             self.run()
         return await answer
 
-    async def close(self) -> None:
+    async def _close(self) -> None:
         with self.lock:
             self.core.close(now_us())
-        await super().close()
+        await super()._close()
 
     def opened(self, number: int) -> None:
         with self.lock:

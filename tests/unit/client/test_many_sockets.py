@@ -10,6 +10,8 @@ import pytest
 
 import rostra
 from rostra import blocking
+from rostra.client.blocking import driver
+from rostra.errors import NotAcknowledged
 from rostra.wire.messages import TopicSettings
 from tests.unit.client.socket_cluster import SocketCluster, serving
 
@@ -125,7 +127,7 @@ def test_a_blocking_client_follows_a_partition_whose_owner_dies(served: SocketCl
 
 
 def test_a_blocking_client_serves_other_links_while_an_owner_does_not_answer(
-    served: SocketCluster, swallowing: str
+    served: SocketCluster, swallowing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dialing such a node must not delay the connected links; its silence may last an hour here."""
     with blocking.connect(served.addresses[0], delivery_timeout_ms=3_600_000, connect_timeout_ms=3_600_000) as client:
@@ -139,4 +141,6 @@ def test_a_blocking_client_serves_other_links_while_an_owner_does_not_answer(
         for n in range(50):
             client.publish("t", b"%d" % n, partition=0)
         assert producer.acked == 0
-        client.close()
+        monkeypatch.setattr(driver, "CLOSE_FLUSH_MS_MAX", 50)
+        with pytest.raises(NotAcknowledged, match="1 records"):
+            client.close()

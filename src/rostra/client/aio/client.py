@@ -38,6 +38,7 @@ from rostra.client.core.options import (
     ProducerSettings,
     Start,
     changed_settings,
+    check_unnamed,
     parse_codec,
 )
 from rostra.errors import InvalidSetting, TopicExists, UnknownGroup, UnknownTopic
@@ -60,7 +61,10 @@ class Client:
     # --- opening and closing -------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close all connections. Subscriptions end; unacknowledged records fail with `ClientClosed`."""
+        """Flush open producers, for a few seconds at most, and close all connections. Subscriptions end.
+
+        Raises `NotAcknowledged` with the number of records that were not acknowledged in time.
+        """
         await self._driver.close()
 
     async def __aenter__(self) -> Self:
@@ -69,7 +73,7 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._driver.exit(kind)
 
     @property
     def connected(self) -> bool:
@@ -313,7 +317,8 @@ class Client:
         With a `name` it is a consumer group: the cluster stores the position, and all members share the partitions.
         `start` counts for the first member; later ones continue at the position. Each record is delivered until it is
         acknowledged or has failed `tries` times (0: without limit); then it goes to the topic `dead_letter`, if given.
-        A member that is silent for `lease_ms` counts as dead; record handlers may take any time.
+        A member that is silent for `lease_ms` counts as dead; record handlers may take any time. All members must give
+        the same topics, `tries` and `dead_letter`, else `SettingsDiffer`; without other members the new ones apply.
 
         >>> async with client.subscribe("orders", name="billing") as records:  # doctest: +SKIP
         ...     async for record in records:
@@ -325,6 +330,7 @@ class Client:
                 raise InvalidSetting("partition", "the members of a name share all partitions")
             settings = MemberSettings((topic, *further), start, tries, dead_letter, lease_ms, credit_bytes)
             return NamedSubscription(self._driver, name, settings)
+        check_unnamed(tries, dead_letter, lease_ms)
         return Subscription(self._driver, (topic, *further), start, partition, credit_bytes, below_start)
 
     # --- named subscriptions -------------------------------------------------------------------------
@@ -410,7 +416,7 @@ class Connecting:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._driver.close()
+        await self._driver.exit(kind)
 
 
 def connect(

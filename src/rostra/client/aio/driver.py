@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from functools import partial
 from random import SystemRandom
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, assert_never
@@ -30,9 +32,9 @@ from rostra.client.core.effects import (
     Write,
 )
 from rostra.client.core.events import ClientEvent
-from rostra.client.core.options import Options, host_and_port, unix_path
+from rostra.client.core.options import CLOSE_FLUSH_MS_MAX, Options, host_and_port, unix_path
 from rostra.client.core.producer.producer_state import ProducerState
-from rostra.errors import ClientClosed
+from rostra.errors import ClientClosed, NotAcknowledged, RostraError
 from rostra.wire.frames import Buffer
 from rostra.wire.messages import NodeMessage
 
@@ -78,10 +80,44 @@ class AsyncioDriver:
         try:
             await self.call(lambda call: self.core.start(now_us(), call))
         except BaseException:
-            await self.close()
+            await self.close(flush=False)
             raise
 
-    async def close(self) -> None:
+    async def close(self, *, flush: bool = True) -> None:
+        """Flush what producers have sent, then close; raises if some of it was not acknowledged."""
+        error = None
+        try:
+            if flush and not self.core.closed:
+                error = await self._flush()
+        finally:
+            await self._close()
+        if error is not None:
+            raise error
+
+    async def exit(self, kind: type[BaseException] | None) -> None:
+        """Close at the end of a `with` block, which raised an exception of this kind, or none."""
+        # The exception of the block must not be hidden by ours; an interrupted program does not wait.
+        with suppress(*(() if kind is None else (RostraError,))):
+            await self.close(flush=kind is None or issubclass(kind, Exception))
+
+    async def _flush(self) -> RostraError | None:
+        """Wait for what producers have sent; the first error."""
+        unsettled = self.core.unsettled_producers
+        if not unsettled:
+            return None
+        flushes = [asyncio.ensure_future(self.call(partial(state.flush, now_us()))) for state in unsettled]
+        try:
+            await asyncio.wait(flushes, timeout=CLOSE_FLUSH_MS_MAX / 1000)
+        finally:
+            unacknowledged = sum(state.unacknowledged for state in unsettled)
+            for flush in flushes:
+                flush.cancel()
+            results = await asyncio.gather(*flushes, return_exceptions=True)
+        if unacknowledged:
+            return NotAcknowledged(unacknowledged, CLOSE_FLUSH_MS_MAX)
+        return next((result for result in results if isinstance(result, RostraError)), None)
+
+    async def _close(self) -> None:
         background, self.background = self.background, None
         if background is not None:
             await asyncio.wrap_future(background.stopping())

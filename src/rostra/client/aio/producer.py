@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from rostra.client.core.effects import Acknowledged
 from rostra.client.core.options import ProducerSettings
 from rostra.client.core.producer.producer_state import PER_RECORD_BYTES, ProducerState
-from rostra.errors import ClientClosed, LimitExceeded, RostraError
+from rostra.errors import LimitExceeded, ProducerNotOpen, RostraError
 from rostra.model.encode import Headers
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Producer:
         """
         state = self._state
         if state is None:
-            raise ClientClosed()
+            raise ProducerNotOpen(self._topic)
         await self._driver.call(lambda call: state.set_strength(_now_us(), call, strength))
 
     async def _resign(self) -> None:
@@ -137,8 +137,8 @@ class Producer:
         """
         state = self._state
         if state is None:
-            raise ClientClosed()
-        if value is not None and key is None and headers is None and timestamp is None and partition is None:
+            raise ProducerNotOpen(self._topic)
+        if type(value) is bytes and key is None and headers is None and timestamp is None and partition is None:
             builder = state.builder
             builder.values.append(value)
             builder.bytes += len(value) + PER_RECORD_BYTES
@@ -167,7 +167,7 @@ class Producer:
         """Send one record without waiting; raises `LimitExceeded` if the window is full."""
         state = self._state
         if state is None:
-            raise ClientClosed()
+            raise ProducerNotOpen(self._topic)
         if state.full:
             raise LimitExceeded("window_bytes", self._settings.window_bytes)
         state.add(_now_us(), value, key, headers, timestamp, partition)
@@ -190,13 +190,13 @@ class Producer:
         return False
 
     async def send_many(self, values: Sequence[bytes | None]) -> None:
-        """Send many records, the fastest way.
+        """Send many records, the fastest way. A wrong value raises; full batches before it in the list were sent.
 
         >>> await producer.send_many([b"%d" % n for n in range(100_000)])  # doctest: +SKIP
         """
         state = self._state
         if state is None:
-            raise ClientClosed()
+            raise ProducerNotOpen(self._topic)
         at, end = 0, len(values)
         while at < end:
             if state.full:
@@ -210,7 +210,7 @@ class Producer:
     async def flush(self) -> None:
         """Wait until all records sent so far are acknowledged; raise the first error if some failed."""
         if self._state is None:
-            raise ClientClosed()
+            raise ProducerNotOpen(self._topic)
         state = self._state
         await self._driver.call(lambda call: state.flush(_now_us(), call))
 

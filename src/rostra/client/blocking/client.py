@@ -39,6 +39,7 @@ from rostra.client.core.options import (
     ProducerSettings,
     Start,
     changed_settings,
+    check_unnamed,
     parse_codec,
 )
 from rostra.errors import InvalidSetting, TopicExists, UnknownGroup, UnknownTopic
@@ -61,7 +62,10 @@ class Client:
     # --- opening and closing -------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all connections. Subscriptions end; unacknowledged records fail with `ClientClosed`."""
+        """Flush open producers, for a few seconds at most, and close all connections. Subscriptions end.
+
+        Raises `NotAcknowledged` with the number of records that were not acknowledged in time.
+        """
         self._driver.close()
 
     def __enter__(self) -> Self:
@@ -70,7 +74,7 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._driver.exit(kind)
 
     @property
     def connected(self) -> bool:
@@ -312,7 +316,8 @@ class Client:
         With a `name` it is a consumer group: the cluster stores the position, and all members share the partitions.
         `start` counts for the first member; later ones continue at the position. Each record is delivered until it is
         acknowledged or has failed `tries` times (0: without limit); then it goes to the topic `dead_letter`, if given.
-        A member that is silent for `lease_ms` counts as dead; record handlers may take any time.
+        A member that is silent for `lease_ms` counts as dead; record handlers may take any time. All members must give
+        the same topics, `tries` and `dead_letter`, else `SettingsDiffer`; without other members the new ones apply.
 
         >>> with client.subscribe("orders", name="billing") as records:  # doctest: +SKIP
         ...     for record in records:
@@ -324,6 +329,7 @@ class Client:
                 raise InvalidSetting("partition", "the members of a name share all partitions")
             settings = MemberSettings((topic, *further), start, tries, dead_letter, lease_ms, credit_bytes)
             return NamedSubscription(self._driver, name, settings)
+        check_unnamed(tries, dead_letter, lease_ms)
         return Subscription(self._driver, (topic, *further), start, partition, credit_bytes, below_start)
 
     # --- named subscriptions -------------------------------------------------------------------------

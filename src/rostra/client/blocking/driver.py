@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from random import SystemRandom
 from threading import RLock
 from time import monotonic_ns, sleep, time_ns
@@ -32,8 +33,8 @@ from rostra.client.core.effects import (
     Write,
 )
 from rostra.client.core.events import ClientEvent
-from rostra.client.core.options import Options
-from rostra.errors import ClientClosed, PeerViolation, RostraError
+from rostra.client.core.options import CLOSE_FLUSH_MS_MAX, Options
+from rostra.errors import ClientClosed, NotAcknowledged, PeerViolation, RostraError
 
 if TYPE_CHECKING:
     from rostra.client.background_thread import BackgroundThread
@@ -73,10 +74,46 @@ class BlockingDriver:
             try:
                 self.call(lambda call: self.core.start(now_us(), call))
             except BaseException:
-                self.close()
+                self.close(flush=False)
                 raise
 
-    def close(self) -> None:
+    def close(self, *, flush: bool = True) -> None:
+        """Flush what producers have sent, then close; raises if some of it was not acknowledged."""
+        error = None
+        try:
+            if flush and not self.core.closed:
+                error = self._flush()
+        finally:
+            self._close()
+        if error is not None:
+            raise error
+
+    def exit(self, kind: type[BaseException] | None) -> None:
+        """Close at the end of a `with` block, which raised an exception of this kind, or none."""
+        # The exception of the block must not be hidden by ours; an interrupted program does not wait.
+        with suppress(*(() if kind is None else (RostraError,))):
+            self.close(flush=kind is None or issubclass(kind, Exception))
+
+    def _flush(self) -> RostraError | None:
+        """Wait for what producers have sent; the first error."""
+        with self.lock:
+            unsettled = self.core.unsettled_producers
+            due_us = now_us() + CLOSE_FLUSH_MS_MAX * 1000
+            calls = [self.new_call() for _ in unsettled]
+            answers = self._answers
+            answers.update(dict.fromkeys(calls, Ellipsis))
+            for call, state in zip(calls, unsettled, strict=True):
+                state.flush(now_us(), call)
+            self.run()
+            while now_us() < due_us and any(answers[call] is Ellipsis for call in calls):
+                self.step(due_us)
+            results = [answers.pop(call) for call in calls]
+            unacknowledged = sum(state.unacknowledged for state in unsettled)
+        if unacknowledged:
+            return NotAcknowledged(unacknowledged, CLOSE_FLUSH_MS_MAX)
+        return next((result for result in results if isinstance(result, RostraError)), None)
+
+    def _close(self) -> None:
         background, self.background = self.background, None
         if background is not None:
             background.stopping().result()

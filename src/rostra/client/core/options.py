@@ -27,6 +27,8 @@ LEASE_MS = 10_000
 PORT = 7400
 BATCHES_IN_FLIGHT_MAX = 64
 STRENGTH_MAX = 2**31 - 1
+CLOSE_FLUSH_MS_MAX = 5_000
+"""How long closing a client waits for the acknowledgement of what its producers have sent."""
 EAGER_BATCHES = 4
 """With fewer batches in flight than this, an open batch is sent without waiting to fill up."""
 
@@ -106,6 +108,8 @@ class MemberSettings(msgspec.Struct, frozen=True):
     lease_ms: int = LEASE_MS
     credit_bytes: int = 1 << 20
     client: str = ""
+    alter: bool = False
+    """Replace the settings of a group that has other members, instead of being refused if they differ."""
 
     def __post_init__(self) -> None:
         wire_start(self.start)
@@ -209,6 +213,13 @@ def check_group_name(name: str) -> None:
         check_topic_name(name)
     except InvalidTopicName as error:
         raise InvalidGroupName(name, error.reason) from None
+
+
+def check_unnamed(tries: int, dead_letter: str, lease_ms: int) -> None:
+    """Refuse what only a subscription with a name can have."""
+    given = {"tries": tries != 0, "dead_letter": dead_letter != "", "lease_ms": lease_ms != LEASE_MS}
+    for setting in (setting for setting, is_given in given.items() if is_given):
+        raise InvalidSetting(setting, "it needs a subscription with a name: subscribe(..., name=...)")
 
 
 def parse_codec(codec: str | None) -> Codec:
