@@ -110,6 +110,9 @@ class JoinGroup(Message, frozen=True, array_like=True):
     `start` and `value` are for topics that are there when a pattern that matches them is first given; those made later
     begin at earliest. `tries_max` (0: no bound) and `dead_letter` (empty: none) are kept for all members to follow.
     The member is taken for dead when nothing was heard on its connection for `lease_ms`.
+
+    While there are other members, `patterns`, `tries_max` and `dead_letter` must be those of the group, unless `alter`
+    is set: then they replace them. Without `patterns` the member takes all three as they are.
     """
 
     kind: ClassVar[int] = 20
@@ -123,6 +126,7 @@ class JoinGroup(Message, frozen=True, array_like=True):
     tries_max: Index = 0
     dead_letter: Text = ""
     client: ClientName = ""
+    alter: bool = False
 
 
 class Released(Message, frozen=True, array_like=True):

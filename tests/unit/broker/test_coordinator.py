@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -17,6 +19,7 @@ from rostra.errors import (
     InvalidTopicName,
     LimitExceeded,
     NotAMember,
+    SettingsDiffer,
     StaleGeneration,
     UnknownGroup,
     UnknownPartition,
@@ -372,10 +375,54 @@ def test_members_get_only_what_their_own_patterns_match(driver: BrokerDriver) ->
     driver.make_topic(CONN, "bills", partitions=2)
     ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
     ann.join("orders")
-    bob.join("bills", "orders")
+    assert bob.join("bills", "orders", alter=True) is None
     settle_all(ann, bob)
     assert {part.name for part in ann.assigned.values()} == {"orders"}
     assert {part.name for part in bob.assigned.values()} == {"bills"}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "settings", "differing"),
+    [
+        (("bills",), {"tries_max": 3, "dead_letter": "dead"}, ("the topics", "orders", "bills")),
+        (("orders",), {"tries_max": 4, "dead_letter": "dead"}, ("tries", "3", "4")),
+        (("orders",), {"tries_max": 3}, ("the dead letter", "dead", "none")),
+    ],
+)
+def test_a_member_whose_settings_differ_is_refused_and_changes_nothing(
+    driver: BrokerDriver, patterns: tuple[str, ...], settings: dict[str, Any], differing: tuple[str, str, str]
+) -> None:
+    driver.make_topic(CONN, "orders", partitions=2)
+    ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
+    ann.join("orders", tries_max=3, dead_letter="dead")
+    settle_all(ann)
+    before = ann.described()
+
+    refusal = bob.join(*patterns, **settings)
+
+    assert isinstance(refusal, SettingsDiffer)
+    assert (refusal.setting, refusal.current, refusal.given, refusal.members) == (*differing, 1)
+    assert ann.described() == before
+
+
+def test_a_member_without_topics_takes_the_settings_of_the_group(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders", partitions=2)
+    ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
+    ann.join("orders", tries_max=3, dead_letter="dead")
+    assert bob.join() is None
+    settle_all(ann, bob)
+    described = ann.described()
+    assert (described.patterns, described.tries_max, described.dead_letter) == (("orders",), 3, "dead")
+
+
+def test_a_group_without_other_members_takes_the_settings_of_the_next_one(driver: BrokerDriver) -> None:
+    driver.make_topic(CONN, "orders", partitions=2)
+    ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
+    ann.join("orders", tries_max=3)
+    assert ann.join("orders", tries_max=5) is None, "the only member joins again"
+    ann.leave()
+    assert bob.join("orders", tries_max=7) is None
+    assert bob.described().tries_max == 7
 
 
 # --- administration ---
@@ -489,7 +536,7 @@ def test_groups_are_the_same_after_a_restart(driver: BrokerDriver) -> None:
     driver.make_topic(CONN, "orders", partitions=4)
     ann, bob = GroupMemberClient(driver, 1), GroupMemberClient(driver, 2)
     ann.join("orders", tries_max=3, dead_letter="dead")
-    bob.join("orders")
+    bob.join("orders", tries_max=3, dead_letter="dead")
     settle_all(ann, bob)
     ann.move(9)
     before = ann.described()
@@ -499,7 +546,7 @@ def test_groups_are_the_same_after_a_restart(driver: BrokerDriver) -> None:
     after = eve.described()
     assert (after.members, after.parts, after.generation) == (before.members, before.parts, before.generation)
     back = GroupMemberClient(again, 1, conn=70)
-    assert back.join("orders") is None
+    assert back.join("orders", tries_max=3, dead_letter="dead") is None
     assert back.assigned.keys() == ann.assigned.keys()
     wait(again, LEASE_MS + 200, back)
     back.receive()

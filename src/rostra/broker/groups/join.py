@@ -24,6 +24,7 @@ from rostra.errors import (
     NodeStopping,
     NotAMember,
     RostraError,
+    SettingsDiffer,
     UsageError,
 )
 from rostra.fabric.api import Confirm
@@ -131,10 +132,11 @@ class GroupJoin:
         table = served.derived.groups
         group = table.get(message.name)
         current = group or ConsumerGroup(GroupConfigured(message.name))
-        patterns = message.patterns or current.settings.patterns
-        settings = GroupConfigured(
-            message.name, patterns, message.start, message.value, message.tries_max, message.dead_letter
-        )
+        others = len(current.members.keys() - {message.member})
+        settings = _settings_after(current.settings, message, others)
+        if isinstance(settings, RostraError):
+            return settings
+        patterns = message.patterns or settings.patterns
         member = MemberJoined(message.name, message.member, patterns, message.lease_ms, message.client)
         error = self._limit_error(table, group, settings, member)
         if error is not None:
@@ -161,6 +163,32 @@ class GroupJoin:
             if table.bytes + growth_bytes(settings, member, 0) > bounds.groups_bytes_max:
                 return LimitExceeded("groups_bytes_max", bounds.groups_bytes_max)
         return None
+
+
+def _settings_after(current: GroupConfigured, message: JoinGroup, others: int) -> GroupConfigured | SettingsDiffer:
+    """The group's settings after the join. The last member to join does not overwrite those of the others."""
+    given = GroupConfigured(
+        message.name,
+        message.patterns or current.patterns,
+        message.start,
+        message.value,
+        message.tries_max,
+        message.dead_letter,
+    )
+    if not message.patterns and current.patterns:
+        return current
+    if message.alter or not others:
+        return given
+    if message.patterns:
+        compared = {
+            "the topics": (", ".join(sorted(current.patterns)), ", ".join(sorted(given.patterns))),
+            "tries": (str(current.tries_max), str(given.tries_max)),
+            "the dead letter": (current.dead_letter or "none", given.dead_letter or "none"),
+        }
+        for setting, (kept, asked) in compared.items():
+            if kept != asked:
+                return SettingsDiffer(message.name, setting, kept, asked, others)
+    return current
 
 
 def _malformed(message: JoinGroup) -> RostraError | None:

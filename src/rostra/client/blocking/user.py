@@ -107,7 +107,7 @@ class User:
     # --- group membership ----------------------------------------------------------------------------
 
     def _open_subscription(self, *topics: str) -> NamedSubscription:
-        return NamedSubscription(self._driver, self.name, MemberSettings(topics, "latest"))
+        return NamedSubscription(self._driver, self.name, MemberSettings(topics, "latest", alter=bool(topics)))
 
     def _join_briefly(self, *topics: str) -> None:
         """Join and leave, which stores these topics and where they start."""

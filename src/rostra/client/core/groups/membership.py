@@ -168,6 +168,7 @@ class Membership:
             tries_max=settings.tries_max,
             dead_letter=settings.dead_letter,
             client=settings.client,
+            alter=settings.alter,
         )
         self._send(now_us, build, self._joined)
 
