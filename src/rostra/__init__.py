@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ClientEvent,
         Connected,
         DeadLettered,
+        DeliveryPaused,
         Disconnected,
         LeaseExpired,
         MayDuplicate,
@@ -60,6 +61,7 @@ __all__ = [
     "CopyState",
     "DeadLettered",
     "DeliveredBatch",
+    "DeliveryPaused",
     "Disconnected",
     "GroupMember",
     "GroupRecord",
@@ -105,6 +107,7 @@ _MODULES = {
     "Connected": "rostra.client.core.events",
     "CopyState": "rostra.model.cluster",
     "DeadLettered": "rostra.client.core.events",
+    "DeliveryPaused": "rostra.client.core.events",
     "DeliveredBatch": "rostra.client.core.subscription.delivered_batch",
     "Disconnected": "rostra.client.core.events",
     "GroupMember": "rostra.wire.groups",
@@ -146,6 +149,9 @@ _MODULES = {
 
 if not TYPE_CHECKING:
     # Hidden from type checkers, which would otherwise accept any name.
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
     def __getattr__(name: str) -> object:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

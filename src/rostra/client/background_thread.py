@@ -7,6 +7,7 @@ lock guards the core and is only held for moments.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rostra.client.aio.driver import AsyncioDriver, now_us
 from rostra.client.core.effects import Result
-from rostra.client.core.events import ClientEvent
+from rostra.client.core.events import ClientEvent, DeliveryPaused
 from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.client.core.groups.membership import Membership
 from rostra.client.core.options import MemberSettings, Options
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
+_log = logging.getLogger("rostra")
 LEAVE_S_MAX = 5.0
 """How long a client that is closed waits for its members to leave; after that their leases expire."""
 
@@ -73,6 +75,15 @@ class SharedDriver(AsyncioDriver):
     def run(self) -> None:
         with self.lock:
             super().run()
+
+    def notify(self, event: ClientEvent) -> None:
+        if isinstance(event, DeliveryPaused):
+            _log.warning(
+                "the subscription %r pauses: %d records are unacknowledged; call record.ack(), or use `with record:`",
+                event.name,
+                event.unacknowledged,
+            )
+        super().notify(event)
 
     def _ticked(self) -> None:
         with self.lock:

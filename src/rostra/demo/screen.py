@@ -111,7 +111,7 @@ class Screen:
                 self._add_event(f"lost its lease as a publisher of {event.topic}", who)
             case rostra.Connected() | rostra.TopicAppeared() | rostra.TopicGone():
                 pass
-            case rostra.Redelivered() | rostra.DeadLettered() | rostra.MembershipLost():
+            case rostra.Redelivered() | rostra.DeadLettered() | rostra.DeliveryPaused() | rostra.MembershipLost():
                 # The demo has no named subscriptions.
                 pass
 

@@ -111,6 +111,16 @@ class DeadLettered(Event, frozen=True):
     dead_letter: str
 
 
+class DeliveryPaused(Event, frozen=True):
+    """A member of a named subscription has so many unacknowledged records that it gets no more before it settles some.
+
+    It is also logged as a warning, because a handler that never acknowledges stops there.
+    """
+
+    name: str
+    unacknowledged: int
+
+
 class MembershipLost(Event, frozen=True):
     """A group member's lease expired; its partitions may have gone to others, and it has joined again."""
 
@@ -131,5 +141,6 @@ ClientEvent = (
     | Redelivered
     | DeadLettered
     | Skipped
+    | DeliveryPaused
     | MembershipLost
 )

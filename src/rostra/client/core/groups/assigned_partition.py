@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Generator
 from itertools import repeat
 from operator import attrgetter
 from types import TracebackType
@@ -27,6 +28,18 @@ class AckHandler(Protocol):
     def give_back(self, record: GroupRecord) -> None: ...
 
 
+class Settlement:
+    """What settling a record returns: already done, so that `record.ack()` and `await record.ack()` both work."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+SETTLED = Settlement()
+
+
 class GroupRecord(Record, frozen=True, gc=True):
     """A record of a named subscription. It is yours until you settle it; only the first settlement counts.
 
@@ -42,20 +55,23 @@ class GroupRecord(Record, frozen=True, gc=True):
     """How often it was delivered before and failed."""
     assigned: AssignedPartition | None = None
 
-    def ack(self) -> None:
+    def ack(self) -> Settlement:
         """Acknowledge it. No member gets it again once the position is committed, which happens within moments."""
         if self.assigned is not None:
             self.assigned.ack_handler.ack(self)
+        return SETTLED
 
-    def retry(self) -> None:
+    def retry(self) -> Settlement:
         """It failed: deliver it again before later records, or move it to the dead-letter topic."""
         if self.assigned is not None:
             self.assigned.ack_handler.retry(self)
+        return SETTLED
 
-    def give_back(self) -> None:
+    def give_back(self) -> Settlement:
         """It was not processed: deliver it again, without counting a try."""
         if self.assigned is not None:
             self.assigned.ack_handler.give_back(self)
+        return SETTLED
 
     def _settle_on_exit(self, kind: type[BaseException] | None) -> None:
         if kind is None:

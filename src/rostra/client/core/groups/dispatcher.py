@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from rostra.client.core.effects import ClientEffect, Notify, RecordsReady, SubscriptionNumber
-from rostra.client.core.events import DeadLettered, Redelivered
+from rostra.client.core.events import DeadLettered, DeliveryPaused, Redelivered
 from rostra.client.core.groups.assigned_partition import AssignedPartition, GroupRecord
 
 COMMIT_MS = 100
@@ -53,6 +53,8 @@ class Dispatcher:
         self._ring: deque[AssignedPartition] = deque()
         self._unacked = 0
         self._uncommitted = 0
+        self._paused = False
+        """Whether the application was told that too many records are unacknowledged."""
         self._checked_us = 0
 
     def add(self, assigned: AssignedPartition) -> None:
@@ -71,7 +73,10 @@ class Dispatcher:
 
     def take(self, now_us: int) -> GroupRecord | None:
         """The next record, taking turns among partitions after each batch; None if there is none now."""
-        if self._unacked >= UNACKED_MAX or not self._may_deliver(now_us):
+        if self._unacked >= UNACKED_MAX:
+            self._pause()
+            return None
+        if not self._may_deliver(now_us):
             return None
         empty = 0
         while empty < len(self._ring):
@@ -88,6 +93,11 @@ class Dispatcher:
             else:
                 return record
         return None
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._out.append(Notify(DeliveryPaused(self.name, self._unacked)))
 
     def wake_waiter(self, now_us: int) -> None:
         """Wake a waiting caller if there is a record for it."""
@@ -114,6 +124,8 @@ class Dispatcher:
         if assigned is None or not assigned.settled(record):
             return None
         self._unacked -= 1
+        if self._unacked <= UNACKED_MAX // 2:
+            self._paused = False
         return assigned
 
     def ack(self, now_us: int, record: GroupRecord) -> None:
