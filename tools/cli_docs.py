@@ -31,7 +31,7 @@ This page is generated from the commands by `python -m tools.cli_docs`.
 - On a terminal data is printed as tables; on a pipe, or with `-o json`, as NDJSON: one JSON object per line.
 - `-n/--node`, `-o/--output` and `--config` may be given before or after the name of a command.
 - An error is printed as `error:` with the fact and, where there is one, `hint:` with the next step, not as a traceback.
-- Times are written as `500ms`, `30s`, `12h`, `7d`; amounts of bytes as `1048576`, `64MiB`, `2GB`.
+- Times are written as `500ms`, `30s`, `12h`, `7d`; sizes as `500B`, `64MiB`, `2GB`; a flag without a unit is refused.
 """
 
 

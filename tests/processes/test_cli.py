@@ -7,13 +7,16 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 import pytest
 
 import rostra.testing
+from rostra.cli.commands.pub import chunks_of_lines
 from rostra.testing.process import ProcessNode
 from tests.processes.command_line import (
     COMMAND,
@@ -131,6 +134,38 @@ def test_topics_are_created_listed_described_and_deleted(cli: CommandLine) -> No
     assert [(state["partition"], state["first"]) for state in partitions] == [(0, 0), (1, 0), (2, 0)]
     assert cli.run("topic", "delete", "orders/eu").rows == [{"name": "orders/eu", "deleted": True}]
     assert "orders/eu" not in [row["name"] for row in cli.run("topic", "list").rows]
+
+
+def test_a_subscription_to_a_missing_topic_says_that_it_created_it_and_no_create_refuses(cli: CommandLine) -> None:
+    refused = cli.run("sub", "typo", "--timeout", "100ms", "--no-create")
+    assert refused.code == 4
+    assert "error: there is no topic 'typo'" in refused.err
+    assert "typo" not in [row["name"] for row in cli.run("topic", "list").rows]
+    created = cli.run("sub", "typo", "--timeout", "100ms")
+    assert (created.code, created.err) == (
+        0,
+        "note: topic typo did not exist and was created; --no-create refuses that\n",
+    )
+    assert cli.run("sub", "typo", "--timeout", "100ms", "--no-create").err == ""
+
+
+def test_a_line_of_fifty_megabytes_is_read_in_linear_time() -> None:
+    began = time.process_time()
+    chunks = list(chunks_of_lines(_pipe_of(b"x" * (50 << 20) + b"\nsecond\r\nthird")))
+    assert [len(line) for lines in chunks for line in lines] == [50 << 20, 6, 5]
+    # Copying the line with every chunk of 64 KiB takes some twenty seconds.
+    assert time.process_time() - began < 5
+
+
+def _pipe_of(content: bytes) -> int:
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(writing, "wb") as stream:
+            stream.write(content)
+
+    Thread(target=write, daemon=True).start()
+    return reading
 
 
 # --- exit codes ---

@@ -7,9 +7,11 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import typer
 
+from rostra import __version__
 from rostra.cli.commands import (
     bench,
     cluster,
@@ -45,6 +47,12 @@ def examples(lines: str) -> str:
     return "Examples:\n" + "\n".join(f"$ {line}" for line in lines.strip().splitlines())
 
 
+def _print_version(requested: bool) -> None:
+    if requested:
+        print(f"rostra {__version__}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="rostra",
     cls=CommandGroup,
@@ -58,7 +66,13 @@ app = typer.Typer(
 
 @app.callback()
 def rostra(
-    context: typer.Context, node: NodeOption = None, output: OutputOption = None, config: ConfigOption = None
+    context: typer.Context,
+    node: NodeOption = None,
+    output: OutputOption = None,
+    config: ConfigOption = None,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     """Durable publish/subscribe: start a node, publish to topics, subscribe to them.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
 
+from rostra.cli.output import print_note
 from rostra.cli.settings import BY_NAME, PREFIX, SETTINGS, Setting, Value
 from rostra.errors import InvalidSetting
 
@@ -60,10 +61,10 @@ class Configuration:
 
     def resolve(self, setting: Setting) -> Resolved:
         if setting.name in self._flags:
-            return Resolved(setting, _parsed(setting, self._flags[setting.name], setting.option), "flag")
+            return Resolved(setting, _parsed(setting.parse_flag, self._flags[setting.name], setting.option), "flag")
         if setting.variable in self._environment:
             written = self._environment[setting.variable]
-            return Resolved(setting, _parsed(setting, written, setting.variable), setting.variable)
+            return Resolved(setting, _parsed(setting.parse, written, setting.variable), setting.variable)
         for file in self._files:
             if setting.name in file.values:
                 return Resolved(setting, file.values[setting.name], file.shown_as)
@@ -85,10 +86,22 @@ def find_files(chosen: Path | None, environment: Mapping[str, str]) -> tuple[Con
     if chosen is not None:
         if not chosen.is_file():
             raise InvalidSetting("--config", f"there is no file {chosen}")
-        return (read_file(chosen),)
+        try:
+            return (read_file(chosen),)
+        except OSError as error:
+            raise InvalidSetting("--config", f"cannot read {chosen}: {error.strerror}") from None
     base = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".config")
     default_paths = (Path("rostra.toml"), Path(base) / "rostra" / "config.toml")
-    return tuple(read_file(path) for path in default_paths if path.is_file())
+    return tuple(file for path in default_paths if (file := _read_default(path)) is not None)
+
+
+def _read_default(path: Path) -> ConfigurationFile | None:
+    """A default file that exists but cannot be read is left out: it must not stop every command."""
+    try:
+        return read_file(path) if path.is_file() else None
+    except OSError as error:
+        print_note(f"note: cannot read {path} ({error.strerror}); its settings are ignored")
+        return None
 
 
 def read_file(path: Path) -> ConfigurationFile:
@@ -106,7 +119,7 @@ def read_file(path: Path) -> ConfigurationFile:
             names = [setting.name for setting in SETTINGS if setting.section == section]
             if key not in names:
                 raise InvalidSetting(str(path), f"[{section}] has no key {key!r}; {_nearest(key, names)}")
-            values[key] = _parsed(BY_NAME[key], given, f"{key} in {path}")
+            values[key] = _parsed(BY_NAME[key].parse, given, f"{key} in {path}")
     return ConfigurationFile(str(path), values)
 
 
@@ -115,8 +128,8 @@ def _nearest(written: str, known: tuple[str, ...] | list[str]) -> str:
     return f"the nearest is {near[0]!r}" if near else f"there are {', '.join(known)}"
 
 
-def _parsed(setting: Setting, given: object, where: str) -> Value:
+def _parsed(parse: Callable[[object], Value], given: object, where: str) -> Value:
     try:
-        return setting.parse(given)
+        return parse(given)
     except ValueError as error:
         raise InvalidSetting(where, str(error)) from None

@@ -6,7 +6,6 @@ import re
 from datetime import datetime
 
 _BYTES = {
-    "": 1,
     "b": 1,
     "k": 10**3,
     "kb": 10**3,
@@ -26,21 +25,19 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 
 
 def parse_bytes(written: str) -> int:
-    """A number of bytes, with an optional unit such as kB, MiB or GiB."""
-    return _parse(written, _BYTES, "a number of bytes such as 1048576, 64MiB or 2GB")
+    """A number of bytes, written with a unit such as B, kB, MiB or GiB; only zero needs none."""
+    return _parse(written, _BYTES, "a size such as 500B, 64MiB or 2GB")
 
 
 def parse_duration_ms(written: str) -> int:
-    """A duration in milliseconds; a number without a unit is in milliseconds, too."""
-    if written.strip().isdecimal():
-        return int(written)
-    return _parse(written, _MILLISECONDS, "a length of time such as 500ms, 30s, 12h or 7d")
+    """A duration in milliseconds, written with a unit; only zero needs none."""
+    return _parse(written, _MILLISECONDS, "a duration such as 500ms, 30s, 12h or 7d")
 
 
 def parse_moment_us(written: str, now_us: int) -> int:
     """A point in time in microseconds since 1970, given as ISO 8601 or relative to now, as -10m."""
     if written.startswith("-"):
-        return now_us - 1000 * _parse(written[1:], _MILLISECONDS, "a length of time such as -10m or -2h")
+        return now_us - 1000 * _parse(written[1:], _MILLISECONDS, "a duration such as -10m or -2h")
     try:
         return round(datetime.fromisoformat(written).timestamp() * 1_000_000)
     except (ValueError, OverflowError):
@@ -62,6 +59,10 @@ def show_duration(duration_ms: int) -> str:
 
 
 def _parse(written: str, units: dict[str, int], expected: str) -> int:
+    if written.strip().isdecimal():
+        if int(written) == 0:
+            return 0
+        raise ValueError(f"{written!r} has no unit: write {expected}")
     found = _AMOUNT.fullmatch(written.strip())
     if found is None or found[2].lower() not in units:
         raise ValueError(f"{written!r} is not {expected}")

@@ -7,7 +7,7 @@ One name is used everywhere: `listen` is the flag `--listen`, the variable `ROST
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -36,6 +36,12 @@ class Setting(msgspec.Struct, frozen=True):
     @property
     def variable(self) -> str:
         return PREFIX + self.name.upper()
+
+    def parse_flag(self, given: object) -> Value:
+        """As `parse`, but a duration needs a unit: `--stop-deadline 5` does not say five of what."""
+        if self.option.endswith(self.name.replace("_", "-")) or self.section == "limits":
+            return self.parse(given)
+        return parse_duration_ms(str(given))
 
     @property
     def option(self) -> str:
@@ -109,11 +115,17 @@ def count(given: object) -> Value:
 
 
 def byte_count(given: object) -> Value:
-    return parse_bytes(given) if isinstance(given, str) else count(given)
+    """A size; without a unit in bytes, which the name of the setting says."""
+    return parse_bytes(given) if _has_unit(given) else count(given)
 
 
 def duration_ms(given: object) -> Value:
-    return parse_duration_ms(given) if isinstance(given, str) else count(given)
+    """A duration; without a unit in milliseconds, which the name of the setting says."""
+    return parse_duration_ms(given) if _has_unit(given) else count(given)
+
+
+def _has_unit(given: object) -> TypeGuard[str]:
+    return isinstance(given, str) and not given.strip().isdecimal()
 
 
 def flag(given: object) -> Value:
@@ -161,13 +173,13 @@ SERVE = (
         "peer addresses of members to join; none: found a cluster",
     ),
     Setting("serve", "peer_listen", "", listen_address_or_none, "address for other nodes; empty: next port"),
-    Setting("serve", "advertise", "", listen_address_or_none, "address told to clients; empty: listen address"),
+    Setting("serve", "advertise", "", listen_address_or_none, "address announced to clients; empty: listen address"),
     Setting(
         "serve",
         "advertise_peers",
         "",
         listen_address_or_none,
-        "address told to nodes; empty: peer_listen",
+        "address announced to nodes; empty: peer_listen",
     ),
     Setting("serve", "fsync", "commit", choice("commit", "never"), "commit: fsync before acknowledging"),
     Setting("serve", "metrics", "off", listen_address_or_off, "address of the Prometheus metrics, or off"),

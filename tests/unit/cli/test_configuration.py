@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import msgspec
@@ -63,7 +64,7 @@ def test_the_nearer_file_wins_key_by_key(tmp_path: Path, file: Path, monkeypatch
         ('listen = "127.0.0.1:1"', "no section [listen]"),
         ("[client", "not TOML"),
         ('[serve]\nlisten = "somewhere"', "not HOST:PORT"),
-        ('[limits]\nbatch_bytes_max = "8 parsecs"', "not a number of bytes"),
+        ('[limits]\nbatch_bytes_max = "8 parsecs"', "not a size"),
     ],
 )
 def test_a_file_with_a_mistake_is_refused_with_the_nearest_key(tmp_path: Path, written: str, nearest: str) -> None:
@@ -73,6 +74,35 @@ def test_a_file_with_a_mistake_is_refused_with_the_nearest_key(tmp_path: Path, w
         read_file(path)
     assert nearest in str(refused.value)
     assert "wrong.toml" in str(refused.value)
+
+
+def test_a_duration_needs_a_unit_in_a_flag_and_not_where_the_name_has_one(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="--stop-deadline is wrong: '5' has no unit"):
+        _ = Configuration({"stop_deadline_ms": "5"}, {}, ())["stop_deadline_ms"]
+    assert Configuration({"heartbeat_ms": "500"}, {}, ())["heartbeat_ms"] == 500
+    assert Configuration({}, {"ROSTRA_STOP_DEADLINE_MS": "500"}, ())["stop_deadline_ms"] == 500
+    path = tmp_path / "rostra.toml"
+    path.write_text("[serve]\nstop_deadline_ms = 500\n[limits]\nbatch_bytes_max = 4096\n")
+    configured = Configuration({}, {}, (read_file(path),))
+    assert (configured["stop_deadline_ms"], configured["batch_bytes_max"]) == (500, 4096)
+
+
+def test_a_file_in_the_home_directory_that_cannot_be_read_is_ignored_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / ".config" / "rostra"
+    home.mkdir(parents=True)
+    (home / "config.toml").write_text('[client]\nacks = "none"\n')
+
+    def refuse(path: Path, *_: object, **__: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert Configuration({}, {}, find_files(None, {"HOME": str(tmp_path)}))["acks"] == "all"
+    assert "config.toml (Permission denied); its settings are ignored" in capsys.readouterr().err
+    with pytest.raises(InvalidSetting, match="cannot read"):
+        find_files(home / "config.toml", {"HOME": str(tmp_path)})
 
 
 def test_a_variable_that_sets_nothing_is_noticed() -> None:

@@ -11,17 +11,24 @@ from rostra.cli.quantities import parse_bytes, parse_duration_ms, parse_moment_u
 
 @pytest.mark.parametrize(
     ("written", "count"),
-    [("0", 0), ("1048576", 1 << 20), ("64MiB", 64 << 20), ("2GB", 2 * 10**9), ("1.5 kib", 1536), ("7k", 7000)],
+    [("0", 0), ("1048576B", 1 << 20), ("64MiB", 64 << 20), ("2GB", 2 * 10**9), ("1.5 kib", 1536), ("7k", 7000)],
 )
-def test_sizes_are_parsed_with_and_without_units(written: str, count: int) -> None:
+def test_sizes_are_parsed_to_bytes(written: str, count: int) -> None:
     assert parse_bytes(written) == count
 
 
 @pytest.mark.parametrize(
-    ("written", "duration_ms"), [("250", 250), ("500ms", 500), ("1.5s", 1500), ("12h", 43_200_000), ("7d", 604_800_000)]
+    ("written", "duration_ms"), [("0", 0), ("500ms", 500), ("1.5s", 1500), ("12h", 43_200_000), ("7d", 604_800_000)]
 )
 def test_durations_are_parsed_to_milliseconds(written: str, duration_ms: int) -> None:
     assert parse_duration_ms(written) == duration_ms
+
+
+def test_a_size_or_duration_without_a_unit_is_refused() -> None:
+    with pytest.raises(ValueError, match="'7' has no unit: write a duration such as 500ms, 30s, 12h or 7d"):
+        parse_duration_ms("7")
+    with pytest.raises(ValueError, match="'1024' has no unit: write a size such as 500B, 64MiB or 2GB"):
+        parse_bytes("1024")
 
 
 @pytest.mark.parametrize("written", ["", "many", "-1", "5 parsecs", "1e3", "MiB", "1 2"])
@@ -47,7 +54,7 @@ def test_times_are_parsed_as_iso_8601_or_relative_to_now(written: str, moment_us
 
 @pytest.mark.parametrize("written", ["", "noon", "-", "-5", "-soon", "10m", "2024-13-01", "12:00"])
 def test_an_invalid_time_is_refused(written: str) -> None:
-    with pytest.raises(ValueError, match="is not a"):
+    with pytest.raises(ValueError, match="is not a|has no unit"):
         parse_moment_us(written, now_us=0)
 
 

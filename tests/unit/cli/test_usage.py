@@ -41,11 +41,15 @@ USAGE_ERRORS = [
     (["sub", "t", "--timeout", "soon"], "soon"),
     (["pub", "t", "x", "--acks", "maybe"], "maybe"),
     (["pub", "t", "x", "--header", "novalue"], "novalue"),
-    (["topic", "create", "t", "--segment-bytes", "1"], "segment_bytes"),
+    (["topic", "create", "t", "--segment-bytes", "1B"], "segment_bytes"),
     (["-n", "not-an:address", "topic", "list"], "not-an:address"),
     (["topic", "list", "-o", "xml"], "xml"),
     (["topic", "create", "t", "--partitions", "0"], "--partitions"),
     (["topic", "create", "t", "--retention", "soon"], "soon"),
+    (["topic", "create", "t", "--retention", "7"], "'7' has no unit"),
+    (["topic", "create", "t", "--retention-bytes", "4096"], "'4096' has no unit"),
+    (["sub", "t", "--timeout", "5"], "'5' has no unit"),
+    (["serve", "--stop-deadline", "5"], "'5' has no unit"),
     (["serve", "--limit", "speed=9"], "speed"),
     (["serve", "--fsync", "sometimes"], "sometimes"),
     (["--config", "missing.toml", "config"], "missing.toml"),
@@ -79,6 +83,11 @@ def test_a_usage_error_names_the_wrong_argument_and_exits_with_2(
     assert all(hint.startswith("hint: ") for hint in hints)
     assert len(hints) <= 1
     assert shown.out == ""
+
+
+def test_version_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capfd.readouterr().out == f"rostra {rostra.__version__}\n"
 
 
 def test_every_promised_command_exists() -> None:

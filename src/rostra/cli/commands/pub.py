@@ -193,12 +193,17 @@ def _publish_lines(invocation: Invocation, client: Client, records: _RecordSetti
 
 def chunks_of_lines(descriptor: int) -> Iterator[list[bytes]]:
     """Lines without their terminators, as they become readable; a last line without a terminator counts, too."""
-    rest = b""
+    # Joined once at its end: a long line would otherwise be copied with every chunk.
+    rest: list[bytes] = []
     while chunk := os.read(descriptor, CHUNK_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield [line.removesuffix(b"\r") for line in lines]
-    if rest:
-        yield [rest]
+        first, *lines = chunk.split(b"\n")
+        rest.append(first)
+        if lines:
+            lines.insert(0, b"".join(rest))
+            rest = [lines.pop()]
+            yield [line.removesuffix(b"\r") for line in lines]
+    if last := b"".join(rest):
+        yield [last]
 
 
 def _print_count(invocation: Invocation, records: _RecordSettings, sent: int) -> None:

@@ -55,11 +55,11 @@ def serve(
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="ADDR", help="Address that clients are told.", show_default="what it listens on"),
+        typer.Option(metavar="ADDR", help="Address announced to clients.", show_default="what it listens on"),
     ] = None,
     advertise_peers: Annotated[
         str | None,
-        typer.Option(metavar="ADDR", help="Address that other nodes are told.", show_default="what it listens on"),
+        typer.Option(metavar="ADDR", help="Address announced to other nodes.", show_default="what it listens on"),
     ] = None,
     fsync: Annotated[
         str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,11 +16,12 @@ from rostra.cli.exit_codes import ExitCode
 from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TraceOption, begin
 from rostra.cli.output import Cell, bytes_cell, print_note
 from rostra.cli.quantities import parse_duration_ms, parse_moment_us
+from rostra.errors import UnknownTopic
 from rostra.model.ids import check_topic_name
 from rostra.model.patterns import Pattern, is_wild
 
 if TYPE_CHECKING:
-    from rostra.blocking import NamedSubscription
+    from rostra.blocking import Client, NamedSubscription
     from rostra.client.core.options import Start
     from rostra.model.decode import Record
 
@@ -75,6 +77,9 @@ def subscribe(
     no_ack: Annotated[
         bool, typer.Option("--no-ack", help="With --name: acknowledge nothing; the records are redelivered.")
     ] = False,
+    no_create: Annotated[
+        bool, typer.Option("--no-create", help="Fail if a topic does not exist, instead of creating it.")
+    ] = False,
     trace: TraceOption = None,
     node: NodeOption = None,
     output: OutputOption = None,
@@ -117,10 +122,14 @@ def subscribe(
     if tries or dead_letter or no_ack:
         raise typer.BadParameter("--tries, --dead-letter and --no-ack need --name", param_hint="'--name'")
     shown = 0
-    with (
-        invocation.connect(trace=trace) as client,
-        client.subscribe(*topics, start=begin_at, partition=partition) as subscription,
-    ):
+    with contextlib.ExitStack() as opened:
+        client = opened.enter_context(invocation.connect(trace=trace))
+        missing = _missing_topics(client, topics)
+        if missing and no_create:
+            raise UnknownTopic(missing[0])
+        subscription = opened.enter_context(client.subscribe(*topics, start=begin_at, partition=partition))
+        for topic in missing:
+            print_note(f"note: topic {topic} did not exist and was created; --no-create refuses that")
         if not invocation.output.is_json and start == "latest":
             what = ", ".join(topics)
             print_note(f"waiting for new records of {what}; Ctrl-C ends, `--from earliest` shows stored ones")
@@ -131,6 +140,18 @@ def subscribe(
             if shown == count:
                 break
     _check_count(shown, count)
+
+
+def _missing_topics(client: Client, topics: list[str]) -> list[str]:
+    """Topics, without patterns, that subscribing would create."""
+    missing = []
+    for topic in topics:
+        if not is_wild(topic):
+            try:
+                client.describe_topic(topic)
+            except UnknownTopic:
+                missing.append(topic)
+    return missing
 
 
 def _show_named(
