@@ -27,6 +27,8 @@ RostraError
 │   ├── DiskFull            ├── DiskFailed         ├── DiskUntrusted
 │   ├── CorruptLog          ├── OffsetTrimmed      └── StoreInUse
 ├── PipelineFailed          a Spark query ended with an error
+├── AddressError            a node cannot listen
+│   ├── AddressInUse        ├── AddressNotLocal    └── PortNotPermitted
 ├── LimitExceeded           a configured bound was reached
 ├── LinkError               between a client and a node, or two nodes
 │   ├── Unreachable         ├── LinkLost           ├── TimedOut
@@ -525,6 +527,35 @@ class PipelineFailed(RostraError):
     reason: str
     fact = "the query failed: {reason}"
     remedy = "fix the cause and start it again: it continues where it stopped"
+
+
+class AddressError(RostraError):
+    """A node cannot listen at an address."""
+
+
+@dataclass(eq=False)
+class AddressInUse(AddressError):
+    address: str
+    option: str
+    suggestion: str
+    fact = "{address} is in use"
+    remedy = "try {option} {suggestion}"
+
+
+@dataclass(eq=False)
+class AddressNotLocal(AddressError):
+    address: str
+    option: str
+    fact = "this machine has no address {address}"
+    remedy = "try {option} 127.0.0.1:7400, or 0.0.0.0:7400 for all of its addresses"
+
+
+@dataclass(eq=False)
+class PortNotPermitted(AddressError):
+    port: int
+    option: str
+    fact = "port {port} needs root"
+    remedy = "choose a port from 1024 on with {option}"
 
 
 @dataclass(eq=False)

@@ -217,8 +217,17 @@ def test_a_topic_that_exists_is_exit_code_5_unless_that_is_fine(cli: CommandLine
 def test_a_data_directory_in_use_and_a_taken_port_are_explained(cli: CommandLine, node: ProcessNode) -> None:
     taken = cli.run("serve", "--data", "other", "--listen", node.address)
     assert taken.code == 1
-    assert "error: " in taken.err
-    assert "hint: another process listens there" in taken.err
+    host, port = node.address.split(":")
+    assert f"error: {node.address} is in use\nhint: try --listen {host}:" in taken.err
+    assert f"--listen {node.address}" not in taken.err
+    peers = cli.run("serve", "--data", "other", "--listen", "127.0.0.1:0", "--peer-listen", node.peer_address)
+    assert f"error: {node.peer_address} is in use\nhint: try --peer-listen {host}:" in peers.err
+    metrics = cli.run("serve", "--data", "other", "--listen", "127.0.0.1:0", "--metrics", node.address)
+    assert f"error: {node.address} is in use\nhint: try --metrics {host}:" in metrics.err
+    assert peers.code == metrics.code == 1
+    assert port
+    elsewhere = cli.run("serve", "--data", "other", "--listen", "192.0.2.7:7400")
+    assert "error: this machine has no address 192.0.2.7:7400\nhint: try --listen 127.0.0.1:7400" in elsewhere.err
     used = cli.run("serve", "--data", str(node.directory / "node"), "--listen", "127.0.0.1:0")
     assert used.code == 1
     assert "is used by another node process" in used.err

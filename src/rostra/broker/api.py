@@ -138,6 +138,8 @@ class SegmentsListed(Value, frozen=True):
     segments: tuple[ClosedSegment, ...]
     active_bytes: int = 0
     """Size of the active segment after them."""
+    active_since_us: int | None = None
+    """About the earliest timestamp in the active segment; None if it has no records."""
 
 
 class ClosedSegment(Value, frozen=True):

@@ -48,7 +48,9 @@ from rostra.fabric.api import (
 )
 from rostra.log.facts import LogFacts, Recovery
 from rostra.log.store import Store
+from rostra.model.batch import read_header
 from rostra.model.ids import Partition
+from rostra.model.layout import CONTROL
 
 LookUp = Read | FindLast | FindTime | ListSegments | InspectLog
 Change = Open | Drop | Append | Truncate | Trim | Sync
@@ -69,8 +71,10 @@ class Job:
 
 
 class Disk:
-    def __init__(self, store: Store, *, syncs: bool = True) -> None:
+    def __init__(self, store: Store, *, syncs: bool = True, free_reserve: Callable[[], bool] | None = None) -> None:
+        """`free_reserve` frees space that is kept for a full disk; False if there is none."""
         self.store = store
+        self._free_reserve = free_reserve
         self._syncs = syncs
         self._queued: dict[Partition, list[bytearray]] = {}
         self._dirty: dict[Partition, None] = {}
@@ -78,6 +82,8 @@ class Disk:
         self._inputs: list[BrokerInput] = []
         self.needs_flush = False
         """Whether anything is queued for `flush`."""
+        self.full = False
+        """Whether a write of records failed because the disk was full, and none has succeeded since."""
         self._truncate_failed: dict[Partition, None] = {}
         """Logs whose truncation failed: they are not what the broker believes, and stay unchanged until the next start.
         """
@@ -185,10 +191,22 @@ class Disk:
             if error is not None:
                 return WriteFailed(partition, self._unopened[partition].first, 0, error)
         try:
-            self.store.append(partition, batches)
+            self._append(partition, batches)
+            if self.full and not all(map(_is_control, batches)):
+                self.full = False
         except StorageError as error:
+            self.full = isinstance(error, DiskFull)
             return WriteFailed(partition, self.store.end(partition), self.store.generation(partition), error)
         return None
+
+    def _append(self, partition: Partition, batches: list[bytearray]) -> None:
+        """Control batches may use the reserve: without them no setting could be changed to free space."""
+        try:
+            self.store.append(partition, batches)
+        except DiskFull:
+            if self._free_reserve is None or not all(map(_is_control, batches)) or not self._free_reserve():
+                raise
+            self.store.append(partition, batches)
 
     def begin_sync(self) -> Job | None:
         """A sync of every dirty partition; None if there is none, or if the disk is too full to journal it."""
@@ -198,6 +216,7 @@ class Disk:
         try:
             job = self.store.begin_sync(dirty)
         except DiskFull:
+            self.full = True
             return None
         except DiskUntrusted as error:
             self._dirty.clear()
@@ -248,7 +267,12 @@ class Disk:
                 case ListSegments():
                     sealed = self.store.sealed(effect.partition)
                     facts = (ClosedSegment(one.first, one.next, one.bytes, one.max_us) for one in sealed)
-                    return SegmentsListed(effect.partition, tuple(facts), self.store.segment_bytes(effect.partition))
+                    return SegmentsListed(
+                        effect.partition,
+                        tuple(facts),
+                        self.store.segment_bytes(effect.partition),
+                        self.store.active_since_us(effect.partition),
+                    )
                 case InspectLog():
                     return self._inspect(effect.partition)
                 case _:
@@ -274,6 +298,10 @@ class Disk:
                 return LogInspected(effect.partition, 0, error)
             case _:
                 assert_never(effect)
+
+
+def _is_control(batch: bytearray) -> bool:
+    return bool(read_header(batch).flags & CONTROL)
 
 
 def _combined(syncs: list[Synced]) -> list[BrokerInput]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -179,13 +178,7 @@ def _usage_error(wrong: typer.TyperException) -> int:
 
 def _system_error(error: OSError) -> tuple[str, str]:
     what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-    if isinstance(error, socket.gaierror):
-        return what, "give an address of this machine with --listen, such as 127.0.0.1:7400"
     match error.errno:
-        case errno.EADDRINUSE:
-            return what, "another process listens there: stop it, or choose another address with --listen or --metrics"
-        case errno.EADDRNOTAVAIL:
-            return what, "this machine has no such address: choose another with --listen or --metrics"
         case errno.ENOENT | errno.EEXIST | errno.ENOTDIR | errno.EISDIR:
             return what, "name a directory that exists or can be created; for a node, with --data"
         case errno.EACCES | errno.EPERM | errno.EROFS:

@@ -6,6 +6,7 @@ One name is used everywhere: `listen` is the flag `--listen`, the variable `ROST
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Literal, TypeGuard
 
@@ -22,6 +23,7 @@ DEFAULT_PORT = 7400
 DEFAULT_PEER_PORT = 7401
 DEFAULT_NODE = f"127.0.0.1:{DEFAULT_PORT}"
 PREFIX = "ROSTRA_"
+NODE_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -54,6 +56,12 @@ class Setting(msgspec.Struct, frozen=True):
 def text(given: object) -> Value:
     if not isinstance(given, str) or not given:
         raise ValueError(f"{given!r} is not a text")
+    return given
+
+
+def node_name(given: object) -> Value:
+    if not isinstance(given, str) or not NODE_NAME.fullmatch(given):
+        raise ValueError(f"{given!r} is not a name of 1 to 64 letters, digits, '.', '_' and '-'")
     return given
 
 
@@ -163,6 +171,7 @@ CLIENT = (
 )
 SERVE = (
     Setting("serve", "data", "./rostra-data", text, "data directory; created if missing"),
+    Setting("serve", "name", "", node_name, "name of the node in tables and logs; empty: its address"),
     Setting("serve", "listen", DEFAULT_NODE, listen_address, "address for clients; port 0 chooses a free one"),
     Setting("serve", "listen_unix", "", text, "path of a Unix socket for clients on the same machine; empty: none"),
     Setting(

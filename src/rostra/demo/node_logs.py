@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-_ID = re.compile(r"\b[0-7][0-9a-f]{15}\b")
 _COLUMNS = ("time", "node", "role", "level", "event", "partition")
 _OMITTED = ("metrics", "clean", "cluster", "end")
 
@@ -30,7 +28,7 @@ class NodeLine(msgspec.Struct, frozen=True):
 
 
 class NodeLogs:
-    """Replaces the ids of nodes by the names that the demo uses."""
+    """Replaces the names of nodes by those that the demo uses."""
 
     def __init__(self) -> None:
         self._files: dict[str, Path] = {}
@@ -43,14 +41,16 @@ class NodeLogs:
         self._files[name] = log_file
         self._read_to[name] = 0
 
-    def name_of(self, identity: str) -> str:
-        return self._names.get(identity, identity)
+    def _with_names(self, text: str) -> str:
+        for logged, shown in self._names.items():
+            text = text.replace(logged, shown)
+        return text
 
     def read_new(self) -> list[NodeLine]:
         """The lines since the last call, by time."""
         found = [(name, about) for name in self._files for about in self._read(name)]
         for name, about in found:
-            # Before any line is formatted: other nodes refer to this one by its id.
+            # Before any line is formatted: other nodes refer to this one by its name.
             self._names.setdefault(str(about.get("node", "")), name)
         lines = sorted((self._formatted(name, about) for name, about in found), key=lambda line: line.time)
         self.lines += lines
@@ -75,7 +75,7 @@ class NodeLogs:
             node=name,
             role=str(about.get("role", "")),
             level=str(about.get("level", "")),
-            text=_ID.sub(lambda found: self.name_of(found[0]), text_of(about)),
+            text=self._with_names(text_of(about)),
             event=str(about.get("event", "")),
             partition=str(about.get("partition", "")),
             term=term if isinstance(term, int) else 0,

@@ -92,7 +92,9 @@ class Scenario:
     def create(self, topic: str, number: int = 1) -> None:
         self.say(f"creating topic {topic} at node {number}")
         self.client(number).create_topic(topic)
-        self.logged("leads", f"{topic}/0")
+        if len(self.cluster.nodes) > 1:
+            # A single node does not log that it elects itself for each partition.
+            self.logged("leads", f"{topic}/0")
 
     def subscribe(self, who: str, topic: str, number: int) -> None:
         self.say(f"{who} subscribes to {topic} at node {number}")

@@ -39,6 +39,8 @@ class NodeSetup(msgspec.Struct, frozen=True):
     without: Without = ALL_ON
     both_ways: bool = False
     """Whether a ring forwards records in both directions."""
+    name: str = ""
+    """What the operator calls the node."""
 
 
 class FabricKind(msgspec.Struct, frozen=True):
@@ -48,6 +50,8 @@ class FabricKind(msgspec.Struct, frozen=True):
     peer_kinds: tuple[type, ...]
     """The closed set of messages between its nodes; a driver builds its codec from it."""
     status: Callable[[Fabric], ClusterStatus | None]
+    problem: Callable[[Fabric], str]
+    """Why the node cannot serve with its cluster at the moment; empty if it can."""
 
 
 def _raft(setup: NodeSetup) -> Fabric:
@@ -56,10 +60,11 @@ def _raft(setup: NodeSetup) -> Fabric:
         setup.node,
         setup.address,
         setup.peer_address,
-        founders=(ClusterMember(setup.node, setup.address, setup.peer_address),) if setup.bootstrap else (),
+        founders=(ClusterMember(setup.node, setup.address, setup.peer_address, setup.name),) if setup.bootstrap else (),
         join=setup.join,
         random=setup.random,
         without=setup.without,
+        name=setup.name,
     )
 
 
@@ -72,12 +77,29 @@ def _flood(setup: NodeSetup) -> Fabric:
         random=setup.random,
         settings=FloodSettings(both_ways=setup.both_ways),
         without=setup.without,
+        name=setup.name,
     )
 
 
 def _raft_status(fabric: Fabric) -> ClusterStatus | None:
     assert isinstance(fabric, Raft)
     return fabric.status() if fabric.metadata_loaded else None
+
+
+def _raft_problem(fabric: Fabric) -> str:
+    assert isinstance(fabric, Raft)
+    if not fabric.metadata_loaded:
+        return "the metadata is not loaded yet"
+    if fabric.metadata.group.leader is not None:
+        return ""
+    members = fabric.peers.members()
+    alive = 1 + sum(fabric.peers.is_alive(member.node) for member in members)
+    return f"no leader is elected: {alive} of {1 + len(members)} members are up"
+
+
+def _flood_problem(fabric: Fabric) -> str:
+    assert isinstance(fabric, Flood)
+    return "" if fabric.ready else "the node has not joined the ring yet"
 
 
 def _flood_status(fabric: Fabric) -> ClusterStatus | None:
@@ -92,8 +114,15 @@ def _flood_status(fabric: Fabric) -> ClusterStatus | None:
 
 
 FABRICS = {
-    "raft": FabricKind("raft", Raft.guarantees, _raft, tuple(PEER_KINDS.values()), _raft_status),
-    "flood": FabricKind("flood", Flood.guarantees, _flood, tuple(FLOOD_KINDS.values()), _flood_status),
+    "raft": FabricKind("raft", Raft.guarantees, _raft, tuple(PEER_KINDS.values()), _raft_status, _raft_problem),
+    "flood": FabricKind(
+        "flood",
+        Flood.guarantees,
+        _flood,
+        tuple(FLOOD_KINDS.values()),
+        _flood_status,
+        _flood_problem,
+    ),
 }
 
 

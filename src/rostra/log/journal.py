@@ -8,6 +8,8 @@ a new file that replaces it by rename. The byte table is in docs/formats/log.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from errno import EDQUOT, ENOSPC
 from struct import Struct
 
 import msgspec
@@ -20,6 +22,8 @@ from rostra.model.ids import Partition, PartitionIndex, TopicId
 
 PATH = "journal"
 NEXT_PATH = "journal.next"
+JOURNAL_REUSED = "journal_reused"
+"""The note of a start that found the disk full."""
 MAGIC = b"RSJ1"
 FIELDS: tuple[tuple[str, str], ...] = (
     ("magic", "4s"),
@@ -73,8 +77,27 @@ class Journal:
             lost = len(written[end:].rstrip(b"\0"))
             if lost:
                 notes.append(RecoveryNote("journal_cut", PATH, end, lost, 0, "the last entries were never synced"))
-        self._rewrite()
+            try:
+                self._rewrite()
+            except OSError as error:
+                if error.errno not in (ENOSPC, EDQUOT):
+                    raise
+                self._reuse(end, len(written))
+                notes.append(RecoveryNote(JOURNAL_REUSED, PATH, end, 0, 0, "the disk is full"))
+        else:
+            self._rewrite()
         return notes
+
+    def _reuse(self, end: int, size: int) -> None:
+        """Continues the old file, where the disk has no space for a new one: a full node must start to be helped."""
+        with suppress(OSError):
+            self._files.remove(NEXT_PATH)
+        file = self._files.open(PATH)
+        # What follows was never synced; left there, it might be taken for entries later.
+        file.write_at(end, bytes(size - end))
+        file.begin_sync()()
+        self._file = file
+        self._at = self._durable = end
 
     def put(self, key: str, value: bytes) -> None:
         self._add([(STATE, _keyed(key, value))])

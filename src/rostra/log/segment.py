@@ -80,6 +80,14 @@ class Segment:
             self.epochs.append(EpochRow(epoch, offset))
         self.epoch_noted = epoch
 
+    @property
+    def since_us(self) -> int | None:
+        """About the earliest timestamp of its records, as far as a sparse index knows; None without records."""
+        if self.index is None:
+            return None
+        earliest = next((max_us for max_us in self.index.maxima if max_us > NO_TIME_US), self.index.max_us)
+        return earliest if earliest > NO_TIME_US else None
+
     def facts(self) -> SegmentFacts:
         return SegmentFacts(self.first, self.next, self.bytes, self.max_us)
 

@@ -262,6 +262,10 @@ class Store:
         """The size of the active segment."""
         return self._logs[partition].active.bytes
 
+    def active_since_us(self, partition: Partition) -> int | None:
+        """About when the records of the active segment begin; None if it has none."""
+        return self._logs[partition].active.since_us
+
     def generation(self, partition: Partition) -> int:
         return self._log(partition).generation
 

@@ -31,6 +31,8 @@ class NodeState(msgspec.Struct, frozen=True, array_like=True):
     leaving: bool
     owns: Count
     copies: Count
+    name: Text = ""
+    """What the operator called it, else its address."""
 
 
 class CopyState(msgspec.Struct, frozen=True, array_like=True):

@@ -56,9 +56,11 @@ from rostra.fabric.api import (
 )
 from rostra.fabric.registry import NodeSetup, fabric_by_name
 from rostra.log.facts import LogSettings
+from rostra.log.journal import JOURNAL_REUSED
 from rostra.log.store import Store
-from rostra.model.ids import text
+from rostra.model.ids import NodeId, text
 from rostra.runtime.cluster_join import find_cluster
+from rostra.runtime.disk.disk_reserve import DiskReserve
 from rostra.runtime.disk.files import DiskFiles, files_open_max
 from rostra.runtime.disk.storage import Storage
 from rostra.runtime.identity import is_new, join_cluster, load_identity
@@ -73,18 +75,22 @@ from rostra.runtime.network.addresses import (
     close_unix,
     default_peer_address,
     listen,
+    listen_error,
     split_address,
 )
 from rostra.runtime.network.client_connection import ClientConnection
 from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity
 from rostra.runtime.network.peer_links import PeerLinks
 from rostra.runtime.network.peer_listener import PeerListener
+from rostra.runtime.node_health import NodeHealth
 from rostra.runtime.node_trace import NodeTrace
 from rostra.runtime.settings import NodeSettings
 from rostra.wire.frames import encode
 from rostra.wire.messages import Failed
 
 BACKLOG = 1024
+PEER_NAMES_MAX = 4096
+"""Names of peers that are remembered for the log; of further ones the ids are logged."""
 PEER_FRAME_BYTES_MORE = 2 << 20
 """A peer's frame may be larger than a client's, since it carries several batches."""
 
@@ -97,18 +103,24 @@ class Node:
     """
 
     broker: Broker
+    health: NodeHealth
 
     def __init__(self, settings: NodeSettings) -> None:
         self._settings = settings
         self.counters = Counters()
         self.log = structlog.get_logger()
+        self.name = ""
+        self._peer_names: dict[NodeId, str] = {}
         self.address = ""
         self.peer_address = ""
         self.metrics_address = ""
         self.fabric = fabric_by_name(settings.fabric)
         self._files = DiskFiles(Path(settings.directory))
         syncs = settings.fsync == "commit"
-        self._disk = Disk(Store(self._files, LogSettings(files_open_max=files_open_max(), syncs=syncs)), syncs=syncs)
+        store = Store(self._files, LogSettings(files_open_max=files_open_max(), syncs=syncs))
+        self._reserve = DiskReserve(Path(settings.directory))
+        self._disk = Disk(store, syncs=syncs, free_reserve=self._reserve.free)
+        self._disk_full = False
         self._is_new = is_new(self._files)
         self._identity = load_identity(self._files, settings.fabric, settings.join)
         self._handlers: dict[type[BrokerEffect], Callable[[Any], None]] = {}
@@ -134,7 +146,7 @@ class Node:
         self._stopped = self._loop.create_future()
         self._busy = BusyPoll(self._loop, self._settings.busy_poll_ms, owns_loop=True)
         self._storage = Storage(self, self._disk, self._loop)
-        self.log = self.log.bind(node=text(self._identity.identity.node), role="starting")
+        self.log = self.log.bind(node=self._settings.name or self._settings.listen, role="starting")
         try:
             await self._start()
         except BaseException:
@@ -144,13 +156,19 @@ class Node:
     async def _start(self) -> None:
         settings = self._settings
         for_clients = self._bind(settings.listen)
-        for_peers = self._bind(settings.peer_listen or default_peer_address(settings.listen))
+        for_peers = self._bind(settings.peer_listen or default_peer_address(settings.listen), "--peer-listen")
         for_local_clients = self._bind_unix(settings.listen_unix) if settings.listen_unix else None
         self.address, self.peer_address = bound_address(for_clients), bound_address(for_peers)
+        self.name = settings.name or advertised_address(for_clients, settings.advertise)
+        self.log = self.log.bind(node=self.name)
+        self._peer_names[self._identity.identity.node] = self.name
         await self._build_broker(for_clients, for_peers)
         boot, recovery = await self._loop.run_in_executor(None, self._disk.boot)
+        self._reserve.keep()
         for note in recovery.notes:
             self.log.warning("recovery", note=str(note))
+            if note.event == JOURNAL_REUSED:
+                self._disk.full = True
         self.step(boot)
         self.end_turn()
         await self._peer_listener.start(for_peers)
@@ -164,17 +182,26 @@ class Node:
             )
             self._servers.append(server)
         if settings.metrics:
-            self._metrics_server = MetricsServer(registry_of(self.counters, self.broker, self.fabric))
-            self.metrics_address = await self._metrics_server.start(*split_address(settings.metrics))
+            registry = registry_of(self.counters, self.broker, self.fabric, self.health)
+            self._metrics_server = MetricsServer(registry, self.health)
+            try:
+                self.metrics_address = await self._metrics_server.start(*split_address(settings.metrics))
+            except OSError as error:
+                raise listen_error(error, settings.metrics, "--metrics") from None
         # In a new directory there was no previous stop.
         stop_before = {} if self._is_new else {"clean": recovery.clean}
-        about = {"address": self.address, "peers": self.peer_address, "metrics": self.metrics_address}
+        about = {
+            "address": self.address,
+            "peers": self.peer_address,
+            "metrics": self.metrics_address,
+            "id": text(self._identity.identity.node),
+        }
         if settings.listen_unix:
             about["unix"] = settings.listen_unix
         self.log.info("listening", **about, **stop_before)
 
-    def _bind(self, address: str) -> socket.socket:
-        bound = bind(address)
+    def _bind(self, address: str, option: str = "--listen") -> socket.socket:
+        bound = bind(address, option)
         self._to_close.append(bound.close)
         return bound
 
@@ -189,7 +216,9 @@ class Node:
         address = advertised_address(for_clients, settings.advertise)
         peer_address = advertised_address(for_peers, settings.advertise_peers)
         join = settings.join or identity_file.through
-        own = NodeIdentity(identity_file.identity.cluster, identity_file.identity.node, peer_address, kind.name)
+        own = NodeIdentity(
+            identity_file.identity.cluster, identity_file.identity.node, peer_address, kind.name, self.name
+        )
         frame_bytes_max = settings.broker.frame_bytes_max + PEER_FRAME_BYTES_MORE
         self._peer_listener = PeerListener(self, own, kind.peer_kinds, frame_bytes_max)
         self._to_close.append(self._peer_listener.close)
@@ -202,12 +231,20 @@ class Node:
             self._peer_listener.own = own
         source = random.SystemRandom()
         setup = NodeSetup(
-            own.node, address, peer_address, source, identity_file.founded, join, both_ways=settings.both_ways
+            own.node,
+            address,
+            peer_address,
+            source,
+            identity_file.founded,
+            join,
+            both_ways=settings.both_ways,
+            name=settings.name,
         )
         self.links = PeerLinks(self, own)
         self._handlers = {Append: self._append, Send: self.links.send, PushTo: self._push, Reply: self._reply}
         self._to_close.append(self.links.close)
         self.broker = Broker(identity_file.identity, kind.make(setup), settings.broker, source)
+        self.health = NodeHealth(self.broker, kind, self._disk, settings.directory)
         if settings.trace:
             self.trace = NodeTrace(settings.trace, own.node)
             self._to_close.append(self.trace.close)
@@ -276,6 +313,14 @@ class Node:
             else:
                 self._execute(effect)
 
+    def _disk_state_changed(self) -> None:
+        self._disk_full = self._disk.full
+        if self._disk_full:
+            self.log.error("disk full", directory=self._settings.directory, error=str(DiskFull()))
+        else:
+            self.log.info("disk has space again", directory=self._settings.directory)
+            self._reserve.keep()
+
     def end_turn(self) -> None:
         """Sends and writes what the turn has queued; inputs that the disk returns at once are stepped at once."""
         if self.closed:
@@ -287,6 +332,8 @@ class Node:
         while disk.needs_flush:
             for given in disk.flush():
                 self.step(given)
+        if disk.full is not self._disk_full:
+            self._disk_state_changed()
         self._storage.start_pending()
         while self._sending or self._draining:
             sending, self._sending = self._sending, []
@@ -348,14 +395,23 @@ class Node:
         self._disk.change(effect)
 
     def _note(self, effect: LogLine) -> None:
-        """Formats node ids as everywhere else that users see them."""
+        """Nodes have names in the log, as in the tables of the command line."""
         about = {
-            name: text(value) if name in ("node", "peer", "leader") and isinstance(value, int) else value
+            name: self.name_of(NodeId(value))
+            if name in ("node", "peer", "leader") and isinstance(value, int)
+            else value
             for name, value in effect.about.items()
         }
         if about.get("partition") == METADATA and "role" in about:
             self.log = self.log.bind(role=about["role"])
         getattr(self.log, effect.level)(effect.event, **about)
+
+    def name_of(self, node: NodeId) -> str:
+        return self._peer_names.get(node) or text(node)
+
+    def peer_named(self, node: NodeId, name: str) -> None:
+        if len(self._peer_names) < PEER_NAMES_MAX or node in self._peer_names:
+            self._peer_names[node] = name
 
     def _reply(self, effect: Reply) -> None:
         connection = self._connections.get(effect.conn)

@@ -12,6 +12,8 @@ from rostra.fabric.registry import DEFAULT
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     directory: str = "rostra-data"
+    name: str = ""
+    """What the node is called in tables and logs; empty: the address that clients are told."""
     listen: str = "127.0.0.1:7400"
     """For clients; port 0 chooses a free one."""
     listen_unix: str = ""

@@ -223,7 +223,7 @@ def _hold(paused: Event, resumed: Event) -> None:
 
 
 async def _exposed(node: Node) -> str:
-    return generate_latest(registry_of(node.counters, node.broker, node.fabric)).decode()
+    return generate_latest(registry_of(node.counters, node.broker, node.fabric, node.health)).decode()
 
 
 async def _last_turns(loop: asyncio.AbstractEventLoop) -> None:

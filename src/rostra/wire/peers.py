@@ -16,7 +16,7 @@ PEER_PROTOCOL = 1
 class PeerHello(Message, frozen=True, array_like=True):
     """First on every link. Cluster 0: the node has none yet and asks which one this is.
 
-    `address` is where the node listens for peers itself.
+    `address` is where the node listens for peers itself, `name` what it is called in logs.
     """
 
     kind: ClassVar[int] = 96
@@ -25,6 +25,7 @@ class PeerHello(Message, frozen=True, array_like=True):
     node: Id
     address: Text
     fabric: Text
+    name: Text = ""
 
 
 class PeerWelcome(Message, frozen=True, array_like=True):
@@ -34,6 +35,7 @@ class PeerWelcome(Message, frozen=True, array_like=True):
     version: Index
     cluster: Id
     node: Id
+    name: Text = ""
 
 
 class PeerRefused(Message, frozen=True, array_like=True):

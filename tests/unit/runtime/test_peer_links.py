@@ -43,6 +43,12 @@ class RecordingNode(NodePort):
     def counters(self) -> Counters:
         return self._counters
 
+    def name_of(self, node: NodeId) -> str:
+        return f"node-{node}"
+
+    def peer_named(self, node: NodeId, name: str) -> None:
+        pass
+
     @property
     def log(self) -> Any:
         return self._log

@@ -25,6 +25,7 @@ Rebalances are also triggered by topics that are created or deleted and by a cha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, assert_never
 
 from rostra.broker.api import Conn
@@ -110,6 +111,18 @@ class Coordinator:
     def storage_failed(self, error: RostraError) -> None:
         """Nothing is acknowledged here any more."""
         self.locator.storage_failed(error)
+
+    def positions(self) -> Iterator[tuple[str, ServedPartition, int]]:
+        """Name, partition and position, of groups coordinated here in partitions served here."""
+        table = self._broker.topic_table
+        for coordinating in table.partitions():
+            if coordinating.topic != GROUPS_TOPIC or not coordinating.owner:
+                continue
+            for name, group in sorted(coordinating.derived.groups.groups.items()):
+                for (topic, index), row in sorted(group.partitions.items()):
+                    served = table.find(topic, index)
+                    if row.start == "offset" and not isinstance(served, RostraError):
+                        yield name, served, row.value
 
     def serving(self, served: ServedPartition) -> None:
         """The fabric announced the owner of a partition."""

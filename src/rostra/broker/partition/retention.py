@@ -1,4 +1,9 @@
-"""Retention: deletes whole segments, oldest first, by age and by bytes."""
+"""Retention: deletes whole segments, oldest first, by age and by bytes.
+
+Only closed segments are deleted, so the active one is closed before it is full once its records reach a share of a
+limit: records stay at most a quarter longer than `retention_ms`, and a partition keeps at most a quarter more than
+`retention_bytes`, beyond the interval between checks and what is written in it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,10 @@ from rostra.fabric.api import ProposeLogStart
 
 if TYPE_CHECKING:
     from rostra.broker.broker import Broker
+
+
+SHARE = 4
+"""The active segment is closed when it reaches this share of a limit."""
 
 
 class Retention:
@@ -51,7 +60,20 @@ class Retention:
             broker.step_fabric(ProposeLogStart(served.partition, first))
             if served.first >= first:
                 served.bytes -= dropped
+        if self._must_roll(broker, given, settings.retention_ms, settings.retention_bytes, served.segment_bytes):
+            if served.owner and broker.batch_ordering.write_error(served) is None:
+                broker.batch_ordering.roll(served)
         if settings.compaction:
             broker.compactor.segments_listed(
                 served, tuple(segment for segment in given.segments if segment.next > first)
             )
+
+    def _must_roll(
+        self, broker: Broker, given: SegmentsListed, retention_ms: int, retention_bytes: int, segment_bytes: int
+    ) -> bool:
+        if given.active_since_us is None:
+            return False
+        if retention_bytes and min(given.active_bytes, segment_bytes) >= retention_bytes // SHARE:
+            return True
+        age_us = broker.now.wall_us - given.active_since_us
+        return bool(retention_ms) and age_us >= retention_ms * 1000 // SHARE

@@ -11,7 +11,7 @@ from rostra.cli.commands.cluster_rows import (
     MEMBER_COLUMNS,
     RING_COLUMNS,
     STATUS_COLUMNS,
-    alive_nodes,
+    Members,
     member_row,
     member_table_row,
     partition_row,
@@ -26,7 +26,7 @@ from rostra.cli.exit_codes import ExitCode
 from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, begin
 from rostra.cli.output import Cell, print_error, print_note
 from rostra.errors import LinkError, MemberRemoved, UnknownPartition, UnknownTopic
-from rostra.model.ids import text
+from rostra.model.ids import NodeId, text
 
 if TYPE_CHECKING:
     from rostra.blocking import Client
@@ -55,12 +55,12 @@ rostra cluster add
 rostra -n mars:7400 cluster add -o json | jq -r .command"""
 
 REMOVE_EXAMPLES = """
-rostra cluster remove 3f8f7e3f57b9d38f
+rostra cluster remove second
 rostra cluster remove 3f8f
 rostra cluster remove 127.0.0.1:7420 --no-wait"""
 
 TRANSFER_EXAMPLES = """
-rostra cluster transfer orders/0 3f8f
+rostra cluster transfer orders/0 second
 rostra cluster transfer orders 127.0.0.1:7410"""
 
 POLL_S = 0.1
@@ -71,7 +71,7 @@ PORT_STEP = 10
 PORT_MAX = 65_000
 
 MemberArgument = Annotated[
-    str, typer.Argument(metavar="NODE", help="Id of the member, a unique prefix of it, or its address.")
+    str, typer.Argument(metavar="NODE", help="Name of the member, its address, its id or a unique prefix of that.")
 ]
 
 
@@ -96,12 +96,12 @@ def status(
     placed = [one for one in state.partitions if topic is None or topic_of(one) == topic]
     if topic is not None and not placed:
         raise UnknownTopic(topic)
-    alive = alive_nodes(state)
+    members = Members(state)
     if invocation.output.is_json:
-        invocation.output.rows([partition_row(one, alive) for one in placed], columns=())
+        invocation.output.rows([partition_row(one, members) for one in placed], columns=())
         print_note("; ".join(summary(state)))
         return
-    table = [row for one in placed for row in partition_table_rows(one, alive)]
+    table = [row for one in placed for row in partition_table_rows(one, members)]
     invocation.output.rows(table, columns=STATUS_COLUMNS, blank="")
     invocation.output.line("")
     for line in summary(state):
@@ -199,7 +199,7 @@ def remove(
     if no_wait:
         _print_removal(invocation, leaver, gone=False)
         return
-    print_note(f"removing {text(leaver.node)}; waiting until its replicas have moved (Ctrl-C stops only the waiting)")
+    print_note(f"removing {leaver.name}; waiting until its replicas have moved (Ctrl-C stops only the waiting)")
     others = [one.address for one in _join_targets(state) if one.node != leaver.node]
     with invocation.connect(*others) as client:
         _await_removal(client, leaver)
@@ -218,11 +218,11 @@ def _await_removal(client: Client, leaver: NodeState) -> None:
         left = next((one for one in nodes if one.node == leaver.node), None)
         if left is None:
             return
-        down = [text(one.node) for one in nodes if not one.there and one.node != leaver.node]
+        down = [one.name for one in nodes if not one.there and one.node != leaver.node]
         if (left.copies, down) != printed:
             printed = left.copies, down
             doing = f"{left.copies} replicas still to move" if left.copies else "leaving"
-            print_note(f"{text(leaver.node)}: {doing}" + (f"; down: {', '.join(down)}" if down else ""))
+            print_note(f"{leaver.name}: {doing}" + (f"; down: {', '.join(down)}" if down else ""))
         time.sleep(POLL_S)
 
 
@@ -230,7 +230,7 @@ def _print_removal(invocation: Invocation, leaver: NodeState, *, gone: bool) -> 
     if invocation.output.is_json:
         invocation.output.row({"id": text(leaver.node), "address": leaver.address, "removed": True, "gone": gone})
     else:
-        invocation.output.line(f"{'removed' if gone else 'removing'} {text(leaver.node)} ({leaver.address})")
+        invocation.output.line(f"{'removed' if gone else 'removing'} {leaver.name} ({leaver.address})")
 
 
 def transfer(
@@ -257,49 +257,49 @@ def transfer(
         for placed in chosen:
             client.transfer_partition(placed.topic, placed.partition, successor.node)
             owner = _owner_after_transfer(client, placed)
-            _print_transfer(invocation, placed, owner)
+            _print_transfer(invocation, placed, owner, Members(state))
 
 
-def _owner_after_transfer(client: Client, placed: PlacedPartition) -> int:
+def _owner_after_transfer(client: Client, placed: PlacedPartition) -> NodeId:
     """Waits until the node that is asked knows an owner: news of an election takes a moment to spread."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         state = client.describe_cluster()
         key = (placed.topic, placed.partition)
-        owner = next((one.owner for one in state.partitions if (one.topic, one.partition) == key), 0)
+        owner = next((one.owner for one in state.partitions if (one.topic, one.partition) == key), NodeId(0))
         if owner or time.monotonic() > deadline:
             return owner
         time.sleep(POLL_S)
 
 
-def _print_transfer(invocation: Invocation, placed: PlacedPartition, owner: int) -> None:
-    former = text(placed.owner) if placed.owner else None
+def _print_transfer(invocation: Invocation, placed: PlacedPartition, owner: NodeId, members: Members) -> None:
     if invocation.output.is_json:
         row: dict[str, Cell] = {
             "topic": placed.topic,
             "partition": placed.partition,
             "owner": text(owner),
-            "former_owner": former,
+            "former_owner": text(placed.owner) if placed.owner else None,
         }
         invocation.output.row(row)
     else:
-        before = "unchanged" if owner == placed.owner else f"was {former or 'none'}"
-        invocation.output.line(f"{placed.topic}/{placed.partition}: owner {text(owner)} ({before})")
+        former = members.name_of(placed.owner) if placed.owner else "none"
+        before = "unchanged" if owner == placed.owner else f"was {former}"
+        invocation.output.line(f"{placed.topic}/{placed.partition}: owner {members.name_of(owner)} ({before})")
 
 
 # --- arguments ---
 
 
 def find_member(state: ClusterState, written: str) -> NodeState:
-    """The member with this id, unique prefix of an id, or address."""
-    exact = [one for one in state.nodes if written in (text(one.node), one.address, one.peer_address)]
+    """The member with this name, address, id, or unique prefix of an id."""
+    exact = [one for one in state.nodes if written in (one.name, text(one.node), one.address, one.peer_address)]
     found = exact or [one for one in state.nodes if written and text(one.node).startswith(written.lower())]
     if len(found) == 1:
         return found[0]
     if not found:
         print_error(f"the cluster has no member {written!r}", "`rostra cluster members` lists them")
         raise typer.Exit(ExitCode.UNKNOWN)
-    several = ", ".join(text(one.node) for one in found)
+    several = ", ".join(f"{one.name} ({text(one.node)})" for one in found)
     raise typer.BadParameter(f"{written!r} may be any of {several}", param_hint="'NODE'")
 
 

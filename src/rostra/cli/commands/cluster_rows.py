@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 METADATA_NAME = "_metadata"
 """Shown in place of a topic for the metadata partition."""
 
-MEMBER_COLUMNS = ("id", "address", "peer_address", "state", "votes", "owns", "replicas")
+MEMBER_COLUMNS = ("name", "address", "peer_address", "state", "votes", "owns", "replicas", "id")
 RING_COLUMNS = ("broker", "next", "previous", "members", "view", "round_trip_ms", "backlog")
 STATUS_COLUMNS = ("partition", "term", "commit", "end", "quorum", "node", "as", "match", "lag")
 
@@ -22,6 +22,7 @@ STATUS_COLUMNS = ("partition", "term", "commit", "end", "quorum", "node", "as", 
 def member_row(node: NodeState) -> dict[str, Cell]:
     return {
         "id": text(node.node),
+        "name": node.name,
         "address": node.address,
         "peer_address": node.peer_address,
         "alive": node.there,
@@ -39,13 +40,13 @@ def member_table_row(node: NodeState) -> dict[str, Cell]:
 
 
 def ring_row(ring: RingState, state: ClusterState) -> dict[str, Cell]:
-    addresses = {node.node: node.address for node in state.nodes}
+    members = Members(state)
     return {
         "id": text(ring.node),
-        "broker": addresses.get(ring.node, text(ring.node)),
-        "next": addresses.get(ring.next, ""),
-        "previous": addresses.get(ring.previous, ""),
-        "members": [addresses.get(node, text(node)) for node in ring.members],
+        "broker": members.name_of(ring.node),
+        "next": members.name_of(ring.next) if ring.next else "",
+        "previous": members.name_of(ring.previous) if ring.previous else "",
+        "members": [members.name_of(node) for node in ring.members],
         "view": ring.view,
         "round_trip_ms": round(ring.circle_us / 1000, 3),
         "backlog": ring.lacks,
@@ -85,16 +86,25 @@ class Quorum:
         return f"{count} moving" if self.moving else count
 
 
-def alive_nodes(state: ClusterState) -> frozenset[NodeId]:
-    return frozenset(node.node for node in state.nodes if node.there)
+class Members:
+    """The members of a cluster: which are alive, and their names."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.alive = frozenset(node.node for node in state.nodes if node.there)
+        self._names = {node.node: node.name for node in state.nodes}
+
+    def name_of(self, node: NodeId) -> str:
+        return self._names.get(node) or text(node)
 
 
-def partition_row(placed: PlacedPartition, alive: frozenset[NodeId]) -> dict[str, Cell]:
+def partition_row(placed: PlacedPartition, members: Members) -> dict[str, Cell]:
     """All of a partition's state, for JSON."""
+    alive = members.alive
     quorum = Quorum(placed, alive)
     replicas: list[Cell] = [
         {
             "node": text(copy.node),
+            "name": members.name_of(copy.node),
             "alive": copy.node in alive,
             "votes": copy.votes,
             "match": copy.match if copy.match >= 0 else None,
@@ -106,6 +116,7 @@ def partition_row(placed: PlacedPartition, alive: frozenset[NodeId]) -> dict[str
         "topic": topic_of(placed),
         "partition": placed.partition,
         "owner": text(placed.owner) if placed.owner else None,
+        "owner_name": members.name_of(placed.owner) if placed.owner else None,
         "term": placed.epoch,
         "first": placed.first,
         "commit": placed.commit,
@@ -122,30 +133,30 @@ def lag_of(placed: PlacedPartition, copy: CopyState) -> int | None:
     return max(placed.end - copy.match, 0) if copy.match >= 0 else None
 
 
-def partition_table_rows(placed: PlacedPartition, alive: frozenset[NodeId]) -> list[dict[str, Cell]]:
+def partition_table_rows(placed: PlacedPartition, members: Members) -> list[dict[str, Cell]]:
     """One row for the partition and its owner, and one for each other replica."""
     ordered = sorted(placed.copies, key=lambda copy: (copy.node != placed.owner, copy.node))
-    rows = [_replica_cells(placed, copy, alive) for copy in ordered] or [{}]
+    rows = [_replica_cells(placed, copy, members) for copy in ordered] or [{}]
     rows[0] = {
         "partition": name_of(placed),
         "term": placed.epoch,
         "commit": placed.commit,
         "end": placed.end,
-        "quorum": str(Quorum(placed, alive)),
+        "quorum": str(Quorum(placed, members.alive)),
         **rows[0],
     }
     return rows
 
 
-def _replica_cells(placed: PlacedPartition, copy: CopyState, alive: frozenset[NodeId]) -> dict[str, Cell]:
-    if copy.node not in alive:
+def _replica_cells(placed: PlacedPartition, copy: CopyState, members: Members) -> dict[str, Cell]:
+    if copy.node not in members.alive:
         role = "down"
     elif copy.node == placed.owner:
         role = "owner"
     else:
         role = "replica" if copy.votes else "learner"
     return {
-        "node": text(copy.node),
+        "node": members.name_of(copy.node),
         "as": role,
         "match": copy.match if copy.match >= 0 else None,
         "lag": lag_of(placed, copy),
@@ -153,8 +164,9 @@ def _replica_cells(placed: PlacedPartition, copy: CopyState, alive: frozenset[No
 
 
 def summary(state: ClusterState) -> list[str]:
-    alive = alive_nodes(state)
-    down = [text(node.node) for node in state.nodes if not node.there]
+    members = Members(state)
+    alive = members.alive
+    down = [members.name_of(node.node) for node in state.nodes if not node.there]
     owned = Counter(placed.owner for placed in state.partitions if placed.owner in alive)
     quorums = [Quorum(placed, alive) for placed in state.partitions]
     lost = sum(not quorum.is_met for quorum in quorums)
@@ -163,7 +175,7 @@ def summary(state: ClusterState) -> list[str]:
     parts = [
         f"{state.fabric}, {count} member{'s' if count != 1 else ''}: {len(alive)} up, {len(down)} down"
         + (f" ({', '.join(down)})" if down else ""),
-        "owners: " + (", ".join(f"{text(node)} {owned[node]}" for node in sorted(owned)) or "none"),
+        "owners: " + (", ".join(f"{members.name_of(node)} {owned[node]}" for node in sorted(owned)) or "none"),
         f"{lost} without a quorum" if lost else "every partition has a quorum",
     ]
     parts += [f"{ownerless} without an owner"] if ownerless else []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 rostra serve
 rostra serve --data /var/lib/rostra --listen 127.0.0.1:7400 --metrics 127.0.0.1:9400
-rostra serve --data ./second --listen 127.0.0.1:7410 --join 127.0.0.1:7401
+rostra serve --name second --data ./second --listen 127.0.0.1:7410 --join 127.0.0.1:7401
 rostra serve --listen 0.0.0.0:7400 --advertise mars:7400 --advertise-peers mars:7401 --join venus:7401
 rostra serve --listen-unix /run/rostra.sock
 rostra serve --fabric flood --data ./first --listen 127.0.0.1:7400
@@ -30,6 +30,10 @@ def serve(
     context: typer.Context,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Data directory.", show_default="./rostra-data")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the node in tables and logs.", show_default="its address"),
     ] = None,
     listen: Annotated[
         str | None, typer.Option(metavar="ADDR", help="Address for clients.", show_default="127.0.0.1:7400")
@@ -115,6 +119,7 @@ def serve(
     """
     flags = {
         "data": None if data is None else str(data),
+        "name": name,
         "listen": listen,
         "listen_unix": listen_unix,
         "join": join or None,
@@ -159,6 +164,7 @@ def node_settings(configuration: Configuration) -> NodeSettings:
     limits = {setting.name: configuration[setting.name] for setting in SETTINGS if setting.section == "limits"}
     return NodeSettings(
         directory=configuration.text("data"),
+        name=configuration.text("name"),
         listen=configuration.text("listen"),
         listen_unix=configuration.text("listen_unix"),
         peer_listen=configuration.text("peer_listen"),

@@ -207,7 +207,7 @@ def _rows_of_all_nodes(invocation: Invocation, state: ClusterState) -> list[dict
     rows: list[dict[str, Cell]] = []
     for member in state.nodes:
         if not member.there:
-            print_note(f"{text(member.node)} at {member.address} is down: its topics are not listed")
+            print_note(f"{member.name} is down: its topics are not listed")
             continue
         with invocation.connect(member.address) as client:
             topics = client.list_topics()

@@ -140,8 +140,10 @@ class Flood:
         random: Random,
         settings: FloodSettings | None = None,
         without: Without = ALL_ON,
+        name: str = "",
     ) -> None:
         self.node = node
+        self.name = name
         self.address = address
         self.peer_address = peer_address
         self.joins = joins

@@ -43,6 +43,8 @@ class RingMember(msgspec.Struct, frozen=True, array_like=True):
     address: Text
     peer_address: Text
     boot: Count
+    name: Text = ""
+    """Empty unless the operator chose one."""
 
 
 class RingHeartbeat(FloodMessageBase, frozen=True, array_like=True):

@@ -62,7 +62,7 @@ class Ring:
 
     def start(self) -> None:
         flood = self._flood
-        own = RingMember(flood.node, flood.address, flood.peer_address, flood.boot)
+        own = RingMember(flood.node, flood.address, flood.peer_address, flood.boot, flood.name)
         self._merge((own,), ())
         self._update_links()
         self.update_view()

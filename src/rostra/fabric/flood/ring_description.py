@@ -135,6 +135,7 @@ class RingDescription:
                 False,
                 sum(placed.owner == member.node for placed in partitions),
                 sum(any(log.node == member.node for log in placed.copies) for placed in partitions),
+                member.name or member.address,
             )
             for _, member in sorted(flood.ring.members.items())
         )

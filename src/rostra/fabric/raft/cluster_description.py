@@ -135,6 +135,7 @@ class ClusterDescription:
                 node in state.leaving,
                 sum(partition.owner == node and partition.topic != "" for partition in partitions),
                 copies[node],
+                members[node].name or members[node].address,
             )
             for node in sorted(members)
         )

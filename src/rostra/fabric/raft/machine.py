@@ -127,6 +127,7 @@ class Raft:
         random: Random,
         settings: RaftSettings | None = None,
         without: Without = ALL_ON,
+        name: str = "",
     ) -> None:
         self.node = node
         self.address = address
@@ -138,7 +139,7 @@ class Raft:
         self.groups: dict[Partition, RaftGroup] = {}
         self._without = without
         self._random = random
-        self.own = ClusterMember(node, address, peer_address)
+        self.own = ClusterMember(node, address, peer_address, name)
         self.founders = founders or (() if join else (self.own,))
         self._join = join
         self._metadata: MetadataGroup | None = None

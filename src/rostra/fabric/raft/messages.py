@@ -220,6 +220,7 @@ class JoinRequest(RaftMessageBase, frozen=True, array_like=True):
     node: Node
     address: Text
     peer_address: Text
+    name: Text = ""
 
 
 class JoinReply(RaftMessageBase, frozen=True, array_like=True):

@@ -34,6 +34,7 @@ def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
     synced = GaugeMetricFamily("rostra_group_synced_offset", "What is on stable storage here", labels=PLACE)
     labels = [*PLACE, "follower"]
     match = GaugeMetricFamily("rostra_group_match_offset", "What a follower of this leader has synced", labels=labels)
+    lag = GaugeMetricFamily("rostra_replica_lag", "Offsets that a follower of this leader lacks", labels=labels)
     for group in status.groups:
         place = [group.topic or METADATA, str(group.partition.index)]
         role.add_metric([*place, group.role], 1)
@@ -43,4 +44,5 @@ def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
         synced.add_metric(place, group.synced)
         for follower in group.followers:
             match.add_metric([*place, text(follower.node)], follower.match)
-    yield from (role, term, commit, end, synced, match)
+            lag.add_metric([*place, text(follower.node)], max(group.end - follower.match, 0))
+    yield from (role, term, commit, end, synced, match, lag)

@@ -17,15 +17,17 @@ from rostra.broker.broker import Broker
 from rostra.fabric.registry import FabricKind
 from rostra.runtime.metrics.cluster_metrics import cluster_metrics
 from rostra.runtime.metrics.counters import SYNC_BOUNDS_MS, Counters
+from rostra.runtime.node_health import NodeHealth
 
 
 class NodeCollector(Collector):
     """Reads the counters and the broker of one node at scrape time."""
 
-    def __init__(self, counters: Counters, broker: Broker, fabric: FabricKind) -> None:
+    def __init__(self, counters: Counters, broker: Broker, fabric: FabricKind, health: NodeHealth) -> None:
         self._counters = counters
         self._broker = broker
         self._fabric = fabric
+        self._health = health
 
     def collect(self) -> Iterator[Metric]:
         counters, broker = self._counters, self._broker
@@ -42,11 +44,15 @@ class NodeCollector(Collector):
         }
         for name, (text, value) in totals.items():
             yield CounterMetricFamily(name, text, value=value)
+        space = self._health.disk_space()
         gauges = {
             "rostra_connections": ("Connections open now", len(broker.sessions)),
             "rostra_topics": ("Topics", len(broker.topic_table)),
             "rostra_tail_bytes": ("Recent batches kept in memory", broker.tail_cache.bytes),
             "rostra_acknowledging": ("1 while publishes are acknowledged", int(broker.broken is None)),
+            "rostra_disk_full": ("1 while the disk is full and publishes are refused", int(self._health.disk_full)),
+            "rostra_disk_free_bytes": ("Free space of the file system with the data directory", space.free_bytes),
+            "rostra_disk_total_bytes": ("Size of the file system with the data directory", space.total_bytes),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(name, text, value=value)
@@ -68,6 +74,15 @@ class NodeCollector(Collector):
         for served in self._broker.topic_table.partitions():
             commit.add_metric([served.topic, str(served.partition.index)], served.commit)
         yield commit
+        yield self._subscription_lag()
+
+    def _subscription_lag(self) -> Metric:
+        """Of the named subscriptions that this node coordinates, in partitions that it has a replica of."""
+        labels = ["subscription", "topic", "partition"]
+        lag = GaugeMetricFamily("rostra_subscription_lag", "Offsets between position and end", labels=labels)
+        for name, served, position in self._broker.coordinator.positions():
+            lag.add_metric([name, served.topic, str(served.partition.index)], max(served.commit - position, 0))
+        return lag
 
     def _syncs(self) -> Metric:
         counters = self._counters
@@ -81,7 +96,7 @@ class NodeCollector(Collector):
         return family
 
 
-def registry_of(counters: Counters, broker: Broker, fabric: FabricKind) -> CollectorRegistry:
+def registry_of(counters: Counters, broker: Broker, fabric: FabricKind, health: NodeHealth) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(NodeCollector(counters, broker, fabric))
+    registry.register(NodeCollector(counters, broker, fabric, health))
     return registry

@@ -7,9 +7,11 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from rostra.errors import InvalidSetting
+from rostra.errors import AddressInUse, AddressNotLocal, InvalidSetting, PortNotPermitted, RostraError
 from rostra.model.addresses import UNIX_PATH_BYTES_MAX
 
+PORT_STEP = 10
+PORT_MAX = 65_000
 EVERYWHERE = ("0.0.0.0", "::")
 
 
@@ -31,29 +33,49 @@ def default_peer_address(address: str) -> str:
     return join_address(host, port + 1 if port else 0)
 
 
-def bind(address: str) -> socket.socket:
-    """Binds without listening, so that the address can be advertised before anything is served."""
+def bind(address: str, option: str = "--listen") -> socket.socket:
+    """Binds without listening, so that the address can be advertised before anything is served.
+
+    `option` is the flag that sets the address, for the error.
+    """
     host, port = split_address(address)
-    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror:
+        raise AddressNotLocal(address, option) from None
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(place)
-    except OSError:
+    except OSError as error:
         bound.close()
-        raise
+        raise listen_error(error, address, option) from None
     bound.setblocking(False)
     return bound
 
 
-def listen(bound: socket.socket, backlog: int) -> None:
+def listen_error(error: OSError, address: str, option: str) -> RostraError | OSError:
+    """What a refused `bind` or `listen` means to the operator."""
+    host, port = split_address(address)
+    match error.errno:
+        case errno.EADDRINUSE:
+            return AddressInUse(address, option, join_address(host, port + PORT_STEP if port < PORT_MAX else 0))
+        case errno.EADDRNOTAVAIL:
+            return AddressNotLocal(address, option)
+        case errno.EACCES:
+            return PortNotPermitted(port, option)
+        case _:
+            return OSError(error.errno, error.strerror, address)
+
+
+def listen(bound: socket.socket, backlog: int, option: str = "--listen") -> None:
     """Listens before an event loop gets the socket. Two processes may bind the same port until one of them listens, and
     uvloop does not report that error: the other process would wait for connections that never come.
     """
     try:
         bound.listen(backlog)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, bound_address(bound)) from None
+        raise listen_error(error, bound_address(bound), option) from None
 
 
 def bind_unix(path: str) -> socket.socket:

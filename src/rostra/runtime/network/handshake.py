@@ -20,9 +20,10 @@ class NodeIdentity(msgspec.Struct, frozen=True):
     node: NodeId
     address: str
     fabric: str
+    name: str = ""
 
     def hello(self) -> PeerHello:
-        return PeerHello(PEER_PROTOCOL, self.cluster, self.node, self.address, self.fabric)
+        return PeerHello(PEER_PROTOCOL, self.cluster, self.node, self.address, self.fabric, self.name)
 
 
 def check_hello(own: NodeIdentity, hello: PeerHello) -> RostraError | None:
@@ -37,7 +38,7 @@ def check_hello(own: NodeIdentity, hello: PeerHello) -> RostraError | None:
 
 
 def welcome(own: NodeIdentity) -> PeerWelcome:
-    return PeerWelcome(PEER_PROTOCOL, own.cluster, own.node)
+    return PeerWelcome(PEER_PROTOCOL, own.cluster, own.node, own.name)
 
 
 def refusal(error: RostraError) -> PeerRefused:

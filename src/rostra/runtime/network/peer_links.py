@@ -165,14 +165,16 @@ class PeerDialer:
         if answer.cluster != own.cluster:
             raise OtherCluster(text(own.cluster), text(answer.cluster))
         if self.peer not in (UNKNOWN_NODE, answer.node):
-            raise OtherNode(self.address, text(self.peer), text(answer.node))
+            name_of = self._links.node.name_of
+            raise OtherNode(self.address, name_of(self.peer), name_of(NodeId(answer.node)))
+        self._links.node.peer_named(NodeId(answer.node), answer.name)
 
     def _report(self, error: Exception) -> None:
         """Logs a failure once per reason, not per attempt."""
         reason = str(error) or type(error).__name__
         if reason != self._last_reason:
             self._last_reason = reason
-            known = {"peer": text(self.peer)} if self.peer else {}
+            known = {"peer": self._links.node.name_of(self.peer)} if self.peer else {}
             self._links.node.log.warning("peer link failed", address=self.address, reason=reason, **known)
 
 
@@ -242,7 +244,7 @@ class PeerLinks:
             self._seed_dialers.pop(known.address, None)
             return False
         self.open_links[peer] = link
-        self.node.log.info("peer link opened", peer=text(peer), address=known.address)
+        self.node.log.info("peer link opened", peer=self.node.name_of(peer), address=known.address)
         if not sought:
             for address, other in list(self._seed_dialers.items()):
                 if other.met == peer:
@@ -259,7 +261,7 @@ class PeerLinks:
     def lost(self, link: PeerLink) -> None:
         if self.open_links.get(link.peer) is link:
             del self.open_links[link.peer]
-            self.node.log.info("peer link closed", peer=text(link.peer))
+            self.node.log.info("peer link closed", peer=self.node.name_of(link.peer))
             self.node.step(PeerLost(link.peer))
             self.node.end_turn()
 

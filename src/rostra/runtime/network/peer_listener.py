@@ -44,7 +44,7 @@ class PeerListener:
         if self._server is not None:
             return
         loop = asyncio.get_running_loop()
-        listen(bound, BACKLOG)
+        listen(bound, BACKLOG, "--peer-listen")
         self._server = await loop.create_server(lambda: PeerConnection(self), sock=bound, backlog=BACKLOG)
 
     def admit(self, connection: PeerConnection) -> None:
@@ -133,6 +133,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if error is not None:
             self._refuse(hello, error)
             return
+        self._node.peer_named(NodeId(hello.node), hello.name)
         self._send(encode(welcome(own)))
         if NO_CLUSTER in (hello.cluster, own.cluster):
             # The node without a cluster has learned the id; only members of one cluster exchange messages.
@@ -145,7 +146,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _refuse(self, hello: PeerHello, error: RostraError) -> None:
         self._node.counters.refused[type(error).__name__] += 1
-        about = {"peer": text(hello.node), "address": hello.address, "reason": str(error)}
+        about = {"peer": hello.name or text(hello.node), "address": hello.address, "reason": str(error)}
         self._node.log.warning("peer refused", **about)
         self._send(encode(refusal(error)))
         self._close()

@@ -484,6 +484,9 @@ class RaftGroupState:
 
     def add_log_line(self, level: str, event: str, about: dict[str, int | str]) -> None:
         place = self.name if self.name == METADATA else f"{self.name}/{self.partition.index}"
+        if level == "info" and self.name != METADATA and self.config.voters == (self.node,):
+            # The only replica always elects itself; with many topics that would hide other lines.
+            level = "debug"
         self.out.append(LogLine(level, event, {"partition": place, "node": self.node, "role": str(self.role), **about}))
 
 

@@ -403,7 +403,7 @@ class MetadataGroup:
         if message.node in self.state.removed:
             raft.peers.notify_removed(message.node, message.peer_address)
             return []
-        member = ClusterMember(message.node, message.address, message.peer_address)
+        member = ClusterMember(message.node, message.address, message.peer_address, message.name)
         if self.state.members.get(message.node) != member:
             self.append(NodeJoined(member))
             return []

@@ -22,11 +22,12 @@ Text = Annotated[str, Meta(max_length=1024)]
 
 
 class ClusterMember(msgspec.Struct, frozen=True, array_like=True):
-    """`address` is for clients, `peer_address` for other nodes."""
+    """`address` is for clients, `peer_address` for other nodes; `name` is empty unless the operator chose one."""
 
     node: NodeId
     address: Text
     peer_address: Text
+    name: Text = ""
 
 
 class Requester(msgspec.Struct, frozen=True, array_like=True):

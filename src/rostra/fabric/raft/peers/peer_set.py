@@ -194,7 +194,7 @@ class PeerSet:
         if is_in or raft.now.mono_us < self._join_retry_us:
             return
         self._join_retry_us = raft.now.mono_us + raft.settings.election_min_us
-        message = JoinRequest(raft.node, raft.address, raft.peer_address)
+        message = JoinRequest(raft.node, raft.address, raft.peer_address, raft.own.name)
         leader = meta.group.leader
         if leader == raft.node:
             raft.out += meta.join_requested(message)

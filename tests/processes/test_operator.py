@@ -1,0 +1,121 @@
+"""What an operator sees of nodes: names, health, readiness, metrics, and errors at the start."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+import rostra.testing
+from rostra.errors import PortNotPermitted
+from rostra.runtime.network.addresses import listen_error
+from rostra.testing.clusters import Cluster
+from rostra.testing.process import ProcessNode
+from tests.processes.command_line import CommandLine
+
+
+def get(node: ProcessNode, path: str) -> tuple[int, str]:
+    try:
+        with urlopen(f"http://{node.metrics_address}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster[ProcessNode]]:
+    """Two nodes with names and one without."""
+
+    def make(path: Path) -> ProcessNode:
+        number = int(path.name.removeprefix("node-"))
+        arguments = ("--name", f"mars-{number}") if number < 2 else ()
+        return ProcessNode(path, fsync="never", metrics="127.0.0.1:0", arguments=arguments)
+
+    started = Cluster(tmp_path_factory.mktemp("cluster"), make)
+    try:
+        started.start(3)
+        yield started
+    finally:
+        started.stop()
+
+
+def test_a_node_is_shown_by_its_name_or_else_its_address(three: Cluster[ProcessNode], tmp_path: Path) -> None:
+    cli = CommandLine(tmp_path, three[0].address)
+    unnamed = three[2].address
+    with three[0].client() as client:
+        client.create_topic("orders")
+    members = cli.run("cluster", "members").rows
+    assert {row["name"] for row in members} == {"mars-0", "mars-1", unnamed}
+    ids = [str(row["id"]) for row in members]
+    for command in (["cluster", "members"], ["cluster", "status"]):
+        table = cli.run(*command, "-o", "table").out
+        assert all(name in table for name in ("mars-0", "mars-1", unnamed)), table
+    assert not any(one in table for one in ids), table
+    moved = cli.run("cluster", "transfer", "orders/0", "mars-1", "-o", "table")
+    assert "orders/0: owner mars-1" in moved.out, moved.err
+
+
+def test_logs_name_nodes_and_not_their_ids(three: Cluster[ProcessNode], tmp_path: Path) -> None:
+    ids = [str(row["id"]) for row in CommandLine(tmp_path, three[0].address).run("cluster", "members").rows]
+    for node, name in zip(three, ("mars-0", "mars-1", three[2].address), strict=True):
+        lines = node.log_lines()
+        listening = next(line for line in lines if line.event == "listening")
+        assert (listening.about["node"], listening.about["id"] in ids) == (name, True)
+        peers = {line.about["peer"] for line in lines if line.event == "peer linked"}
+        leaders = {line.about["leader"] for line in lines if line.event == "follows"}
+        assert peers | leaders | {name} == {"mars-0", "mars-1", three[2].address}
+
+
+def test_a_single_node_logs_its_election_once_and_not_for_each_partition() -> None:
+    with rostra.testing.process_node(fsync="never") as node:
+        with node.client() as client:
+            client.create_topic("many", partitions=8)
+            client.publish("many", b"x", partition=7)
+        elections = [line for line in node.log_lines() if line.event in ("asks for votes", "leads")]
+    assert len({str(line.about["partition"]) for line in elections}) == 1
+
+
+def test_a_node_is_healthy_and_ready_and_not_ready_without_a_majority(tmp_path: Path) -> None:
+    with rostra.testing.process_cluster(3, fsync="never") as cluster:
+        assert get(cluster[0], "/health") == get(cluster[0], "/ready") == (200, "ok\n")
+        assert get(cluster[0], "/nothing")[0] == 404
+        for node in (cluster[1], cluster[2]):
+            node.sigkill()
+        cluster.wait_until(lambda: get(cluster[0], "/ready")[0] == 503, "the majority to be missed")
+        assert get(cluster[0], "/ready")[1] == "no leader is elected: 1 of 3 members are up\n"
+        assert get(cluster[0], "/health") == (200, "no leader is elected: 1 of 3 members are up\n")
+
+
+def test_metrics_have_the_lag_of_subscriptions_and_replicas_and_the_space_on_disk(
+    three: Cluster[ProcessNode],
+) -> None:
+    with three[0].client() as client:
+        client.create_topic("billed")
+        for number in range(5):
+            client.publish("billed", b"%d" % number)
+        with client.subscribe("billed", name="billing", start="earliest") as records:
+            for _ in range(2):
+                record = records.receive(20)
+                assert record is not None
+                record.ack()
+
+    def lags(name: str, **labels: str) -> list[float]:
+        return [value for node in three for value in node.metrics().values(name, **labels)]
+
+    three.wait_until(
+        lambda: lags("rostra_subscription_lag", subscription="billing", topic="billed") == [3.0], "the lag"
+    )
+    three.wait_until(lambda: set(lags("rostra_replica_lag", topic="billed")) == {0.0}, "replicas to catch up")
+    metrics = three[0].metrics()
+    assert 0 < metrics.value("rostra_disk_free_bytes") <= metrics.value("rostra_disk_total_bytes")
+    assert metrics.values("rostra_disk_full") == [0.0]
+
+
+def test_a_port_below_1024_needs_root() -> None:
+    error = listen_error(PermissionError(errno.EACCES, "Permission denied"), "127.0.0.1:80", "--listen")
+    assert isinstance(error, PortNotPermitted)
+    assert str(error) == "port 80 needs root; choose a port from 1024 on with --listen"
