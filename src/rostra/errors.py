@@ -64,6 +64,11 @@ class RostraError(Exception):
         """The fields of this error by name, as they cross the wire."""
         return {name: getattr(self, name) for name in getattr(self, "__dataclass_fields__", ())}
 
+    @property
+    def summary(self) -> str:
+        """The fact alone."""
+        return self.fact.format(**self.carried())
+
     def __str__(self) -> str:
         carried = self.carried()
         return "; ".join(filter(None, (text.format(**carried) for text in (self.fact, self.remedy))))
@@ -252,7 +257,7 @@ class Unavailable(PartitionError):
     reason: str
     retryable = True
     fact = "{topic}/{partition} is not available: {reason}"
-    remedy = "try again; `rostra topic describe {topic}` shows its state"
+    remedy = "try again; `rostra cluster status` shows its replicas"
 
 
 @dataclass(eq=False)
@@ -455,7 +460,8 @@ class SequenceGap(PublishError):
 class NotAcknowledged(PublishError):
     records: int
     waited_ms: int
-    fact = "{records} records were not acknowledged within {waited_ms} ms; they may or may not be stored"
+    reason: str
+    fact = "{records} records were not acknowledged within {waited_ms} ms ({reason}); they may or may not be stored"
     remedy = "send them again with the same producer, or raise the delivery timeout"
 
 

@@ -13,10 +13,13 @@ import typer
 from rostra.cli.completion import complete_topic
 from rostra.cli.configuration import Configuration, find_files
 from rostra.cli.output import Output, print_note
+from rostra.cli.wait_note import WaitNote
 
 if TYPE_CHECKING:
     from rostra import ClientEvent
     from rostra.blocking import Client
+
+CALL_TIMEOUT_MS = 30_000
 
 NodeOption = Annotated[
     list[str] | None,
@@ -50,18 +53,32 @@ class Invocation:
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.output = Output(configuration.text("output"))
+        self.wait = WaitNote(configuration.texts("node"))
 
-    def connect(self, *addresses: str, trace: Path | None = None) -> Client:
-        """Connects to `addresses`, or to the configured nodes if there are none."""
+    def connect(self, *addresses: str, trace: Path | None = None, call_timeout_ms: int = CALL_TIMEOUT_MS) -> Client:
+        """Connects to `addresses`, or to the configured nodes if there are none.
+
+        A note says after a second what the command waits for, until `wait.done()`.
+        """
         from rostra import blocking
 
+        self.wait.begin()
         return blocking.connect(
             *(addresses or self.configuration.texts("node")),
             connect_timeout_ms=self.configuration.number("connect_timeout_ms"),
+            call_timeout_ms=call_timeout_ms,
             name="rostra-cli",
             trace=None if trace is None else str(trace),
-            on_event=_print_event,
+            on_event=self._event,
         )
+
+    def _event(self, event: ClientEvent) -> None:
+        from rostra import Retrying
+
+        if isinstance(event, Retrying):
+            self.wait.reason(f"{event.topic}/{event.partition} is not acknowledged yet: {event.reason}")
+        else:
+            _print_event(event)
 
 
 def _print_event(event: ClientEvent) -> None:

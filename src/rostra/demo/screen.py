@@ -107,6 +107,8 @@ class Screen:
                 )
             case rostra.MayDuplicate():
                 self._add_event(f"may have stored records twice ({event.reason})", f"{who} {event.records} records")
+            case rostra.Retrying():
+                self._add_event(f"send again to {event.topic}/{event.partition} ({event.reason})", who)
             case rostra.LeaseExpired():
                 self._add_event(f"lost its lease as a publisher of {event.topic}", who)
             case rostra.Connected() | rostra.TopicAppeared() | rostra.TopicGone():

@@ -35,7 +35,7 @@ from rostra.broker.api import (
 from rostra.broker.broker import Broker
 from rostra.broker.disk import Disk
 from rostra.busy_poll import BusyPoll
-from rostra.errors import StorageError
+from rostra.errors import DiskFull, StorageError
 from rostra.fabric.api import (
     METADATA,
     Append,

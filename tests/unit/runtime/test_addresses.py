@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 from pathlib import Path
 
 import pytest
 
-from rostra.errors import InvalidSetting
+from rostra.errors import AddressInUse, InvalidSetting
 from rostra.runtime.network.addresses import (
     advertised_address,
     bind,
@@ -68,6 +67,6 @@ def test_a_node_does_not_start_where_somebody_else_was_first_to_listen(tmp_path:
     with bind("127.0.0.1:0") as bound:
         address = bound_address(bound)
     node = EmbeddedNode(tmp_path, listen=address, peer_listen=address)
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(AddressInUse) as caught:
         node.start()
-    assert caught.value.errno == errno.EADDRINUSE and caught.value.filename == address
+    assert caught.value.address == address

@@ -13,7 +13,7 @@ from rostra.broker.api import BrokerInput
 from rostra.errors import OtherNode
 from rostra.fabric.api import PeerIdentified, PeerLost, PeerReceived, Send
 from rostra.fabric.raft.messages import PEER_KINDS, NodeHeartbeat, TimeoutNow
-from rostra.model.ids import ClusterId, NodeId, Partition, PartitionIndex, TopicId, text
+from rostra.model.ids import ClusterId, NodeId, Partition, PartitionIndex, TopicId
 from rostra.runtime.metrics.counters import Counters
 from rostra.runtime.network.addresses import bind, bound_address
 from rostra.runtime.network.handshake import NodeIdentity
@@ -183,7 +183,7 @@ def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_there() -
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         address = await theirs.listen()
         ours.links.connect(NodeId(3), address)
-        reason = str(OtherNode(address, text(NodeId(3)), text(THEIRS)))
+        reason = str(OtherNode(address, "node-3", f"node-{THEIRS}"))
         await until(lambda: any(reason in str(call) for call in ours.said.calls))
         assert ours.links.open_links == {}
 

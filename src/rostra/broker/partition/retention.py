@@ -60,9 +60,11 @@ class Retention:
             broker.step_fabric(ProposeLogStart(served.partition, first))
             if served.first >= first:
                 served.bytes -= dropped
-        if self._must_roll(broker, given, settings.retention_ms, settings.retention_bytes, served.segment_bytes):
-            if served.owner and broker.batch_ordering.write_error(served) is None:
-                broker.batch_ordering.roll(served)
+        limits = settings.retention_ms, settings.retention_bytes
+        if self._must_roll(broker, given, *limits, served.segment_bytes) and (
+            served.owner and broker.batch_ordering.write_error(served) is None
+        ):
+            broker.batch_ordering.roll(served)
         if settings.compaction:
             broker.compactor.segments_listed(
                 served, tuple(segment for segment in given.segments if segment.next > first)

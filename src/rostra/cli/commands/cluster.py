@@ -196,12 +196,14 @@ def remove(
         state = client.describe_cluster()
         leaver = find_member(state, member)
         client.remove_member(leaver.node)
+        invocation.wait.done()
     if no_wait:
         _print_removal(invocation, leaver, gone=False)
         return
     print_note(f"removing {leaver.name}; waiting until its replicas have moved (Ctrl-C stops only the waiting)")
     others = [one.address for one in _join_targets(state) if one.node != leaver.node]
     with invocation.connect(*others) as client:
+        invocation.wait.done()
         _await_removal(client, leaver)
     _print_removal(invocation, leaver, gone=True)
 

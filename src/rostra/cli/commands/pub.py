@@ -156,8 +156,10 @@ def _publish_each(invocation: Invocation, client: Client, records: _RecordSettin
     with records.producer(client, acked.append) as producer:
         for value in values:
             records.rate_limit.wait()
+            invocation.wait.begin()
             producer.send(value.encode(), records.key, records.headers)
             producer.flush()
+            invocation.wait.done()
             ack = acked[-1]
             if invocation.output.is_json:
                 invocation.output.row({"topic": records.topic, "partition": ack.partition, "offset": ack.offset})
@@ -174,13 +176,16 @@ def _publish_repeatedly(
             for value in values:
                 records.rate_limit.wait(producer.flush)
                 producer.send(value, records.key, records.headers)
+            invocation.wait.begin()
     _print_count(invocation, records, len(values) * repeat)
 
 
 def _publish_lines(invocation: Invocation, client: Client, records: _RecordSettings, descriptor: int) -> None:
     sent = 0
     with records.producer(client) as producer:
+        invocation.wait.done()
         for lines in chunks_of_lines(descriptor):
+            invocation.wait.begin()
             for line in lines:
                 records.rate_limit.wait(producer.flush)
                 producer.send(line, records.key, records.headers)
@@ -188,6 +193,8 @@ def _publish_lines(invocation: Invocation, client: Client, records: _RecordSetti
             # Flush when no more input waits: a typed line is sent at once, a stream is batched.
             if not select.select([descriptor], [], [], 0)[0]:
                 producer.flush()
+                invocation.wait.done()
+        invocation.wait.begin()
     _print_count(invocation, records, sent)
 
 
@@ -207,6 +214,7 @@ def chunks_of_lines(descriptor: int) -> Iterator[list[bytes]]:
 
 
 def _print_count(invocation: Invocation, records: _RecordSettings, sent: int) -> None:
+    invocation.wait.done()
     if invocation.output.is_json:
         invocation.output.row({"topic": records.topic, "records": sent, "acks": records.acks})
     else:

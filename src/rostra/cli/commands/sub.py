@@ -13,7 +13,15 @@ import typer
 
 from rostra.cli.completion import complete_topic
 from rostra.cli.exit_codes import ExitCode
-from rostra.cli.invocation import ConfigOption, Invocation, NodeOption, OutputOption, TraceOption, begin
+from rostra.cli.invocation import (
+    CALL_TIMEOUT_MS,
+    ConfigOption,
+    Invocation,
+    NodeOption,
+    OutputOption,
+    TraceOption,
+    begin,
+)
 from rostra.cli.output import Cell, bytes_cell, print_note
 from rostra.cli.quantities import parse_duration_ms, parse_moment_us
 from rostra.errors import UnknownTopic
@@ -108,14 +116,16 @@ def subscribe(
     begin_at = parse_start(start, time.time_ns() // 1000)
     timeout_s = parse_timeout_s(timeout)
     invocation = begin(context, node=node, output=output, config=config)
+    call_timeout_ms = CALL_TIMEOUT_MS if timeout_s is None else min(max(int(timeout_s * 1000), 1), CALL_TIMEOUT_MS)
     encode = encoder(raw=raw, is_json=invocation.output.is_json)
     if name is not None:
         if partition is not None:
             raise typer.BadParameter("with --name all partitions are shared by the members", param_hint="'--partition'")
         with (
-            invocation.connect() as client,
+            invocation.connect(call_timeout_ms=call_timeout_ms) as client,
             client.subscribe(*topics, start=begin_at, name=name, tries=tries, dead_letter=dead_letter) as named,
         ):
+            invocation.wait.done()
             shown = _show_named(invocation, named, encode, count, timeout_s, ack=not no_ack)
         _check_count(shown, count)
         return
@@ -123,11 +133,12 @@ def subscribe(
         raise typer.BadParameter("--tries, --dead-letter and --no-ack need --name", param_hint="'--name'")
     shown = 0
     with contextlib.ExitStack() as opened:
-        client = opened.enter_context(invocation.connect(trace=trace))
+        client = opened.enter_context(invocation.connect(trace=trace, call_timeout_ms=call_timeout_ms))
         missing = _missing_topics(client, topics)
         if missing and no_create:
             raise UnknownTopic(missing[0])
         subscription = opened.enter_context(client.subscribe(*topics, start=begin_at, partition=partition))
+        invocation.wait.done()
         for topic in missing:
             print_note(f"note: topic {topic} did not exist and was created; --no-create refuses that")
         if not invocation.output.is_json and start == "latest":

@@ -115,6 +115,7 @@ def receive(
     invocation = begin(context, node=node, output=output, config=config)
     with invocation.connect() as client:
         known = client.user(user)
+        invocation.wait.done()
         record = known.receive(timeout_s)
         if record is not None:
             invocation.output.write(encoder(raw=raw, is_json=invocation.output.is_json)(record))

@@ -69,6 +69,14 @@ class MayDuplicate(Event, frozen=True):
     reason: str
 
 
+class Retrying(Event, frozen=True):
+    """A node refused records for the moment, for this reason; the client sends them again until the delivery timeout."""
+
+    topic: str
+    partition: int
+    reason: str
+
+
 class LeaseExpired(Event, frozen=True):
     """The node received nothing from a publisher for its lease, so that others may have been delivered instead. The
     client registers it again.
@@ -135,6 +143,7 @@ ClientEvent = (
     | Resubscribed
     | Resent
     | MayDuplicate
+    | Retrying
     | LeaseExpired
     | TopicAppeared
     | TopicGone

@@ -29,7 +29,7 @@ import msgspec
 from crc32c import crc32c
 
 from rostra.client.core.effects import Ack, Acknowledged, BatchRefused, Buffer, CallNumber, Done, Fail, Notify, Write
-from rostra.client.core.events import LeaseExpired, MayDuplicate, Resent
+from rostra.client.core.events import LeaseExpired, MayDuplicate, Resent, Retrying
 from rostra.client.core.links.node_link import NodeLink
 from rostra.client.core.options import EAGER_BATCHES
 from rostra.client.core.producer.batch_builder import BatchBuilder
@@ -121,6 +121,8 @@ class PartitionSender:
         self.epoch = 0
         self.sequence = 0
         self.refusals = 0
+        self.refusal: RostraError | None = None
+        """Why the owner refused the last attempt, if a retry may help."""
         self.paused_until_us: int | None = None
         self.registered_version = 0
         """The version of the registration that the partition's owner has confirmed."""
@@ -338,6 +340,7 @@ class PartitionSender:
     def published(self, now_us: int, outgoing: SentBatch, offset: int) -> None:
         if self.route.failures or self.refusals:
             self.refusals = 0
+            self.refusal = None
             self.route.confirm()
         self._settle(outgoing, offset)
         self._drop_settled()
@@ -354,6 +357,8 @@ class PartitionSender:
                 # The node refused this attempt of all batches from here on; only an earlier attempt may be stored.
                 self._new_epoch(error, refused_from=outgoing.ordinal)
             case Moved() | Unavailable() | NodeStopping() | MemberRemoved() | DiskUntrusted():
+                if not isinstance(error, Moved):
+                    self._retrying(error)
                 self._stop()
                 self.route.refused(now_us, error)
             case BatchRejected(reason=Reason.BODY_CRC):
@@ -368,6 +373,7 @@ class PartitionSender:
                 # earlier batches still count: one of them may say that the topic is gone.
                 self._pause(now_us, refused_from=outgoing.ordinal)
             case _ if error.retryable:
+                self._retrying(error)
                 self._pause(now_us)
             case _:
                 self._drop(outgoing, error)
@@ -519,12 +525,28 @@ class PartitionSender:
         _, sequence = _STAMP.unpack_from(expired[0].batch, _STAMP_AT)
         for outgoing in expired:
             awaiting.pop(outgoing.request, None)
-            self._settle(outgoing, NotAcknowledged(outgoing.count, (now_us - outgoing.closed_us) // 1000))
+            waited_ms = (now_us - outgoing.closed_us) // 1000
+            self._settle(outgoing, NotAcknowledged(outgoing.count, waited_ms, self._obstacle()))
         self._drop_settled()
         if not expired[0].attempts:
             # None of these numbers was ever used. Otherwise they stay: if there is a gap now, the node reports it.
             self._renumber(self.epoch, sequence)
         self._close_waiting(now_us)
 
-    def _notify(self, event: Resent | MayDuplicate | LeaseExpired) -> None:
+    def _obstacle(self) -> str:
+        """What is known to keep batches from being acknowledged."""
+        error = self.refusal or self.route.error
+        if error is not None and not isinstance(error, Moved):
+            return error.summary
+        if not self.link.up:
+            return f"no connection to {self.link.address}"
+        return f"no answer from {self.link.address}"
+
+    def _retrying(self, error: RostraError) -> None:
+        """Keeps the reason, and reports it once."""
+        if self.refusal is None or type(self.refusal) is not type(error):
+            self._notify(Retrying(self.producer.name, self.partition, error.summary))
+        self.refusal = error
+
+    def _notify(self, event: Resent | MayDuplicate | LeaseExpired | Retrying) -> None:
         self.out.append(Notify(event))

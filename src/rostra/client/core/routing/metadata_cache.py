@@ -226,6 +226,8 @@ class MetadataCache:
             self._attach(now_us, route, target)
         elif route.stale:
             # No owner is known, or it is in its backoff: another node may know better.
+            if not reported.known:
+                route.error = Unavailable(route.name, route.index, "it has no owner at the moment")
             self._back_off(now_us, route)
             route.retry_at_us = max(route.retry_at_us, self._links.retry_at_us(reported.address))
             self._links.dial_another(now_us)

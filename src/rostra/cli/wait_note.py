@@ -1,0 +1,64 @@
+"""Tells, after a second, what a command waits for.
+
+The reason is the last one that a node gave. Without one the cluster is asked over a connection of its own, which also a
+node without a majority answers.
+"""
+
+from __future__ import annotations
+
+from threading import Lock, Timer
+
+from rostra.cli.output import print_note
+from rostra.errors import RostraError
+
+PATIENCE_S = 1.0
+ASK_MS = 2_000
+
+
+class WaitNote:
+    """`begin` when a wait begins, `done` when it ends; `reason` may come at any time in between."""
+
+    def __init__(self, addresses: tuple[str, ...]) -> None:
+        self._addresses = addresses
+        self._lock = Lock()
+        self._timer: Timer | None = None
+        self._reason = ""
+
+    def begin(self) -> None:
+        self.done()
+        with self._lock:
+            self._timer = Timer(PATIENCE_S, self._print)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def reason(self, reason: str) -> None:
+        self._reason = reason
+
+    def done(self) -> None:
+        with self._lock:
+            timer, self._timer = self._timer, None
+            self._reason = ""
+        if timer is not None:
+            timer.cancel()
+
+    def _print(self) -> None:
+        reason = self._reason or self._ask()
+        with self._lock:
+            if self._timer is not None:
+                print_note(f"note: {reason}; still waiting (Ctrl-C ends)")
+
+    def _ask(self) -> str:
+        from rostra import blocking
+
+        shown = ", ".join(self._addresses)
+        try:
+            with blocking.connect(
+                *self._addresses, name="rostra-cli-wait", connect_timeout_ms=ASK_MS, call_timeout_ms=ASK_MS
+            ) as client:
+                state = client.describe_cluster()
+        except RostraError as error:
+            return f"no answer from {shown}: {error.summary}"
+        down = [node.name for node in state.nodes if not node.there]
+        if 2 * len(down) >= len(state.nodes) and down:
+            return f"{len(down)} of {len(state.nodes)} members are down ({', '.join(down)}): no majority"
+        return f"no answer from {shown} yet"
