@@ -34,7 +34,7 @@ RostraError
 │   ├── Unreachable         ├── LinkLost           ├── TimedOut
 │   ├── IncompatibleVersion ├── NotSupported       ├── NodeStopping
 │   ├── WatchEnded          ├── OtherCluster       ├── OtherFabric
-│   └── OtherNode
+│   ├── OtherNode           └── WrongPort
 ├── PeerViolation           the other side broke the protocol: its connection is closed
 └── RemoteError             a node reported an error that this version does not know
 """
@@ -636,8 +636,8 @@ class OtherCluster(LinkError):
     ours: str
     theirs: str
     retryable = False
-    fact = "this node belongs to cluster {ours}, the other to cluster {theirs}"
-    remedy = "give the right address; to leave a cluster for another, start with an empty data directory"
+    fact = "the data directory of this node belongs to cluster {ours}, the other node to cluster {theirs}"
+    remedy = "give the address of a node of its cluster; to join another cluster, start with an empty data directory"
 
 
 @dataclass(eq=False)
@@ -656,6 +656,17 @@ class OtherNode(LinkError):
     found: str
     fact = "node {found} answers at {address}, not node {expected}"
     remedy = "node {expected} announces its new address when it is back"
+
+
+@dataclass(eq=False)
+class WrongPort(LinkError):
+    port: int
+    purpose: str
+    others: str
+    other_port: int
+    retryable = False
+    fact = "port {port} is for {purpose}; {others} use {other_port}"
+    remedy = "give the address with port {other_port}"
 
 
 @dataclass(eq=False)

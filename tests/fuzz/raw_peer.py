@@ -7,9 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from rostra.fabric.registry import DEFAULT
-from rostra.runtime.network.handshake import ANSWERS
-from rostra.wire.frames import Framed, FrameReader, encode
-from rostra.wire.peers import PEER_PROTOCOL, HandshakeAnswer, PeerHello
+from rostra.wire.frames import Dialect, Framed, FrameReader, encode
+from rostra.wire.peers import PEER_PROTOCOL, HandshakeAnswer, PeerHello, PeerRefused, PeerWelcome
 
 PATIENCE_S = 60.0
 
@@ -18,7 +17,7 @@ class RawPeer:
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
-        self._reader: FrameReader[HandshakeAnswer] = FrameReader(ANSWERS)
+        self._reader: FrameReader[HandshakeAnswer] = FrameReader(Dialect((PeerWelcome, PeerRefused)))
         self.address = str(self._socket.getsockname())
         """As the node's log names it."""
 

@@ -15,7 +15,7 @@ from rostra.errors import PortNotPermitted
 from rostra.runtime.network.addresses import listen_error
 from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
-from tests.processes.command_line import CommandLine
+from tests.processes.command_line import CommandLine, wait_until
 
 
 def get(node: ProcessNode, path: str) -> tuple[int, str]:
@@ -113,6 +113,51 @@ def test_metrics_have_the_lag_of_subscriptions_and_replicas_and_the_space_on_dis
     metrics = three[0].metrics()
     assert 0 < metrics.value("rostra_disk_free_bytes") <= metrics.value("rostra_disk_total_bytes")
     assert metrics.values("rostra_disk_full") == [0.0]
+
+
+def test_the_wrong_port_is_named_with_the_right_one_in_both_directions(tmp_path: Path) -> None:
+    with rostra.testing.process_node(fsync="never") as node:
+        port, peer_port = (int(address.rpartition(":")[2]) for address in (node.address, node.peer_address))
+        ran = CommandLine(tmp_path, node.peer_address).run("topic", "list")
+        assert ran.code == 3
+        assert f"error: port {peer_port} is for nodes; clients use {port}" in ran.err
+        (tmp_path / "other").mkdir()
+        other = ProcessNode(tmp_path / "other", join=(node.address,))
+        try:
+            other.launch()
+            wait_until(lambda: any(line.event == "not joined yet" for line in other.log_lines()), "the reason")
+            line = next(line for line in other.log_lines() if line.event == "not joined yet")
+            assert f"port {port} is for clients; nodes use {port + 1}" in str(line.about["reason"])
+        finally:
+            other.sigkill()
+
+
+def test_a_data_directory_of_another_cluster_does_not_join(tmp_path: Path) -> None:
+    with rostra.testing.process_node(fsync="never") as node:
+        (tmp_path / "other").mkdir()
+        other = ProcessNode(tmp_path / "other", fsync="never")
+        other.start()
+        other.stop()
+        cli = CommandLine(tmp_path)
+        data = str(tmp_path / "other" / "node")
+        ran = cli.run("serve", "--data", data, "--listen", "127.0.0.1:0", "--join", node.peer_address)
+        assert ran.code == 3, ran.err
+        assert "error: the data directory of this node belongs to cluster" in ran.err
+        assert "start with an empty data directory" in ran.err
+        assert '"listening"' not in ran.err
+
+
+def test_a_removed_node_that_starts_again_is_not_ready_and_says_why() -> None:
+    with rostra.testing.process_cluster(3, fsync="never") as cluster:
+        with cluster[0].client() as client:
+            gone = next(node.node for node in client.describe_cluster().nodes if node.address == cluster[2].address)
+            client.remove_member(gone)
+            cluster.wait_until(lambda: len(client.describe_cluster().nodes) == 2, "the removal")
+        cluster[2].restart()
+        cluster.wait_until(lambda: get(cluster[2], "/ready")[0] == 503, "the removed node to know it")
+        assert "this node was removed from its cluster" in get(cluster[2], "/ready")[1]
+        removed = [line.level for line in cluster[2].log_lines() if "was removed from its cluster" in line.event]
+        assert removed and set(removed) == {"error"}
 
 
 def test_a_port_below_1024_needs_root() -> None:

@@ -88,6 +88,8 @@ def _raft_status(fabric: Fabric) -> ClusterStatus | None:
 
 def _raft_problem(fabric: Fabric) -> str:
     assert isinstance(fabric, Raft)
+    if fabric.removed:
+        return "this node was removed from its cluster; to join again, start it with an empty data directory"
     if not fabric.metadata_loaded:
         return "the metadata is not loaded yet"
     if fabric.metadata.group.leader is not None:

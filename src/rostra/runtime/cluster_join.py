@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import Any
 
+from rostra.errors import OtherCluster, WrongPort
 from rostra.model.ids import ClusterId, text
 from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity
 from rostra.runtime.network.peer_links import DIAL_ERRORS, PeerLink
@@ -30,6 +31,26 @@ async def find_cluster(own: NodeIdentity, addresses: tuple[str, ...], log: Any) 
                 log.warning("not joined yet", through=address, reason=reason)
         await asyncio.sleep(pause_s * source.uniform(0.5, 1.0))
         pause_s = min(pause_s * 2, ASK_AGAIN_S_MAX)
+
+
+async def check_cluster(own: NodeIdentity, addresses: tuple[str, ...]) -> None:
+    """Raises `OtherCluster` if a node at these addresses belongs to another cluster than the data directory.
+
+    Asks each once: the others may be down while this node restarts.
+    """
+    for address in addresses:
+        link = PeerLink(own)
+        try:
+            await link.dial(address)
+        except OtherCluster as other:
+            # The other side speaks of itself first.
+            raise OtherCluster(text(own.cluster), other.ours) from None
+        except WrongPort:
+            raise
+        except DIAL_ERRORS:
+            continue
+        finally:
+            link.abort()
 
 
 async def _ask(own: NodeIdentity, address: str) -> tuple[ClusterId, str]:

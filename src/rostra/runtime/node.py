@@ -59,7 +59,7 @@ from rostra.log.facts import LogSettings
 from rostra.log.journal import JOURNAL_REUSED
 from rostra.log.store import Store
 from rostra.model.ids import NodeId, text
-from rostra.runtime.cluster_join import find_cluster
+from rostra.runtime.cluster_join import check_cluster, find_cluster
 from rostra.runtime.disk.disk_reserve import DiskReserve
 from rostra.runtime.disk.files import DiskFiles, files_open_max
 from rostra.runtime.disk.storage import Storage
@@ -217,11 +217,18 @@ class Node:
         peer_address = advertised_address(for_peers, settings.advertise_peers)
         join = settings.join or identity_file.through
         own = NodeIdentity(
-            identity_file.identity.cluster, identity_file.identity.node, peer_address, kind.name, self.name
+            identity_file.identity.cluster,
+            identity_file.identity.node,
+            peer_address,
+            kind.name,
+            self.name,
+            client_address=address,
         )
         frame_bytes_max = settings.broker.frame_bytes_max + PEER_FRAME_BYTES_MORE
         self._peer_listener = PeerListener(self, own, kind.peer_kinds, frame_bytes_max)
         self._to_close.append(self._peer_listener.close)
+        if own.cluster != NO_CLUSTER and settings.join:
+            await check_cluster(own, settings.join)
         if own.cluster == NO_CLUSTER:
             # Other joining nodes may ask here meanwhile and learn that this node has no cluster yet.
             await self._peer_listener.start(for_peers)

@@ -47,8 +47,8 @@ def test_a_node_without_a_cluster_answers_everybody_that_it_has_none() -> None:
 
 def test_whoever_is_refused_gets_the_very_error() -> None:
     with pytest.raises(OtherCluster, match="belongs to cluster 07"):
-        check_answer(refusal(OtherCluster("07", "08")))
-    assert check_answer(welcome(OURS)) == welcome(OURS)
+        check_answer(refusal(OtherCluster("07", "08")), 7401)
+    assert check_answer(welcome(OURS), 7401) == welcome(OURS)
 
 
 # --- what is kept ---

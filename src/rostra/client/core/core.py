@@ -56,6 +56,7 @@ from rostra.errors import (
     RostraError,
     TopicError,
     Unreachable,
+    WrongPort,
     from_wire,
 )
 from rostra.model.encode import Headers
@@ -265,7 +266,7 @@ class Core:
             case Failed():
                 error = from_wire(message.code, message.carried)
                 self._disconnected(now_us, link, str(error), hang_up=True)
-                if isinstance(error, IncompatibleVersion) and self._starting:
+                if isinstance(error, IncompatibleVersion | WrongPort) and self._starting:
                     self._give_up_start(now_us, error)
             case Goodbye():
                 self._disconnected(now_us, link, message.reason, hang_up=True)

@@ -70,7 +70,7 @@ class MayDuplicate(Event, frozen=True):
 
 
 class Retrying(Event, frozen=True):
-    """A node refused records for the moment, for this reason; the client sends them again until the delivery timeout."""
+    """A node refused records for the moment; the client sends them again until the delivery timeout."""
 
     topic: str
     partition: int

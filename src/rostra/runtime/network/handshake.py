@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from rostra.errors import IncompatibleVersion, OtherCluster, OtherFabric, RostraError, from_wire
+from rostra.errors import IncompatibleVersion, OtherCluster, OtherFabric, RostraError, WrongPort, from_wire
 from rostra.model.ids import ClusterId, NodeId, text
 from rostra.wire.frames import Dialect
+from rostra.wire.messages import Failed, Hello
 from rostra.wire.peers import PEER_PROTOCOL, HandshakeAnswer, PeerHello, PeerRefused, PeerWelcome
 
-ANSWERS: Dialect[HandshakeAnswer] = Dialect((PeerWelcome, PeerRefused))
+ANSWERS: Dialect[HandshakeAnswer | Failed] = Dialect((PeerWelcome, PeerRefused, Failed))
+"""A port for clients answers with `Failed`."""
 NO_CLUSTER = ClusterId(0)
 
 
@@ -21,6 +23,8 @@ class NodeIdentity(msgspec.Struct, frozen=True):
     address: str
     fabric: str
     name: str = ""
+    client_address: str = ""
+    """Where it listens for clients; not sent."""
 
     def hello(self) -> PeerHello:
         return PeerHello(PEER_PROTOCOL, self.cluster, self.node, self.address, self.fabric, self.name)
@@ -45,8 +49,18 @@ def refusal(error: RostraError) -> PeerRefused:
     return PeerRefused(type(error).__name__, error.carried())
 
 
-def check_answer(answer: HandshakeAnswer) -> PeerWelcome:
+def wrong_port(own: NodeIdentity, hello: Hello) -> Failed:
+    """Answers a client that has connected to the port for nodes."""
+    port, client_port = (int(address.rpartition(":")[2]) for address in (own.address, own.client_address))
+    error = WrongPort(port, "nodes", "clients", client_port)
+    return Failed(hello.request, type(error).__name__, error.carried())
+
+
+def check_answer(answer: HandshakeAnswer | Failed, port: int) -> PeerWelcome:
     """The answer if it is a welcome; raises the error of a refusal."""
+    if isinstance(answer, Failed):
+        # By default the port for nodes is the next one.
+        raise WrongPort(port, "clients", "nodes", port + 1)
     if isinstance(answer, PeerRefused):
         raise from_wire(answer.code, dict(answer.carried))
     return answer

@@ -19,6 +19,7 @@ from rostra.runtime.network.gather_write import Buffer, write_now
 from rostra.runtime.network.handshake import ANSWERS, NodeIdentity, check_answer
 from rostra.runtime.node_port import NodePort
 from rostra.wire.frames import FrameReader, encode
+from rostra.wire.messages import Failed
 from rostra.wire.peers import HandshakeAnswer, PeerWelcome
 
 ANSWER_TIMEOUT_S = 3.0
@@ -40,11 +41,11 @@ class PeerLink(asyncio.BufferedProtocol):
 
     def __init__(self, own: NodeIdentity) -> None:
         self._own = own
-        self._reader: FrameReader[HandshakeAnswer] = FrameReader(ANSWERS)
+        self._reader: FrameReader[HandshakeAnswer | Failed] = FrameReader(ANSWERS)
         self._transport: asyncio.Transport | None = None
         self._fd = -1
         loop = asyncio.get_running_loop()
-        self._answer: asyncio.Future[HandshakeAnswer] = loop.create_future()
+        self._answer: asyncio.Future[HandshakeAnswer | Failed] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
         self.peer = UNKNOWN_NODE
         self.out: list[Buffer] = []
@@ -54,8 +55,9 @@ class PeerLink(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                await loop.create_connection(lambda: self, *split_address(address))
-                answer = check_answer(await self._answer)
+                host, port = split_address(address)
+                await loop.create_connection(lambda: self, host, port)
+                answer = check_answer(await self._answer, port)
         except BaseException:
             self.abort()
             raise

@@ -10,9 +10,10 @@ from rostra.errors import PeerViolation, RostraError
 from rostra.fabric.api import PeerReceived
 from rostra.model.ids import NodeId, text
 from rostra.runtime.network.addresses import listen
-from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity, check_hello, refusal, welcome
+from rostra.runtime.network.handshake import NO_CLUSTER, NodeIdentity, check_hello, refusal, welcome, wrong_port
 from rostra.runtime.node_port import NodePort
 from rostra.wire.frames import Dialect, Framed, FrameReader, Violation, encode
+from rostra.wire.messages import Hello
 from rostra.wire.peers import PeerHello
 
 BACKLOG = 128
@@ -34,7 +35,7 @@ class PeerListener:
     ) -> None:
         self.node = node
         self.own = own
-        self.dialect: Dialect[Framed] = Dialect((PeerHello, *kinds), payload_optional=True)
+        self.dialect: Dialect[Framed] = Dialect((PeerHello, Hello, *kinds), payload_optional=True)
         self.frame_bytes_max = frame_bytes_max
         self.pending: dict[PeerConnection, None] = {}
         self.accepted: dict[PeerConnection, None] = {}
@@ -126,6 +127,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         return False
 
     def _accept_hello(self, hello: Framed) -> None:
+        if isinstance(hello, Hello) and self._listener.own.client_address:
+            self._node.log.warning("client at the port for nodes", client=self.address)
+            self._send(encode(wrong_port(self._listener.own, hello)))
+            self._close()
+            return
         if not isinstance(hello, PeerHello):
             raise PeerViolation(Violation.NOT_GREETED, type(hello).__name__)
         own = self._listener.own
