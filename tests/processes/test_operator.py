@@ -11,7 +11,8 @@ from urllib.request import urlopen
 import pytest
 
 import rostra.testing
-from rostra.errors import PortNotPermitted
+from rostra import blocking
+from rostra.errors import NotAcknowledged, PortNotPermitted
 from rostra.runtime.network.addresses import listen_error
 from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
@@ -164,3 +165,28 @@ def test_a_port_below_1024_needs_root() -> None:
     error = listen_error(PermissionError(errno.EACCES, "Permission denied"), "127.0.0.1:80", "--listen")
     assert isinstance(error, PortNotPermitted)
     assert str(error) == "port 80 needs root; choose a port from 1024 on with --listen"
+
+
+def test_without_a_majority_commands_and_errors_say_so(tmp_path: Path) -> None:
+    with rostra.testing.process_cluster(3, fsync="never") as cluster:
+        with cluster[0].client() as client:
+            client.create_topic("orders")
+            client.publish("orders", b"x")
+        for node in (cluster[1], cluster[2]):
+            node.sigkill()
+        cluster.wait_until(lambda: get(cluster[0], "/ready")[0] == 503, "the majority to be missed")
+        cli = CommandLine(tmp_path, cluster[0].address)
+        read = cli.run("sub", "orders", "--from", "earliest", "--timeout", "3s")
+        assert read.code == 3
+        assert "note: 2 of 3 members are down" in read.err
+        assert "within 3000 ms" in read.err
+        with cli.start("pub", "orders", "y") as running:
+            assert running.stderr is not None
+            noted = running.stderr.readline().decode()
+            running.kill()
+        assert "no majority; still waiting" in noted or "is not acknowledged yet" in noted, noted
+        with (
+            blocking.connect(cluster[0].address, delivery_timeout_ms=3_000) as client,
+            pytest.raises(NotAcknowledged, match=r"it has no owner at the moment|is not available"),
+        ):
+            client.publish("orders", b"z")
