@@ -95,7 +95,8 @@ def test_a_publish_to_a_full_node_tells_what_it_waits_for(small: Path, tmp_path:
         cli = CommandLine(tmp_path, node.address)
         cli.run("topic", "create", "t")
         fill(small)
-        with cli.start("pub", "t", "x" * 300_000) as running:
+        (tmp_path / "line").write_bytes(RECORD)
+        with cli.start("pub", "t", "--file", "line") as running:
             assert running.stderr is not None
             told = running.stderr.readline().decode()
             running.kill()

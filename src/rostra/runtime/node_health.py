@@ -10,8 +10,8 @@ from rostra.broker.disk import Disk
 from rostra.errors import DiskFull
 from rostra.fabric.registry import FabricKind
 
-FREE_BYTES_MIN = 8 << 20
-"""With so much free space a disk that refused a write counts as usable again."""
+FREE_BYTES_MIN = 5 << 20
+"""With so much free space, more than the largest batch, a disk that refused a write counts as usable again."""
 
 
 class DiskSpace(NamedTuple):
