@@ -165,10 +165,11 @@ def test_threads_that_share_a_subscription_get_each_record_once(node: EmbeddedNo
             with client.producer(topic) as producer:
                 producer.send_many(values)
             wait_until(lambda: len(got) >= len(values), "all records")
+            # A thread acknowledges its record after it has added it to `got`.
+            wait_until(lambda: client.describe_subscription(topic).lag == 0, "all records to be acknowledged")
         for thread in threads:
             thread.join()
         assert sorted(value or b"" for value in got) == sorted(values)
-        assert client.describe_subscription(topic).lag == 0
 
 
 def test_tasks_that_share_a_subscription_get_each_record_once(node: EmbeddedNode, topic: str) -> None:
