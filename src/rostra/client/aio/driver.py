@@ -114,7 +114,7 @@ class AsyncioDriver:
                 flush.cancel()
             results = await asyncio.gather(*flushes, return_exceptions=True)
         if unacknowledged:
-            return NotAcknowledged(unacknowledged, CLOSE_FLUSH_MS_MAX)
+            return NotAcknowledged(unacknowledged, CLOSE_FLUSH_MS_MAX, "the client was closed")
         return next((result for result in results if isinstance(result, RostraError)), None)
 
     async def _close(self) -> None:

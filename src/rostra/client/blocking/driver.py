@@ -110,7 +110,7 @@ class BlockingDriver:
             results = [answers.pop(call) for call in calls]
             unacknowledged = sum(state.unacknowledged for state in unsettled)
         if unacknowledged:
-            return NotAcknowledged(unacknowledged, CLOSE_FLUSH_MS_MAX)
+            return NotAcknowledged(unacknowledged, CLOSE_FLUSH_MS_MAX, "the client was closed")
         return next((result for result in results if isinstance(result, RostraError)), None)
 
     def _close(self) -> None:
