@@ -110,11 +110,12 @@ class AsyncioDriver:
             await asyncio.wait(flushes, timeout=CLOSE_FLUSH_MS_MAX / 1000)
         finally:
             unacknowledged = sum(state.unacknowledged for state in unsettled)
+            obstacle = next((state.obstacle() for state in unsettled if state.unacknowledged), "")
             for flush in flushes:
                 flush.cancel()
             results = await asyncio.gather(*flushes, return_exceptions=True)
         if unacknowledged:
-            return NotAcknowledged(unacknowledged, CLOSE_FLUSH_MS_MAX, "the client was closed")
+            return NotAcknowledged(unacknowledged, CLOSE_FLUSH_MS_MAX, obstacle)
         return next((result for result in results if isinstance(result, RostraError)), None)
 
     async def _close(self) -> None:

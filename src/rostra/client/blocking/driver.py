@@ -109,8 +109,9 @@ class BlockingDriver:
                 self.step(due_us)
             results = [answers.pop(call) for call in calls]
             unacknowledged = sum(state.unacknowledged for state in unsettled)
+            obstacle = next((state.obstacle() for state in unsettled if state.unacknowledged), "")
         if unacknowledged:
-            return NotAcknowledged(unacknowledged, CLOSE_FLUSH_MS_MAX, "the client was closed")
+            return NotAcknowledged(unacknowledged, CLOSE_FLUSH_MS_MAX, obstacle)
         return next((result for result in results if isinstance(result, RostraError)), None)
 
     def _close(self) -> None:

@@ -526,14 +526,14 @@ class PartitionSender:
         for outgoing in expired:
             awaiting.pop(outgoing.request, None)
             waited_ms = (now_us - outgoing.closed_us) // 1000
-            self._settle(outgoing, NotAcknowledged(outgoing.count, waited_ms, self._obstacle()))
+            self._settle(outgoing, NotAcknowledged(outgoing.count, waited_ms, self.obstacle()))
         self._drop_settled()
         if not expired[0].attempts:
             # None of these numbers was ever used. Otherwise they stay: if there is a gap now, the node reports it.
             self._renumber(self.epoch, sequence)
         self._close_waiting(now_us)
 
-    def _obstacle(self) -> str:
+    def obstacle(self) -> str:
         """What is known to keep batches from being acknowledged."""
         error = self.refusal or self.route.error
         if error is not None and not isinstance(error, Moved):

@@ -387,6 +387,11 @@ class ProducerState:
             waiting += sum(outgoing.count for outgoing in sender.queue if not outgoing.settled)
         return waiting
 
+    def obstacle(self) -> str:
+        """What is known to keep its records from being acknowledged."""
+        waiting = (sender.obstacle() for sender in self.senders if sender.queue)
+        return next(waiting, f"no node has named the partitions of {self.name}")
+
     @property
     def busy(self) -> bool:
         return bool(self.unacknowledged_batches or self.unrouted) or any(
