@@ -67,17 +67,17 @@ def line_plot(lines: Sequence[Line], across: str, up: str, *, log_across: bool =
 
 
 def _legend(lines: Sequence[Line], placed: Sequence[tuple[float, float]]) -> list[str]:
-    """In the corner in which the fewest points lie."""
+    """Where it covers the fewest points: in a corner if possible, else at half height."""
     width = 40 + CHARACTER_WIDTH * max(len(line.name) for line in lines)
     height = LEGEND_LINE * len(lines) + 8
 
-    def covered(corner: tuple[float, float]) -> int:
-        left, top = corner
+    def covered(place: tuple[float, float]) -> int:
+        left, top = place
         return sum(left - 8 <= x <= left + width + 8 and top - 8 <= y <= top + height + 8 for x, y in placed)
 
     sides = (LEFT + 8.0, WIDTH - RIGHT - width - 8.0)
-    corners = [(side, top) for top in (TOP + 6.0, HEIGHT - BOTTOM - height - 8.0) for side in sides]
-    left, top = min(corners, key=covered)
+    tops = (TOP + 6.0, HEIGHT - BOTTOM - height - 8.0, (TOP + HEIGHT - BOTTOM - height) / 2)
+    left, top = min(((side, top) for top in tops for side in sides), key=covered)
     frame = f'width="{width}" height="{height}" fill="#ffffff" fill-opacity="0.85" stroke="#cccccc"'
     drawn = [f'<rect x="{left:.0f}" y="{top:.0f}" {frame}/>']
     for at, (line, colour) in enumerate(zip(lines, COLOURS, strict=False)):
