@@ -259,7 +259,7 @@ def test_a_flag_wins_over_a_variable_over_a_file(node: ProcessNode, tmp_path: Pa
     assert (by_file.code, by_file.rows[0]["acks"]) == (0, "owner")
     by_variable = cli.run("topic", "list", variables=NOWHERE)
     assert by_variable.code == 3
-    by_flag = cli.run("-n", f"localhost:{port}", "topic", "list", variables=NOWHERE)
+    by_flag = cli.run("-n", f"localhost:{port}", "topic", "list", variables={"ROSTRA_NODE": NOWHERE["ROSTRA_NODE"]})
     assert by_flag.code == 0
     shown = cli.run("config", variables={"ROSTRA_OUTPUT": "json", "ROSTRA_FSYNC": "never", "ROSTRA_NODES": "typo"})
     sources = {row["name"]: (row["value"], row["source"]) for row in shown.rows}

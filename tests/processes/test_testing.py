@@ -97,7 +97,7 @@ def test_two_nodes_run_side_by_side() -> None:
 def test_a_child_that_does_not_start_is_explained_by_its_log() -> None:
     with (
         rostra.testing.process_node() as node,
-        pytest.raises(NotReady, match="another process listens there"),
+        pytest.raises(NotReady, match="is in use"),
         rostra.testing.process_node(listen=node.address),
     ):
         pass

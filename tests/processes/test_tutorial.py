@@ -54,7 +54,9 @@ def test_the_tutorial_does_what_it_says(
                         [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=60
                     )
                     out, err = done.stdout, done.stderr
-                assert [line.rstrip() for line in (out + err).splitlines()] == step.shown, step.command
+                # On a slow machine a command says what it waits for.
+                shown = [line.rstrip() for line in (out + err).splitlines() if "still waiting" not in line]
+                assert shown == step.shown, step.command
 
 
 def test_the_tutorial_has_commands() -> None:
