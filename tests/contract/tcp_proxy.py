@@ -70,7 +70,8 @@ class TcpProxy:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 await self._connect(listener, reader, writer)
-            except OSError:
+            except (OSError, asyncio.CancelledError):
+                # Python 3.11 reports a cancelled handler of a connection as an error of the event loop.
                 pass
             finally:
                 writer.transport.abort()
@@ -126,10 +127,11 @@ class TcpProxy:
             await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
             await wait_until_connected()
         finally:
+            # Before the first await: closing the proxy may cancel this task a second time.
+            their_writer.transport.abort()
             for direction in directions:
                 direction.cancel()
             await asyncio.gather(*directions, return_exceptions=True)
-            their_writer.transport.abort()
 
     async def _read_hello(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
         """The node that opened the connection, and the frame that says so; a client has its node in its name."""
