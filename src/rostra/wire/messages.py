@@ -82,7 +82,8 @@ class PartitionLocation(msgspec.Struct, frozen=True, array_like=True):
     """Where a partition is served. An empty address means: at the node that answers.
 
     `topic` is to be named in requests to a partition that has an id of its own; 0 means the topic's.
-    `known` is false while nobody is known to serve it: ask again, or elsewhere.
+    `known` is false while nobody is known to serve it: ask again, or elsewhere. `owner` is set where another node than
+    the one that serves it orders it: publishers register there.
     """
 
     partition: Index
@@ -90,6 +91,7 @@ class PartitionLocation(msgspec.Struct, frozen=True, array_like=True):
     epoch: Count
     topic: Id = 0
     known: bool = True
+    owner: Text = ""
 
 
 class PublisherState(msgspec.Struct, frozen=True, array_like=True):
@@ -394,13 +396,17 @@ class TopicDescribed(Message, frozen=True, array_like=True):
 class Published(Message, frozen=True, array_like=True):
     """`offset` is the first record's; -1 when a repeated batch is so old that only its being stored is known.
 
-    `view` names the nodes that have it, where acks `all` promises just these.
+    `view` names the nodes that have it, where acks `all` promises just these. `owner` is set if the node passed the
+    batch on: who owns the partition, under which epoch. The client sends all further batches there, and resends what
+    is not acknowledged.
     """
 
     kind: ClassVar[int] = 38
     request: Request
     offset: Annotated[int, Meta(ge=-1)]
     view: Annotated[tuple[Id, ...], Meta(max_length=1024)] = ()
+    owner: Text = ""
+    epoch: Count = 0
 
 
 class Subscribed(Message, frozen=True, array_like=True):

@@ -49,6 +49,7 @@ from rostra.fabric.api import (
     Propose,
     ProposeDrop,
     ProposeTopic,
+    PublishPath,
     Ready,
     Recovered,
     Refused,
@@ -114,7 +115,7 @@ class ScriptedFabric:
             Survives.MINORITY,
             False,
             False,
-            passes_on,
+            PublishPath.PASSED_ALONG if passes_on else PublishPath.OWNER,
         )
         self.heard: list[FabricInput] = []
         self.say: list[FabricEffect] = []
@@ -224,12 +225,13 @@ def test_a_lookup_reports_a_partition_without_a_known_owner() -> None:
         assert [(one.address, one.known) for one in located.places] == [place]
 
 
-def test_a_lookup_names_this_node_if_it_forwards_publishes() -> None:
-    driver = desk_with(ScriptedFabric(passes_on=True))
-    emit(driver, ServedElsewhere(HERE, 2, ""))
+@pytest.mark.parametrize("owner", ["", "other:1"])
+def test_a_lookup_names_this_node_if_it_delivers_what_others_own_and_the_owner_beside(owner: str) -> None:
+    driver = desk_with(ScriptedFabric(Delivers.HERE))
+    emit(driver, ServedElsewhere(HERE, 2, owner))
     driver.send(1, Locate(1, "t"))
     (located,) = driver.received(1, Located)
-    assert [(one.address, one.known) for one in located.places] == [("", True)]
+    assert [(one.address, one.known, one.owner) for one in located.places] == [("", True, owner)]
 
 
 @pytest.mark.parametrize(

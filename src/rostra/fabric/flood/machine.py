@@ -55,6 +55,7 @@ from rostra.fabric.api import (
     ProposeLogStart,
     ProposeSettings,
     ProposeTopic,
+    PublishPath,
     QueryHeldByAll,
     ReadDone,
     Readers,
@@ -116,7 +117,7 @@ GUARANTEES = Guarantees(
     survives=Survives.ANY,
     groups_span_nodes=False,
     exactly_once_sink=False,
-    forwards_publishes=True,
+    publishes=PublishPath.HERE,
     topics=TopicScope.EACH,
     exclusive_ownership=False,
 )
