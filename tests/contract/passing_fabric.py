@@ -26,6 +26,7 @@ from rostra.fabric.api import (
     Delivers,
     Describe,
     Described,
+    Fabric,
     FabricEffect,
     FabricInput,
     Forward,
@@ -59,7 +60,7 @@ from rostra.fabric.api import (
     TopicOpened,
     TopicSpec,
 )
-from rostra.fabric.registry import FabricKind, NodeSetup
+from rostra.fabric.registry import FabricKind, NodeSetup, PartitionColumns
 from rostra.model.batch import stamp
 from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
 from rostra.model.ids import NodeId, Partition, PartitionIndex
@@ -136,7 +137,11 @@ class Answer(Message, frozen=True, array_like=True):
     carried: Carried = msgspec.field(default_factory=dict)
 
 
-class PassingFabric:
+class PassingSettings(msgspec.Struct, frozen=True):
+    """Nothing can be set."""
+
+
+class PassingFabric(Fabric):
     guarantees = GUARANTEES
     made: ClassVar[dict[str, PassingFabric]] = {}
     """The newest instance of each node, by its address for clients."""
@@ -345,6 +350,6 @@ PASSING = FabricKind(
     GUARANTEES,
     PassingFabric,
     (Member, Early, View, Create, Pass, Answer),
-    lambda fabric: None,
-    lambda fabric: "",
+    PassingSettings,
+    PartitionColumns("epoch", lambda copies: copies),
 )

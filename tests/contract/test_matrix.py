@@ -100,6 +100,7 @@ ONLY_OF_ORIGINS = {
     "not: groups are local to a node",
     "not: each node has its own topics",
     "not: ownership is always shared",
+    "not: the node that gets a publish orders it",
 }
 """What holds only where every node orders its own records: no row with owners may ask for it."""
 
@@ -120,10 +121,18 @@ ONLY_OF_ORIGINS = {
             {
                 "not: every replica delivers",
                 "not: the subscriber's own node delivers",
-                "not: any node takes a publish; not: each node has its own topics",
+                "not: any node passes a publish on to the owner",
+                "not: who passes a publish on names the owner",
             },
         ),
-        (SCRIBE, {"not: every replica delivers", "not: the owner alone takes a publish"}),
+        (
+            SCRIBE,
+            {
+                "not: every replica delivers",
+                "not: the owner alone takes a publish",
+                "not: who passes a publish on names the owner",
+            },
+        ),
     ],
     ids=lambda value: value.fabric if isinstance(value, Guarantees) else "",
 )

@@ -49,7 +49,7 @@ def test_status_has_a_row_for_every_partition_with_owner_term_commit_and_replica
     ]
     for row in ran.rows:
         assert row["owner"] in members
-        assert row["term"] == 1
+        assert row["epoch"] == 1
         replicas = row["replicas"]
         assert isinstance(replicas, list)
         assert {copy["node"] for copy in replicas} == members.keys()

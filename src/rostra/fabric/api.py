@@ -21,6 +21,7 @@ from rostra.fabric.guarantees import (
     Survives,
     TopicScope,
 )
+from rostra.fabric.status import ClusterStatus
 from rostra.fabric.values import EpochStart, Now, Recovered, TopicSpec, Value
 from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
@@ -613,3 +614,11 @@ class Fabric(Protocol):
     guarantees: Guarantees
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]: ...
+
+    def status(self) -> ClusterStatus | None:
+        """Its members and partitions as this node knows them; None before it knows any."""
+        return None
+
+    def problem(self) -> str:
+        """Why the node cannot serve with its cluster at the moment; empty if it can."""
+        return ""

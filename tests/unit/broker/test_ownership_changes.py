@@ -34,6 +34,7 @@ from rostra.fabric.api import (
     Described,
     DiskUnusable,
     EpochStart,
+    Fabric,
     FabricEffect,
     FabricInput,
     Forward,
@@ -96,7 +97,7 @@ TOPIC = 5
 HERE = partition_id(TOPIC)
 
 
-class ScriptedFabric:
+class ScriptedFabric(Fabric):
     """A fabric of one partition whose effects are given by the test: `say`, then fire the timer."""
 
     def __init__(
@@ -322,7 +323,10 @@ def test_a_partition_that_joins_is_found_served_and_dropped_with_its_topic() -> 
     emit(driver, Serving(joined, 4, False, 0, 0, 0, "origin:1"))
     driver.send(1, Locate(1, "t"))
     (located,) = driver.received(1, Located)
-    assert [(place.topic, place.address) for place in located.places] == [(0, ""), (77, "origin:1")]
+    assert [(place.topic, place.address, place.owner) for place in located.places] == [
+        (0, "", ""),
+        (77, "", "origin:1"),
+    ]
     driver.subscribe(1, 77)
     assert len(driver.received(1, Subscribed)) == 1
 

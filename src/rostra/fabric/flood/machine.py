@@ -103,7 +103,9 @@ from rostra.fabric.flood.ring import MEMBERS, Ring
 from rostra.fabric.flood.ring_description import RingDescription
 from rostra.fabric.flood.ring_link import RingLink
 from rostra.fabric.flood.settings import HEARTBEAT_TIMER, FloodSettings
+from rostra.fabric.flood.status import problem_of, status_of
 from rostra.fabric.flood.topics import TOPIC, FloodTopics
+from rostra.fabric.status import ClusterStatus
 from rostra.model.batch import stamp
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Safeguard, Without
@@ -305,6 +307,12 @@ class Flood:
             link.vector_received(message)
         else:
             link.acknowledged(message.entries, gap=message.gap)
+
+    def status(self) -> ClusterStatus | None:
+        return status_of(self) if self.ready else None
+
+    def problem(self) -> str:
+        return problem_of(self)
 
     # --- starting ------------------------------------------------------------------------------------
 

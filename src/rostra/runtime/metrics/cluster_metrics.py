@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from rostra.fabric.api import METADATA, Fabric
-from rostra.fabric.registry import FabricKind
 from rostra.model.ids import text
 
 PLACE = ["topic", "partition"]
 
 
-def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
-    status = kind.status(fabric)
+def cluster_metrics(fabric: Fabric) -> Iterator[Metric]:
+    status = fabric.status()
     if status is None:
         return
     there = GaugeMetricFamily("rostra_member_there", "1 if this node hears the member", labels=["member", "address"])
@@ -28,6 +27,7 @@ def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
     yield there
     yield votes
     role = GaugeMetricFamily("rostra_group_role", "1 for the role of this node", labels=[*PLACE, "role"])
+    owned = GaugeMetricFamily("rostra_partition_owner", "1 if this node orders the partition", labels=PLACE)
     term = GaugeMetricFamily("rostra_group_term", "Term of the group", labels=PLACE)
     commit = GaugeMetricFamily("rostra_group_commit_offset", "What a majority has", labels=PLACE)
     end = GaugeMetricFamily("rostra_group_end_offset", "Where the copy here ends", labels=PLACE)
@@ -38,6 +38,7 @@ def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
     for group in status.groups:
         place = [group.topic or METADATA, str(group.partition.index)]
         role.add_metric([*place, group.role], 1)
+        owned.add_metric(place, int(group.owner))
         term.add_metric(place, group.term)
         commit.add_metric(place, group.commit)
         end.add_metric(place, group.end)
@@ -45,4 +46,4 @@ def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
         for follower in group.followers:
             match.add_metric([*place, text(follower.node)], follower.match)
             lag.add_metric([*place, text(follower.node)], max(group.end - follower.match, 0))
-    yield from (role, term, commit, end, synced, match, lag)
+    yield from (role, owned, term, commit, end, synced, match, lag)
