@@ -210,7 +210,7 @@ class Cluster(ABC):
         def all_there() -> bool:
             for node in self.running:
                 nodes = self.state(at=node).nodes
-                if len(nodes) != count or not all(member.there and member.votes for member in nodes):
+                if len(nodes) != count or not all(member.alive and member.votes for member in nodes):
                     return False
             return True
 

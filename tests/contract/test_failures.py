@@ -248,7 +248,7 @@ def test_every_member_reports_a_node_that_is_down(cluster: Cluster) -> None:
 
     def all_report(there: bool) -> bool:
         seen = [cluster.node_state(gone, at=node) for node in rest]
-        return all(state is not None and state.there is there for state in seen)
+        return all(state is not None and state.alive is there for state in seen)
 
     assert all_report(True)
     cluster.crash(gone)

@@ -134,5 +134,5 @@ def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -
 def test_a_single_node_is_a_complete_cluster(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=3)
     state = cluster.state()
-    assert [(node.address, node.there, node.owns) for node in state.nodes] == [(cluster.address(0), True, 3)]
+    assert [(node.address, node.alive, node.owns) for node in state.nodes] == [(cluster.address(0), True, 3)]
     assert {placed.owner for placed in state.partitions} == {state.nodes[0].node}
