@@ -36,6 +36,8 @@ OBSERVED: frozenset[type[object]] = frozenset(
 CONNECT_RETRY_US = 200 * MS_US
 STREAM_BREAKS_US = SECOND_US
 """How long a split may hold a stream back before the link breaks."""
+REPLAYED = 0.02
+"""Share of datagrams of which a copy arrives late, where the plan has it."""
 RETRANSMIT_US = 5 * MS_US
 """How long after a split ends a stream retransmits."""
 
@@ -272,6 +274,10 @@ class PeerNetwork:
                 self._fault_counts.add(Fault.PEER_DUPLICATED)
                 again_us = arrival_us + int(random() * 100 * MS_US)
                 clock.at(again_us, self._arrive, wire, frame, 0, 0)
+            if plan.replay_us and random() < REPLAYED:
+                self._fault_counts.add(Fault.PEER_REPLAYED)
+                late_us = arrival_us + int(random() * plan.replay_us)
+                clock.at(late_us, self._arrive, wire, frame, 0, 0)
             if plan.peer_reorder and random() < plan.peer_reorder:
                 arrival_us += int(random() * 60 * MS_US)
         if arrival_us < wire.last_us:
