@@ -15,10 +15,13 @@ import msgspec
 from rostra.simulator.clock import SECOND_US
 from rostra.simulator.faults.fault_plan import FaultPlan
 from rostra.simulator.seed import WORLDS
+from rostra.simulator.world.bounds import WorldBounds
 
 PATIENCE_US = 60 * SECOND_US
 STEP_US = SECOND_US // 2
 NODES = 200
+EVENTS_PER_PAIR = 200
+"""Bound of the events until all serve: every node talks to every other."""
 
 
 class StartCost(msgspec.Struct, frozen=True):
@@ -38,7 +41,7 @@ def start_nodes(fabric: str, nodes: int, seed: int = 0) -> StartCost:
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began_s = time.process_time()
     plan = msgspec.structs.replace(FaultPlan.none(), heartbeat_ms=900)
-    world = WORLDS[fabric](seed, plan=plan, nodes=nodes)
+    world = WORLDS[fabric](seed, plan=plan, nodes=nodes, bounds=WorldBounds(events_max=EVENTS_PER_PAIR * nodes * nodes))
     world.start()
     while sum(node.listening for node in world.nodes) < nodes and world.clock.now_us < PATIENCE_US:
         world.until(world.clock.now_us + STEP_US)

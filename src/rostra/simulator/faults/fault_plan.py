@@ -37,7 +37,6 @@ class Fault(StrEnum):
     SLOW_SYNC = "slow syncs"
     SKEWED = "batches under clock skew"
     STOPPED = "graceful restarts"
-    MOVED = "clients moved to another node"
     PEER_LOST = "peer messages lost"
     PEER_DUPLICATED = "peer messages duplicated"
     PEER_REORDERED = "peer messages reordered"
@@ -54,6 +53,7 @@ class Fault(StrEnum):
     JOINED = "nodes joined"
     REMOVED = "nodes removed"
     LEFT_DOWN = "nodes left down at healing"
+    MOVED = "clients moved to another node"
 
 
 CLUSTER_FAULTS = tuple(Fault)[list(Fault).index(Fault.PEER_LOST) :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rostra.simulator.clock import SECOND_US
+from rostra.simulator.clock import EVENTS_MAX, SECOND_US
 
 
 class WorldBounds(msgspec.Struct, frozen=True):
@@ -19,6 +19,8 @@ class WorldBounds(msgspec.Struct, frozen=True):
     """How long after healing everything may take to converge."""
     extra_time_us: int = 25 * SECOND_US
     """How long publishers may continue after healing to reach the wanted operations."""
+    events_max: int = EVENTS_MAX
+    """A seed with more is a loop."""
     operations_wanted: int = 320
     records: int = 900
     records_in_cluster: int = 320

@@ -92,7 +92,7 @@ class World:
     ) -> None:
         self.seed = seed
         self.bounds = bounds or WorldBounds()
-        self.clock = Clock()
+        self.clock = Clock(self.bounds.events_max)
         self.trace = Trace(self.clock, show)
         self.fault_counts = FaultCounts()
         self.plan = plan or FaultPlan.draw(random_for(seed, "swarm"))
