@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rostra.spark.source.positions import lag_of
+from rostra.spark.source.positions import lags_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -40,17 +40,46 @@ class BatchProgress(msgspec.Struct, frozen=True):
 
 def progress_of(reported: Mapping[str, Any]) -> BatchProgress:
     """From the progress of a query as Spark writes it in JSON."""
-    sources = reported.get("sources") or [{}]
-    reached, latest = _offset(sources[0].get("endOffset")), _offset(sources[0].get("latestOffset"))
+    lags = _lags(reported)
     operators = reported.get("stateOperators") or []
     records, per_second = _counted(reported)
     return BatchProgress(
         int(reported["batchId"]),
         records,
         per_second,
-        None if reached is None or latest is None else lag_of(reached, latest),
+        None if lags is None else sum(lags),
         sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators),
     )
+
+
+def metrics_of(reported: Mapping[str, Any]) -> dict[str, float]:
+    """Rate and lag of a query, from its progress as Spark writes it in JSON, under the names of Spark's Kafka source.
+
+    >>> metrics_of(json.loads(query.lastProgress.json))["maxOffsetsBehindLatest"]  # doctest: +SKIP
+    """
+    records, per_second = _counted(reported)
+    metrics: dict[str, float] = {"records": records, "recordsPerSecond": per_second}
+    lags = _lags(reported)
+    if lags:
+        metrics |= {
+            "offsetsBehindLatest": sum(lags),
+            "minOffsetsBehindLatest": min(lags),
+            "maxOffsetsBehindLatest": max(lags),
+            "avgOffsetsBehindLatest": sum(lags) / len(lags),
+        }
+    return metrics
+
+
+def _lags(reported: Mapping[str, Any]) -> list[int] | None:
+    """Of every partition of every topic that the query reads; None while one of its sources does not know."""
+    found: list[int] = []
+    known = False
+    for source in reported.get("sources") or []:
+        reached, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+        if reached is not None and latest is not None:
+            known = True
+            found += lags_of(reached, latest).values()
+    return found if known else None
 
 
 def _counted(reported: Mapping[str, Any]) -> tuple[int, float]:
