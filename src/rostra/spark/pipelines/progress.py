@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.2
 OBSERVED = "rostra"
+WRITTEN = "rostra-windows"
 _OURS = re.compile(r"rostra\.errors\.\w+: (.+)")
 _ANY = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -31,11 +32,16 @@ class BatchProgress(msgspec.Struct, frozen=True):
     """Offsets between what was read and the end; None while that is not known."""
     late: int
     """Groups of records that came behind the watermark, as Spark counts them: after it has put a batch together."""
+    windows: int | None = None
+    """Windows that were over and written; None for a query that has none."""
+    windows_open: int = 0
+    """Windows that wait for the watermark."""
 
     def line(self) -> str:
         lag = "" if self.lag is None else f", {self.lag:,} behind"
         late = f", {self.late:,} late" if self.late else ""
-        return f"batch {self.batch}: {self.records:,} records, {self.per_second:,.0f}/s{lag}{late}"
+        windows = "" if self.windows is None else f", {self.windows:,} windows written, {self.windows_open:,} open"
+        return f"batch {self.batch}: {self.records:,} records, {self.per_second:,.0f}/s{lag}{late}{windows}"
 
 
 def progress_of(reported: Mapping[str, Any]) -> BatchProgress:
@@ -49,7 +55,14 @@ def progress_of(reported: Mapping[str, Any]) -> BatchProgress:
         per_second,
         None if lags is None else sum(lags),
         sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators),
+        _windows(reported),
+        sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
     )
+
+
+def _windows(reported: Mapping[str, Any]) -> int | None:
+    counted = (reported.get("observedMetrics") or {}).get(WRITTEN)
+    return None if counted is None else int(counted.get("windows") or 0)
 
 
 def metrics_of(reported: Mapping[str, Any]) -> dict[str, float]:
@@ -98,14 +111,17 @@ def _offset(written: object) -> Mapping[str, Any] | None:
 
 
 def follow(query: StreamingQuery, tell: Callable[[BatchProgress], None]) -> int:
-    """Tell of each batch until the query ends; how many records it read. An interrupt stops the query first."""
+    """Tell of each batch that read or wrote something until the query ends; how many records it read.
+
+    An interrupt stops the query first.
+    """
     told, total = -1, 0
     try:
         while True:
             active = query.isActive
             for report in query.recentProgress:
                 progress = progress_of(json.loads(report.json))
-                if progress.batch > told and progress.records:
+                if progress.batch > told and (progress.records or progress.windows):
                     told = progress.batch
                     total += progress.records
                     tell(progress)

@@ -57,7 +57,17 @@ def declared(options: ReadOptions, schema: StructType) -> ReadOptions:
     return msgspec.structs.replace(options, columns=tuple(schema.names), nullable=nullable)
 
 
-STAGED = StructType([StructField("file", StringType(), False), StructField("records", LongType(), False)])
+STAGED = StructType(
+    [
+        StructField("file", StringType(), False),
+        StructField("records", LongType(), False),
+        StructField("topic", StringType(), False),
+        StructField("topic_id", LongType(), False),
+        StructField("partition", IntegerType(), False),
+        StructField("first", LongType(), False),
+        StructField("end", LongType(), False),
+    ]
+)
 """What is read when tasks write the records to files by themselves."""
 
 

@@ -26,6 +26,8 @@ TRIGGER_DELAY_MS = 15 * 60 * 1000
 
 STAGE = "rostra.stage"
 """Internal: tasks write files below this directory and return their names. See `spark/source/parquet_staging.py`."""
+START = "rostra.start"
+"""Internal: the positions at which a stream begins, as they stand in Spark's log."""
 
 BATCH_ONLY = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 STREAM_ONLY = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
@@ -99,6 +101,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     stall_timeout_ms: int = STALL_MS
     """How long a task waits for records that are there before it gives up."""
     stage: str = ""
+    start: str = ""
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -131,11 +134,12 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         connect_timeout_ms=_number(options, "connectTimeoutMs", CONNECT_MS, least=1),
         stall_timeout_ms=_number(options, "stallTimeoutMs", STALL_MS, least=1),
         stage=options.get(STAGE, ""),
+        start=options.get(START, ""),
     )
 
 
 def _check_known(name: str, given: Mapping[str, str], streaming: bool) -> None:
-    if name == STAGE:
+    if name in (STAGE, START):
         return
     if name not in KNOWN:
         written = next(written for written in given if written.lower() == name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ class RostraStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (the name is Spark's)
         """Spark asks twice, and wants the same answer."""
+        if self._initial is None and self.options.start:
+            self._initial = json.loads(self.options.start)
         if self._initial is None:
             cluster = self._cluster()
             available = cluster.available()
