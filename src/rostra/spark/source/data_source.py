@@ -100,7 +100,7 @@ class RostraSource(DataSource):
         return options if options.stage else declared(options, schema)
 
     def _columns(self) -> tuple[str, ...]:
-        """The schema is asked for before anybody says whether it is for a batch or a stream."""
+        """The columns of the schema, which Spark asks for before it says whether the read is a batch or a stream."""
         choice = ("columns", "includeheaders")
         written = {name: value for name, value in dict(self.options).items() if name.lower() in choice}
         return parse_options({**written, "subscribe": "any"}, streaming=False).columns

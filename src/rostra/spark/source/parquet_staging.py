@@ -1,7 +1,7 @@
-"""The records of a task straight into Parquet files, for a lake: none of them becomes a row of Spark's.
+"""Writes the records of a task directly to Parquet files for a lake, without rows of Spark.
 
-Spark is handed one row for each file, with the offsets that its task has read; a task that found no records returns a
-row without a file. Spark decides which attempt of a task counts; files of others are in no such row.
+Spark gets one row for each file, with the offsets that its task read; a task without records returns a row without a
+file. Spark decides which attempt of a task counts; files of other attempts are in no row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def escaped(value: str) -> str:
 
 
 def stage(batches: Iterable[pa.RecordBatch], span: Span, root: str, columns: tuple[str, ...]) -> Iterator[Any]:
-    """Write the records of a span below the directory, by day; then the row of each file."""
+    """Writes the records of a span below the directory, by day; then yields the row of each file."""
     kept = tuple(name for name in columns if name != "topic")
     folder = Path(root) / f"topic={escaped(span.topic)}"
     open_files: dict[int, DayFile] = {}
@@ -66,7 +66,7 @@ def stage(batches: Iterable[pa.RecordBatch], span: Span, root: str, columns: tup
 
 
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of each day in UTC, in their order; as a rule they are all of one."""
+    """Splits records by day in UTC, keeping their order; most batches have one day."""
     moments = batch.column("timestamp").cast(pa.int64())
     span = pc.min_max(moments)
     first, last = (_day_of(span[edge].as_py()) for edge in ("min", "max"))
@@ -123,7 +123,7 @@ def _closed(file: DayFile) -> DayFile:
 
 
 def _writer(path: Path, columns: tuple[str, ...]) -> Any:
-    """Offsets and times follow each other, keys repeat themselves, values do not."""
+    """Opens a file with encodings for rising offsets and times, repeated keys, and distinct values."""
     steps = [name for name in ("offset", "timestamp") if name in columns]
     return pq.ParquetWriter(
         path,
