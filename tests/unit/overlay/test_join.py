@@ -15,7 +15,7 @@ from tests.unit.overlay.rings import Ring, keys_of
 @pytest.mark.requirement("SC-4:create")
 def test_the_first_node_is_a_ring_of_one() -> None:
     ring = Ring()
-    overlay = ring.found(1, 100)
+    overlay = ring.create(1, 100)
     assert overlay.joined and overlay.lone
     assert (overlay.successors, overlay.predecessor) == ((), None)
     ring.pass_rounds(3)
@@ -36,7 +36,7 @@ def test_a_node_joins_through_any_member(contact: int) -> None:
 
 def test_nodes_that_join_at_once_in_one_gap_are_all_found() -> None:
     ring = Ring(OverlaySettings(bits=16, successors_max=3))
-    ring.found(1, 0)
+    ring.create(1, 0)
     for node in range(2, 12):
         ring.join(node, node * 100, 1)
     ring.rounds_until_right(20)

@@ -113,7 +113,7 @@ def test_a_dead_node_that_the_successor_still_names_is_not_adopted() -> None:
 
 def test_a_successor_list_ends_where_the_node_itself_would_come() -> None:
     ring = Ring(OverlaySettings(bits=16, successors_max=8))
-    ring.found(1, 1000)
+    ring.create(1, 1000)
     for node in range(2, 5):
         ring.join(node, node * 1000, 1)
     ring.rounds_until_right(12)

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from rostra.fabric.overlay import join, lookups
+from rostra.fabric.overlay import join
+from rostra.fabric.overlay import lookup as lookup_module
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.routing import preceding_hop
 from rostra.fabric.overlay.settings import OverlaySettings
@@ -48,14 +49,14 @@ def first_successor(overlay: Overlay, key: Key, excluded: tuple[Member, ...] = (
 def test_a_broken_next_hop_makes_the_tables_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     small = chord_path.PathCase(64, lookups=300)
     assert missed(chord_path.judge([chord_path.measure(chord_path.PathCase(64, lookups=4_000))])) == []
-    monkeypatch.setattr(lookups, "preceding_hop", first_successor)
+    monkeypatch.setattr(lookup_module, "preceding_hop", first_successor)
     assert missed(chord_path.judge([chord_path.measure(small)]))
     assert missed(chord_failures.judge([chord_failures.measure(0.0, nodes=200, lookups=100)]))
 
 
 def test_a_next_hop_that_ignores_the_dead_makes_lookups_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     real = preceding_hop
-    monkeypatch.setattr(lookups, "preceding_hop", lambda overlay, key, excluded=(): real(overlay, key))
+    monkeypatch.setattr(lookup_module, "preceding_hop", lambda overlay, key, excluded=(): real(overlay, key))
     rows = chord_failures.judge([chord_failures.measure(0.3, nodes=200, lookups=200)])
     assert any("failed lookups" in text for text in missed(rows))
 
@@ -66,7 +67,7 @@ def grow(keys: list[Key], settings: OverlaySettings, random: Random) -> list[Ove
     for at, key in enumerate(random.sample(keys, len(keys))):
         overlay = Overlay(Member(key, NodeId(at + 1)), settings, random)
         if at == 0:
-            join.found(overlay, loop.now_us)
+            join.create(overlay, loop.now_us)
         else:
             if at & (at - 1) == 0:
                 loop.run_until(loop.now_us + 8_000_000)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from rostra.fabric.overlay.join import is_collision, join_through, take_new_key
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import Detected, KeyTaken, MergeLookup, Probe, TryMerge
-from rostra.fabric.overlay.request import Purpose
-from rostra.fabric.overlay.requests import ask, awaits, send
+from rostra.fabric.overlay.pending_request import Purpose
 from rostra.fabric.overlay.ring import consider, rectify, remember
 from rostra.fabric.overlay.routing import known_members, preceding_hop
+from rostra.fabric.overlay.rpc import ask, awaits, send
 from rostra.fabric.overlay.state import Overlay
 from rostra.safeguards import Safeguard
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from rostra.fabric.overlay.lookup import Use
+from rostra.fabric.overlay.lookup_state import Use
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import Neighbours, Packet, PredecessorFound
 from rostra.fabric.overlay.state import Overlay

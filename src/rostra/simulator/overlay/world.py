@@ -9,7 +9,7 @@ import xxhash
 
 from rostra.fabric.overlay import join
 from rostra.fabric.overlay.effects import Effect, LookupDone
-from rostra.fabric.overlay.lookups import find
+from rostra.fabric.overlay.lookup import find
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.routing import owns
 from rostra.fabric.overlay.state import Overlay, former_neighbours
@@ -191,7 +191,7 @@ class OverlayWorld:
             join.join(overlay, now_us, chosen)
             self.counts["joins"] += 1
         else:
-            join.found(overlay, now_us)
+            join.create(overlay, now_us)
         self._trace(f"start {me}")
         self._network.start(overlay)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from rostra.fabric.overlay import join
 from rostra.fabric.overlay.effects import Effect, LookupDone
-from rostra.fabric.overlay.lookups import find
+from rostra.fabric.overlay.lookup import find
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.fabric.overlay.state import Overlay
