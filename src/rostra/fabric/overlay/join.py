@@ -41,6 +41,8 @@ def restart(overlay: Overlay, now_us: int, former: tuple[Member, ...]) -> None:
     overlay.joined = True
     for member in reversed(former):
         remember(overlay, member)
+    if Safeguard.RESTART_ALONE in overlay.without and former:
+        follow(overlay, former[0], former[1:])
     overlay.effects.append(Joined(overlay.me))
 
 
@@ -121,7 +123,12 @@ def introduced(overlay: Overlay, successor: Member, answer: Notified) -> None:
     if not overlay.joined or overlay.lone:
         # Whoever has successors by now is no ring of one any more: the next round looks up the place in its ring.
         if accepted == overlay.me and not answer.has_successors:
+            others = overlay.contacts
             _become_member(overlay, successor, successor, ())
+            # It may be a ring of one because it restarted: then the others are where the ring is.
+            for contact in others:
+                if contact.node != successor.node:
+                    remember(overlay, contact)
     elif accepted == overlay.me:
         if overlay.predecessor is not None:
             send(overlay, overlay.predecessor, SUCCESSOR_HINT)

@@ -56,11 +56,22 @@ def consider(overlay: Overlay, member: Member) -> None:
 def candidate_answered(overlay: Overlay, request: PendingRequest, answer: Neighbours) -> None:
     candidate = request.to
     successor = overlay.successor
-    # A ring of one has no list to give; only a node that has none either may follow it.
-    if successor is not None and (not answer.successors or not overlay.between(candidate, successor)):
+    if successor is None:
+        # The one who answered may lie behind this node, and know who comes after it.
+        nearest = min((candidate, *filter(overlay.distance, answer.successors)), key=overlay.distance)
+        if nearest != candidate:
+            consider(overlay, nearest)
+            return
+    elif not answer.successors or not overlay.between(candidate, successor):
+        # A ring of one has no list to give; only a node that has none either may follow it.
         return
     follow(overlay, candidate, answer.successors)
-    send(overlay, candidate, NOTIFY)
+    nearer = answer.predecessor
+    if nearer is not None and overlay.between(nearer, candidate):
+        # Many joined in this gap, or a ring is being unified: one of them a round would take as many rounds.
+        consider(overlay, nearer)
+    else:
+        send(overlay, candidate, NOTIFY)
 
 
 def candidate_silent(overlay: Overlay, request: PendingRequest) -> None:
@@ -152,7 +163,7 @@ def lose_if_known(overlay: Overlay, member: Member) -> None:
 
 
 def recover(overlay: Overlay) -> None:
-    """Without a successor: the nearest finger that answers becomes one, else the predecessor; else it is a ring of one.
+    """Without a successor: the nearest finger that answers becomes one, else whom the predecessor names.
 
     More successors died at once than the list holds, or a split took them. Stabilize then finds the way back from the
     finger to the true successor.

@@ -110,6 +110,10 @@ def try_merge(overlay: Overlay, predecessor: Member, successor: Member) -> None:
     """Two neighbours in another ring: each is searched for here, and considered as neighbour."""
     if not overlay.joined or awaits(overlay, Purpose.ADOPT, successor):
         return
+    if overlay.lone:
+        # It lost its ring since it was searched for. Joining gives it a whole list at once.
+        join_through(overlay, successor)
+        return
     fanout = overlay.settings.merge_fanout
     search(overlay, successor, fanout)
     consider(overlay, successor)
