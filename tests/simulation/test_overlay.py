@@ -145,10 +145,12 @@ def test_a_crash_that_leaves_a_list_under_way_without_a_live_successor_is_not_al
 
 def test_the_command_prints_the_share_of_larger_rings_and_exits_with_zero(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate_overlay(range(3), workers=1) == 0
-    assert "seeds with more than r nodes" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "seeds with more than r nodes" in printed.out
+    assert "1 of 3 seeds, 0 violated" in printed.err, "progress is shown where there is no terminal, too"
     assert simulate_overlay(range(3), workers=1, output="json") == 0
-    printed = msgspec.json.decode(capsys.readouterr().out)
-    assert printed["clean"] and 0 <= printed["share_with_more_than_r_nodes"] <= 1
+    summary = msgspec.json.decode(capsys.readouterr().out)
+    assert summary["clean"] and 0 <= summary["share_with_more_than_r_nodes"] <= 1
 
 
 def test_a_violation_exits_with_one_and_says_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:

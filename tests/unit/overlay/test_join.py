@@ -130,3 +130,27 @@ def test_a_whole_ring_that_restarts_becomes_one_ring_again() -> None:
         ring.restart(before)
     ring.rounds_until_right(40)
     assert wrong_neighbours(ring.overlays) == []
+
+
+def test_a_node_that_joined_a_ring_of_one_finds_the_ring_of_its_other_contacts_when_that_one_dies() -> None:
+    ring = Ring()
+    ring.lay_out([1000, 2000, 3000, 4000, 5000])
+    # Its packets to the others are lost, so that it stays a ring of one and they do not hear of it.
+    restarted = ring.restart(ring.crash(3)[0])
+    ring.loses = lambda packet: (
+        {packet.sender.node, packet.to.node} not in ({3}, {3, 9})
+        and 3
+        in (
+            packet.sender.node,
+            packet.to.node,
+        )
+    )
+    ring.pass_rounds(2)
+    joined = ring.new(9, 2500)
+    join.join(joined, ring.loop.now_us, (restarted.me, ring[1].me))
+    ring.loop.start(joined)
+    ring.pass_rounds(1)
+    assert joined.successors == (restarted.me,)
+    ring.crash(3)
+    ring.rounds_until_right(12)
+    assert joined.predecessor == ring[2].me

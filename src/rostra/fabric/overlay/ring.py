@@ -57,8 +57,10 @@ def candidate_answered(overlay: Overlay, request: PendingRequest, answer: Neighb
     candidate = request.to
     successor = overlay.successor
     if successor is None:
-        # The one who answered may lie behind this node, and know who comes after it.
-        nearest = min((candidate, *filter(overlay.distance, answer.successors)), key=overlay.distance)
+        # The one who answered may lie behind this node, and know who comes after it. What it lists may be dead.
+        lost = overlay.passive.values()
+        ahead = [member for member in answer.successors if overlay.distance(member) and member not in lost]
+        nearest = min((candidate, *ahead), key=overlay.distance)
         if nearest != candidate:
             consider(overlay, nearest)
             return
@@ -80,6 +82,7 @@ def candidate_silent(overlay: Overlay, request: PendingRequest) -> None:
     if overlay.successor is not None:
         send(overlay, overlay.successor, NOTIFY)
     else:
+        remember(overlay, request.to)
         recover(overlay)
 
 

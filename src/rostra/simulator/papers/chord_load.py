@@ -36,11 +36,11 @@ class LoadFigures(msgspec.Struct, frozen=True):
     p99: float
 
 
-def measure(points: int, nodes: int = NODES, keys: int = KEYS, seed: int = 1) -> LoadFigures:
+def measure(points: int, nodes: int = NODES, keys: int = KEYS, rings: int = RINGS, seed: int = 1) -> LoadFigures:
     """Every point owns the keys up to it from the point before: a key belongs to the first point at or after it."""
     random = Random(f"{seed}/chord-load/{points}")
     lows, highs = 0.0, 0.0
-    for _ in range(RINGS):
+    for _ in range(rings):
         ring = draw_keys(random, nodes * points, BITS)
         holders = list(range(nodes)) * points
         random.shuffle(holders)
@@ -54,7 +54,7 @@ def measure(points: int, nodes: int = NODES, keys: int = KEYS, seed: int = 1) ->
         average = keys / nodes
         lows += percentile(load, 0.01) / average
         highs += percentile(load, 0.99) / average
-    return LoadFigures(points, lows / RINGS, highs / RINGS)
+    return LoadFigures(points, lows / rings, highs / rings)
 
 
 def _check_owner(ring: Sequence[Key], key: Key) -> None:
