@@ -9,7 +9,7 @@ import pytest
 from rostra.fabric.overlay.fingers import fix_fingers
 from rostra.fabric.overlay.messages import GetNeighbours, Neighbours, OverlayNotify, OverlayPing, Packet
 from rostra.fabric.overlay.pending_request import PendingRequest, Purpose
-from rostra.fabric.overlay.ring import candidate_answered, remember
+from rostra.fabric.overlay.ring import candidate_answered, remember, set_successors
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.safeguards import Safeguard
 from tests.unit.overlay.rings import Ring
@@ -190,7 +190,8 @@ def test_a_node_that_lost_its_list_learns_from_its_predecessor_who_comes_next() 
     ring = Ring(OverlaySettings(bits=16, successors_max=3))
     ring.lay_out([1000, 2000, 3000, 4000, 5000, 6000])
     lost = ring[3]
-    lost.successors, lost.fingers = (), [None] * 16
+    set_successors(lost, ())
+    lost.fingers = [None] * 16
     seen = set()
     for _ in range(40):
         ring.pass_rounds(0.05)
@@ -203,7 +204,7 @@ def test_a_node_whose_predecessor_lists_only_the_dead_takes_the_predecessor() ->
     ring = Ring(OverlaySettings(bits=16, successors_max=2))
     ring.lay_out([1000, 2000, 3000])
     first, lost, dead = ring.overlays
-    lost.successors = ()
+    set_successors(lost, ())
     remember(lost, dead.me)
     asked = PendingRequest(first.me, GetNeighbours(), Purpose.ADOPT, 0, None)
     candidate_answered(lost, asked, Neighbours(None, (lost.me, dead.me)))
