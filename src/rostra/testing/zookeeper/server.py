@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -158,8 +157,3 @@ class ZookeeperServer:
         log = self.directory / "server.log"
         written = log.read_text(errors="replace") if log.exists() else ""
         return "\n".join(written.splitlines()[-LOG_LINES_SHOWN:])
-
-
-def interrupted_by_sigterm() -> None:
-    """Makes SIGTERM end this process as Ctrl-C does, so that the server ends as well."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
