@@ -161,7 +161,7 @@ class ZookeeperMissing(UsageError):
     fact = "there is no ZooKeeper server to start: {reason}"
     remedy = (
         "on Debian and Ubuntu: apt install zookeeper; elsewhere install Java and name the server's jars with "
-        "--class-path or ROSTRA_ZOOKEEPER_CLASS_PATH, or install Maven (mvn), which gets them"
+        "ROSTRA_ZOOKEEPER_CLASS_PATH, or install Maven (mvn), which gets them"
     )
 
 

@@ -122,10 +122,10 @@ def test_a_client_does_not_go_back_to_a_server_that_is_behind_it() -> None:
     client.session.next_server = 1
     client.session.disconnect()
     model.run()
-    assert client.heard[-1] == SessionDisconnected()
+    assert client.heard[-1:] == [SessionDisconnected()]
     model.service.lag(1, False)
     model.run()
-    assert client.heard[-1] == SessionResumed(client.session.session)
+    assert client.heard[-1:] == [SessionResumed(client.session.session)]
 
 
 def test_a_lost_answer_leaves_the_outcome_unknown_and_the_write_done() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rostra.fabric.overlay.fingers import fix_fingers
 from rostra.fabric.overlay.messages import GetNeighbours, Neighbours, OverlayNotify, OverlayPing, Packet
-from rostra.fabric.overlay.pending_request import PendingRequest, Purpose
+from rostra.fabric.overlay.pending_request import OverlayRequest, Purpose
 from rostra.fabric.overlay.ring import candidate_answered, remember, set_successors
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.safeguards import Safeguard
@@ -206,6 +206,6 @@ def test_a_node_whose_predecessor_lists_only_the_dead_takes_the_predecessor() ->
     first, lost, dead = ring.overlays
     set_successors(lost, ())
     remember(lost, dead.me)
-    asked = PendingRequest(first.me, GetNeighbours(), Purpose.ADOPT, 0, None)
+    asked = OverlayRequest(first.me, GetNeighbours(), Purpose.ADOPT, 0, None)
     candidate_answered(lost, asked, Neighbours(None, (lost.me, dead.me)))
     assert lost.successors == (first.me,)

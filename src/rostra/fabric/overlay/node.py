@@ -33,7 +33,7 @@ from rostra.fabric.overlay.messages import (
     SuccessorHint,
     TryMerge,
 )
-from rostra.fabric.overlay.pending_request import PendingRequest, Purpose
+from rostra.fabric.overlay.pending_request import OverlayRequest, Purpose
 from rostra.fabric.overlay.rpc import expired, send
 from rostra.fabric.overlay.state import Overlay, former_neighbours
 from rostra.safeguards import Safeguard
@@ -129,7 +129,7 @@ def receive(overlay: Overlay, now_us: int, packet: Packet) -> None:
             assert_never(body)
 
 
-def _answered(overlay: Overlay, request: PendingRequest, packet: Packet) -> None:
+def _answered(overlay: Overlay, request: OverlayRequest, packet: Packet) -> None:
     body = packet.body
     match request.purpose, body:
         case Purpose.STABILIZE, Neighbours():
@@ -156,7 +156,7 @@ def _answered(overlay: Overlay, request: PendingRequest, packet: Packet) -> None
             pass
 
 
-def _given_up(overlay: Overlay, request: PendingRequest) -> None:
+def _given_up(overlay: Overlay, request: OverlayRequest) -> None:
     match request.purpose:
         case Purpose.STABILIZE | Purpose.HEARTBEAT:
             ring.lose_if_known(overlay, request.to)

@@ -23,7 +23,7 @@ class Purpose(Enum):
     PROBE = auto()
 
 
-class PendingRequest:
+class OverlayRequest:
     __slots__ = ("body", "due_us", "lookup", "misses", "purpose", "to")
 
     def __init__(self, to: Member, body: Body, purpose: Purpose, due_us: int, lookup: Lookup | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import GetNeighbours, Neighbours, OverlayNotify, OverlayPing
-from rostra.fabric.overlay.pending_request import PendingRequest, Purpose
+from rostra.fabric.overlay.pending_request import OverlayRequest, Purpose
 from rostra.fabric.overlay.routing import known_members
 from rostra.fabric.overlay.rpc import ask, awaits, send
 from rostra.fabric.overlay.state import Overlay
@@ -29,7 +29,7 @@ def stabilize(overlay: Overlay) -> None:
         ask(overlay, successor, GET_NEIGHBOURS, Purpose.STABILIZE)
 
 
-def successor_answered(overlay: Overlay, request: PendingRequest, answer: Neighbours) -> None:
+def successor_answered(overlay: Overlay, request: OverlayRequest, answer: Neighbours) -> None:
     """The successor's neighbours: its list becomes ours behind it, and its predecessor may be nearer to us."""
     successor = request.to
     if overlay.successor != successor:
@@ -53,7 +53,7 @@ def consider(overlay: Overlay, member: Member) -> None:
         ask(overlay, member, GET_NEIGHBOURS, Purpose.ADOPT)
 
 
-def candidate_answered(overlay: Overlay, request: PendingRequest, answer: Neighbours) -> None:
+def candidate_answered(overlay: Overlay, request: OverlayRequest, answer: Neighbours) -> None:
     candidate = request.to
     successor = overlay.successor
     if successor is None:
@@ -76,7 +76,7 @@ def candidate_answered(overlay: Overlay, request: PendingRequest, answer: Neighb
         send(overlay, candidate, NOTIFY)
 
 
-def candidate_silent(overlay: Overlay, request: PendingRequest) -> None:
+def candidate_silent(overlay: Overlay, request: OverlayRequest) -> None:
     """It is dead. The successor that named it must check it too."""
     lose_if_known(overlay, request.to)
     if overlay.successor is not None:

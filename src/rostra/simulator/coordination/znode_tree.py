@@ -56,7 +56,7 @@ class Znode:
         changes = 2 * self.creates - len(self.children)
         return Stat(self.version, changes, self.created_id, self.modified_id, self.session, len(self.children))
 
-    def copy(self) -> Znode:
+    def duplicate(self) -> Znode:
         return replace(self, children=set(self.children))
 
 
@@ -183,7 +183,7 @@ class ZnodeTree:
         if znode is None:
             raise OperationFailed(FailureReason.NO_ZNODE)
         if path not in self._changed:
-            znode = self._changed[path] = znode.copy()
+            znode = self._changed[path] = znode.duplicate()
         return znode
 
 
