@@ -9,7 +9,7 @@ import msgspec
 
 from rostra.broker.api import Boot, BrokerEffect, BrokerInput
 from rostra.fabric.api import PeerReceived, Send
-from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.consensus.roles import Role
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.metadata.metadata_state import ClusterMember
 from rostra.model.ids import NodeId, Partition

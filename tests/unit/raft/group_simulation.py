@@ -51,12 +51,13 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
-from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt, HardState, key_of, unpack_hard_state
-from rostra.fabric.raft.consensus.membership import MembershipChange
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import GroupHeartbeat, NodeHeartbeat, NodeHeartbeatReply, TimeoutNow
-from rostra.fabric.raft.peers.peer_liveness import PeerLiveness
+from rostra.fabric.consensus.hard_state import GroupConfig, GroupConfigAt, HardState, key_of, unpack_hard_state
+from rostra.fabric.consensus.membership import MembershipChange
+from rostra.fabric.consensus.messages import TimeoutNow
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.roles import Role
+from rostra.fabric.links.messages import NodeHeartbeat, NodeHeartbeatReply, PartitionHeartbeat
+from rostra.fabric.links.peer_liveness import PeerLiveness
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
@@ -156,13 +157,13 @@ class Member:
             if self.liveness.heard(sender, message.boot, self.sim.us):
                 group.peer_lost(now, sender)
             replies = tuple(
-                r for beat in message.groups if (r := group.heartbeat_received(now, sender, beat)) is not None
+                r for beat in message.partitions if (r := group.heartbeat_received(now, sender, beat)) is not None
             )
             self.step()
             if replies:
                 self.sim.send(self, sender, NodeHeartbeatReply(self.boot, replies))
         elif isinstance(message, NodeHeartbeatReply):
-            for reply in message.groups:
+            for reply in message.partitions:
                 group.heartbeat_answered(now, sender, reply)
             self.step()
         else:
@@ -187,7 +188,7 @@ class Member:
         self.sim.later(self.sim.settings.heartbeat_us, self._guard(self._tick))
 
     def _send_heartbeats(self, idle: bool = False) -> None:
-        beats: dict[NodeId, GroupHeartbeat] = dict(self.group.heartbeats(self.sim.now))
+        beats: dict[NodeId, PartitionHeartbeat] = dict(self.group.heartbeats(self.sim.now))
         self.step()
         for peer in self.sim.members.values():
             if peer is not self and (idle or peer.node in beats):
@@ -425,4 +426,4 @@ class GroupSimulation(Simulation):
 
 def has_settled(member: Member) -> bool:
     group = member.group
-    return group.log.term_at(group.commit) == group.term
+    return group.log.epoch_at(group.commit) == group.term

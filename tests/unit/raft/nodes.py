@@ -57,7 +57,7 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
-from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.consensus.roles import Role
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.metadata.metadata_state import ClusterMember
 from rostra.fabric.raft.settings import RaftSettings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rostra.errors import DiskFull
 from rostra.fabric.api import PeerReceived, Propose, Readers, WriteFailed
-from rostra.fabric.raft.consensus.group_state import COMMIT_REPORT_US
-from rostra.fabric.raft.messages import AppendEntries
 from rostra.fabric.raft.settings import RaftSettings
+from rostra.fabric.replication.messages import AppendEntries
+from rostra.fabric.replication.replica_state import COMMIT_REPORT_US
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.model.ids import Partition

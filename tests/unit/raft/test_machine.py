@@ -16,8 +16,9 @@ from rostra.fabric.api import (
     TopicSpec,
     TransferOwnership,
 )
-from rostra.fabric.raft.messages import AppendEntries, CreateTopicRequest, RequestReply
+from rostra.fabric.cluster.messages import CreateTopicRequest, RequestReply
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.replication.messages import AppendEntries
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, TopicId
@@ -217,7 +218,7 @@ def test_entries_that_were_damaged_on_the_way_are_not_stored() -> None:
     batch = encode([b"x"], timestamp_us=1)
     stamp(batch, partition=partition, base_offset=group.log.end, owner_epoch=group.term)
     batch[-1] ^= 1
-    entries = AppendEntries(partition, group.term, group.log.end, group.log.last_term, group.commit, 0)
+    entries = AppendEntries(partition, group.term, group.log.end, group.log.last_epoch, group.commit, 0)
     end = group.log.end
     follower.step(PeerReceived(leader.raft.node, entries, batch))
     assert group.log.end == end and "peer violated the protocol" in follower.notes

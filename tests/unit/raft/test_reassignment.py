@@ -23,8 +23,10 @@ from rostra.fabric.api import (
     ServedElsewhere,
     TopicSpec,
 )
-from rostra.fabric.raft.consensus.hard_state import key_of, unpack_hard_state
-from rostra.fabric.raft.messages import JoinRequest, NodeHeartbeat, RemovedNotice, RequestVote
+from rostra.fabric.cluster.messages import JoinRequest, RemovedNotice
+from rostra.fabric.consensus.hard_state import key_of, unpack_hard_state
+from rostra.fabric.consensus.messages import RequestVote
+from rostra.fabric.links.messages import NodeHeartbeat
 from rostra.fabric.raft.metadata.metadata_state import (
     METADATA_PARTITION,
     MetadataEntry,

@@ -9,7 +9,7 @@ import pytest
 
 from rostra.broker.broker import RETENTION
 from rostra.fabric.api import TimerFired
-from rostra.fabric.raft.consensus.hard_state import key_of, pack_hard_state, unpack_hard_state
+from rostra.fabric.consensus.hard_state import key_of, pack_hard_state, unpack_hard_state
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.decode import iterate
 from rostra.model.ids import Partition, PartitionIndex, TopicId

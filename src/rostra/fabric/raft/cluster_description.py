@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.fabric.api import Described, Send
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import ClusterStateReply, ClusterStateRequest
+from rostra.fabric.cluster.messages import ClusterStateReply, ClusterStateRequest
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.roles import Role
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
 from rostra.model.ids import NodeId, Partition
@@ -149,7 +149,7 @@ class ClusterDescription:
 def _match(group: RaftGroup, node: NodeId) -> int:
     if node == group.node:
         return group.log.synced
-    progress = group.replication.progress.get(node)
+    progress = group.sender.progress.get(node)
     return progress.match if progress is not None else -1
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -70,18 +70,16 @@ from rostra.fabric.api import (
     TransferOwnership,
     WriteFailed,
 )
+from rostra.fabric.cluster.messages import AlterTopicRequest, CreateTopicRequest, DropTopicRequest, RemoveNodeRequest
+from rostra.fabric.consensus.hard_state import GroupConfig, GroupConfigAt, HardState, key_of, unpack_hard_state
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.roles import Role
+from rostra.fabric.links.deadline_queue import NEVER_US, DeadlineQueue
 from rostra.fabric.raft.cluster_description import ClusterDescription
-from rostra.fabric.raft.consensus import fast_path
-from rostra.fabric.raft.consensus.group_state import interrupted_snapshot_start
-from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt, HardState, key_of, unpack_hard_state
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.consensus.roles import Role
 from rostra.fabric.raft.message_router import MessageRouter
-from rostra.fabric.raft.messages import AlterTopicRequest, CreateTopicRequest, DropTopicRequest, RemoveNodeRequest
 from rostra.fabric.raft.metadata.metadata_group import MetadataGroup
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, ClusterMember
 from rostra.fabric.raft.metadata.placement import ReplicaPlacement
-from rostra.fabric.raft.peers.deadline_queue import NEVER_US, DeadlineQueue
 from rostra.fabric.raft.peers.peer_set import PeerSet
 from rostra.fabric.raft.peers.removal import Removal
 from rostra.fabric.raft.replicas.leader_transfer import LeaderTransfer
@@ -89,6 +87,7 @@ from rostra.fabric.raft.replicas.reassignment import ReplicaReassignment
 from rostra.fabric.raft.replicas.replicas import RETIRED, Replicas
 from rostra.fabric.raft.settings import DEADLINE_TIMER, HEARTBEAT_TIMER, RaftSettings
 from rostra.fabric.raft.status import ClusterStatus, status_of
+from rostra.fabric.replication.snapshot_start import interrupted_snapshot_start
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
 
@@ -184,32 +183,8 @@ class Raft:
         return status_of(self)
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
-        """Processes one input. Records take the fast path where their group allows it."""
+        """Processes one input."""
         self.now = now
-        if self._ready and not self.removed and self.transfers.stop_deadline_us is None:
-            effects = None
-            if isinstance(given, PeerReceived):
-                message: Any = given.message
-                fast = fast_path.HANDLERS.get(type(message))
-                if fast is not None and given.peer not in self.metadata.state.removed:
-                    group = self.groups.get(message.partition)
-                    if group is not None and group.term == message.term:
-                        effects = fast(group, now, given.peer, message, given.payload)
-            elif isinstance(given, Propose):
-                group = self.groups.get(given.partition)
-                if group is not None:
-                    effects = (
-                        group.propose_single(given) if group.fast_single else fast_path.proposed(group, now, given)
-                    )
-            elif isinstance(given, Synced):
-                group = self.groups.get(given.partition)
-                if group is not None:
-                    effects = group.synced_single(given) if group.fast_single else fast_path.synced(group, now, given)
-            if effects is not None:
-                return effects
-        return self._full_step(given)
-
-    def _full_step(self, given: FabricInput) -> list[FabricEffect]:
         if self.removed:
             return self.removal.refuse(given)
         self.out = []
@@ -241,7 +216,10 @@ class Raft:
             case Propose():
                 self._propose(given)
             case Synced():
-                self._with_group(given.partition, lambda group: group.synced(self.now, given.generation, given.offset))
+                group = self.groups.get(given.partition)
+                if group is not None:
+                    group.synced(self.now, given.generation, given.offset)
+                    self.collect(group)
             case ReadDone() | ReadFailed():
                 self._read_ended(given)
             case Echo():
@@ -264,7 +242,7 @@ class Raft:
             case QueryHeldByAll():
                 group = self.groups.get(given.partition)
                 if group is not None and group.role is Role.LEADER:
-                    self.out.append(HeldByAll(given.partition, group.replication.held_by_all()))
+                    self.out.append(HeldByAll(given.partition, group.sender.held_by_all()))
             case Readers():
                 self._with_group(given.partition, lambda group: group.set_readers(self.now, given.present))
             case Confirm():
@@ -363,7 +341,9 @@ class Raft:
         recovered = self._recovered.pop(partition, None)
         if recovered is None:
             self.out.append(Open(partition, segment_bytes))
-        elif (first := interrupted_snapshot_start(hard_state, recovered)) is not None:
+        elif (
+            first := interrupted_snapshot_start(hard_state.snapshot_start, hard_state.complete, recovered)
+        ) is not None:
             self.out += [Drop(partition), Open(partition, segment_bytes, first)]
             recovered = Recovered(partition, first, first, ())
         if late and (recovered is None or not packed):
@@ -435,12 +415,11 @@ class Raft:
         elif group.out:
             self.out += group.out
             group.out = []
-        if group.role is Role.LEADER:
+        if group.is_owner:
             if not group.was_leader:
                 group.was_leader = True
                 self.replicas.became_leader(group)
-            has_peers = bool(group.replication.progress)
-            sends = has_peers and not group.quiescent
+            sends = not group.quiescent and bool(group.sender.progress)
             if sends is not group.sends_heartbeats:
                 self._set_heartbeats(group, sends)
             if sends and group.wants_heartbeat:
@@ -449,7 +428,6 @@ class Raft:
             group.was_leader = False
             self._set_heartbeats(group, False)
             self.step_downs += 1
-        group.update_fast_path()
         deadline_us = group.deadline_us
         if deadline_us is not None and deadline_us < group.queued_us:
             self._queue_deadline(group, deadline_us)

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from rostra.errors import PeerViolation
 from rostra.fabric.api import PeerReceived
-from rostra.fabric.raft.messages import (
+from rostra.fabric.cluster.messages import (
     AlterTopicRequest,
     ClusterStateReply,
     ClusterStateRequest,
     CreateTopicRequest,
     DropTopicRequest,
-    GroupMessage,
     JoinReply,
     JoinRequest,
-    NodeHeartbeat,
-    NodeHeartbeatReply,
-    ReassignmentReport,
     RemovedNotice,
     RemoveNodeRequest,
     RequestReply,
-    RequestVote,
-    TransferLeadership,
 )
+from rostra.fabric.consensus.messages import GroupMessage, RequestVote
+from rostra.fabric.links.messages import NodeHeartbeat, NodeHeartbeatReply
+from rostra.fabric.raft.messages import ReassignmentReport, TransferLeadership
 from rostra.model.ids import NodeId
 
 if TYPE_CHECKING:
@@ -42,7 +39,8 @@ class MessageRouter:
 
     def receive(self, given: PeerReceived) -> None:
         raft = self._raft
-        peer, message = given.peer, given.message
+        peer = given.peer
+        message: Any = given.message
         if not raft.metadata_loaded:
             return
         removed = raft.metadata.state.removed
@@ -50,12 +48,11 @@ class MessageRouter:
             raft.peers.notify_removed(peer, message.peer_address if isinstance(message, JoinRequest) else "")
             return
         if type(message) in GROUP_MESSAGES:
-            group_message = cast(GroupMessage, message)
-            group = raft.groups.get(group_message.partition)
+            group = raft.groups.get(message.partition)
             if group is None:
-                self._hold_early(peer, group_message, given.payload)
+                self._hold_early(peer, message, given.payload)
             else:
-                group.receive(raft.now, peer, group_message, given.payload)
+                group.receive(raft.now, peer, message, given.payload)
                 raft.collect(group)
         elif isinstance(message, NodeHeartbeat):
             raft.peers.heartbeat_received(peer, message)
@@ -95,7 +92,7 @@ class MessageRouter:
     def _heartbeat_answered(self, peer: NodeId, message: NodeHeartbeatReply) -> None:
         raft = self._raft
         raft.peers.heard(peer, message)
-        for reply in message.groups:
+        for reply in message.partitions:
             group = raft.groups.get(reply.partition)
             if group is not None:
                 group.heartbeat_answered(raft.now, peer, reply)

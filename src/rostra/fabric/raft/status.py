@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.ids import NodeId, Partition
 
@@ -81,7 +81,7 @@ def group_status(group: RaftGroup) -> GroupStatus:
     log = group.log
     followers = tuple(
         FollowerStatus(peer, str(progress.state), progress.match, progress.next, progress.in_flight_bytes)
-        for peer, progress in sorted(group.replication.progress.items())
+        for peer, progress in sorted(group.sender.progress.items())
     )
     return GroupStatus(
         group.partition,

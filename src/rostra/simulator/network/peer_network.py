@@ -17,9 +17,11 @@ from typing import Protocol
 
 from rostra.errors import PeerViolation
 from rostra.fabric.api import Buffer
+from rostra.fabric.consensus.messages import InstallSnapshot, TimeoutNow
 from rostra.fabric.flood.messages import Barrier, Records
-from rostra.fabric.raft.messages import AppendEntries, InstallSnapshot, NodeHeartbeat, TimeoutNow
+from rostra.fabric.links.messages import NodeHeartbeat
 from rostra.fabric.registry import FABRICS
+from rostra.fabric.replication.messages import AppendEntries
 from rostra.model.ids import NodeId
 from rostra.simulator.clock import MS_US, SECOND_US, Clock
 from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
@@ -211,10 +213,10 @@ class PeerNetwork:
         """Records who acts as leader in which term, and the hops of flooded messages."""
         match message:
             case NodeHeartbeat():
-                for heartbeat in message.groups:
-                    self._history.saw_leader(heartbeat.partition, heartbeat.term, sender)
+                for heartbeat in message.partitions:
+                    self._history.saw_leader(heartbeat.partition, heartbeat.epoch, sender)
             case AppendEntries() | InstallSnapshot() | TimeoutNow():
-                self._history.saw_leader(message.partition, message.term, sender)
+                self._history.saw_leader(message.partition, message.epoch, sender)
             case Records() | Barrier():
                 self._history.record_queue_size("hops of a message", message.hops, len(self._nodes))
             case _:

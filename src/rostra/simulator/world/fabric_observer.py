@@ -38,7 +38,7 @@ from rostra.fabric.api import (
     Truncate,
     WriteFailed,
 )
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.batch import HEADER_BYTES, Buffer, Flag, base_offset, batch_length, last_offset

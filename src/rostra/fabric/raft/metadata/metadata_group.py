@@ -31,10 +31,7 @@ from rostra.fabric.api import (
     TopicClosed,
     Truncate,
 )
-from rostra.fabric.raft.consensus.membership import MembershipChange
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import (
+from rostra.fabric.cluster.messages import (
     AlterTopicRequest,
     CreateTopicRequest,
     DropTopicRequest,
@@ -43,6 +40,9 @@ from rostra.fabric.raft.messages import (
     RemoveNodeRequest,
     RequestReply,
 )
+from rostra.fabric.consensus.membership import MembershipChange
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.roles import Role
 from rostra.fabric.raft.metadata.metadata_state import (
     METADATA_PARTITION,
     REPLICAS_DEFAULT,

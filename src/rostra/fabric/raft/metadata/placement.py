@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rostra.errors import QuorumAtRisk, ReplicasUnavailable, RostraError, UnknownMember
-from rostra.fabric.raft.consensus.membership import MembershipChange
+from rostra.fabric.consensus.membership import MembershipChange
 from rostra.fabric.raft.messages import ReassignmentReport
 from rostra.fabric.raft.metadata.metadata_state import (
     REPLICAS_DEFAULT,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.fabric.api import Connect, Disconnect, LogLine, Send
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import GroupHeartbeat, JoinRequest, NodeHeartbeat, NodeHeartbeatReply, RemovedNotice
+from rostra.fabric.cluster.messages import JoinRequest, RemovedNotice
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.roles import Role
+from rostra.fabric.links.messages import NodeHeartbeat, NodeHeartbeatReply, PartitionHeartbeat
+from rostra.fabric.links.peer_liveness import PeerLiveness
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, ClusterMember, MetadataState
-from rostra.fabric.raft.peers.peer_liveness import PeerLiveness
 from rostra.model.ids import NodeId
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ class PeerSet:
         if message.peer_address and peer not in self.links:
             self.add_contact(peer, message.peer_address)
         self.heard(peer, message)
-        if not message.groups:
+        if not message.partitions:
             return
         replies = []
-        for heartbeat in message.groups:
+        for heartbeat in message.partitions:
             group = raft.groups.get(heartbeat.partition)
             if group is not None:
                 reply = group.heartbeat_received(raft.now, peer, heartbeat)
@@ -109,7 +110,7 @@ class PeerSet:
         A replica that is damaged or far behind counts once it has caught up; the leaving one may be needed for that.
         """
         rest = [voter for voter in group.config.voters if voter != without]
-        ready = sum(self.is_alive(voter) and group.replication.has_caught_up(voter) for voter in rest)
+        ready = sum(self.is_alive(voter) and group.sender.has_caught_up(voter) for voter in rest)
         return 2 * ready > len(rest)
 
     def is_silent_since(self, node: NodeId, since_us: int) -> bool:
@@ -161,7 +162,7 @@ class PeerSet:
     def send_heartbeats(self, groups: dict[RaftGroup, None], *, idle: bool = False) -> None:
         """Sends one message per node for all groups; `idle`: also to nodes that would get none otherwise."""
         raft = self._raft
-        by_peer: dict[NodeId, list[GroupHeartbeat]] = {}
+        by_peer: dict[NodeId, list[PartitionHeartbeat]] = {}
         if idle:
             by_peer = {member.node: [] for member in self.members() if member.node not in self._answered_peers}
             self._answered_peers.clear()

@@ -42,8 +42,8 @@ from rostra.fabric.api import (
     TransferOwnership,
     WriteFailed,
 )
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import RemovedNotice
+from rostra.fabric.cluster.messages import RemovedNotice
+from rostra.fabric.consensus.roles import Role
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.fabric.raft.settings import DEADLINE_TIMER, HEARTBEAT_TIMER
 from rostra.model.ids import NodeId
@@ -77,7 +77,6 @@ class Removal:
         raft.out += raft.metadata.refuse_all(MemberRemoved(raft.node))
         for partition, group in raft.groups.items():
             group.removed = True
-            group.leave_fast_path()
             if group.role is Role.LEADER:
                 group.step_down("this node was removed")
             effects = [effect for effect in group.take_effects() if not isinstance(effect, Send)]

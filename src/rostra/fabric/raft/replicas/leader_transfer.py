@@ -8,9 +8,10 @@ import msgspec
 
 from rostra.errors import NotAReplica, RostraError, TransferTimedOut, Unavailable, UnknownPartition, from_wire
 from rostra.fabric.api import LogLine, OperationDone, Refused, Send, StopPrepared, TransferOwnership
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import RequestReply, TransferLeadership
+from rostra.fabric.cluster.messages import RequestReply
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.roles import Role
+from rostra.fabric.raft.messages import TransferLeadership
 from rostra.model.ids import NodeId, Partition
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class LeaderTransfer:
         raft = self._raft
         candidates = [
             (progress.match, peer)
-            for peer, progress in group.replication.progress.items()
+            for peer, progress in group.sender.progress.items()
             if peer in group.config.voters and raft.peers.is_alive(peer) and peer not in raft.metadata.state.leaving
         ]
         return max(candidates)[1] if candidates else None

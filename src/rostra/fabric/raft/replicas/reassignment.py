@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.fabric.api import Send
-from rostra.fabric.raft.consensus.membership import MembershipChange
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.consensus.membership import MembershipChange
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.roles import Role
 from rostra.fabric.raft.messages import ReassignmentReport
 from rostra.model.ids import NodeId, Partition
 
@@ -56,7 +56,7 @@ class ReplicaReassignment:
     def _transfer_away(self, group: RaftGroup, wanted: tuple[NodeId, ...]) -> None:
         """Transfers leadership without an election timeout; the new leader removes this node."""
         raft = self._raft
-        first = group.replication.progress.get(wanted[0])
+        first = group.sender.progress.get(wanted[0])
         ready = first is not None and first.match == group.log.end and raft.peers.is_alive(wanted[0])
         target = wanted[0] if ready else raft.transfers.transferee_of(group)
         if target is not None:

@@ -16,8 +16,8 @@ from rostra.fabric.api import (
     TopicClosed,
     TopicOpened,
 )
-from rostra.fabric.raft.consensus.hard_state import GroupConfig, HardState, key_of, pack_hard_state
-from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.consensus.hard_state import GroupConfig, HardState, key_of, pack_hard_state
+from rostra.fabric.consensus.roles import Role
 from rostra.fabric.raft.metadata.metadata_state import (
     METADATA_PARTITION,
     MetadataEntry,
@@ -34,7 +34,7 @@ from rostra.fabric.raft.metadata.metadata_state import (
 from rostra.model.ids import NodeId, Partition, TopicId
 
 if TYPE_CHECKING:
-    from rostra.fabric.raft.consensus.raft_group import RaftGroup
+    from rostra.fabric.consensus.raft_group import RaftGroup
     from rostra.fabric.raft.machine import Raft
 
 RETIRED = "retired/"
@@ -230,7 +230,7 @@ class Replicas:
         for partition, group in list(raft.groups.items()):
             known = partition.topic in self.topics
             preferred = raft.metadata.state.replica_assignment(partition).replicas[0] if known else raft.node
-            progress = group.replication.progress.get(preferred)
+            progress = group.sender.progress.get(preferred)
             if preferred not in self.returned_nodes or group.role is not Role.LEADER or progress is None:
                 continue
             if group.knows_commit and progress.match == group.log.end:

@@ -1,4 +1,4 @@
-"""The leader's progress record of one follower, as in etcd."""
+"""The owner's progress record of one follower, as in etcd."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ProgressState(StrEnum):
     REPLICATE = "replicate"
     """Entries are sent as they are proposed, up to the window."""
     SNAPSHOT = "snapshot"
-    """The follower must restart at the leader's log start (InstallSnapshot)."""
+    """The follower must restart at the owner's log start (InstallSnapshot)."""
 
 
 class Progress:
@@ -42,7 +42,7 @@ class Progress:
         self.at_boundary = True
         """`next` is known to lie between two batches."""
         self.match = 0
-        """matchIndex: below this the follower has the leader's entries on stable storage."""
+        """matchIndex: below this the follower has the owner's entries on stable storage."""
         self.commit = 0
         """The commit offset that the follower has reported."""
         self.sent_commit = 0
@@ -79,9 +79,11 @@ class Progress:
         return snapshots < self.snapshots
 
     def acknowledged(self, agreed: int, match: int) -> None:
-        self.match = max(self.match, match)
-        while self.in_flight and self.in_flight[0][0] <= agreed:
-            self.in_flight_bytes -= self.in_flight.popleft()[1]
+        if match > self.match:
+            self.match = match
+        in_flight = self.in_flight
+        while in_flight and in_flight[0][0] <= agreed:
+            self.in_flight_bytes -= in_flight.popleft()[1]
 
     def rewind(self, next_offset: int, state: ProgressState, *, at_boundary: bool) -> None:
         self.state = state

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from rostra.fabric.api import EpochStart
+from rostra.fabric.replication.snapshot_start import SnapshotStart
 from rostra.model.ids import ID_MAX, NodeId, Partition
 
 MEMBERS_MAX = 64
@@ -42,13 +42,6 @@ class GroupConfigAt(msgspec.Struct, frozen=True, array_like=True):
     end: int
     term: int
     config: GroupConfig
-
-
-class SnapshotStart(msgspec.Struct, frozen=True, array_like=True):
-    """Where the last installed snapshot started, with the epoch before it, which an empty log cannot hold."""
-
-    first: int
-    epochs: tuple[EpochStart, ...]
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):

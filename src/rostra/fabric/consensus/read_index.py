@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import ReadIndexReply, ReadIndexRequest
-from rostra.model.ids import NodeId
+from rostra.fabric.consensus.hard_state import GroupConfig
+from rostra.fabric.consensus.messages import ReadIndexReply, ReadIndexRequest
+from rostra.fabric.consensus.settings import ConsensusSettings
+from rostra.fabric.replication.sender import Sender
+from rostra.model.ids import NodeId, Partition
 
-if TYPE_CHECKING:
-    from rostra.fabric.raft.consensus.raft_group import RaftGroup
+
+class ReadGroup(Protocol):
+    """What a read index needs of its group."""
+
+    node: NodeId
+    partition: Partition
+    settings: ConsensusSettings
+    sender: Sender
+    config: GroupConfig
+    commit: int
+    is_owner: bool
+    owner: NodeId | None
+    wants_heartbeat: bool
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def knows_commit(self) -> bool: ...
+
+    def send(self, peer: NodeId, message: object) -> None: ...
 
 
 class PendingRead(NamedTuple):
@@ -23,7 +44,7 @@ class PendingRead(NamedTuple):
 class ReadIndex:
     """`results` collects the answers to this node's own requests: token, and the offset that must be applied first."""
 
-    def __init__(self, group: RaftGroup) -> None:
+    def __init__(self, group: ReadGroup) -> None:
         self._group = group
         self._pending: deque[PendingRead] = deque()
         self.results: list[tuple[int, int | None]] = []
@@ -35,15 +56,15 @@ class ReadIndex:
     def request(self, token: int) -> None:
         """Requests a read index for this node. The result None means: try again."""
         group = self._group
-        if group.role is Role.LEADER:
+        if group.is_owner:
             self._add(group.node, token)
-        elif group.leader is not None:
-            group.send(group.leader, ReadIndexRequest(group.partition, group.term, token))
+        elif group.owner is not None:
+            group.send(group.owner, ReadIndexRequest(group.partition, group.term, token))
         else:
             self.results.append((token, None))
 
     def request_received(self, peer: NodeId, message: ReadIndexRequest) -> None:
-        if self._group.role is Role.LEADER:
+        if self._group.is_owner:
             self._add(peer, message.token)
         else:
             self._reply(peer, message.token, None)
@@ -58,16 +79,16 @@ class ReadIndex:
             self._reply(requester, token, None)
             return
         # Only a heartbeat round that starts after the request proves leadership.
-        self._pending.append(PendingRead(group.replication.heartbeat_round + 1, group.commit, requester, token))
+        self._pending.append(PendingRead(group.sender.heartbeat_round + 1, group.commit, requester, token))
         group.wants_heartbeat = True
-        self.heartbeat_answered()
+        self.round_answered()
 
-    def heartbeat_answered(self) -> None:
+    def round_answered(self) -> None:
         """Answers the reads that a majority has confirmed by now."""
         if not self._pending:
             return
         group = self._group
-        peers = group.replication.progress
+        peers = group.sender.progress
         rounds = sorted(
             (peers[voter].round if voter in peers else 1 << 62 for voter in group.config.voters), reverse=True
         )

@@ -2,19 +2,63 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from random import Random
+from typing import Protocol
 
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import RequestVote, RequestVoteReply, TimeoutNow
-from rostra.model.ids import NodeId
-from rostra.safeguards import Safeguard
+from rostra.fabric.api import Now
+from rostra.fabric.consensus.hard_state import GroupConfig
+from rostra.fabric.consensus.messages import RequestVote, RequestVoteReply, TimeoutNow
+from rostra.fabric.consensus.roles import Role
+from rostra.fabric.consensus.settings import ConsensusSettings
+from rostra.fabric.replication.log_state import LogState
+from rostra.model.ids import NodeId, Partition
+from rostra.safeguards import Safeguard, Without
 
-if TYPE_CHECKING:
-    from rostra.fabric.raft.consensus.raft_group import RaftGroup
+
+class Electorate(Protocol):
+    """What an election needs of its group."""
+
+    node: NodeId
+    partition: Partition
+    settings: ConsensusSettings
+    random: Random
+    without: Without
+    now: Now
+    log: LogState
+    config: GroupConfig
+    role: Role
+    vote: int
+    owner: NodeId | None
+    complete: bool
+    quiescent: bool
+    deadline_us: int | None
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def is_voter(self) -> bool: ...
+
+    @property
+    def may_lead(self) -> bool: ...
+
+    def become(self, role: Role) -> None: ...
+
+    def become_leader(self) -> None: ...
+
+    def begin_term(self, term: int, *, vote: int) -> None: ...
+
+    def record_vote(self, candidate: NodeId) -> None: ...
+
+    def announce(self) -> None: ...
+
+    def send(self, peer: NodeId, message: object) -> None: ...
+
+    def add_log_line(self, level: str, event: str, about: dict[str, int | str]) -> None: ...
 
 
 class Election:
-    def __init__(self, group: RaftGroup) -> None:
+    def __init__(self, group: Electorate) -> None:
         self._group = group
         self._votes: dict[NodeId, bool] = {}
         self.leader_heard_us = -(1 << 62)
@@ -53,7 +97,7 @@ class Election:
         if not group.may_lead:
             group.deadline_us = None
             return
-        group.leader = None
+        group.owner = None
         group.announce()
         if self._pre_vote and group.config.voters != (group.node,):
             self._start_pre_vote()
@@ -62,7 +106,7 @@ class Election:
 
     def leader_is_alive(self) -> bool:
         group = self._group
-        if not self._leader_lease or group.leader is None:
+        if not self._leader_lease or group.owner is None:
             return False
         if group.role is Role.LEADER or group.quiescent:
             return True
@@ -95,11 +139,11 @@ class Election:
         log = group.log
         for peer in group.config.voters:
             if peer != group.node:
-                group.send(peer, RequestVote(group.partition, term, log.end, log.last_term, pre_vote, transfer))
+                group.send(peer, RequestVote(group.partition, term, log.end, log.last_epoch, pre_vote, transfer))
 
     def vote_persisted(self) -> None:
         group = self._group
-        if group.role is Role.CANDIDATE and group.hard_state.vote == group.node:
+        if group.role is Role.CANDIDATE and group.vote == group.node:
             self._votes[group.node] = True
             self._count_votes()
 
@@ -121,9 +165,9 @@ class Election:
         if request.pre_vote:
             if request.term == group.term or self.leader_is_alive():
                 return False
-        elif group.hard_state.vote not in (0, peer) or group.leader is not None:
+        elif group.vote not in (0, peer) or group.owner is not None:
             return False
-        ours = (group.log.last_term, group.log.end)
+        ours = (group.log.last_epoch, group.log.end)
         return (request.last_term, request.last_end) >= ours or not self._up_to_date
 
     def vote_replied(self, peer: NodeId, reply: RequestVoteReply) -> None:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from rostra.errors import BatchRejected, RostraError, Unavailable
-from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt
-from rostra.fabric.raft.consensus.progress import Progress
-from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.api import Now
+from rostra.fabric.consensus.hard_state import GroupConfig, GroupConfigAt
+from rostra.fabric.replication.log_state import LogState
+from rostra.fabric.replication.sender import Sender
 from rostra.model.batch import BROKER_STATE, CHECKPOINT, Buffer, read_header
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
-from rostra.model.ids import NodeId, text
+from rostra.model.ids import NodeId, Partition, text
 from rostra.model.layout import CONTROL
-from rostra.safeguards import Safeguard
-
-if TYPE_CHECKING:
-    from rostra.fabric.raft.consensus.raft_group import RaftGroup
+from rostra.safeguards import Safeguard, Without
 
 
 class NoOp(msgspec.Struct, frozen=True, array_like=True, tag="no-op"):
@@ -64,8 +63,42 @@ class MembershipChange(StrEnum):
     REMOVE = "remove"
 
 
+class ChangingGroup(Protocol):
+    """What a membership change needs of its group."""
+
+    partition: Partition
+    without: Without
+    now: Now
+    log: LogState
+    sender: Sender
+    config: GroupConfig
+    config_end: int
+    commit: int
+    is_owner: bool
+    transfer_to: NodeId | None
+    promotes_learners: bool
+    voters_max: int
+    wants_heartbeat: bool
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def knows_commit(self) -> bool: ...
+
+    def add_configs(self, rows: Iterable[GroupConfigAt]) -> None: ...
+
+    def remove_config(self, gone: GroupConfigAt) -> None: ...
+
+    def update_config(self) -> None: ...
+
+    def run_after_persist(self, action: Callable[[], None]) -> None: ...
+
+    def add_log_line(self, level: str, event: str, about: dict[str, int | str]) -> None: ...
+
+
 class GroupMembership:
-    def __init__(self, group: RaftGroup) -> None:
+    def __init__(self, group: ChangingGroup) -> None:
         self._group = group
         self._one_at_a_time = Safeguard.ONE_CHANGE_AT_A_TIME not in group.without
         self._caught_up_first = Safeguard.LEARNER_NOT_COUNTED not in group.without
@@ -95,7 +128,7 @@ class GroupMembership:
         changes found in 2015).
         """
         group = self._group
-        if group.role is not Role.LEADER or self._pending is not None or group.transfer_to is not None:
+        if not group.is_owner or self._pending is not None or group.transfer_to is not None:
             return self._unavailable("this node cannot change its members now")
         if self._one_at_a_time:
             if group.config_end > group.commit:
@@ -112,20 +145,20 @@ class GroupMembership:
         group = self._group
         row, self._pending = self._pending, None
         assert row is not None
-        if group.role is not Role.LEADER or (group.term, group.log.end + 1) != (row.term, row.end):
+        if not group.is_owner or (group.term, group.log.end + 1) != (row.term, row.end):
             # Another entry will get that offset, and would be taken for this one if the row were kept.
             group.remove_config(row)
             return
         config = row.config
         batch = group_batch(ConfigurationEntry(config), group.now.wall_us)
-        group.replication.append(batch)
+        group.sender.append(batch)
         group.update_config()
         group.wants_heartbeat = True
         group.add_log_line(
             "info", "members changed", {"voters": _node_names(config.voters), "learners": _node_names(config.learners)}
         )
 
-    def promote_if_caught_up(self, peer: NodeId, progress: Progress) -> None:
+    def promote_if_caught_up(self, peer: NodeId) -> None:
         """Promotes a learner that has caught up."""
         group = self._group
         wanted = group.promotes_learners and len(group.config.voters) < group.voters_max
@@ -135,7 +168,7 @@ class GroupMembership:
     def _has_caught_up(self, node: NodeId) -> bool:
         """Whether everything it lacks is in flight, so that it will not delay a majority it counts in."""
         group = self._group
-        progress = group.replication.progress.get(node)
+        progress = group.sender.progress.get(node)
         return progress is not None and progress.match >= max(group.commit, 1) and progress.match == progress.next
 
 
