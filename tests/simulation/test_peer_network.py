@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
 from rostra.fabric.consensus.messages import TimeoutNow
 from rostra.fabric.links.messages import NodeHeartbeat
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.fabric.replication.messages import AppendEntries
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId

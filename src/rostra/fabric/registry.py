@@ -12,12 +12,12 @@ import msgspec
 
 from rostra.errors import InvalidSetting
 from rostra.fabric.api import Fabric, Guarantees
+from rostra.fabric.cluster.metadata_entries import ClusterMember
 from rostra.fabric.flood.machine import Flood
 from rostra.fabric.flood.messages import PEER_KINDS as FLOOD_KINDS
 from rostra.fabric.flood.settings import FloodSettings
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.messages import PEER_KINDS
-from rostra.fabric.raft.metadata.metadata_state import ClusterMember
 from rostra.fabric.raft.status import ClusterStatus, MemberStatus
 from rostra.model.ids import NodeId
 from rostra.safeguards import ALL_ON, Without

@@ -57,9 +57,9 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
+from rostra.fabric.cluster.metadata_entries import ClusterMember
 from rostra.fabric.consensus.roles import Role
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.metadata.metadata_state import ClusterMember
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.cluster import ClusterState
 from rostra.model.decode import Batch

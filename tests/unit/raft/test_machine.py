@@ -17,7 +17,7 @@ from rostra.fabric.api import (
     TransferOwnership,
 )
 from rostra.fabric.cluster.messages import CreateTopicRequest, RequestReply
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
 from rostra.fabric.replication.messages import AppendEntries
 from rostra.model.batch import stamp
 from rostra.model.encode import encode

@@ -24,16 +24,11 @@ from rostra.fabric.api import (
     TopicSpec,
 )
 from rostra.fabric.cluster.messages import JoinRequest, RemovedNotice
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION, MetadataEntry, Requester, TopicAdded
 from rostra.fabric.consensus.hard_state import key_of, unpack_hard_state
 from rostra.fabric.consensus.messages import RequestVote
 from rostra.fabric.links.messages import NodeHeartbeat
-from rostra.fabric.raft.metadata.metadata_state import (
-    METADATA_PARTITION,
-    MetadataEntry,
-    ReassignmentStarted,
-    Requester,
-    TopicAdded,
-)
+from rostra.fabric.raft.replica_assignments import ReassignmentStarted
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from tests.unit.raft.nodes import Cluster
@@ -254,7 +249,7 @@ def test_nobody_goes_before_the_copies_that_stay_are_whole(monkeypatch: pytest.M
     cluster.run(2 * leader.raft.settings.heartbeat_ms)
     assert leader.raft.peers.is_alive(NodeId(behind.node)), "it was away for a moment"
     leader.raft.reassignment._advance(leader.raft.groups[partition], (NodeId(leader.node), NodeId(behind.node)))
-    leader.raft.collect(leader.raft.groups[partition])
+    leader.raft.group_set.collect(leader.raft.groups[partition])
     behind.start()
     cluster.run_until(lambda: not leader.raft.groups[partition].complete, 10_000)
     cluster.run_until(lambda: cluster.leader(partition) is leaver, 10_000)

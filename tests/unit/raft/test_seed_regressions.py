@@ -18,9 +18,9 @@ from rostra.fabric.api import (
     WriteFailed,
 )
 from rostra.fabric.cluster.messages import CreateTopicRequest, DropTopicRequest
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
 from rostra.fabric.consensus.hard_state import HardState, key_of, pack_hard_state, unpack_hard_state
 from rostra.fabric.consensus.roles import Role
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.fabric.replication.snapshot_start import SnapshotStart, interrupted_snapshot_start
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from tests.unit.raft.nodes import Cluster, Node

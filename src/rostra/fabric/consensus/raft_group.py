@@ -29,7 +29,6 @@ from rostra.fabric.consensus.messages import (
 from rostra.fabric.consensus.read_index import ReadIndex
 from rostra.fabric.consensus.roles import TRANSITIONS, Role
 from rostra.fabric.consensus.settings import ConsensusSettings
-from rostra.fabric.links.deadline_queue import NEVER_US
 from rostra.fabric.replication.incoming_entry import IncomingEntry
 from rostra.fabric.replication.messages import InstallSnapshot as AnySnapshot
 from rostra.fabric.replication.progress import Progress
@@ -54,23 +53,19 @@ class RaftGroup(Replica):
         "config",
         "config_end",
         "configs",
-        "deadline_us",
         "election",
         "membership",
         "persists_commit",
         "previous_config",
         "promotes_learners",
-        "queued_us",
         "random",
         "read_index",
         "role",
-        "sends_heartbeats",
         "skipped_noop",
         "transfer_to",
         "transfer_until_us",
         "vote",
         "voters_max",
-        "was_leader",
     )
 
     settings: ConsensusSettings
@@ -115,12 +110,6 @@ class RaftGroup(Replica):
         """Whether the leader promotes a learner that has caught up to voter."""
         self.voters_max = 63
         self.role = Role.LEARNER
-        self.deadline_us: int | None = None
-        self.queued_us = NEVER_US
-        """When the deadline queue next returns this group; not later than `deadline_us`."""
-        self.was_leader = False
-        self.sends_heartbeats = False
-        """Whether the node's heartbeats include this group: as leader of followers that are not quiescent."""
         self.transfer_to: NodeId | None = None
         self.transfer_until_us = 0
         self.skipped_noop = False

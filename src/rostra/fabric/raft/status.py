@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
+from rostra.fabric.cluster.metadata_group import MetadataGroup
+from rostra.fabric.cluster.peer_set import PeerSet
+from rostra.fabric.consensus.group_set import GroupSet
 from rostra.fabric.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.links.node_context import NodeContext
+from rostra.fabric.raft.replica_assignments import ReplicaAssignments
+from rostra.model.cluster import CopyState, PlacedPartition
 from rostra.model.ids import NodeId, Partition
-
-if TYPE_CHECKING:
-    from rostra.fabric.raft.machine import Raft
 
 
 class MemberStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -60,21 +61,23 @@ class ClusterStatus(msgspec.Struct, frozen=True, array_like=True):
     """The metadata group first."""
 
 
-def status_of(raft: Raft) -> ClusterStatus:
-    voters = raft.metadata.group.config.voters
-    known = [raft.metadata.state.members.get(raft.node, raft.own), *raft.peers.members()]
+def status_of(
+    context: NodeContext, groups: GroupSet, metadata: MetadataGroup[ReplicaAssignments], peers: PeerSet
+) -> ClusterStatus:
+    voters = metadata.group.config.voters
+    known = [metadata.state.members.get(context.node, peers.own), *peers.members()]
     members = tuple(
         MemberStatus(
             member.node,
             member.address,
             member.peer_address,
-            member.node == raft.node or raft.peers.liveness.is_alive(member.node),
+            peers.is_alive(member.node),
             member.node in voters,
         )
         for member in sorted(known, key=lambda member: member.node)
     )
-    groups = tuple(group_status(raft.groups[partition]) for partition in sorted(raft.groups))
-    return ClusterStatus(raft.node, raft.boot, members, groups)
+    described = tuple(group_status(group) for _, group in sorted(groups.replicas.items()))
+    return ClusterStatus(context.node, context.boot, members, described)
 
 
 def group_status(group: RaftGroup) -> GroupStatus:
@@ -99,3 +102,36 @@ def group_status(group: RaftGroup) -> GroupStatus:
         group.config.learners,
         followers,
     )
+
+
+def local_partitions(groups: GroupSet, state: ReplicaAssignments) -> tuple[PlacedPartition, ...]:
+    """The partitions that have a replica here, for operators."""
+    return tuple(_placed(group, state) for _, group in sorted(groups.replicas.items()))
+
+
+def _placed(group: RaftGroup, state: ReplicaAssignments) -> PlacedPartition:
+    copies = tuple(
+        CopyState(node, _match(group, node) if group.is_owner else -1, node in group.config.voters)
+        for node in sorted(group.config.members)
+    )
+    log = group.log
+    topic = "" if group.partition == METADATA_PARTITION else group.name
+    owner = group.leader or NodeId(0)
+    return PlacedPartition(
+        topic,
+        group.partition.index,
+        owner,
+        group.term,
+        log.first,
+        log.end,
+        group.commit,
+        copies,
+        state.is_moving(group.partition),
+    )
+
+
+def _match(group: RaftGroup, node: NodeId) -> int:
+    if node == group.node:
+        return group.log.synced
+    progress = group.sender.progress.get(node)
+    return progress.match if progress is not None else -1

@@ -13,12 +13,14 @@ from rostra.errors import PartitionDamaged, RostraError
 from rostra.fabric.api import (
     Blocked,
     Committed,
+    FabricEffect,
     LogLine,
     Now,
     Recovered,
     ServedElsewhere,
     Serving,
 )
+from rostra.fabric.links.deadline_queue import NEVER_US
 from rostra.fabric.replication.hard_state_gate import HardStateGate
 from rostra.fabric.replication.incoming_entry import IncomingEntry
 from rostra.fabric.replication.log_state import LogState
@@ -43,6 +45,7 @@ class ReplicaState(HardStateGate):
         "complete",
         "complete_at",
         "damaged_at",
+        "deadline_us",
         "disk_failed",
         "epoch",
         "has_readers",
@@ -52,16 +55,20 @@ class ReplicaState(HardStateGate):
         "name",
         "node",
         "now",
+        "observer",
         "owner",
         "partition",
+        "queued_us",
         "quiescent",
         "removed",
         "segment_bytes",
+        "sends_heartbeats",
         "settings",
         "snapshot_start",
         "snapshots",
         "unreported_commit",
         "wants_heartbeat",
+        "was_owner",
         "without",
     )
 
@@ -120,6 +127,15 @@ class ReplicaState(HardStateGate):
         self.unreported_commit = 0
         """Commit offset not yet reported to the broker; reports are throttled while the copy has no readers."""
         self.disk_failed = False
+        self.deadline_us: int | None = None
+        """When `deadline_passed` is to be called."""
+        self.queued_us = NEVER_US
+        """When the deadline queue next returns this replica; not later than `deadline_us`."""
+        self.was_owner = False
+        self.sends_heartbeats = False
+        """Whether the node's heartbeats include this partition: it is owned here and has followers that are awake."""
+        self.observer: Callable[[list[FabricEffect]], list[FabricEffect]] | None = None
+        """Sees this replica's effects before the node does, and returns those that the node is to have."""
         self.removed = False
         """The node was removed from the cluster: it owns nothing and acknowledges nothing."""
 
@@ -140,6 +156,14 @@ class ReplicaState(HardStateGate):
 
     def receive(self, now: Now, peer: NodeId, message: Any, payload: bytearray | None = None) -> None:
         """A message about this partition arrived."""
+        raise NotImplementedError
+
+    def deadline_passed(self, now: Now) -> None:
+        """`deadline_us` has come."""
+        raise NotImplementedError
+
+    def peer_lost(self, now: Now, peer: NodeId) -> None:
+        """The peer's node heartbeat, which stands in for that of a quiescent partition, is lost, or it restarted."""
         raise NotImplementedError
 
     def accept_owner(self, peer: NodeId) -> None:

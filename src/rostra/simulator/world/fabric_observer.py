@@ -38,9 +38,9 @@ from rostra.fabric.api import (
     Truncate,
     WriteFailed,
 )
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
 from rostra.fabric.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.model.batch import HEADER_BYTES, Buffer, Flag, base_offset, batch_length, last_offset
 from rostra.model.check import check_stored
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId, parse_id

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import Any, Protocol, assert_never
 
-from rostra.errors import MemberRemoved
+from rostra.errors import MemberRemoved, RostraError
 from rostra.fabric.api import (
     AwaitCoverage,
     Confirm,
@@ -43,61 +43,83 @@ from rostra.fabric.api import (
     WriteFailed,
 )
 from rostra.fabric.cluster.messages import RemovedNotice
-from rostra.fabric.consensus.roles import Role
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
-from rostra.fabric.raft.settings import DEADLINE_TIMER, HEARTBEAT_TIMER
-from rostra.model.ids import NodeId
-
-if TYPE_CHECKING:
-    from rostra.fabric.raft.machine import Raft
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
+from rostra.fabric.cluster.metadata_group import MetadataGroup
+from rostra.fabric.cluster.peer_set import PeerSet
+from rostra.fabric.consensus.group_set import GroupSet
+from rostra.fabric.links.node_context import NodeContext
+from rostra.model.ids import NodeId, Partition
 
 REMOVED = "raft/removed"
 
 
+class Redirects(Protocol):
+    """Where clients of a removed node find the partitions."""
+
+    def redirect_all(self) -> None: ...
+
+    def no_replica_error(self, partition: Partition) -> RostraError: ...
+
+
 class Removal:
-    def __init__(self, raft: Raft) -> None:
-        self._raft = raft
+    """`timers` are those of the fabric, which a removed node no longer needs."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        groups: GroupSet,
+        metadata: MetadataGroup[Any],
+        peers: PeerSet,
+        redirects: Redirects,
+        timers: tuple[str, ...],
+    ) -> None:
+        self._context = context
+        self._groups = groups
+        self._metadata = metadata
+        self._peers = peers
+        self._redirects = redirects
+        self._timers = timers
+        self.removed = False
+        """This node was removed from the cluster and refuses every request."""
 
     def was_removed_before(self) -> bool:
         """Whether an earlier run of this node received the notice."""
-        raft = self._raft
-        if REMOVED not in raft.hard_states:
+        if REMOVED not in self._groups.hard_states:
             return False
-        raft.removed = True
-        raft.out += [self._log_line(), Ready()]
+        self.removed = True
+        self._context.out += [self._log_line(), Ready()]
         return True
 
     def notice_received(self, peer: NodeId, message: RemovedNotice) -> None:
         """Stops all groups. Ignores notices from nodes that are no members, if the members are known."""
-        raft = self._raft
-        members = raft.peers.members()
-        if message.node != raft.node or (members and all(peer != member.node for member in members)):
+        members = self._peers.members()
+        if message.node != self._context.node or (members and all(peer != member.node for member in members)):
             return
-        raft.out.append(self._log_line())
-        raft.out += raft.metadata.refuse_all(MemberRemoved(raft.node))
-        for partition, group in raft.groups.items():
+        self._context.out.append(self._log_line())
+        self._context.out += self._metadata.refuse_all(MemberRemoved(self._context.node))
+        for partition, group in self._groups.replicas.items():
             group.removed = True
-            if group.role is Role.LEADER:
+            if group.is_owner:
                 group.step_down("this node was removed")
             effects = [effect for effect in group.take_effects() if not isinstance(effect, Send)]
-            raft.out += effects if partition != METADATA_PARTITION else []
-        raft.replicas.redirect_all()
-        raft.out += [SetTimer(HEARTBEAT_TIMER, None), SetTimer(DEADLINE_TIMER, None), Persist(REMOVED, b"1")]
-        raft.removed = True
+            self._context.out += effects if partition != METADATA_PARTITION else []
+        self._redirects.redirect_all()
+        self._context.out += [SetTimer(timer, None) for timer in self._timers]
+        self._context.out.append(Persist(REMOVED, b"1"))
+        self.removed = True
 
     def _log_line(self) -> LogLine:
-        return LogLine("error", "this node was removed from its cluster", {"node": self._raft.node})
+        return LogLine("error", "this node was removed from its cluster", {"node": self._context.node})
 
     def refuse(self, given: FabricInput) -> list[FabricEffect]:
         """Refuses a request; redirects publishes to the nodes that have the partitions."""
-        raft = self._raft
         match given:
             case Propose():
-                return [Refused(given.token, raft.replicas.no_replica_error(given.partition))]
+                return [Refused(given.token, self._redirects.no_replica_error(given.partition))]
             case ProposeTopic() | ProposeDrop() | ProposeSettings() | Confirm() | RemoveNode() | Describe():
-                return [Refused(given.token, MemberRemoved(raft.node))]
+                return [Refused(given.token, MemberRemoved(self._context.node))]
             case TransferOwnership():
-                return [Refused(given.token, MemberRemoved(raft.node))] if given.token else []
+                return [Refused(given.token, MemberRemoved(self._context.node))] if given.token else []
             case PrepareStop():
                 return [StopPrepared()]
             case (

@@ -11,15 +11,18 @@ has grown enough the leader writes a `MetadataSnapshot`, and every node trims it
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, assert_never
+from typing import Generic, Protocol, TypeVar, assert_never
 
 import msgspec
 
 from rostra.errors import RostraError, Unavailable, UnknownTopic, from_wire
 from rostra.fabric.api import (
     METADATA,
+    Accepted,
     Append,
+    Blocked,
     Buffer,
+    Committed,
     Confirmed,
     FabricEffect,
     Open,
@@ -27,6 +30,8 @@ from rostra.fabric.api import (
     Read,
     Refused,
     Send,
+    ServedElsewhere,
+    Serving,
     TopicChanged,
     TopicClosed,
     Truncate,
@@ -37,35 +42,34 @@ from rostra.fabric.cluster.messages import (
     DropTopicRequest,
     JoinReply,
     JoinRequest,
+    MetadataRequest,
     RemoveNodeRequest,
     RequestReply,
 )
-from rostra.fabric.consensus.membership import MembershipChange
-from rostra.fabric.consensus.raft_group import RaftGroup
-from rostra.fabric.consensus.roles import Role
-from rostra.fabric.raft.metadata.metadata_state import (
+from rostra.fabric.cluster.metadata_entries import (
     METADATA_PARTITION,
-    REPLICAS_DEFAULT,
     ClusterMember,
     MetadataEntry,
     MetadataSnapshot,
-    MetadataState,
     NodeJoined,
     NodeLeaving,
     Requester,
     TopicAdded,
     TopicRemoved,
     TopicSettingsChanged,
-    entry_batch,
-    read_metadata_entry,
 )
+from rostra.fabric.cluster.metadata_state import MetadataState
+from rostra.fabric.cluster.settings import ClusterSettings
+from rostra.fabric.consensus.membership import MembershipChange
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.links.node_context import NodeContext
 from rostra.model.batch import CHECKPOINT, batch_length, last_offset
-from rostra.model.ids import TopicId
+from rostra.model.ids import NodeId, TopicId
 
-if TYPE_CHECKING:
-    from rostra.fabric.raft.machine import Raft
+S = TypeVar("S", bound=MetadataState)
 
-MetadataRequest = CreateTopicRequest | DropTopicRequest | AlterTopicRequest | RemoveNodeRequest
+BROKER_EFFECTS = (Serving, ServedElsewhere, Blocked, Committed, Accepted, Refused)
+"""Effects about a partition that are for the broker; the broker does not know the metadata partition."""
 
 REPLAY_BYTES = 1 << 20
 RETRY_US = 500_000
@@ -88,14 +92,57 @@ class PendingConfirmation(msgspec.Struct):
     commit: int | None = None
 
 
-class MetadataGroup:
-    def __init__(self, raft: Raft, group: RaftGroup) -> None:
-        self._raft = raft
-        self.group = group
-        self.state = MetadataState()
+class Placement(Protocol):
+    """What the fabric decides about partitions, as the metadata leader."""
+
+    def place_topic(self, request: CreateTopicRequest) -> tuple[tuple[NodeId, ...], ...]:
+        """The nodes of each partition of a new topic, the preferred owner first."""
+
+    def removal_error(self, node: NodeId) -> RostraError | None:
+        """Returns why this member cannot be removed now, or None."""
+
+
+class MetadataObserver(Protocol):
+    """What the fabric does on this node when the metadata changes."""
+
+    def apply_metadata(
+        self, answered: dict[TopicId, int], entries: list[MetadataEntry], *, reset: bool = False
+    ) -> list[FabricEffect]:
+        """Makes topics, replicas and members follow the metadata. `answered`: tokens by created topic.
+
+        `reset`: the state was replaced, so everything must be compared.
+        """
+
+    def close_topic(self, topic: TopicId) -> list[FabricEffect]:
+        """The topic was deleted."""
+
+
+class FormerMembers(Protocol):
+    def notify_removed(self, node: NodeId, peer_address: str = "") -> None:
+        """Notifies a former member that it was removed."""
+
+
+class MetadataGroup(Generic[S]):
+    """`open` gives it the group, after the node has started; `attach` the parts of the fabric that it calls."""
+
+    group: RaftGroup
+    _placement: Placement
+    _observer: MetadataObserver
+    _former_members: FormerMembers
+
+    def __init__(self, context: NodeContext, settings: ClusterSettings, state: type[S]) -> None:
+        self._context = context
+        self._settings = settings
+        self._new_state = state
+        self.state = state()
+        self.loaded = False
+        """Whether the log has been read, so that this node can answer its peers."""
+        self.changed = False
+        """The group did something in this step: entries may be committed."""
+        self.replaying = False
         self._unapplied: deque[tuple[int, MetadataEntry | None]] = deque()
         """Entries in the log that are not applied yet, each with its end."""
-        self.applied = group.log.first
+        self.applied = 0
         self._resets_state = False
         self._state_was_reset = False
         """The state was rebuilt from a snapshot: compare all of it with what the broker knows, also deletions."""
@@ -105,8 +152,18 @@ class MetadataGroup:
         self._deleted_topics: dict[TopicId, None] = {}
         self._proposals: dict[int, PendingProposal] = {}
         self._confirmations: dict[int, PendingConfirmation] = {}
+
+    def attach(self, placement: Placement, observer: MetadataObserver, former_members: FormerMembers) -> None:
+        self._placement = placement
+        self._observer = observer
+        self._former_members = former_members
+
+    def open(self, group: RaftGroup) -> None:
+        self.group = group
+        self.applied = group.log.first
+        group.observer = self._observe
         # A damaged log is replaced by the leader's; the only copy is read as far as possible.
-        alone = [row.config.voters for row in group.hard_state.configs[-1:]] == [(group.node,)]
+        alone = [row.config.voters for row in group.configs[-1:]] == [(group.node,)]
         self.replaying = group.log.end > group.log.first and (group.complete or alone)
 
     # --- reading the log ---
@@ -127,8 +184,9 @@ class MetadataGroup:
         self.replaying = False
         return None
 
-    def observe_log(self, effects: list[FabricEffect]) -> None:
-        """Follows the group's changes to its log: appends, truncations, a restart."""
+    def _observe(self, effects: list[FabricEffect]) -> list[FabricEffect]:
+        """Follows the group's changes to its log; keeps effects from the broker, which does not know this partition."""
+        self.changed = True
         for effect in effects:
             if isinstance(effect, Append):
                 self._entry_appended(effect.batch)
@@ -138,9 +196,10 @@ class MetadataGroup:
                 # A snapshot is being installed: its entries are applied to an empty state once the replica is complete.
                 self._unapplied.clear()
                 self._resets_state = True
+        return [effect for effect in effects if not isinstance(effect, BROKER_EFFECTS)]
 
     def _entry_appended(self, batch: Buffer) -> None:
-        entry = read_metadata_entry(batch)
+        entry = self.state.codec.read(batch)
         self._unapplied.append((last_offset(batch) + 1, entry))
         self._log_bytes += len(batch)
         if isinstance(entry, MetadataSnapshot):
@@ -161,7 +220,7 @@ class MetadataGroup:
             if self._resets_state:
                 self._resets_state = False
                 self._state_was_reset = True
-                self.state = MetadataState()
+                self.state = self._new_state()
             self.applied, entry = self._unapplied.popleft()
             if entry is not None:
                 applied.append((entry, self.state.apply(entry)))
@@ -179,7 +238,7 @@ class MetadataGroup:
                 answered[entry.spec.topic] = token
             elif isinstance(entry, TopicRemoved) and error is None:
                 self._remember_deleted(entry.topic)
-                effects += self._raft.replicas.close_topic(entry.topic)
+                effects += self._observer.close_topic(entry.topic)
                 effects.append(TopicClosed(token, entry.topic))
             elif isinstance(entry, TopicSettingsChanged) and token is not None:
                 changed.append(self._changed(token, entry.topic))
@@ -191,7 +250,7 @@ class MetadataGroup:
         entries = [entry for entry, _ in applied]
         reset = self._state_was_reset or any(isinstance(entry, MetadataSnapshot) for entry in entries)
         self._state_was_reset = False
-        return [*effects, *self._raft.replicas.apply_metadata(answered, entries, reset=reset), *changed]
+        return [*effects, *self._observer.apply_metadata(answered, entries, reset=reset), *changed]
 
     def _changed(self, token: int, topic: TopicId) -> FabricEffect:
         made = self.state.topics.get(topic)
@@ -208,7 +267,7 @@ class MetadataGroup:
         if not isinstance(entry, TopicAdded | TopicRemoved | TopicSettingsChanged | NodeLeaving):
             return None
         requester = entry.requester
-        if requester.node != self._raft.node or requester.boot != self._raft.boot:
+        if requester.node != self._context.node or requester.boot != self._context.boot:
             return None
         return requester.token if self._proposals.pop(requester.token, None) is not None else None
 
@@ -217,35 +276,35 @@ class MetadataGroup:
     def write_snapshot(self) -> None:
         """Writes a snapshot when the log has grown enough and everything in it is applied."""
         group = self.group
-        enough = self._log_bytes > max(self._raft.settings.metadata_log_bytes, 2 * self._snapshot_bytes)
+        enough = self._log_bytes > max(self._settings.metadata_log_bytes, 2 * self._snapshot_bytes)
         if enough and self.may_decide and self.applied == group.log.end:
             snapshot = self.state.snapshot(group.log.epochs())
-            group.write(self._raft.now, entry_batch(snapshot, self._raft.now.wall_us), CHECKPOINT)
+            group.write(self._context.now, self.state.codec.batch(snapshot, self._context.now.wall_us), CHECKPOINT)
 
     def _trim_log(self, entry: MetadataEntry) -> None:
         """Trims the log to a committed snapshot; followers trim as their leader does."""
         if isinstance(entry, MetadataSnapshot):
-            self.group.advance_log_start(self._raft.now, self.applied - 1)
+            self.group.advance_log_start(self._context.now, self.applied - 1)
 
     # --- requests of this node ---
 
     def request(self, request: MetadataRequest) -> list[FabricEffect]:
         if self.group.only_copy_damaged:
             return [Refused(request.token, self.group.damage_error)]
-        now_us = self._raft.now.mono_us
+        now_us = self._context.now.mono_us
         self._proposals[request.token] = PendingProposal(request, now_us + RETRY_US, now_us + REQUEST_TIMEOUT_US)
         return self._forward(request)
 
     def _forward(self, request: MetadataRequest) -> list[FabricEffect]:
         """Sends the request to the metadata leader; without one it is retried later."""
         leader = self.group.leader
-        if leader == self._raft.node:
+        if leader == self._context.node:
             return self.request_received(request)
         return [Send(leader, request)] if leader is not None else []
 
     def retry_requests(self) -> list[FabricEffect]:
         """Repeats pending requests, which may be lost; they are idempotent because they carry the topic's id."""
-        now_us = self._raft.now.mono_us
+        now_us = self._context.now.mono_us
         effects: list[FabricEffect] = []
         for token, proposal in list(self._proposals.items()):
             if now_us >= proposal.deadline_us:
@@ -257,7 +316,7 @@ class MetadataGroup:
         return effects + self._retry_confirmations()
 
     def request_refused(self, message: RequestReply) -> list[FabricEffect]:
-        proposal = self._proposals.get(message.token) if message.boot == self._raft.boot else None
+        proposal = self._proposals.get(message.token) if message.boot == self._context.boot else None
         if proposal is None:
             return []
         if isinstance(proposal.request, DropTopicRequest) and proposal.request.topic in self.state.topics:
@@ -276,9 +335,9 @@ class MetadataGroup:
     # --- confirmations ---
 
     def confirm(self, token: int) -> None:
-        now_us = self._raft.now.mono_us
+        now_us = self._context.now.mono_us
         self._confirmations[token] = PendingConfirmation(now_us + RETRY_US, now_us + REQUEST_TIMEOUT_US)
-        self.group.request_read_index(self._raft.now, self._raft.boot_token(token))
+        self.group.request_read_index(self._context.now, self._context.boot_token(token))
 
     @property
     def awaits_confirmation(self) -> bool:
@@ -288,8 +347,8 @@ class MetadataGroup:
         """Answers the confirmations whose read index is applied."""
         results, self.group.read_index.results = self.group.read_index.results, []
         for since_boot, commit in results:
-            token = since_boot % (1 << 40)
-            if token in self._confirmations and commit is not None and since_boot == self._raft.boot_token(token):
+            token = self._context.own_token(since_boot)
+            if token in self._confirmations and commit is not None:
                 self._confirmations[token].commit = commit
         # Applied, not committed: a replica that installs a snapshot knows the commit before it applies anything.
         known = [t for t, c in self._confirmations.items() if c.commit is not None and c.commit <= self.applied]
@@ -298,7 +357,7 @@ class MetadataGroup:
         return [Confirmed(token) for token in known]
 
     def _retry_confirmations(self) -> list[FabricEffect]:
-        now_us = self._raft.now.mono_us
+        now_us = self._context.now.mono_us
         effects: list[FabricEffect] = []
         for token, confirmation in list(self._confirmations.items()):
             if now_us >= confirmation.deadline_us:
@@ -306,7 +365,7 @@ class MetadataGroup:
                 effects.append(Refused(token, _no_answer()))
             elif confirmation.commit is None and now_us >= confirmation.retry_us:
                 confirmation.retry_us = now_us + RETRY_US
-                self.group.request_read_index(self._raft.now, self._raft.boot_token(token))
+                self.group.request_read_index(self._context.now, self._context.boot_token(token))
         return effects
 
     # --- as the leader ---
@@ -314,7 +373,7 @@ class MetadataGroup:
     @property
     def may_decide(self) -> bool:
         """Whether this node may append entries: it leads and knows all committed entries."""
-        return self.group.role is Role.LEADER and self.group.knows_commit and self.group.complete
+        return self.group.is_owner and self.group.knows_commit and self.group.complete
 
     @property
     def has_unapplied(self) -> bool:
@@ -325,7 +384,7 @@ class MetadataGroup:
         """Appends an entry unless it is in the log unapplied; returns whether it is in the log."""
         if any(entry == other for _, other in self._unapplied):
             return True
-        return self.group.write(self._raft.now, entry_batch(entry, self._raft.now.wall_us)) is None
+        return self.group.write(self._context.now, self.state.codec.batch(entry, self._context.now.wall_us)) is None
 
     def request_received(self, request: MetadataRequest) -> list[FabricEffect]:
         if not self.may_decide:
@@ -365,8 +424,7 @@ class MetadataGroup:
             # A repeated request: the requester sees the topic when it applies the entry.
             return None, None
         # Also if the name is taken: that may not be committed yet, so the entry answers.
-        away = tuple(node for node in self.state.remaining if not self._raft.peers.is_alive(node))
-        replicas = self.state.assign_replicas(request.spec.partitions, request.replicas or REPLICAS_DEFAULT, away)
+        replicas = self._placement.place_topic(request)
         return TopicAdded(request.spec, request.segment_bytes, replicas, requester, request.replicas), None
 
     def _drop_topic(
@@ -382,7 +440,7 @@ class MetadataGroup:
     ) -> tuple[MetadataEntry | None, RostraError | None]:
         state = self.state
         if request.node not in state.leaving and request.node not in state.removed:
-            error = self._raft.placement.removal_error(request.node)
+            error = self._placement.removal_error(request.node)
             if error is not None:
                 return None, error
         # Appended also if the node is leaving already: an entry answers every request.
@@ -390,28 +448,27 @@ class MetadataGroup:
 
     def _refuse(self, request: MetadataRequest, error: RostraError) -> list[FabricEffect]:
         answer = RequestReply(request.token, type(error).__name__, error.carried(), request.boot)
-        return self.request_refused(answer) if request.origin == self._raft.node else [Send(request.origin, answer)]
+        return self.request_refused(answer) if request.origin == self._context.node else [Send(request.origin, answer)]
 
     def join_requested(self, message: JoinRequest) -> list[FabricEffect]:
         """Adds the node to the metadata, so that every node can reach it; then to the group, as learner, then voter."""
         group = self.group
-        raft = self._raft
-        if group.role is not Role.LEADER:
+        if not group.is_owner:
             return [Send(group.leader, message)] if group.leader not in (None, message.node) else []
         if not self.may_decide or message.node in self.state.leaving:
             return []
         if message.node in self.state.removed:
-            raft.peers.notify_removed(message.node, message.peer_address)
+            self._former_members.notify_removed(message.node, message.peer_address)
             return []
         member = ClusterMember(message.node, message.address, message.peer_address, message.name)
         if self.state.members.get(message.node) != member:
             self.append(NodeJoined(member))
             return []
         if message.node not in group.config.members:
-            group.change_membership(raft.now, MembershipChange.ADD, message.node)
-        if message.node == raft.node:
+            group.change_membership(self._context.now, MembershipChange.ADD, message.node)
+        if message.node == self._context.node:
             return []
-        return [Send(message.node, JoinReply(raft.node, raft.peer_address))]
+        return [Send(message.node, JoinReply(self._context.node, self._context.peer_address))]
 
     def lacks_founders(self, founders: tuple[ClusterMember, ...]) -> bool:
         """Whether this leader has yet to add the founders, which do not send JoinRequest."""
