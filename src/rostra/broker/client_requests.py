@@ -310,8 +310,7 @@ class ClientRequests:
             if self._broker.request_done(forwarded.conn):
                 self._fail(forwarded.conn, forwarded.request, error)
             return
-        if not self._broker.batch_ordering.refused(token, error):
-            assert self._broker.broken is not None, "pending requests failed when the disk did"
+        assert self._broker.broken is not None, "pending requests failed when the disk did"
 
     # --- forwarding between nodes ---
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol, assert_never
 
 from rostra.errors import RostraError
 from rostra.fabric.api import (
-    Accepted,
     Append,
     Blocked,
     Broken,
@@ -38,7 +37,6 @@ from rostra.fabric.api import (
     ProducerMigrated,
     Read,
     Ready,
-    Refused,
     Send,
     ServedElsewhere,
     Serving,
@@ -148,8 +146,13 @@ class Member:
     def propose(self, value: bytes, token: int = 0) -> bool:
         """Whether it was accepted."""
         batch = encode([value], timestamp_us=1)
-        self.group.propose(self.sim.now, token, batch)
-        return any(isinstance(effect, Accepted) for effect in self.step())
+        result = self.group.propose(self.sim.now, batch)
+        if isinstance(result, RostraError):
+            self.refused.append(token)
+        else:
+            self.accepted[token] = result
+        self.step()
+        return not isinstance(result, RostraError)
 
     def receive(self, sender: NodeId, message: Any, payload: bytes) -> None:
         group, now = self.group, self.sim.now
@@ -257,14 +260,11 @@ class Member:
                     self.step()
                 case Read():
                     sim.later(sim.random.randint(50, 500), self._guard(self._read, effect))
-                case Accepted():
-                    self.accepted[effect.token] = (effect.base, effect.last)
-                case Refused():
-                    self.refused.append(effect.token)
                 case Committed() | Serving() | ServedElsewhere() | LogLine():
                     pass
                 case (
                     SetTimer()
+                    | Refused()
                     | Blocked()
                     | Broken()
                     | Confirmed()

@@ -9,7 +9,7 @@ from types import FrameType
 import msgspec
 import pytest
 
-from rostra.fabric.api import Accepted, Append, Committed, Fabric, LogLine, Now, PeerReceived, Propose, Synced
+from rostra.fabric.api import Append, Committed, Fabric, LogLine, Now, PeerReceived, Synced
 from rostra.fabric.replication.messages import AppendEntries, AppendEntriesReply
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
@@ -40,7 +40,7 @@ def calls_of(action: Callable[[], object]) -> int:
 def one_publish(fabric: Fabric, partition: Partition, end: int) -> int:
     """The calls that a batch costs until it is committed; `end` is where the log ends before it."""
     batch = encode([b"x"], timestamp_us=1)
-    proposed = calls_of(lambda: fabric.step(NOW, Propose(6, partition, batch)))
+    proposed = calls_of(lambda: fabric.propose(NOW, partition, batch))
     synced = calls_of(lambda: fabric.step(NOW, Synced(partition, 0, end + 1)))
     return proposed + synced
 
@@ -61,10 +61,10 @@ def test_a_record_of_one_node_is_appended_synced_and_committed() -> None:
     cluster.publish(partition, b"first")
     node = cluster[1]
     group = node.raft.groups[partition]
-    said = node.step(Propose(6, partition, encode([b"second"], timestamp_us=1)))
-    appended, accepted = said
-    assert isinstance(appended, Append) and appended.sync and isinstance(accepted, Accepted)
+    offsets, (appended,) = node.raft.propose(cluster.now, partition, encode([b"second"], timestamp_us=1))
+    assert isinstance(appended, Append) and appended.sync
     end = group.log.end
+    assert offsets == (end - 1, end - 1)
     assert node.raft.step(cluster.now, Synced(partition, 1, end)) == [], "of another generation"
     assert node.raft.step(cluster.now, Synced(partition, 0, end)) == [Committed(partition, end)]
     assert node.raft.step(cluster.now, Synced(partition, 0, end)) == []
@@ -140,7 +140,7 @@ def test_a_leader_accepts_no_stale_reply() -> None:
     cluster, partition, leader, follower = steady()
     group = leader.raft.groups[partition]
     end = group.log.end
-    leader.raft.step(cluster.now, Propose(2000, partition, encode([b"x"], timestamp_us=1)))
+    leader.raft.propose(cluster.now, partition, encode([b"x"], timestamp_us=1))
     peer, term = follower.raft.node, group.term
     before = AppendEntriesReply(partition, term, end + 1, end + 1, end, snapshots=-1, has_readers=False)
     other_term = AppendEntriesReply(partition, term - 1, end + 1, end + 1, end, has_readers=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rostra.fabric.api import Described, Send
+from rostra.fabric.api import UNKNOWN_PEER, Described, Send
 from rostra.fabric.cluster.messages import ClusterStateReply, ClusterStateRequest
 from rostra.fabric.cluster.metadata_group import MetadataGroup
 from rostra.fabric.cluster.peer_set import PeerSet
@@ -108,7 +108,7 @@ class ClusterDescription:
             name = state.topics[partition.topic].spec.name
             if (name, partition.index) not in pending.best:
                 copies = tuple(CopyState(node, -1, True) for node in sorted(state.replicas_of(partition)))
-                undescribed = PlacedPartition(name, partition.index, NodeId(0), 0, 0, 0, 0, copies)
+                undescribed = PlacedPartition(name, partition.index, UNKNOWN_PEER, 0, 0, 0, 0, copies)
                 pending.best[name, partition.index] = undescribed
 
     def _nodes(self, partitions: tuple[PlacedPartition, ...]) -> tuple[NodeState, ...]:

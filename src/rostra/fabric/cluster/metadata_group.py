@@ -18,7 +18,6 @@ import msgspec
 from rostra.errors import RostraError, Unavailable, UnknownTopic, from_wire
 from rostra.fabric.api import (
     METADATA,
-    Accepted,
     Append,
     Blocked,
     Buffer,
@@ -68,7 +67,7 @@ from rostra.model.ids import NodeId, TopicId
 
 S = TypeVar("S", bound=MetadataState)
 
-BROKER_EFFECTS = (Serving, ServedElsewhere, Blocked, Committed, Accepted, Refused)
+BROKER_EFFECTS = (Serving, ServedElsewhere, Blocked, Committed)
 """Effects about a partition that are for the broker; the broker does not know the metadata partition."""
 
 REPLAY_BYTES = 1 << 20
@@ -279,7 +278,7 @@ class MetadataGroup(Generic[S]):
         enough = self._log_bytes > max(self._settings.metadata_log_bytes, 2 * self._snapshot_bytes)
         if enough and self.may_decide and self.applied == group.log.end:
             snapshot = self.state.snapshot(group.log.epochs())
-            group.write(self._context.now, self.state.codec.batch(snapshot, self._context.now.wall_us), CHECKPOINT)
+            group.propose(self._context.now, self.state.codec.batch(snapshot, self._context.now.wall_us), CHECKPOINT)
 
     def _trim_log(self, entry: MetadataEntry) -> None:
         """Trims the log to a committed snapshot; followers trim as their leader does."""
@@ -384,7 +383,8 @@ class MetadataGroup(Generic[S]):
         """Appends an entry unless it is in the log unapplied; returns whether it is in the log."""
         if any(entry == other for _, other in self._unapplied):
             return True
-        return self.group.write(self._context.now, self.state.codec.batch(entry, self._context.now.wall_us)) is None
+        batch = self.state.codec.batch(entry, self._context.now.wall_us)
+        return not isinstance(self.group.propose(self._context.now, batch), RostraError)
 
     def request_received(self, request: MetadataRequest) -> list[FabricEffect]:
         if not self.may_decide:

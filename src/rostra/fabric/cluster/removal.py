@@ -21,7 +21,6 @@ from rostra.fabric.api import (
     PeerReceived,
     Persist,
     PrepareStop,
-    Propose,
     ProposeDrop,
     ProposeLogStart,
     ProposeSettings,
@@ -114,8 +113,6 @@ class Removal:
     def refuse(self, given: FabricInput) -> list[FabricEffect]:
         """Refuses a request; redirects publishes to the nodes that have the partitions."""
         match given:
-            case Propose():
-                return [Refused(given.token, self._redirects.no_replica_error(given.partition))]
             case ProposeTopic() | ProposeDrop() | ProposeSettings() | Confirm() | RemoveNode() | Describe():
                 return [Refused(given.token, MemberRemoved(self._context.node))]
             case TransferOwnership():

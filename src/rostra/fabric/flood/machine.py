@@ -19,14 +19,16 @@ from rostra.errors import (
     NotAReplica,
     PartitionDamaged,
     PeerViolation,
+    RostraError,
     UnknownPartition,
 )
 from rostra.fabric.api import (
     METADATA,
-    Accepted,
+    UNKNOWN_PEER,
     AcksAll,
     Append,
     AwaitCoverage,
+    BatchOffsets,
     Committed,
     Confirm,
     Confirmed,
@@ -50,7 +52,6 @@ from rostra.fabric.api import (
     PeerReceived,
     Persist,
     PrepareStop,
-    Propose,
     ProposeDrop,
     ProposeLogStart,
     ProposeSettings,
@@ -123,7 +124,6 @@ GUARANTEES = Guarantees(
 )
 
 BOOT = "flood/boot"
-UNKNOWN_PEER = NodeId(0)
 
 
 class Flood:
@@ -173,6 +173,14 @@ class Flood:
     def boot(self) -> int:
         return self.context.boot
 
+    def propose(
+        self, now: Now, partition: Partition, batch: bytearray, owner_flags: int = 0
+    ) -> tuple[BatchOffsets | RostraError, list[FabricEffect]]:
+        self.context.begin_step(now)
+        result = self._order(partition, batch, owner_flags)
+        self._finish_step()
+        return result, self.context.out
+
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.context.begin_step(now)
         try:
@@ -184,8 +192,6 @@ class Flood:
 
     def _dispatch(self, given: FabricInput) -> None:
         match given:
-            case Propose():
-                self._propose(given)
             case Synced():
                 self._synced(given)
             case PeerReceived():
@@ -422,37 +428,23 @@ class Flood:
 
     # --- records -------------------------------------------------------------------------------------
 
-    def _propose(self, given: Propose) -> None:
-        log = self.logs.get(given.partition)
+    def _order(self, partition: Partition, batch: bytearray, owner_flags: int) -> BatchOffsets | RostraError:
+        log = self.logs.get(partition)
         refusal = self.departure.refusal()
         if log is None or not log.is_origin:
-            self.context.out.append(Refused(given.token, UnknownPartition("", given.partition.index)))
-        elif refusal is not None:
-            self.context.out.append(Refused(given.token, refusal))
-        elif log.damaged_at is not None:
-            error = PartitionDamaged(log.origin_partition.name, given.partition.index, log.damaged_at)
-            self.context.out.append(Refused(given.token, error))
-        else:
-            self._order(log, given)
-
-    def _order(self, log: OriginLog, given: Propose) -> None:
-        base, partition = log.end, log.partition
-        last = stamp(
-            given.batch,
-            partition=partition,
-            base_offset=base,
-            owner_epoch=log.origin_partition.epoch,
-            owner_flags=given.owner_flags,
-        )
+            return UnknownPartition("", partition.index)
+        if refusal is not None:
+            return refusal
+        if log.damaged_at is not None:
+            return PartitionDamaged(log.origin_partition.name, partition.index, log.damaged_at)
+        base, epoch = log.end, log.origin_partition.epoch
+        last = stamp(batch, partition=partition, base_offset=base, owner_epoch=epoch, owner_flags=owner_flags)
         log.end = last + 1
-        log.unsynced.append((base, log.end, given.batch))
-        self.context.out += [
-            Append(partition, given.batch),
-            Accepted(given.token, partition, base, last),
-            Sync(partition),
-        ]
+        log.unsynced.append((base, log.end, batch))
+        self.context.out += [Append(partition, batch), Sync(partition)]
         if not self._sync_first:
             self._advance(log, log.end)
+        return base, last
 
     def _synced(self, given: Synced) -> None:
         log = self.logs.get(given.partition)

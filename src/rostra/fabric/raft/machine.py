@@ -14,11 +14,13 @@ from collections.abc import Callable
 from random import Random
 from typing import assert_never
 
-from rostra.errors import CorruptLog, PeerViolation
+from rostra.errors import CorruptLog, PeerViolation, RostraError
 from rostra.fabric.api import (
     METADATA,
+    UNKNOWN_PEER,
     AcksAll,
     AwaitCoverage,
+    BatchOffsets,
     Confirm,
     Connect,
     Delivers,
@@ -39,7 +41,6 @@ from rostra.fabric.api import (
     PeerLost,
     PeerReceived,
     PrepareStop,
-    Propose,
     ProposeDrop,
     ProposeLogStart,
     ProposeSettings,
@@ -49,7 +50,6 @@ from rostra.fabric.api import (
     Readers,
     ReadFailed,
     Ready,
-    Refused,
     RemoveNode,
     SetTimer,
     SplitBehaviour,
@@ -101,7 +101,6 @@ GUARANTEES = Guarantees(
 BOOT = "raft/boot"
 META_SEGMENT_BYTES = 1 << 26
 META_VOTERS_MAX = 7
-UNKNOWN_PEER = NodeId(0)
 
 
 class Raft:
@@ -185,40 +184,33 @@ class Raft:
     def status(self) -> ClusterStatus:
         return status_of(self.context, self.group_set, self.metadata, self.peers)
 
+    def propose(
+        self, now: Now, partition: Partition, batch: bytearray, owner_flags: int = 0
+    ) -> tuple[BatchOffsets | RostraError, list[FabricEffect]]:
+        group = self.groups.get(partition)
+        if group is None or self.removal.removed:
+            return self.replicas.no_replica_error(partition), []
+        self.context.begin_step(now)
+        result = group.propose(now, batch, owner_flags)
+        self.group_set.collect(group)
+        return result, self._finish_step()
+
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         """Processes one input."""
-        context = self.context
         if self.removal.removed:
             return self.removal.refuse(given)
-        context.now = now
-        context.out = []
+        context = self.context
+        context.begin_step(now)
         try:
             self._dispatch(given)
         except PeerViolation as violation:
             context.out.append(LogLine("error", "peer violated the protocol", {"error": str(violation)}))
-        if (
-            self.metadata.changed
-            or not self._ready
-            or self.transfers.stop_deadline_us is not None
-            or self.group_set.deadlines.next_us != self._wakeup_us
-        ):
-            self._finish_step()
-        return context.out
-
-    def _propose(self, given: Propose) -> None:
-        group = self.groups.get(given.partition)
-        if group is None:
-            self.context.out.append(Refused(given.token, self.replicas.no_replica_error(given.partition)))
-        else:
-            group.propose(self.context.now, given.token, given.batch, given.owner_flags)
-            self.group_set.collect(group)
+        return self._finish_step()
 
     def _dispatch(self, given: FabricInput) -> None:
         match given:
             case PeerReceived():
                 self.router.receive(given)
-            case Propose():
-                self._propose(given)
             case Synced():
                 group = self.groups.get(given.partition)
                 if group is not None:
@@ -336,8 +328,8 @@ class Raft:
             action(group)
             self.group_set.collect(group)
 
-    def _finish_step(self) -> None:
-        """Ends a step: applies committed metadata and sets the deadline timer."""
+    def _finish_step(self) -> list[FabricEffect]:
+        """Ends a step: applies committed metadata and sets the deadline timer; returns the effects."""
         # Until the node is ready, any group may be the one that it waits for.
         if (self.metadata.changed or not self._ready) and self.metadata.loaded:
             self._apply_metadata()
@@ -348,6 +340,7 @@ class Raft:
         if next_us is not None and next_us != self._wakeup_us:
             self._wakeup_us = next_us
             self.context.out.append(SetTimer(DEADLINE_TIMER, next_us))
+        return self.context.out
 
     def _apply_metadata(self) -> None:
         meta = self.metadata

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rostra.errors import RostraError
-from rostra.fabric.api import Accepted, Now, Recovered, Refused, Trim
+from rostra.fabric.api import BatchOffsets, Now, Recovered, Trim
 from rostra.fabric.links.messages import PartitionHeartbeat, PartitionHeartbeatReply
 from rostra.fabric.replication.follower import Follower
 from rostra.fabric.replication.messages import (
@@ -119,28 +119,17 @@ class Replica(ReplicaState):
 
     # --- proposals ---
 
-    def propose(self, now: Now, token: int, batch: bytearray, owner_flags: int = 0) -> None:
+    def propose(self, now: Now, batch: bytearray, owner_flags: int = 0) -> BatchOffsets | RostraError:
+        """Appends a batch as the owner; returns its offsets, or why this node accepts none."""
         self.now = now
         error = self.refusal()
         if error is not None:
-            self.out.append(Refused(token, error))
-            return
+            return error
         if self.quiescent:
             self.wake(now)
-        base, last = self.sender.append(batch, owner_flags)
-        self.out.append(Accepted(token, self.partition, base, last))
+        offsets = self.sender.append(batch, owner_flags)
         self.flush()
-
-    def write(self, now: Now, batch: bytearray, owner_flags: int = 0) -> RostraError | None:
-        """Appends a batch of the fabric itself, without a token to answer."""
-        self.now = now
-        error = self.refusal()
-        if error is None:
-            if self.quiescent:
-                self.wake(now)
-            self.sender.append(batch, owner_flags)
-            self.flush()
-        return error
+        return offsets
 
     def advance_log_start(self, now: Now, first: int) -> None:
         """Advances the log start for retention; AppendEntries carries it to the followers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rostra.fabric.api import Append, Committed, Read
+from rostra.fabric.api import UNKNOWN_PEER, Append, BatchOffsets, Committed, Read
 from rostra.fabric.links.messages import PartitionHeartbeat, PartitionHeartbeatReply
 from rostra.fabric.replication.messages import AppendEntries, AppendEntriesRefused, AppendEntriesReply
 from rostra.fabric.replication.progress import Progress, ProgressState
@@ -65,7 +65,7 @@ class Sender:
 
     # --- sending ---
 
-    def append(self, batch: bytearray, owner_flags: int = 0) -> tuple[int, int]:
+    def append(self, batch: bytearray, owner_flags: int = 0) -> BatchOffsets:
         """Appends a batch to the own log and sends it to every follower that keeps up, before any fsync."""
         copy = self._copy
         partition, epoch, log, commit, settings = copy.partition, copy.epoch, copy.log, copy.commit, copy.settings
@@ -182,7 +182,7 @@ class Sender:
 
     def _read_ended(self, token: int) -> tuple[NodeId, Progress | None]:
         """The follower that the read was for; without progress if it no longer waits for this one."""
-        peer = self._reads.pop(token, NodeId(0))
+        peer = self._reads.pop(token, UNKNOWN_PEER)
         progress = self.progress.get(peer)
         if progress is None or progress.read_token != token:
             return peer, None

@@ -12,11 +12,11 @@ from itertools import takewhile
 
 from xxhash import xxh3_64_intdigest
 
-from rostra.errors import BatchRejected
+from rostra.errors import BatchRejected, RostraError
 from rostra.fabric.api import (
-    Accepted,
     AcksAll,
     Append,
+    BatchOffsets,
     Committed,
     Covered,
     Drop,
@@ -52,7 +52,7 @@ MAGIC = b"RST1"
 FLAGS_AT = 60
 COMPACTABLE = int(Flag.KEYS | Flag.OFFSET_DELTAS)
 DAMAGED = 0
-IGNORED = frozenset({Send, SetTimer, Sync, Read, LogLine, Persist, Accepted})
+IGNORED = frozenset({Send, SetTimer, Sync, Read, LogLine, Persist})
 """Frequent effects that the observer does not need."""
 
 
@@ -96,8 +96,18 @@ class FabricObserver:
         effects = self._fabric.step(now, given)
         if type(given) is WriteFailed:
             self._cut_shadow(given.partition, given.offset)
-        if not effects:
-            return effects
+        if effects:
+            self._observe(effects)
+        return effects
+
+    def propose(
+        self, now: Now, partition: Partition, batch: bytearray, owner_flags: int = 0
+    ) -> tuple[BatchOffsets | RostraError, list[FabricEffect]]:
+        result, effects = self._fabric.propose(now, partition, batch, owner_flags)
+        self._observe(effects)
+        return result, effects
+
+    def _observe(self, effects: list[FabricEffect]) -> None:
         for effect in effects:
             if type(effect) in IGNORED:
                 continue
@@ -132,7 +142,6 @@ class FabricObserver:
         if metadata is not None and metadata.commit > self._metadata_commit:
             self._metadata_commit = metadata.commit
             self._committed(METADATA_PARTITION, metadata.commit)
-        return effects
 
     def _track_sync(self, given: FabricInput) -> None:
         synced_offsets = self._history.synced_offsets
