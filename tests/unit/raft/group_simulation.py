@@ -37,6 +37,7 @@ from rostra.fabric.api import (
     ProducerMigrated,
     Read,
     Ready,
+    Refused,
     Send,
     ServedElsewhere,
     Serving,

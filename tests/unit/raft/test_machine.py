@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.errors import DiskUntrusted, Moved, PartitionDamaged, TopicExists, Unavailable, UnknownTopic
+from rostra.errors import (
+    DiskUntrusted,
+    Moved,
+    PartitionDamaged,
+    TopicExists,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+)
 from rostra.fabric.api import (
     Confirm,
     DiskUnusable,
@@ -409,8 +417,8 @@ def test_a_node_whose_disk_cannot_sync_leads_nothing_any_more() -> None:
 def test_a_proposal_for_no_partition_is_refused() -> None:
     cluster = Cluster(1)
     cluster.ready()
-    assert cluster[1].publish(Partition(TopicId(77), METADATA_PARTITION.index), b"x") is not None
-    assert 4 in cluster[1].refused
+    refused = cluster[1].publish(Partition(TopicId(77), METADATA_PARTITION.index), b"x")
+    assert isinstance(refused, UnknownPartition)
     cluster[1].step(ProposeTopic(6, TopicSpec(TopicId(5), "t", 1, b""), 1 << 20))
     cluster.run_until(lambda: 6 in cluster[1].opened)
 

@@ -18,7 +18,7 @@ from tests.unit.broker.broker_driver import BrokerDriver
 from tests.unit.raft.nodes import Cluster, Node
 
 NOW = Now(10**9, 10**9)
-CALLS_MAX = 27
+CALLS_MAX = 29
 """Two steps of the fabric; more than this and small batches cost noticeably more."""
 
 

@@ -43,7 +43,11 @@ class ReplicaSet(Generic[R]):
 
     def collect(self, replica: R) -> None:
         """Takes over what the replica's last call has changed."""
-        self.take_effects(replica)
+        if replica.observer is not None:
+            self.take_effects(replica)
+        elif replica.out:
+            self._context.out += replica.out
+            replica.out = []
         if replica.is_owner:
             if not replica.was_owner:
                 replica.was_owner = True
