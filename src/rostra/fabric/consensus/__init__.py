@@ -10,7 +10,7 @@ offset at which it ends (`prev_end`, `last_end`, `match`, `commit`).
 | commitIndex, lastApplied | `Replica.commit`, `MetadataGroup.applied` |
 | nextIndex[], matchIndex[] | `Progress.next`, `Progress.match` |
 | AppendEntries prevLogIndex, prevLogTerm | `AppendEntries.prev_end`, `.prev_epoch` |
-| InstallSnapshot | `InstallSnapshot`: start again at the leader's log start |
+| InstallSnapshot | `InstallGroupSnapshot`: start again at the leader's log start |
 | PreVote, CheckQuorum, ReadIndex | `RequestVote.pre_vote`, `RaftGroup.quorum_deadline_us`, `ReadIndex` |
 | leadership transfer | `RaftGroup.transfer_leadership`, `TimeoutNow` |
 | cluster configuration entry, learner | `ConfigurationEntry`, `GroupConfig.learners` |

@@ -15,7 +15,7 @@ from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import Safeguard, Without
 
 
-class Electorate(Protocol):
+class ElectingGroup(Protocol):
     """What an election needs of its group."""
 
     node: NodeId
@@ -58,7 +58,7 @@ class Electorate(Protocol):
 
 
 class Election:
-    def __init__(self, group: Electorate) -> None:
+    def __init__(self, group: ElectingGroup) -> None:
         self._group = group
         self._votes: dict[NodeId, bool] = {}
         self.leader_heard_us = -(1 << 62)

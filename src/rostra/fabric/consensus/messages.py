@@ -11,8 +11,12 @@ from msgspec import Meta
 
 from rostra.fabric.consensus.hard_state import GroupConfigAt
 from rostra.fabric.links.messages import Count, PeerMessage
-from rostra.fabric.replication import messages as replication
-from rostra.fabric.replication.messages import AppendEntries, AppendEntriesRefused, AppendEntriesReply
+from rostra.fabric.replication.messages import (
+    AppendEntries,
+    AppendEntriesRefused,
+    AppendEntriesReply,
+    InstallSnapshot,
+)
 from rostra.model.ids import Partition
 
 
@@ -44,7 +48,7 @@ class RequestVoteReply(TermMessage, frozen=True, array_like=True):
     pre_vote: bool
 
 
-class InstallSnapshot(replication.InstallSnapshot, frozen=True, array_like=True):
+class InstallGroupSnapshot(InstallSnapshot, frozen=True, array_like=True):
     """`configs`: the configuration in force at `log_start`, whose entry the new log does not hold."""
 
     kind: ClassVar[int] = 135
@@ -79,7 +83,7 @@ GroupMessage = (
     | AppendEntries
     | AppendEntriesReply
     | AppendEntriesRefused
-    | InstallSnapshot
+    | InstallGroupSnapshot
     | TimeoutNow
     | ReadIndexRequest
     | ReadIndexReply

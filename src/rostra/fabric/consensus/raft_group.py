@@ -19,7 +19,7 @@ from rostra.fabric.consensus.election import Election
 from rostra.fabric.consensus.hard_state import GroupConfig, GroupConfigAt, HardState, key_of, pack_hard_state
 from rostra.fabric.consensus.membership import GroupMembership, MembershipChange, NoOp, group_batch, read_config
 from rostra.fabric.consensus.messages import (
-    InstallSnapshot,
+    InstallGroupSnapshot,
     ReadIndexReply,
     ReadIndexRequest,
     RequestVote,
@@ -30,7 +30,7 @@ from rostra.fabric.consensus.read_index import ReadIndex
 from rostra.fabric.consensus.roles import TRANSITIONS, Role
 from rostra.fabric.consensus.settings import ConsensusSettings
 from rostra.fabric.replication.incoming_entry import IncomingEntry
-from rostra.fabric.replication.messages import InstallSnapshot as AnySnapshot
+from rostra.fabric.replication.messages import InstallSnapshot
 from rostra.fabric.replication.progress import Progress
 from rostra.fabric.replication.replica import Replica
 from rostra.model.ids import NodeId
@@ -409,12 +409,12 @@ class RaftGroup(Replica):
         last = max((row.end for row in self.configs if row.end <= safe and self._is_in_log(row)), default=0)
         self.configs = tuple(row for row in self.configs if row.end >= last)
 
-    def snapshot_message(self, first: int) -> InstallSnapshot:
+    def snapshot_message(self, first: int) -> InstallGroupSnapshot:
         configs = tuple(row for row in self.configs if row.end <= first)[-1:]
-        return InstallSnapshot(self.partition, self.epoch, first, self.log.epochs_before(first), configs)
+        return InstallGroupSnapshot(self.partition, self.epoch, first, self.log.epochs_before(first), configs)
 
-    def snapshot_began(self, message: AnySnapshot) -> None:
-        if not isinstance(message, InstallSnapshot):
+    def snapshot_began(self, message: InstallSnapshot) -> None:
+        if not isinstance(message, InstallGroupSnapshot):
             raise PeerViolation("snapshot", "it has no configuration")
         self.configs = message.configs
         self._adjust_role()

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from rostra.errors import PeerViolation
 from rostra.fabric.api import Buffer
-from rostra.fabric.consensus.messages import InstallSnapshot, TimeoutNow
+from rostra.fabric.consensus.messages import InstallGroupSnapshot, TimeoutNow
 from rostra.fabric.flood.messages import Barrier, Records
 from rostra.fabric.links.messages import NodeHeartbeat
 from rostra.fabric.registry import FABRICS
@@ -31,7 +31,7 @@ from rostra.simulator.trace import Trace
 from rostra.wire.frames import Dialect, Framed, encode
 
 OBSERVED: frozenset[type[object]] = frozenset(
-    {NodeHeartbeat, AppendEntries, InstallSnapshot, TimeoutNow, Records, Barrier}
+    {NodeHeartbeat, AppendEntries, InstallGroupSnapshot, TimeoutNow, Records, Barrier}
 )
 CONNECT_RETRY_US = 200 * MS_US
 STREAM_BREAKS_US = SECOND_US
@@ -215,7 +215,7 @@ class PeerNetwork:
             case NodeHeartbeat():
                 for heartbeat in message.partitions:
                     self._history.saw_leader(heartbeat.partition, heartbeat.epoch, sender)
-            case AppendEntries() | InstallSnapshot() | TimeoutNow():
+            case AppendEntries() | InstallGroupSnapshot() | TimeoutNow():
                 self._history.saw_leader(message.partition, message.epoch, sender)
             case Records() | Barrier():
                 self._history.record_queue_size("hops of a message", message.hops, len(self._nodes))
