@@ -1,4 +1,4 @@
-"""What a node of every fabric gives through its real face: the command, its processes, both kinds of embedding."""
+"""A node of every fabric, used through the command line, processes, and both kinds of embedding."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def test_a_record_comes_out_as_it_went_in_at_every_level_of_acknowledgement(fabr
 def test_one_command_starts_a_node_and_one_with_join_adds_another_with_metrics_and_logs(
     fabric: str, tmp_path: Path
 ) -> None:
-    with rostra.testing.process_cluster(
-        2, directory=tmp_path, fsync="never", arguments=("--fabric", fabric)
-    ) as cluster:
+    with rostra.testing.process_cluster(2, directory=tmp_path, fsync="never", fabric=fabric) as cluster:
         cluster.await_members(2)
         with cluster[0].client() as client:
             client.publish("t", b"x")
@@ -56,7 +54,7 @@ def test_one_command_starts_a_node_and_one_with_join_adds_another_with_metrics_a
 def test_a_graceful_stop_in_mid_stream_finishes_what_is_in_flight(fabric: str) -> None:
     values = [b"%d" % number for number in range(10_000)]
     with (
-        rostra.testing.process_node(arguments=("--fabric", fabric)) as node,
+        rostra.testing.process_node(fabric=fabric) as node,
         blocking.connect(node.address, delivery_timeout_ms=60_000) as client,
         client.producer("t") as producer,
     ):
@@ -75,7 +73,7 @@ def test_a_graceful_stop_in_mid_stream_finishes_what_is_in_flight(fabric: str) -
 def test_kill_9_in_mid_stream_loses_and_doubles_nothing(fabric: str) -> None:
     sent: list[bytes] = []
     with (
-        rostra.testing.process_node(arguments=("--fabric", fabric)) as node,
+        rostra.testing.process_node(fabric=fabric) as node,
         blocking.connect(node.address, delivery_timeout_ms=60_000) as client,
     ):
         with client.producer("t") as producer:
@@ -111,7 +109,7 @@ def test_a_cluster_inside_this_process_shows_where_copies_are(fabric: str, tmp_p
 
 
 def _owners_of_whole_partitions(cli: CommandLine) -> set[object]:
-    """The owners of partitions with three copies; where there is none, the address of nobody."""
+    """The owners of partitions with three copies; "" where there is none."""
     rows = cli.run("cluster", "status", "t").rows
     whole = {row["owner"] for row in rows if isinstance(replicas := row["replicas"], list) and len(replicas) == 3}
     return whole or {""}

@@ -33,6 +33,7 @@ from rostra.fabric.api import (
     Described,
     DiskUnusable,
     EpochStart,
+    Fabric,
     FabricEffect,
     FabricInput,
     Forward,
@@ -47,6 +48,7 @@ from rostra.fabric.api import (
     PrepareStop,
     ProposeDrop,
     ProposeTopic,
+    PublishPath,
     Ready,
     Recovered,
     Refused,
@@ -93,7 +95,7 @@ TOPIC = 5
 HERE = partition_id(TOPIC)
 
 
-class ScriptedFabric:
+class ScriptedFabric(Fabric):
     """A fabric of one partition whose effects are given by the test: `say`, then fire the timer."""
 
     def __init__(
@@ -112,7 +114,7 @@ class ScriptedFabric:
             Survives.MINORITY,
             False,
             False,
-            passes_on,
+            PublishPath.PASSED_ALONG if passes_on else PublishPath.OWNER,
         )
         self.heard: list[FabricInput] = []
         self.say: list[FabricEffect] = []
@@ -195,7 +197,7 @@ def test_a_lookup_says_where_a_partition_is_served() -> None:
     emit(driver, ServedElsewhere(HERE, 7, "other:1"))
     driver.send(1, Locate(1, "t"))
     (located,) = driver.received(1, Located)
-    assert [(place.address, place.epoch) for place in located.places] == [("other:1", 7)]
+    assert [(place.address, place.epoch) for place in located.locations] == [("other:1", 7)]
 
 
 def test_a_replica_without_a_known_owner_redirects_its_readers() -> None:
@@ -222,15 +224,16 @@ def test_a_lookup_reports_a_partition_without_a_known_owner() -> None:
         emit(driver, effect)
         driver.send(1, Locate(1, "t"))
         (located,) = driver.received(1, Located)
-        assert [(one.address, one.known) for one in located.places] == [place]
+        assert [(one.address, one.known) for one in located.locations] == [place]
 
 
-def test_a_lookup_names_this_node_if_it_forwards_publishes() -> None:
-    driver = desk_with(ScriptedFabric(passes_on=True))
-    emit(driver, ServedElsewhere(HERE, 2, ""))
+@pytest.mark.parametrize("owner", ["", "other:1"])
+def test_a_lookup_names_this_node_if_it_delivers_what_others_own_and_the_owner_beside(owner: str) -> None:
+    driver = desk_with(ScriptedFabric(Delivers.HERE))
+    emit(driver, ServedElsewhere(HERE, 2, owner))
     driver.send(1, Locate(1, "t"))
     (located,) = driver.received(1, Located)
-    assert [(one.address, one.known) for one in located.places] == [("", True)]
+    assert [(one.address, one.known, one.owner) for one in located.locations] == [("", True, owner)]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +324,10 @@ def test_a_partition_that_joins_is_found_served_and_dropped_with_its_topic() -> 
     emit(driver, Serving(joined, 4, False, 0, 0, 0, "origin:1"))
     driver.send(1, Locate(1, "t"))
     (located,) = driver.received(1, Located)
-    assert [(place.topic, place.address) for place in located.places] == [(0, ""), (77, "origin:1")]
+    assert [(place.topic, place.address, place.owner) for place in located.locations] == [
+        (0, "", ""),
+        (77, "", "origin:1"),
+    ]
     driver.subscribe(1, 77)
     assert len(driver.received(1, Subscribed)) == 1
 
@@ -496,7 +502,7 @@ def test_an_unknown_topic_name_is_confirmed_before_it_is_refused() -> None:
     token = fabric.last(Confirm).token
     emit(driver, TopicOpened(None, spec), ServedElsewhere(partition_id(6), 3, "other:1"), Confirmed(token))
     (located,) = driver.received(1, Located)
-    assert located.places[0].address == "other:1"
+    assert located.locations[0].address == "other:1"
     driver.send(1, Locate(2, "farther"))
     emit(driver, Refused(fabric.last(Confirm).token, Unavailable("farther", 0, "no quorum")))
     assert isinstance(driver.error(1), Unavailable)

@@ -27,6 +27,7 @@ from rostra.fabric.api import (
 from rostra.fabric.cluster.messages import CreateTopicRequest, RequestReply
 from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
 from rostra.fabric.replication.messages import AppendEntries
+from rostra.fabric.status import ClusterStatus
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, TopicId
@@ -35,6 +36,12 @@ from tests.unit.raft.nodes import Cluster, Node
 
 def others(cluster: Cluster, node: Node) -> list[Node]:
     return [other for other in cluster.nodes.values() if other is not node]
+
+
+def status_of(node: Node) -> ClusterStatus:
+    status = node.raft.status()
+    assert status is not None
+    return status
 
 
 def test_a_node_alone_serves_at_once_and_needs_nobody() -> None:
@@ -364,13 +371,13 @@ def test_an_operator_moves_leadership_and_sees_it_in_the_status() -> None:
     leader = cluster.leader(partition)
     assert leader is not None
     target = others(cluster, leader)[0]
-    before = leader.raft.status().groups[1]
+    before = status_of(leader).groups[1]
     assert (before.topic, before.role, before.commit) == ("t", "leader", before.end)
     assert [follower.match for follower in before.followers] == [before.end] * 2
     leader.step(TransferOwnership(partition, target.raft.node))
     cluster.run_until(lambda: target.leads(partition), 1_000)
     cluster.run(200)
-    after = leader.raft.status().groups[1]
+    after = status_of(leader).groups[1]
     assert after.leader == target.node and after.term > before.term and after.followers == ()
     leader.step(TransferOwnership(partition, target.raft.node))
     assert leader.notes[-1] == "leadership transfer refused"
@@ -382,13 +389,13 @@ def test_a_node_that_is_away_is_shown_so_at_every_other() -> None:
     cluster = Cluster(3)
     cluster.ready()
     cluster.run(200)
-    assert all(member.alive for node in cluster.alive for member in node.raft.status().members)
+    assert all(member.alive for node in cluster.alive for member in status_of(node).members)
     cluster[3].crash()
     cluster.run(1_000)
     for node in (cluster[1], cluster[2]):
-        assert [member.alive for member in node.raft.status().members] == [True, True, False]
+        assert [member.alive for member in status_of(node).members] == [True, True, False]
     cluster[3].start()
-    cluster.run_until(lambda: all(member.alive for node in cluster.alive for member in node.raft.status().members))
+    cluster.run_until(lambda: all(member.alive for node in cluster.alive for member in status_of(node).members))
 
 
 def test_a_node_alone_has_nobody_to_hand_over_to() -> None:

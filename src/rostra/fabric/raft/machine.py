@@ -83,7 +83,8 @@ from rostra.fabric.raft.reassignment import ReplicaReassignment
 from rostra.fabric.raft.replica_assignments import ReplicaAssignments
 from rostra.fabric.raft.replicas import RETIRED, Replicas
 from rostra.fabric.raft.settings import DEADLINE_TIMER, HEARTBEAT_TIMER, RaftSettings
-from rostra.fabric.raft.status import ClusterStatus, local_partitions, status_of
+from rostra.fabric.raft.status import local_partitions, problem_of, status_of
+from rostra.fabric.status import ClusterStatus
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
 
@@ -181,8 +182,13 @@ class Raft:
     def _address_of(self, node: NodeId) -> str:
         return self.peers.address_of(node)
 
-    def status(self) -> ClusterStatus:
+    def status(self) -> ClusterStatus | None:
+        if not self.metadata.loaded:
+            return None
         return status_of(self.context, self.group_set, self.metadata, self.peers)
+
+    def problem(self) -> str:
+        return problem_of(self.removal, self.metadata, self.peers)
 
     def propose(
         self, now: Now, partition: Partition, batch: bytearray, owner_flags: int = 0

@@ -1,64 +1,18 @@
-"""The status of the cluster and of the groups at one node, for the command line and metrics."""
+"""The status of a Raft node: its members and groups, and why it cannot serve."""
 
 from __future__ import annotations
-
-import msgspec
 
 from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
 from rostra.fabric.cluster.metadata_group import MetadataGroup
 from rostra.fabric.cluster.peer_set import PeerSet
+from rostra.fabric.cluster.removal import Removal
 from rostra.fabric.consensus.group_set import GroupSet
 from rostra.fabric.consensus.raft_group import RaftGroup
 from rostra.fabric.links.node_context import NodeContext
 from rostra.fabric.raft.replica_assignments import ReplicaAssignments
+from rostra.fabric.status import ClusterStatus, FollowerStatus, GroupStatus, MemberStatus
 from rostra.model.cluster import CopyState, PlacedPartition
-from rostra.model.ids import NodeId, Partition
-
-
-class MemberStatus(msgspec.Struct, frozen=True, array_like=True):
-    """`alive` is what this node observes; always true of itself."""
-
-    node: NodeId
-    address: str
-    peer_address: str
-    alive: bool
-    voter: bool
-    """In the metadata group."""
-
-
-class FollowerStatus(msgspec.Struct, frozen=True, array_like=True):
-    node: NodeId
-    state: str
-    match: int
-    next: int
-    in_flight_bytes: int
-
-
-class GroupStatus(msgspec.Struct, frozen=True, array_like=True):
-    """One group as its member here knows it; `followers` only on the leader. Leader 0: unknown."""
-
-    partition: Partition
-    topic: str
-    role: str
-    term: int
-    leader: NodeId
-    first: int
-    end: int
-    synced: int
-    commit: int
-    complete: bool
-    quiescent: bool
-    voters: tuple[NodeId, ...]
-    learners: tuple[NodeId, ...]
-    followers: tuple[FollowerStatus, ...]
-
-
-class ClusterStatus(msgspec.Struct, frozen=True, array_like=True):
-    node: NodeId
-    boot: int
-    members: tuple[MemberStatus, ...]
-    groups: tuple[GroupStatus, ...]
-    """The metadata group first."""
+from rostra.model.ids import NodeId
 
 
 def status_of(
@@ -90,6 +44,7 @@ def group_status(group: RaftGroup) -> GroupStatus:
         group.partition,
         "" if group.partition == METADATA_PARTITION else group.name,
         str(group.role),
+        group.leader == group.node,
         group.term,
         group.leader or NodeId(0),
         log.first,
@@ -102,6 +57,19 @@ def group_status(group: RaftGroup) -> GroupStatus:
         group.config.learners,
         followers,
     )
+
+
+def problem_of(removal: Removal, metadata: MetadataGroup[ReplicaAssignments], peers: PeerSet) -> str:
+    """Why the node cannot serve with its cluster at the moment; empty if it can."""
+    if removal.removed:
+        return "this node was removed from its cluster; to join again, start it with an empty data directory"
+    if not metadata.loaded:
+        return "the metadata is not loaded yet"
+    if metadata.group.leader is not None:
+        return ""
+    members = peers.members()
+    alive = 1 + sum(peers.is_alive(member.node) for member in members)
+    return f"no leader is elected: {alive} of {1 + len(members)} members are up"
 
 
 def local_partitions(groups: GroupSet, state: ReplicaAssignments) -> tuple[PlacedPartition, ...]:

@@ -1,12 +1,13 @@
-"""Event-time windows over topics: how many, how fast, how large, from how many keys; and how many came too late."""
+"""Event-time windows over topics: counts, rates, sizes, distinct keys, and records that came too late."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from rostra.errors import InvalidSetting
-from rostra.spark.pipelines.archive import query_id, with_date
-from rostra.spark.pipelines.lake import OWN, Lake
+from rostra.spark.lake.formats import lake_of
+from rostra.spark.pipelines.archive import add_stream, with_date
+from rostra.spark.pipelines.progress import WRITTEN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -76,17 +77,13 @@ def _named(share: float) -> str:
 def rollup_to_lake(
     rolled: DataFrame, lake: str, *, checkpoint: str | None = None, once: bool = False, trigger_ms: int = 10_000
 ) -> StreamingQuery:
-    """Start a query that adds each window to the lake when the watermark has passed it, once."""
+    """Starts a query that adds each window to the lake once, when the watermark has passed it."""
     if not rolled.isStreaming:
         raise InvalidSetting("frame", "it is no stream; write a batch with `rolled.write.parquet`")
+    from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
+
     dated = with_date(rolled, "start")
-    into = Lake(rolled.sparkSession, lake, partition_by=("topic", "date") if "topic" in rolled.columns else ("date",))
-    into.accept(dated.schema)
-    place = checkpoint or f"{into.root}/{OWN}/checkpoint"
-
-    def add(batch: DataFrame, number: int) -> None:
-        into.add(batch, query_id(batch), number)
-
-    writer = dated.writeStream.foreachBatch(add).outputMode("append").option("checkpointLocation", place)
-    trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{trigger_ms} milliseconds")
-    return trigger.start()
+    partition_by = ("topic", "date") if "topic" in rolled.columns else ("date",)
+    into = lake_of(rolled.sparkSession, lake, "parquet", partition_by=partition_by)
+    dated = dated.observe(WRITTEN, F.count(F.lit(1)).alias("windows"))
+    return add_stream(dated, into, checkpoint, once=once, trigger_ms=trigger_ms)

@@ -150,6 +150,11 @@ class Membership:
             else:
                 self.find_at_us = now_us + self._host.pause_us(3)
 
+    @property
+    def needs_owner(self) -> bool:
+        """The coordinator is named by its own address."""
+        return False
+
     def resume(self, now_us: int) -> None:
         if self.state is not MembershipState.WAITING or not self.link.up:
             return
@@ -326,7 +331,7 @@ class Membership:
             return
         if message.generation != self._partial_generation:
             self._partial_assignment, self._partial_generation = {}, message.generation
-        self._partial_assignment.update(((part.topic, part.partition), part) for part in message.parts)
+        self._partial_assignment.update(((part.topic, part.partition), part) for part in message.partitions)
         if message.more:
             return
         assignment, self._partial_assignment = self._partial_assignment, {}

@@ -12,7 +12,7 @@ at once, for at most `HOPS_MAX` hops in a row.
 Suspects. A node that leaves requests unanswered may be stopped or partitioned away. Its topics are then looked up at
 other nodes; the followers move only if these name an owner with a newer epoch.
 
-Per-node partitions. On fabrics where every node has partitions of its own (`Located.roams`), a name has one *own*
+Per-node partitions. On fabrics where every node has partitions of its own (`Located.per_node`), a name has one *own*
 route, to the partition of whichever node answers, for publishing, and one route per known partition for reading.
 Further partitions are added when a node reports them (`PartitionAdded`).
 """
@@ -105,7 +105,7 @@ class MetadataCache:
             if not isinstance(message, Located):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to Locate")
             assert pending.link is not None
-            for reported in message.places:
+            for reported in message.locations:
                 self._links.add_address(reported.address)
             for address in message.neighbours:
                 self._links.add_address(address)
@@ -120,10 +120,10 @@ class MetadataCache:
 
     def _found(self, create: bool, name: str, now_us: int, link: NodeLink, message: Located) -> None:
         topic = message.topic
-        if message.roams:
+        if message.per_node:
             routes = [
                 self._own_route(topic, link),
-                *(self._node_route(topic, reported, link) for reported in message.places),
+                *(self._node_route(topic, reported, link) for reported in message.locations),
             ]
         else:
             routes = [self._route(topic, partition, link) for partition in range(topic.settings.partitions)]
@@ -169,8 +169,8 @@ class MetadataCache:
         """A node reports a further partition of a topic."""
         own = self._own_routes.get(message.name)
         known = own or next((route for route in self._routes.values() if route.name == message.name), None)
-        if known is not None and (message.place.topic, message.place.partition) not in self._routes:
-            self._add_route(now_us, message.name, message.place, link)
+        if known is not None and (message.location.topic, message.location.partition) not in self._routes:
+            self._add_route(now_us, message.name, message.location, link)
 
     def _add_route(self, now_us: int, name: str, reported: PartitionLocation, link: NodeLink) -> None:
         identity = reported.topic, reported.partition
@@ -190,18 +190,18 @@ class MetadataCache:
         else:
             self._routes.pop((route.topic, route.index), None)
         self._stale.pop(route, None)
-        route.link.routes.pop(route, None)
+        self._detach(route)
 
     # --- answers from nodes --------------------------------------------------------------------------
 
     def _apply_located(self, now_us: int, link: NodeLink, message: Located) -> None:
-        if message.roams:
+        if message.per_node:
             self._apply_own(now_us, link, message)
-        for reported in message.places:
+        for reported in message.locations:
             route = self._routes.get((reported.topic or message.topic.topic, reported.partition))
             if route is None:
                 continue
-            if message.roams:
+            if message.per_node:
                 route.become_per_node()
             # A route in its pause stays there unless the epoch is new: the answer may be due to another partition.
             if reported.epoch > route.epoch or (route.stale and route.retry_at_us <= now_us):
@@ -223,7 +223,8 @@ class MetadataCache:
             target = self._links.link_to(now_us, reported.address) if reported.address else link
         if target is not None:
             route.epoch = max(route.epoch, reported.epoch)
-            self._attach(now_us, route, target)
+            owner = self._links.link_to(now_us, reported.owner) if reported.owner else None
+            self._attach(now_us, route, target, owner)
         elif route.stale:
             # No owner is known, or it is in its backoff: another node may know better.
             if not reported.known:
@@ -238,7 +239,7 @@ class MetadataCache:
         known = error.epoch > route.epoch
         route.epoch = max(route.epoch, error.epoch)
         target = None
-        if error.address != route.link.address and (known or route.hops <= HOPS_MAX):
+        if route.owner_link is None and error.address != route.link.address and (known or route.hops <= HOPS_MAX):
             target = self._links.link_to(now_us, error.address)
         if target is None or target is route.link:
             self._mark_stale(now_us, route)
@@ -251,17 +252,25 @@ class MetadataCache:
 
     # --- routes --------------------------------------------------------------------------------------
 
-    def _attach(self, now_us: int, route: PartitionRoute, link: NodeLink) -> None:
+    def _attach(self, now_us: int, route: PartitionRoute, link: NodeLink, owner: NodeLink | None = None) -> None:
         self._stale.pop(route, None)
         route.stale = False
-        route.link.routes.pop(route, None)
-        route.link = link
+        self._detach(route)
+        route.link, route.owner_link = link, owner
         link.routes[route] = None
+        if owner is not None:
+            owner.routes[route] = None
         for follower in list(route.followers):
-            if follower.link is not link:
-                follower.move(link)
-            if link.up:
+            target = route.link_for(follower)
+            if follower.link is not target:
+                follower.move(target)
+            if target.up:
                 follower.resume(now_us)
+
+    def _detach(self, route: PartitionRoute) -> None:
+        route.link.routes.pop(route, None)
+        if route.owner_link is not None:
+            route.owner_link.routes.pop(route, None)
 
     def _mark_stale(self, now_us: int, route: PartitionRoute) -> None:
         """Look the route up again; followers that are still served continue until another owner is found."""
@@ -280,7 +289,8 @@ class MetadataCache:
     def link_up(self, now_us: int, link: NodeLink) -> None:
         for route in list(link.routes):
             for follower in list(route.followers):
-                follower.resume(now_us)
+                if follower.link is link:
+                    follower.resume(now_us)
         for route in list(self._stale):
             if not route.link.up and route.link.node == link.node != 0 and not route.per_node:
                 # The node is connected again and most likely still serves the partition.
@@ -291,7 +301,8 @@ class MetadataCache:
         routes, link.routes = list(link.routes), {}
         for route in routes:
             for follower in list(route.followers):
-                follower.suspend()
+                if follower.link is link:
+                    follower.suspend()
             first = not route.failures
             self._mark_stale(now_us, route)
             if first:
@@ -305,14 +316,14 @@ class MetadataCache:
         for route in [route for route in self._stale if route.name == name and not route.per_node]:
             if route.topic != message.topic.topic:
                 away = Unavailable(name, route.index, "the node that keeps it does not answer")
-                self._fail(route, away if message.roams else TopicRecreated(name))
+                self._fail(route, away if message.per_node else TopicRecreated(name))
         self._apply_located(now_us, link, message)
-        if message.roams:
+        if message.per_node:
             self._add_missing(now_us, name, link, message)
 
     def _add_missing(self, now_us: int, name: str, link: NodeLink, message: Located) -> None:
         """Add the partitions that the previous node did not have; this node may lack others for a while."""
-        for reported in message.places:
+        for reported in message.locations:
             identity = reported.topic or message.topic.topic
             if (identity, reported.partition) not in self._routes:
                 self._add_route(now_us, name, replace(reported, topic=identity), link)
