@@ -61,10 +61,15 @@ __all__ = [
     "Value",
 ]
 
+BatchOffsets = tuple[int, int]
+"""The first and last offset of a batch."""
+
 METADATA = "_metadata"
 """The name of the metadata log, used in place of a topic name in log lines and errors."""
 
-COORDINATION = NodeId(0)
+UNKNOWN_PEER = NodeId(0)
+"""Whoever answers at an address: the id is not known yet, and no node has this one."""
+COORDINATION = NodeId(-1)
 """The peer id of an external coordination service; no node has it. Requests leave by `Send`; replies, watches and
 disconnects arrive as `PeerReceived` and `PeerLost`, subject to the same faults as any other link."""
 
@@ -77,18 +82,6 @@ class Started(Value, frozen=True):
 
     hard_states: dict[str, bytes]
     partitions: tuple[Recovered, ...]
-
-
-class Propose(Value, frozen=True):
-    """Appends this batch to the partition, stamped with these owner flags.
-
-    Answered in the same step, by `Append` and `Accepted` or by `Refused`: the owner assigns offsets by itself.
-    """
-
-    token: int
-    partition: Partition
-    batch: bytearray
-    owner_flags: int = 0
 
 
 class ProposeTopic(Value, frozen=True):
@@ -243,7 +236,6 @@ class PrepareStop(Value, frozen=True):
 
 FabricInput = (
     Started
-    | Propose
     | ProposeTopic
     | ProposeDrop
     | ProposeSettings
@@ -339,7 +331,7 @@ class Send(Value, frozen=True):
 class Connect(Value, frozen=True):
     """Keeps a link to this peer at this address; repeated when the address changes. `PeerLost` reports a disconnect.
 
-    Peer 0 stands for a node whose id is unknown: `PeerIdentified` reports the id.
+    `UNKNOWN_PEER` stands for a node whose id is unknown: `PeerIdentified` reports the id.
     """
 
     peer: NodeId
@@ -368,15 +360,6 @@ class LogLine(Value, frozen=True):
 
 
 # --- effects the broker executes -------------------------------------------------------------------
-
-
-class Accepted(Value, frozen=True):
-    """The proposal was given the offsets `base` to `last`: it will commit there or be truncated."""
-
-    token: int
-    partition: Partition
-    base: int
-    last: int
 
 
 class Refused(Value, frozen=True):
@@ -529,7 +512,6 @@ FabricEffect = (
     | SetTimer
     | Echo
     | LogLine
-    | Accepted
     | Refused
     | Forwarded
     | ForwardReceived
@@ -560,6 +542,15 @@ class Fabric(Protocol):
     """A pure state machine, stepped by the broker only."""
 
     guarantees: Guarantees
+
+    def propose(
+        self, now: Now, partition: Partition, batch: bytearray, owner_flags: int = 0
+    ) -> tuple[BatchOffsets | RostraError, list[FabricEffect]]:
+        """Appends this batch to the partition, stamped with these owner flags; returns its offsets or why not.
+
+        The owner assigns offsets by itself, so there is nothing to wait for. The effects, `Append` among them, are to
+        be executed like those of a step. The batch will commit at these offsets or be truncated.
+        """
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]: ...
 

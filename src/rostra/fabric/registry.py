@@ -13,14 +13,17 @@ import msgspec
 
 from rostra.errors import InvalidSetting
 from rostra.fabric.api import Fabric, Guarantees
+from rostra.fabric.cluster.metadata_entries import ClusterMember
+from rostra.fabric.consensus.messages import InstallGroupSnapshot, TimeoutNow
 from rostra.fabric.flood.machine import Flood
 from rostra.fabric.flood.messages import PEER_KINDS as FLOOD_KINDS
 from rostra.fabric.flood.messages import Barrier, Records
 from rostra.fabric.flood.settings import FloodSettings
+from rostra.fabric.links.messages import NodeHeartbeat
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.messages import PEER_KINDS, AppendEntries, InstallSnapshot, NodeHeartbeat, TimeoutNow
-from rostra.fabric.raft.metadata.metadata_state import ClusterMember
+from rostra.fabric.raft.messages import PEER_KINDS
 from rostra.fabric.raft.settings import RaftSettings
+from rostra.fabric.replication.messages import AppendEntries
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
 
@@ -105,8 +108,8 @@ def _flood(setup: NodeSetup) -> Fabric:
     )
 
 
-def _claim(message: AppendEntries | InstallSnapshot | TimeoutNow) -> list[tuple[Partition, int]]:
-    return [(message.partition, message.term)]
+def _claim(message: AppendEntries | InstallGroupSnapshot | TimeoutNow) -> list[tuple[Partition, int]]:
+    return [(message.partition, message.epoch)]
 
 
 def _majority(copies: int) -> int:
@@ -122,9 +125,9 @@ FABRICS = {
         RaftSettings,
         PartitionColumns("term", _majority),
         claims={
-            NodeHeartbeat: lambda message: [(group.partition, group.term) for group in message.groups],
+            NodeHeartbeat: lambda message: [(one.partition, one.epoch) for one in message.partitions],
             AppendEntries: _claim,
-            InstallSnapshot: _claim,
+            InstallGroupSnapshot: _claim,
             TimeoutNow: _claim,
         },
     ),

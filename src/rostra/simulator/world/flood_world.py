@@ -181,7 +181,7 @@ class FloodWorld(World):
         for node in self.members:
             if isinstance(node, FloodNode) and node.flood is not None:
                 for partition, end in sorted(ends.items()):
-                    if not node.flood.has(partition, end):
+                    if not node.flood.topics.has(partition, end):
                         history.unsettled.append(f"{node.name} lacks records of {partition}, which ends at {end}")
         for subscriber in self.subscribers:
             assert isinstance(subscriber, FloodSubscriber)

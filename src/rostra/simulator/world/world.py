@@ -26,7 +26,8 @@ from collections.abc import Callable
 from random import Random
 
 from rostra.client.core.options import Options
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, REPLICAS_DEFAULT
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
+from rostra.fabric.raft.replica_assignments import REPLICAS_DEFAULT
 from rostra.model.ids import NodeId, Partition, is_internal
 from rostra.safeguards import ALL_ON, Without
 from rostra.simulator.clients.applications import (
