@@ -103,7 +103,7 @@ from rostra.fabric.flood.ring import MEMBERS, Ring
 from rostra.fabric.flood.ring_description import RingDescription
 from rostra.fabric.flood.ring_link import RingLink
 from rostra.fabric.flood.settings import HEARTBEAT_TIMER, FloodSettings
-from rostra.fabric.flood.status import problem_of, status_of
+from rostra.fabric.flood.status import status_of
 from rostra.fabric.flood.topics import TOPIC, FloodTopics
 from rostra.fabric.status import ClusterStatus
 from rostra.model.batch import stamp
@@ -309,10 +309,12 @@ class Flood:
             link.acknowledged(message.entries, gap=message.gap)
 
     def status(self) -> ClusterStatus | None:
-        return status_of(self) if self.ready else None
+        if not self.ready:
+            return None
+        return status_of(self.node, self.boot, self.ring.members.values(), self.ring.is_alive)
 
     def problem(self) -> str:
-        return problem_of(self)
+        return "" if self.ready else "the node has not joined the ring yet"
 
     # --- starting ------------------------------------------------------------------------------------
 
