@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rostra.fabric.overlay.messages import Neighbours, Packet
-from rostra.fabric.overlay.pending_request import PendingRequest, Purpose
+from rostra.fabric.overlay.pending_request import OverlayRequest, Purpose
 from rostra.fabric.overlay.ring import GET_NEIGHBOURS
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.fabric.overlay.state import Overlay
@@ -131,7 +131,7 @@ def test_a_crash_that_leaves_a_list_under_way_without_a_live_successor_is_not_al
     ring = ring_of(8)
     nodes = {overlay.me.node: overlay for overlay in ring}
     asking, dead = ring[0], ring[1].me
-    asking.pending[5] = PendingRequest(ring[2].me, GET_NEIGHBOURS, Purpose.ADOPT, 0, None)
+    asking.pending[5] = OverlayRequest(ring[2].me, GET_NEIGHBOURS, Purpose.ADOPT, 0, None)
     del nodes[NodeId(2)]
     arriving = Packet(asking.me, ring[2].me, 5, Neighbours(None, (dead,)))
     assert keeps_promise(nodes, nodes, [], 3, victim=NodeId(3))
