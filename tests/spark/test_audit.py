@@ -190,4 +190,5 @@ def test_of_a_real_cluster_every_record_arrived_once_and_in_order(spark: SparkSe
     # A majority has each record; the third copy may be late for the end.
     assert found.hops[0] == 2_000 and 2_000 <= found.hops[1] <= 4_000
     assert 2 <= len(found.nodes) <= 3
+    assert {node.node for node in found.nodes} <= {node.address for node in cluster}, "names, not ids"
     assert found.latencies[0].records == 2_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rostra.errors import MemberRemoved, NodeStopping, RostraError, Unavailable, UnknownMember
 from rostra.fabric.api import OperationDone, Refused, RemoveNode, Send, StopPrepared
 from rostra.fabric.flood.messages import LeaveRing, LeftRing
-from rostra.model.ids import NodeId
+from rostra.model.ids import NodeId, text
 
 if TYPE_CHECKING:
     from rostra.fabric.flood.machine import Flood
@@ -32,7 +32,7 @@ class Departure:
     def refusal(self) -> RostraError | None:
         """Returns why this broker accepts nothing new, or None."""
         if self._flood.ring.is_removed:
-            return MemberRemoved(self._flood.node)
+            return MemberRemoved(self._flood.name or self._flood.address)
         return NodeStopping() if self._flood.now.mono_us < self._leave_deadline_us else None
 
     # --- stopping ------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ class Departure:
     def remove(self, given: RemoveNode) -> None:
         flood, node = self._flood, given.node
         if node not in flood.ring.members:
-            flood.out.append(Refused(given.token, UnknownMember(node)))
+            flood.out.append(Refused(given.token, UnknownMember(text(node))))
             return
         until_us = flood.now.mono_us + flood.settings.removal_timeout_ms * 1000
         self._removing.setdefault(node, (until_us, []))[1].append(given.token)

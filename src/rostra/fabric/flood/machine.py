@@ -104,7 +104,7 @@ from rostra.fabric.flood.ring_link import RingLink
 from rostra.fabric.flood.settings import HEARTBEAT_TIMER, FloodSettings
 from rostra.fabric.flood.topics import TOPIC, FloodTopics
 from rostra.model.batch import stamp
-from rostra.model.ids import NodeId, Partition
+from rostra.model.ids import NodeId, Partition, text
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
 GUARANTEES = Guarantees(
@@ -442,7 +442,9 @@ class Flood:
     def _refuse_transfer(self, given: TransferOwnership) -> None:
         """Refuses a transfer: only its origin orders an origin partition."""
         log = self.logs.get(given.partition)
-        error = NotAReplica(given.peer, log.origin_partition.name if log else "", given.partition.index)
+        member = self.ring.members.get(given.peer)
+        shown = text(given.peer) if member is None else member.name or member.address
+        error = NotAReplica(shown, log.origin_partition.name if log else "", given.partition.index)
         if given.token:
             self.out.append(Refused(given.token, error))
 

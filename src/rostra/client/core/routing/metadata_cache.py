@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from rostra.client.core.links.backoff import Backoff
 from rostra.client.core.links.node_link import NodeLink
 from rostra.client.core.links.node_links import NodeLinks
+from rostra.client.core.routing.cluster_probe import ClusterProbe
 from rostra.client.core.routing.partition_route import PartitionRoute
 from rostra.client.core.routing.pending_requests import Answer, PendingRequest, PendingRequests
 from rostra.errors import Moved, PeerViolation, RostraError, TopicRecreated, Unavailable
@@ -44,9 +45,17 @@ class MetadataCache:
     """All routes of a client, by topic id and partition index."""
 
     def __init__(
-        self, links: NodeLinks, requests: PendingRequests, backoff: Backoff, *, create: bool, timeout_us: int
+        self,
+        links: NodeLinks,
+        requests: PendingRequests,
+        probe: ClusterProbe,
+        backoff: Backoff,
+        *,
+        create: bool,
+        timeout_us: int,
     ) -> None:
         self._links = links
+        self._probe = probe
         self._requests = requests
         self._backoff = backoff
         self._create = create
@@ -62,6 +71,10 @@ class MetadataCache:
         """By name, the route for publishing to a topic with per-node partitions."""
         self.partition_added: Callable[[int, str, PartitionRoute], None] = lambda now_us, name, route: None
         """Called for each partition that is reported after its topic was looked up."""
+
+    def silence(self) -> str:
+        """Why a request was not answered, as far as it is known."""
+        return self._links.silence()
 
     # --- lookups -------------------------------------------------------------------------------------
 
@@ -227,7 +240,9 @@ class MetadataCache:
         elif route.stale:
             # No owner is known, or it is in its backoff: another node may know better.
             if not reported.known:
-                route.error = Unavailable(route.name, route.index, "it has no owner at the moment")
+                self._probe.no_owner(now_us)
+                finding = f": {self._links.finding}" if self._links.finding else ""
+                route.error = Unavailable(route.name, route.index, f"it has no owner at the moment{finding}")
             self._back_off(now_us, route)
             route.retry_at_us = max(route.retry_at_us, self._links.retry_at_us(reported.address))
             self._links.dial_another(now_us)

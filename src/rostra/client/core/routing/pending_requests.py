@@ -123,17 +123,17 @@ class PendingRequests:
         link.arm_check(now_us)
 
     def answered(self, now_us: int, pending: PendingRequest, message: Answer) -> None:
-        del self._open[pending]
+        self._open.pop(pending, None)
         pending.answered(now_us, message)
 
     def refused(self, now_us: int, pending: PendingRequest, error: RostraError) -> None:
-        if error.retryable:
+        if error.retryable and pending in self._open:
             pending.error = error
             pending.link = None
             pending.not_before_us = now_us + self._backoff.pause_us(pending.attempts)
             self._links.dial_another(now_us)
         else:
-            del self._open[pending]
+            self._open.pop(pending, None)
             pending.failed(now_us, error)
 
     def link_up(self, now_us: int) -> None:
@@ -172,7 +172,7 @@ class PendingRequests:
             if pending.due_us <= now_us:
                 del self._open[pending]
                 self._abandon(pending)
-                pending.failed(now_us, pending.error or TimedOut(pending.what, timeout_ms))
+                pending.failed(now_us, pending.error or TimedOut(pending.what, timeout_ms, self._links.silence()))
                 continue
             if pending.link is not None and pending.answer_by_us <= now_us and len(self._links.addresses) > 1:
                 self._try_another_node(now_us, pending)

@@ -12,7 +12,7 @@ from rostra.errors import BatchRejected, RostraError, TopicExists, UnknownMember
 from rostra.fabric.api import Buffer, EpochStart, TopicSpec
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
-from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
+from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId, text
 from rostra.model.layout import CONTROL
 
 METADATA_PARTITION = Partition(TopicId(0), PartitionIndex(0))
@@ -195,7 +195,7 @@ class MetadataState:
                 if node in self.members:
                     self.leaving[node] = None
                 elif node not in self.removed:
-                    return UnknownMember(node)
+                    return UnknownMember(text(node))
             case NodeLeft(node=node):
                 self._remove(node)
             case ReassignmentStarted(partition=partition):

@@ -16,7 +16,7 @@ from rostra.fabric.raft.metadata.metadata_state import (
     ReplicaAssignment,
     count_replicas,
 )
-from rostra.model.ids import NodeId, Partition
+from rostra.model.ids import NodeId, Partition, text
 
 if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
@@ -161,18 +161,19 @@ class ReplicaPlacement:
         """Returns why this member cannot be removed now, or None."""
         state = self._raft.metadata.state
         if node not in state.members:
-            return UnknownMember(node)
+            return UnknownMember(text(node))
+        shown = self._raft.peers.name_of(node)
         leaving = {*state.leaving, node}
         voters = [voter for voter in self._raft.metadata.group.config.voters if voter not in leaving]
         needed = len(voters) // 2 + 1
         alive = sum(self._raft.peers.is_alive(voter) for voter in voters)
         if alive < needed:
-            return QuorumAtRisk(node, alive, needed)
+            return QuorumAtRisk(shown, alive, needed)
         for partition in state.partitions():
             replicas = state.replica_assignment(partition).replicas
             if node in replicas and not self._can_reassign(replicas, leaving):
                 name = state.topics[partition.topic].spec.name
-                return ReplicasUnavailable(node, name, partition.index)
+                return ReplicasUnavailable(shown, name, partition.index)
         return None
 
     def _can_reassign(self, replicas: tuple[NodeId, ...], leaving: set[NodeId]) -> bool:

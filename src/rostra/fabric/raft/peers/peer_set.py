@@ -10,7 +10,7 @@ from rostra.fabric.raft.consensus.roles import Role
 from rostra.fabric.raft.messages import GroupHeartbeat, JoinRequest, NodeHeartbeat, NodeHeartbeatReply, RemovedNotice
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, ClusterMember, MetadataState
 from rostra.fabric.raft.peers.peer_liveness import PeerLiveness
-from rostra.model.ids import NodeId
+from rostra.model.ids import NodeId, text
 
 if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
@@ -99,6 +99,14 @@ class PeerSet:
             self._members = [known[node] for node in sorted(known) if node != raft.node]
             self._members_of, self._members_at = state, applied
         return self._members
+
+    def name_of(self, node: NodeId) -> str:
+        """The name of a node for errors: its own, else its address for clients, else its id."""
+        raft = self._raft
+        if node == raft.node:
+            return raft.own.name or raft.own.address
+        known = next((member for member in self.members() if member.node == node), None)
+        return text(node) if known is None else known.name or known.address
 
     def is_alive(self, node: NodeId) -> bool:
         return node == self._raft.node or self.liveness.is_alive(node)

@@ -74,7 +74,7 @@ class Removal:
         if message.node != raft.node or (members and all(peer != member.node for member in members)):
             return
         raft.out.append(self._log_line())
-        raft.out += raft.metadata.refuse_all(MemberRemoved(raft.node))
+        raft.out += raft.metadata.refuse_all(MemberRemoved(raft.peers.name_of(raft.node)))
         for partition, group in raft.groups.items():
             group.removed = True
             group.leave_fast_path()
@@ -96,9 +96,9 @@ class Removal:
             case Propose():
                 return [Refused(given.token, raft.replicas.no_replica_error(given.partition))]
             case ProposeTopic() | ProposeDrop() | ProposeSettings() | Confirm() | RemoveNode() | Describe():
-                return [Refused(given.token, MemberRemoved(raft.node))]
+                return [Refused(given.token, MemberRemoved(raft.peers.name_of(raft.node)))]
             case TransferOwnership():
-                return [Refused(given.token, MemberRemoved(raft.node))] if given.token else []
+                return [Refused(given.token, MemberRemoved(raft.peers.name_of(raft.node)))] if given.token else []
             case PrepareStop():
                 return [StopPrepared()]
             case (

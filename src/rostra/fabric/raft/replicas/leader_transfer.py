@@ -86,9 +86,9 @@ class LeaderTransfer:
             self._reply(requester, token, partition, None)
             return
         if target not in group.config.voters:
-            error = NotAReplica(target, group.name, partition.index)
+            error = NotAReplica(raft.peers.name_of(target), group.name, partition.index)
         elif not raft.peers.is_alive(target):
-            error = TransferTimedOut(target, group.name, partition.index)
+            error = TransferTimedOut(raft.peers.name_of(target), group.name, partition.index)
         else:
             error = group.transfer_leadership(raft.now, target)
         raft.collect(group)
@@ -133,7 +133,8 @@ class LeaderTransfer:
             if group is not None and group.transfer_to is not None:
                 self._pending.append(transfer)
             elif group is not None and group.role is Role.LEADER:
-                error = TransferTimedOut(transfer.target, group.name, transfer.partition.index)
+                target = raft.peers.name_of(transfer.target)
+                error = TransferTimedOut(target, group.name, transfer.partition.index)
                 self._reply(transfer.requester, transfer.token, transfer.partition, error)
             else:
                 self._reply(transfer.requester, transfer.token, transfer.partition, None)
