@@ -12,6 +12,7 @@ import pytest
 
 from rostra import blocking
 from rostra.errors import NotAcknowledged
+from rostra.fabric.registry import FABRICS
 from rostra.testing.process import ProcessNode
 from tests.processes.command_line import CommandLine, wait_until
 from tests.processes.test_operator import get
@@ -48,10 +49,11 @@ def fill(place: Path) -> None:
                 pass
 
 
+@pytest.mark.parametrize("fabric", sorted(FABRICS))
 def test_a_full_node_says_so_starts_again_serves_reads_and_lets_retention_be_shortened(
-    small: Path, tmp_path: Path
+    fabric: str, small: Path, tmp_path: Path
 ) -> None:
-    node = ProcessNode(small, metrics="127.0.0.1:0")
+    node = ProcessNode(small, metrics="127.0.0.1:0", arguments=("--fabric", fabric))
     # Its log is not to be lost with the space.
     node.log_file = tmp_path / "node.log"
     stored = 0
@@ -87,8 +89,9 @@ def test_a_full_node_says_so_starts_again_serves_reads_and_lets_retention_be_sho
         node.sigkill()
 
 
-def test_a_publish_to_a_full_node_tells_what_it_waits_for(small: Path, tmp_path: Path) -> None:
-    node = ProcessNode(small)
+@pytest.mark.parametrize("fabric", sorted(FABRICS))
+def test_a_publish_to_a_full_node_tells_what_it_waits_for(fabric: str, small: Path, tmp_path: Path) -> None:
+    node = ProcessNode(small, arguments=("--fabric", fabric))
     node.log_file = tmp_path / "node.log"
     try:
         node.start()
