@@ -17,8 +17,9 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "guarantees.md"
 HEAD = """# What each fabric promises
 
 This page is written by `python -m tools.guarantees_docs` from the `Guarantees` that each fabric declares. The contract
-suite (`tests/contract`) runs every test over every fabric whose row has the cells that the test proves, simulated under
-many seeds and on real sockets; `tests/contract/test_matrix.py` pins the table and demands a test for each cell.
+suite (`tests/contract`) runs every test over every fabric whose row fulfils the predicates that the test proves,
+simulated under many seeds and on real sockets ([which test runs where](contract-tests.md));
+`tests/contract/test_matrix.py` pins the table and demands a test for each cell.
 
 """
 

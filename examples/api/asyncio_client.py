@@ -110,7 +110,7 @@ async def clusters(address: str) -> None:
         await client.publish("orders", b"tea")
         state: rostra.ClusterState = await client.describe_cluster()
         nodes: tuple[rostra.NodeState, ...] = state.nodes
-        print(state.fabric, [(node.name, node.there) for node in nodes])
+        print(state.fabric, [(node.name, node.alive) for node in nodes])
         placed: rostra.PlacedPartition = next(one for one in state.partitions if one.topic == "orders")
         copies: tuple[rostra.CopyState, ...] = placed.copies
         print(placed.commit, [copy.match for copy in copies])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         Ack,
         Acknowledged,
         SubscriptionDescription,
-        SubscriptionPart,
+        SubscriptionPartition,
         TopicDescription,
     )
     from rostra.client.core.events import (
@@ -88,7 +88,7 @@ __all__ = [
     "Skipped",
     "Subscription",
     "SubscriptionDescription",
-    "SubscriptionPart",
+    "SubscriptionPartition",
     "Time",
     "Topic",
     "TopicAppeared",
@@ -136,7 +136,7 @@ _MODULES = {
     "Skipped": "rostra.client.core.events",
     "Subscription": "rostra.client.aio.subscription",
     "SubscriptionDescription": "rostra.client.core.effects",
-    "SubscriptionPart": "rostra.client.core.effects",
+    "SubscriptionPartition": "rostra.client.core.effects",
     "Time": "rostra.client.core.options",
     "Topic": "rostra.wire.messages",
     "TopicAppeared": "rostra.client.core.events",

@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import GroupBusy, UnknownGroup
-from rostra.fabric.api import Order, SplitBehaviour, Survives
 from rostra.wire.groups import DeleteGroup, DescribeGroup, GroupDescribed, Position, ResetGroup
 from rostra.wire.messages import Agreed
 from tests.contract.facade import Cluster
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import (
+    GROUPS_SPAN_NODES,
+    ORDERS_PARTITIONS,
+    REFUSES_IN_A_SPLIT,
+    SURVIVES_ONE_NODE,
+    proves,
+)
 from tests.contract.wire_members import NAME, MemberPool, coordinator_node, describe_group, request_coordinator
 
 PARTITIONS = 5
@@ -23,7 +28,7 @@ DELIVERY_MS = 300
 
 def pool_of(cluster: Cluster, partitions: int) -> MemberPool:
     """A pool of members that share so many partitions, of one topic where a topic may have several."""
-    if cluster.guarantees.order is Order.PARTITION:
+    if ORDERS_PARTITIONS.holds(cluster.guarantees):
         cluster.create_topic("orders", partitions)
         return MemberPool(cluster, "orders")
     for number in range(partitions):
@@ -50,7 +55,7 @@ def test_members_share_the_partitions_and_lose_nothing_as_they_join_and_leave(cl
     pool.await_progress()
 
 
-@proves(survives=Survives.MINORITY, groups_span_nodes=True)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS, GROUPS_SPAN_NODES)
 @pytest.mark.requirement("CM-8:kept")
 def test_a_crash_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cluster: Cluster) -> None:
     pool = pool_of(cluster, PARTITIONS)
@@ -69,7 +74,7 @@ def test_a_crash_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(clus
         pool.await_progress()
 
 
-@proves(split=SplitBehaviour.REFUSES, groups_span_nodes=True)
+@proves(REFUSES_IN_A_SPLIT, GROUPS_SPAN_NODES)
 def test_an_isolated_or_paused_coordinator_commits_no_position_that_is_lost(cluster: Cluster) -> None:
     pool = pool_of(cluster, PARTITIONS)
     pool.join()
@@ -89,7 +94,7 @@ def test_an_isolated_or_paused_coordinator_commits_no_position_that_is_lost(clus
     pool.await_progress()
 
 
-@proves(survives=Survives.MINORITY, groups_span_nodes=True)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS, GROUPS_SPAN_NODES)
 @pytest.mark.requirement("CM-8:kept")
 def test_a_group_is_unchanged_after_a_failover(cluster: Cluster) -> None:
     pool = pool_of(cluster, PARTITIONS)
@@ -98,7 +103,7 @@ def test_a_group_is_unchanged_after_a_failover(cluster: Cluster) -> None:
     pool.await_balanced(PARTITIONS)
     pool.await_progress()
     before = describe_when_idle(cluster, pool)
-    assert sorted(member.parts for member in before.members) == [1, 2, 2]
+    assert sorted(member.partitions for member in before.members) == [1, 2, 2]
     dead = coordinator_node(cluster)
     cluster.crash(dead)
     assert describe_group(cluster) == before
@@ -151,7 +156,7 @@ def coordinator_partition(cluster: Cluster) -> int:
     return max(busy, key=lambda one: one.commit).partition
 
 
-@proves(survives=Survives.MINORITY, groups_span_nodes=True)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS, GROUPS_SPAN_NODES)
 def test_an_expired_member_is_fenced_at_every_coordinator(cluster: Cluster) -> None:
     pool = pool_of(cluster, 2)
     sleeper = pool.join()
@@ -189,7 +194,7 @@ def test_a_late_position_commit_has_no_effect(cluster: Cluster) -> None:
     other.crash()
     request = sleeper.acknowledge_first()
     cluster.run_until(lambda: sleeper.was_answered(request), "a reply to the expired member")
-    shown = {(part.topic, part.partition): part.value for part in describe_group(cluster).parts}
+    shown = {(part.topic, part.partition): part.value for part in describe_group(cluster).partitions}
     assert all(shown[part] >= offset for part, offset in pool.handled.acknowledged.items())
 
 
@@ -204,6 +209,6 @@ def test_a_group_is_reset_and_deleted_only_without_members(cluster: Cluster) -> 
     first.leave()
     cluster.run_until(lambda: not describe_group(cluster).members, "the member to be gone")
     assert request_coordinator(cluster, reset, Agreed) == Agreed(5)
-    assert [(part.start, part.value) for part in describe_group(cluster).parts] == [("offset", 7)]
+    assert [(part.start, part.value) for part in describe_group(cluster).partitions] == [("offset", 7)]
     assert request_coordinator(cluster, DeleteGroup(6, NAME), Agreed) == Agreed(6)
     assert isinstance(request_coordinator(cluster, DescribeGroup(7, NAME), GroupDescribed), UnknownGroup)

@@ -110,7 +110,7 @@ def test_partitions_are_led_by_different_nodes(three: Cluster[EmbeddedNode]) -> 
     three.wait_until(spread, "each node to lead one partition")
 
 
-# --- keeping ---
+# --- durability ---
 
 
 @pytest.mark.requirement("RF-32:majority")
@@ -183,12 +183,12 @@ def test_a_node_that_restarts_at_another_address_is_found_there(three: Cluster[E
     await_same_commit(three, "t")
 
     def told() -> bool:
-        seen = [node.metrics().values("rostra_member_there", address=moved.address) for node in three]
+        seen = [node.metrics().values("rostra_member_up", address=moved.address) for node in three]
         return seen == [[1.0]] * 3
 
     three.wait_until(told, "everybody to know the new address")
     assert moved.address != old
-    assert owner.metrics().values("rostra_member_there", address=old) == []
+    assert owner.metrics().values("rostra_member_up", address=old) == []
 
 
 @pytest.mark.requirement("RF-11")
@@ -197,12 +197,12 @@ def test_a_member_that_does_not_answer_is_down_for_every_other(three: Cluster[Em
     silent.pause()
     others = [node for node in three if node is not silent]
     three.wait_until(
-        lambda: all(node.metrics().value("rostra_members_away") == 1 for node in others), "it to be missed"
+        lambda: all(node.metrics().value("rostra_members_down") == 1 for node in others), "it to be missed"
     )
     silent.resume()
     three.await_members()
     three.wait_until(
-        lambda: all(node.metrics().value("rostra_members_away") == 0 for node in others), "none to be missed"
+        lambda: all(node.metrics().value("rostra_members_down") == 0 for node in others), "none to be missed"
     )
 
 

@@ -59,7 +59,7 @@ def test_a_full_node_says_so_starts_again_serves_reads_and_lets_retention_be_sho
     stored = 0
     try:
         node.start()
-        with blocking.connect(node.address, delivery_timeout_ms=2_000) as client:
+        with blocking.connect(node.address, delivery_timeout_ms=5_000) as client:
             client.create_topic("t", segment_bytes=1 << 20)
             with pytest.raises(NotAcknowledged, match="the disk of the node is full"):
                 while True:

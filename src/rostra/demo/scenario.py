@@ -15,7 +15,7 @@ from rostra.demo.screen import Screen
 from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 POLL_S = 0.02
 
 
@@ -163,7 +163,7 @@ class Scenario:
             for node in self.cluster.nodes[:count]:
                 with node.client() as client:
                     seen = client.describe_cluster().nodes
-                if len(seen) != count or not all(one.there and one.votes for one in seen):
+                if len(seen) != count or not all(one.alive and one.votes for one in seen):
                     return False
             return True
 

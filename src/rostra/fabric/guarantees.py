@@ -15,7 +15,7 @@ class Order(StrEnum):
 
 class AcksAll(StrEnum):
     MAJORITY = "a majority fsynced"
-    COMPLETE = "every complete copy fsynced, at least min_copies"
+    CONFIGURATION = "every member of the configuration fsynced, at least min(min_copies, width)"
     VIEW = "every broker of the view named in the reply fsynced"
 
 
@@ -38,6 +38,11 @@ class Survives(StrEnum):
     """Which crashes lose nothing acknowledged by `all`, and how service continues."""
 
     MINORITY = "any minority at once; all, by restarting"
+    MEMBERS = "all members of a configuration but one, while the cluster state keeps its quorum; all, by restarting"
+    COORDINATED = (
+        "all members of a configuration but one, and an outage of the coordination service; all, by restarting"
+    )
+    GROUP = "any minority of a topic's group, while the ring holds; all, by restarting"
     ANY = "any at once: whoever is left goes on; all, by restarting"
 
 

@@ -108,7 +108,7 @@ class Cluster(Generic[N]):
         def all_joined() -> bool:
             seen = [node.metrics() for node in self.running()]
             return all(
-                metrics.value("rostra_member_there") >= wanted and metrics.value("rostra_member_votes") >= wanted
+                metrics.value("rostra_member_up") >= wanted and metrics.value("rostra_member_votes") >= wanted
                 for metrics in seen
             )
 

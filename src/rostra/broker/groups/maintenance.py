@@ -6,9 +6,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from rostra.broker.groups.coordinator_locator import GROUPS_TOPIC, groups_partition
+from rostra.broker.groups.group_topics import patterns_of
 from rostra.broker.groups.join import GroupJoin
 from rostra.broker.groups.store import GroupStore
-from rostra.broker.groups.topic_matching import patterns_of
 from rostra.broker.partition.served_partition import ServedPartition
 from rostra.errors import RostraError
 from rostra.fabric.api import LogLine, SetTimer

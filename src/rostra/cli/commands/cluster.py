@@ -158,7 +158,7 @@ def add(
 
 
 def _join_targets(state: ClusterState) -> list[NodeState]:
-    return [one for one in state.nodes if one.there and not one.leaving]
+    return [one for one in state.nodes if one.alive and not one.leaving]
 
 
 def join_command(state: ClusterState) -> str:
@@ -220,7 +220,7 @@ def _await_removal(client: Client, leaver: NodeState) -> None:
         left = next((one for one in nodes if one.node == leaver.node), None)
         if left is None:
             return
-        down = [one.name for one in nodes if not one.there and one.node != leaver.node]
+        down = [one.name for one in nodes if not one.alive and one.node != leaver.node]
         if (left.copies, down) != printed:
             printed = left.copies, down
             doing = f"{left.copies} replicas still to move" if left.copies else "leaving"

@@ -25,7 +25,7 @@ def member_row(node: NodeState) -> dict[str, Cell]:
         "name": node.name,
         "address": node.address,
         "peer_address": node.peer_address,
-        "alive": node.there,
+        "alive": node.alive,
         "votes": node.votes,
         "leaving": node.leaving,
         "owns": node.owns,
@@ -35,7 +35,7 @@ def member_row(node: NodeState) -> dict[str, Cell]:
 
 def member_table_row(node: NodeState) -> dict[str, Cell]:
     """With one word for the state, so that the table fits eighty columns."""
-    state = "up" if node.there else "down"
+    state = "up" if node.alive else "down"
     return {**member_row(node), "state": "leaving" if node.leaving else state}
 
 
@@ -48,8 +48,8 @@ def ring_row(ring: RingState, state: ClusterState) -> dict[str, Cell]:
         "previous": members.name_of(ring.previous) if ring.previous else "",
         "members": [members.name_of(node) for node in ring.members],
         "view": ring.view,
-        "round_trip_ms": round(ring.circle_us / 1000, 3),
-        "backlog": ring.lacks,
+        "round_trip_ms": round(ring.round_trip_us / 1000, 3),
+        "backlog": ring.backlog,
     }
 
 
@@ -90,7 +90,7 @@ class Members:
     """The members of a cluster: which are alive, and their names."""
 
     def __init__(self, state: ClusterState) -> None:
-        self.alive = frozenset(node.node for node in state.nodes if node.there)
+        self.alive = frozenset(node.node for node in state.nodes if node.alive)
         self._names = {node.node: node.name for node in state.nodes}
 
     def name_of(self, node: NodeId) -> str:
@@ -166,7 +166,7 @@ def _replica_cells(placed: PlacedPartition, copy: CopyState, members: Members) -
 def summary(state: ClusterState) -> list[str]:
     members = Members(state)
     alive = members.alive
-    down = [members.name_of(node.node) for node in state.nodes if not node.there]
+    down = [members.name_of(node.node) for node in state.nodes if not node.alive]
     owned = Counter(placed.owner for placed in state.partitions if placed.owner in alive)
     quorums = [Quorum(placed, alive) for placed in state.partitions]
     lost = sum(not quorum.is_met for quorum in quorums)

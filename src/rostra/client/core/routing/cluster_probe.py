@@ -80,7 +80,7 @@ class ClusterProbe:
 
 def _missing(state: ClusterState) -> str:
     """Which members are missing, if any."""
-    away = [node.name or node.address for node in state.nodes if not node.there]
+    away = [node.name or node.address for node in state.nodes if not node.alive]
     if not away:
         return ""
     majority = ": no majority" if 2 * len(away) >= len(state.nodes) else ""
