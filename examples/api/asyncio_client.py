@@ -74,13 +74,13 @@ async def sharing(address: str) -> None:
 
 
 async def positions(address: str) -> None:
-    """SubscriptionDescription, SubscriptionPart, GroupMember, GroupSummary"""
+    """SubscriptionDescription, SubscriptionPartition, GroupMember, GroupSummary"""
     async with rostra.connect(address) as client:
         async with client.subscribe("payments", name="audit", start="earliest"):
             described: rostra.SubscriptionDescription = await client.describe_subscription("audit")
             members: tuple[rostra.GroupMember, ...] = described.members
-            parts: tuple[rostra.SubscriptionPart, ...] = described.parts
-            print(described.lag, len(members), [(part.topic, part.partition, part.offset) for part in parts])
+            held: tuple[rostra.SubscriptionPartition, ...] = described.partitions
+            print(described.lag, len(members), [(part.topic, part.partition, part.offset) for part in held])
         summaries: tuple[rostra.GroupSummary, ...] = await client.list_subscriptions()
         print([(summary.name, summary.members) for summary in summaries])
         await client.reset_subscription("audit", "latest")
