@@ -54,6 +54,9 @@ class FabricKind(msgspec.Struct, frozen=True):
     """Why the node cannot serve with its cluster at the moment; empty if it can."""
 
 
+REMOVED = "this node was removed from its cluster; to join again, start it with an empty data directory"
+
+
 def _raft(setup: NodeSetup) -> Fabric:
     assert setup.bootstrap or setup.join, "a node that founds no cluster needs an address to join"
     return Raft(
@@ -89,7 +92,7 @@ def _raft_status(fabric: Fabric) -> ClusterStatus | None:
 def _raft_problem(fabric: Fabric) -> str:
     assert isinstance(fabric, Raft)
     if fabric.removed:
-        return "this node was removed from its cluster; to join again, start it with an empty data directory"
+        return REMOVED
     if not fabric.metadata_loaded:
         return "the metadata is not loaded yet"
     if fabric.metadata.group.leader is not None:
@@ -101,6 +104,8 @@ def _raft_problem(fabric: Fabric) -> str:
 
 def _flood_problem(fabric: Fabric) -> str:
     assert isinstance(fabric, Flood)
+    if fabric.ring.is_removed:
+        return REMOVED
     return "" if fabric.ready else "the node has not joined the ring yet"
 
 

@@ -63,9 +63,16 @@ class Ring:
     def start(self) -> None:
         flood = self._flood
         own = RingMember(flood.node, flood.address, flood.peer_address, flood.boot, flood.name)
+        if self.is_removed:
+            flood.out.append(self._removal_line(flood.node))
         self._merge((own,), ())
         self._update_links()
         self.update_view()
+
+    def _removal_line(self, node: NodeId) -> LogLine:
+        if node == self._flood.node:
+            return LogLine("error", "this node was removed from its cluster", {"node": node})
+        return LogLine("info", "member removed", {"node": node})
 
     def members_received(self, message: RingMembers) -> None:
         if self._merge(message.members, message.removed):
@@ -92,7 +99,7 @@ class Ring:
             if node not in self.removed:
                 self.removed[node] = None
                 self.members.pop(node, None)
-                flood.out.append(LogLine("info", "member removed", {"node": node}))
+                flood.out.append(self._removal_line(node))
                 news = True
         for member in members:
             known = self.members.get(member.node)
