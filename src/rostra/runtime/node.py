@@ -119,7 +119,7 @@ class Node:
         syncs = settings.fsync == "commit"
         store = Store(self._files, LogSettings(files_open_max=files_open_max(), syncs=syncs))
         self._reserve = DiskReserve(Path(settings.directory))
-        self._disk = Disk(store, syncs=syncs, free_reserve=self._reserve.free)
+        self._disk = Disk(store, syncs=syncs, reserve=self._reserve)
         self._disk_full = False
         self._is_new = is_new(self._files)
         self._identity = load_identity(self._files, settings.fabric, settings.join)
