@@ -130,8 +130,9 @@ def test_records_do_not_use_the_space_that_is_kept_for_changes_of_settings(
                 with pytest.raises(NotAcknowledged, match="the disk of the node is full"):
                     client.publish("t", RECORD)
             client.alter_topic("t", retention_bytes=1 << 20)
-            (small / "filler").unlink()
+        (small / "filler").unlink()
+        with connected(kind, node.address) as client:
             client.publish("t", b"second")
-            assert get(node, "/ready")[0] == 200
+        assert get(node, "/ready")[0] == 200
     finally:
         node.sigkill()
