@@ -168,6 +168,20 @@ def test_a_data_directory_of_another_cluster_does_not_join(fabric: str, tmp_path
         assert '"listening"' not in ran.err
 
 
+def test_a_start_that_failed_does_not_keep_its_directory_from_joining(tmp_path: Path) -> None:
+    with rostra.testing.process_node(fsync="never") as node:
+        data = str(tmp_path / "other" / "node")
+        failed = CommandLine(tmp_path).run("serve", "--data", data, "--listen", node.address)
+        assert "is in use" in failed.err
+        other = ProcessNode(tmp_path / "other", fsync="never", join=(node.peer_address,))
+        try:
+            other.start()
+            with other.client() as client:
+                wait_until(lambda: len(client.describe_cluster().nodes) == 2, "both members")
+        finally:
+            other.sigkill()
+
+
 @pytest.mark.parametrize("fabric", sorted(FABRICS))
 def test_a_removed_node_that_starts_again_is_not_ready_and_says_why(fabric: str) -> None:
     with rostra.testing.process_cluster(3, fsync="never", arguments=("--fabric", fabric)) as cluster:
