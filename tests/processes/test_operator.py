@@ -59,7 +59,7 @@ def test_a_node_is_shown_by_its_name_or_else_its_address(three: Cluster[ProcessN
     for command in (["cluster", "members"], ["cluster", "status"]):
         table = cli.run(*command, "-o", "table").out
         assert all(name in table for name in ("mars-0", "mars-1", unnamed)), table
-    assert not any(one in table for one in ids), table
+        assert not any(one in table for one in ids), table
     moved = cli.run("cluster", "transfer", "orders/0", "mars-1", "-o", "table")
     assert "orders/0: owner mars-1" in moved.out, moved.err
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rostra.client.core.links.backoff import Backoff
 from rostra.client.core.links.node_link import NodeLink
 from rostra.client.core.links.node_links import NodeLinks
-from rostra.errors import NotSupported, RostraError, TimedOut
+from rostra.errors import NotSupported, RostraError, TimedOut, Unavailable
 from rostra.wire.groups import CoordinatorLocation
 from rostra.wire.messages import (
     Agreed,
@@ -172,11 +172,18 @@ class PendingRequests:
             if pending.due_us <= now_us:
                 del self._open[pending]
                 self._abandon(pending)
-                pending.failed(now_us, pending.error or TimedOut(pending.what, timeout_ms, self._links.silence()))
+                pending.failed(now_us, self._cause(pending, timeout_ms))
                 continue
             if pending.link is not None and pending.answer_by_us <= now_us and len(self._links.addresses) > 1:
                 self._try_another_node(now_us, pending)
             self._send(now_us, pending)
+
+    def _cause(self, pending: PendingRequest, timeout_ms: int) -> RostraError:
+        """The last refusal, with what is known about the cluster; else that nothing was answered."""
+        error, finding = pending.error, self._links.finding
+        if isinstance(error, Unavailable) and finding:
+            return Unavailable(error.topic, error.partition, f"{error.reason}: {finding}")
+        return error or TimedOut(pending.what, timeout_ms, self._links.silence())
 
     def _try_another_node(self, now_us: int, pending: PendingRequest) -> None:
         if self._links.pick(pending.turn + pending.attempts, pending.exclude) is pending.link:
